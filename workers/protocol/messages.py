@@ -1,0 +1,291 @@
+"""What the market tells a node and what a node tells the market."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+#: Raised when a message changes meaning; both sides refuse another number.
+PROTOCOL_VERSION = 1
+
+
+class AdapterKind(StrEnum):
+    LORA = "lora"
+    SOFT_PROMPT = "soft_prompt"
+
+
+class DataFormat(StrEnum):
+    """Formats a data set may have; see ``workers.protocol.records``."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    INSTRUCTION = "instruction"
+    TEXT = "text"
+    PREFERENCE = "preference"
+
+
+class Fault(StrEnum):
+    """Who caused a failure: the owner's input, or the house."""
+
+    USER = "user"
+    SYSTEM = "system"
+
+
+class SliceStatus(StrEnum):
+    #: All epochs done, the adapter is uploaded.
+    FINISHED = "finished"
+    #: The lease ended or the market asked; a checkpoint is uploaded.
+    PAUSED = "paused"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRef:
+    """A file the market stores; ``url`` is a path on the market's own host."""
+
+    url: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaseModelRef:
+    #: The zone's name for the model.
+    name: str
+    #: ``bundled:<name>``, a directory on the node, or a Hugging Face hub id.
+    source: str
+    revision: str | None = None
+    #: ``float32``, ``bfloat16`` or ``auto``.
+    dtype: str = "auto"
+    #: Load the base in 4-bit (CUDA only).
+    four_bit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterSpec:
+    kind: AdapterKind = AdapterKind.LORA
+    rank: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    #: ``None``: every attention and MLP projection of the architecture.
+    target_modules: tuple[str, ...] | None = None
+    #: Soft prompt only: number of virtual tokens and their initial text.
+    virtual_tokens: int = 0
+    init_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSpec:
+    epochs: int = 3
+    #: Sequences per optimizer step.
+    batch_size: int = 8
+    learning_rate: float = 2e-4
+    #: ``linear``, ``cosine`` or ``constant``, after the warm-up.
+    schedule: str = "cosine"
+    warmup_share: float = 0.03
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    #: Tokens a row may have; longer rows are cut.
+    sequence_length: int = 512
+    seed: int = 0
+    #: Share of rows held out when there is no validation file.
+    validation_share: float = 0.1
+    #: Steps between evaluations; 0 evaluates at the start and the end only.
+    eval_every_steps: int = 0
+    #: DPO's beta; only read when the data are preferences.
+    dpo_beta: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRef:
+    blob: BlobRef
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """All a node needs to train one job, wherever and whenever it continues."""
+
+    job_id: str
+    base_model: BaseModelRef
+    data_format: DataFormat
+    dataset: BlobRef
+    validation_dataset: BlobRef | None = None
+    #: Rows of the file to leave out, numbered from 1 (faulty lines the owner agreed to drop).
+    skip_lines: tuple[int, ...] = ()
+    adapter: AdapterSpec = field(default_factory=AdapterSpec)
+    training: TrainingSpec = field(default_factory=TrainingSpec)
+    #: Seconds between checkpoints; work since the last one is what a dead node loses.
+    checkpoint_every_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SliceSpec:
+    """One job's share of one slot on one node, held under a lease."""
+
+    lease_token: str
+    #: Unix seconds. The node stops the job then unless the lease was renewed.
+    lease_expires_at: float
+    job: JobSpec
+    #: Optimizer step to continue from; ``None`` starts afresh.
+    resume_from: CheckpointRef | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotPlan:
+    """What a node runs in the coming slot; jobs absent from it are detached."""
+
+    node_id: str
+    slot: int
+    #: Unix seconds.
+    starts_at: float
+    ends_at: float
+    slices: tuple[SliceSpec, ...] = ()
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressEvent:
+    """One coalesced report of a running job; at most two a second per job."""
+
+    #: Strictly increasing per lease, from 1.
+    seq: int
+    #: Unix seconds on the node.
+    at: float
+    step: int
+    total_steps: int
+    epoch: float
+    samples_done: int
+    train_loss: float | None = None
+    valid_loss: float | None = None
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    #: Seconds to the end at the present speed.
+    eta_s: float | None = None
+    memory_gb: float | None = None
+    #: Lines for the log stream.
+    log: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReport:
+    lease_token: str
+    events: tuple[ProgressEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressReply:
+    #: False: the lease is lost or cancelled; stop at once, upload nothing.
+    keep_running: bool
+    #: New expiry when the lease was renewed.
+    lease_expires_at: float | None = None
+    #: The market wants a checkpoint and the job off this node (a move).
+    checkpoint_and_stop: bool = False
+    #: Last sequence number the market has; older events need not be resent.
+    last_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SliceResult:
+    """How a slice ended; applied only while its lease is the current one."""
+
+    lease_token: str
+    status: SliceStatus
+    step: int
+    total_steps: int
+    samples_done: int
+    first_train_loss: float | None = None
+    last_train_loss: float | None = None
+    valid_loss_before: float | None = None
+    valid_loss_after: float | None = None
+    trained_tokens: int = 0
+    peak_memory_gb: float | None = None
+    fault: Fault | None = None
+    #: One sentence for the owner: what happened and what to do.
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedMeasurement:
+    """One row of the speed table, measured on a device."""
+
+    base_model: str
+    batch_size: int
+    sequence_length: int
+    #: Jobs trained together.
+    jobs: int
+    samples_per_s: float
+    tokens_per_s: float
+    base_memory_gb: float
+    job_memory_gb: float
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a node's self-test found out about its machine."""
+
+    hostname: str
+    #: ``cpu`` or ``cuda``.
+    device: str
+    #: Such as ``A100-80GB`` or ``cpu``.
+    gpu_type: str
+    gpu_count: int
+    memory_gb: float
+    cores: int
+    torch_version: str
+    protocol_version: int
+    speeds: tuple[SpeedMeasurement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    token: str
+    name: str
+    facts: NodeFacts
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    """The node's own credentials: one API token, one broker user, one queue."""
+
+    node_id: str
+    api_token: str
+    broker_url: str
+    queue: str
+    heartbeat_every_s: float
+    base_models: tuple[BaseModelRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    node_id: str
+    at: float
+    #: Leases the node is working on.
+    lease_tokens: tuple[str, ...] = ()
+    memory_used_gb: float | None = None
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    #: Leases the node must drop at once.
+    revoked: tuple[str, ...] = ()
+    #: The node should finish what it runs and leave.
+    drain: bool = False
+
+
+#: HTTP paths on the market, all under the node's bearer token except ``join``.
+PATH_JOIN = "/internal/v1/join"
+PATH_JOIN_MODELS = "/internal/v1/join/models"
+PATH_HEARTBEAT = "/internal/v1/heartbeat"
+PATH_PROGRESS = "/internal/v1/progress"
+PATH_RESULT = "/internal/v1/result"
+#: PUT, one safetensors file. Format with ``lease_token`` and ``step``.
+PATH_CHECKPOINT = "/internal/v1/leases/{lease_token}/checkpoints/{step}"
+#: PUT, one zip of the adapter's directory. Format with ``lease_token``.
+PATH_ADAPTER = "/internal/v1/leases/{lease_token}/adapter"
+
+#: Celery task a node's queue receives; its one keyword is ``plan``, a ``SlotPlan`` as JSON value.
+TASK_RUN_SLOT = "workers.run_slot"
