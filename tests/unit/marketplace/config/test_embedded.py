@@ -1,0 +1,136 @@
+"""The embedded servers start, survive what a crash leaves, and leave nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+import redis
+
+from marketplace.config.embedded.services import (
+    Program,
+    ServiceFailed,
+    postgres_prepare,
+    postgres_wait,
+    redis_prepare,
+    redis_wait,
+)
+from marketplace.config.embedded.stack import Stack, StackInUse
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_data_written_before_a_stop_are_there_after_the_next_start(tmp_path: Path) -> None:
+    for expected in ([], [("kept",)]):
+        postgres, server = (
+            postgres_prepare(data_dir=tmp_path, durable=True),
+            redis_prepare(data_dir=tmp_path),
+        )
+        with Stack(data_dir=tmp_path, programs=[postgres.program, server.program]) as stack:
+            stack.start("postgres", "redis")
+            postgres_wait(postgres)
+            redis_wait(server)
+            with (
+                psycopg.connect(postgres.url) as connection,
+                redis.Redis.from_url(server.url, decode_responses=True) as client,
+            ):
+                connection.execute("CREATE TABLE IF NOT EXISTS memory (word text)")
+                rows = connection.execute("SELECT word FROM memory").fetchall()
+                assert rows == expected
+                assert client.get("word") == (expected[0][0] if expected else None)
+                connection.execute("INSERT INTO memory VALUES ('kept')")
+                client.set("word", "kept")
+
+
+def test_a_wrong_password_is_refused_by_redis(tmp_path: Path) -> None:
+    server = redis_prepare(data_dir=tmp_path)
+    with Stack(data_dir=tmp_path, programs=[server.program]) as stack:
+        stack.start("redis")
+        redis_wait(server)
+        with (
+            redis.Redis(port=server.port, password="guess") as client,
+            pytest.raises(redis.AuthenticationError),
+        ):
+            client.ping()
+
+
+def test_a_second_stack_on_the_same_directory_is_refused_and_the_first_runs_on(
+    tmp_path: Path,
+) -> None:
+    sleeper = Program(name="sleeper", command=("sleep", "600"))
+    with Stack(data_dir=tmp_path, programs=[sleeper]) as first:
+        first.start("sleeper")
+        pid = first.pid("sleeper")
+        with pytest.raises(StackInUse, match="in use"), Stack(data_dir=tmp_path, programs=[]):
+            pass
+        assert first.pid("sleeper") == pid
+
+
+def test_a_dead_process_is_started_again(tmp_path: Path) -> None:
+    sleeper = Program(name="sleeper", command=("sleep", "600"))
+    with Stack(data_dir=tmp_path, programs=[sleeper]) as stack:
+        stack.start("sleeper")
+        before = stack.pid("sleeper")
+        os.kill(before, signal.SIGKILL)
+        _until(lambda: stack.pid("sleeper") not in {0, before})
+
+
+def test_a_program_that_keeps_failing_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+    broken = Program(
+        name="broken", command=(sys.executable, "-c", "raise SystemExit('no such thing')")
+    )
+    with (
+        Stack(data_dir=tmp_path, programs=[broken]) as stack,
+        pytest.raises(ServiceFailed, match=r"(?s)broken does not stay up.*no such thing"),
+    ):
+        stack.start("broken")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_its_starter_however_that_one_ends(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
+    script = textwrap.dedent(
+        """
+        import sys, time
+        from pathlib import Path
+        from marketplace.config.embedded.services import *
+        from marketplace.config.embedded.stack import Stack, signals_end_the_program
+        signals_end_the_program()
+        directory = Path(sys.argv[1])
+        postgres = postgres_prepare(data_dir=directory, durable=False)
+        server = redis_prepare(data_dir=directory)
+        with Stack(data_dir=directory, programs=[postgres.program, server.program]) as stack:
+            stack.start("postgres", "redis")
+            print(stack.pid("postgres"), stack.pid("redis"), flush=True)
+            time.sleep(600)
+        """
+    )
+    starter = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert starter.stdout is not None
+    pids = [int(word) for word in starter.stdout.readline().split()]
+    assert len(pids) == 2
+    children = [child for pid in pids for child in psutil.Process(pid).children()]
+    starter.send_signal(ending)
+    starter.wait(60)
+    starter.stdout.close()
+    _until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    _until(lambda: not any(child.is_running() for child in children))
+
+
+def _until(condition, within_s: float = 30.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
