@@ -1,0 +1,1 @@
+"""Who may act: people, organisations and API keys."""

@@ -1,0 +1,23 @@
+"""Where allauth's sign-up meets our own."""
+
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from django.db import transaction
+from django.http import HttpRequest
+
+from marketplace.accounts.models import User
+from marketplace.accounts.services import personal_organisation_ensure
+from marketplace.common import clock
+
+
+class AccountAdapter(DefaultAccountAdapter):
+    def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
+        """Saves the person and their personal organisation, both or neither."""
+        user = super().save_user(request, user, form, commit=False)
+        user.email = user.email.lower()
+        if commit:
+            with transaction.atomic():
+                user.save()
+                personal_organisation_ensure(user=user, now=clock.now())
+        return user

@@ -1,0 +1,194 @@
+"""People, the organisations they act for, and the keys their programs carry."""
+
+from typing import Any, ClassVar
+
+from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
+from django.db import models, transaction
+from django.db.models import F, Q
+from django.db.models.functions import Lower
+
+from marketplace.common.models import IdField, TimestampedModel
+
+
+class UserManager(BaseUserManager["User"]):
+    """Django's commands create people through this; so do our services."""
+
+    def create_user(self, email: str, password: str | None = None, **fields: Any) -> "User":
+        from marketplace.accounts.services import personal_organisation_ensure
+        from marketplace.common import clock
+
+        if not email:
+            raise ValueError("a person needs an email address")
+        user = self.model(email=email.strip().lower(), **fields)
+        user.set_password(password)
+        with transaction.atomic(using=self._db):
+            user.save(using=self._db)
+            personal_organisation_ensure(user=user, now=clock.now())
+        return user
+
+    def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
+        return self.create_user(email, password, is_operator=True, is_superuser=True, **fields)
+
+    def get_by_natural_key(self, username: str | None) -> "User":
+        return self.get(email=(username or "").strip().lower())
+
+
+class User(AbstractBaseUser, PermissionsMixin):
+    """A person, who signs in with an email address."""
+
+    id = IdField(prefix="usr")
+    #: Kept in lower case.
+    email = models.EmailField(unique=True)
+    name = models.CharField(max_length=120, blank=True)
+    is_active = models.BooleanField(default=True)
+    #: Runs the house: sees every organisation, the operator console and the back office.
+    is_operator = models.BooleanField(default=False)
+    date_joined = models.DateTimeField(auto_now_add=True)
+
+    objects: ClassVar[UserManager] = UserManager()
+
+    USERNAME_FIELD = "email"
+    EMAIL_FIELD = "email"
+    REQUIRED_FIELDS: ClassVar[list[str]] = []
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="user_email_lower_case", condition=Q(email=Lower(F("email")))
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.email
+
+    @property
+    def is_staff(self) -> bool:
+        """What Django's admin asks before it lets anyone in."""
+        return self.is_operator
+
+    def get_full_name(self) -> str:
+        return self.name or self.email
+
+    def get_short_name(self) -> str:
+        return self.name or self.email.partition("@")[0]
+
+
+class Organisation(TimestampedModel):
+    """Who bids, owns data and adapters, holds a wallet, or provides nodes."""
+
+    id = IdField(prefix="org")
+    name = models.CharField(max_length=120)
+    slug = models.SlugField(max_length=140, unique=True)
+    #: May list nodes and is paid for their cells.
+    is_provider = models.BooleanField(default=False)
+    #: The person this organisation was made for at sign-up; at most one each.
+    personal_for = models.OneToOneField(
+        User, null=True, blank=True, on_delete=models.PROTECT, related_name="personal_organisation"
+    )
+    members = models.ManyToManyField(User, through="Membership", related_name="organisations")
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(name="organisation_name_not_empty", condition=~Q(name=""))
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Role(models.TextChoices):
+    #: May do everything, members, keys and money included.
+    OWNER = "owner"
+    #: May bid and see the organisation's work.
+    MEMBER = "member"
+
+
+class Membership(TimestampedModel):
+    id = IdField(prefix="mem")
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="memberships"
+    )
+    user = models.ForeignKey(User, on_delete=models.PROTECT, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role.choices)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                name="membership_once_per_organisation", fields=["organisation", "user"]
+            ),
+            models.CheckConstraint(name="membership_role_known", condition=Q(role__in=Role.values)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.organisation} ({self.role})"
+
+
+class Invitation(TimestampedModel):
+    """A place in an organisation, kept for an email address until accepted."""
+
+    id = IdField(prefix="inv")
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="invitations"
+    )
+    email = models.EmailField()
+    role = models.CharField(max_length=10, choices=Role.choices)
+    invited_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    #: SHA-256 of the secret in the invitation's address, in hex.
+    token_hash = models.CharField(max_length=64, unique=True)
+    expires_at = models.DateTimeField()
+    accepted_at = models.DateTimeField(null=True)
+    accepted_by = models.ForeignKey(User, null=True, on_delete=models.PROTECT, related_name="+")
+    revoked_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(name="invitation_role_known", condition=Q(role__in=Role.values)),
+            models.CheckConstraint(
+                name="invitation_accepted_by_someone",
+                condition=Q(accepted_at__isnull=True, accepted_by__isnull=True)
+                | Q(accepted_at__isnull=False, accepted_by__isnull=False),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.email} to {self.organisation}"
+
+
+class Scope(models.TextChoices):
+    """What a key may do; ``read`` scopes show, ``write`` scopes change."""
+
+    BIDS_READ = "bids:read"
+    BIDS_WRITE = "bids:write"
+    DATASETS_READ = "datasets:read"
+    DATASETS_WRITE = "datasets:write"
+    JOBS_READ = "jobs:read"
+    JOBS_WRITE = "jobs:write"
+    WALLET_READ = "wallet:read"
+    PROVIDER_READ = "provider:read"
+    PROVIDER_WRITE = "provider:write"
+
+
+class ApiKey(TimestampedModel):
+    """A program's credential for one organisation; the secret itself is never stored."""
+
+    id = IdField(prefix="key")
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="api_keys"
+    )
+    created_by = models.ForeignKey(User, on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=80)
+    #: The visible part of the secret, ``ft_<prefix>``, by which the key is found.
+    prefix = models.CharField(max_length=16, unique=True)
+    #: SHA-256 of the whole secret, in hex; the secret is random, so it needs no salt.
+    secret_hash = models.CharField(max_length=64)
+    scopes = models.JSONField(default=list)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    #: To the minute: a busy key must not write a row for every request.
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.CheckConstraint(name="api_key_name_not_empty", condition=~Q(name=""))]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.prefix}…)"

@@ -1,0 +1,22 @@
+"""What one may know about people and organisations."""
+
+from marketplace.accounts.models import Membership, Organisation, User
+from marketplace.common.errors import NotAllowed
+
+
+def organisation_current(*, user: User, organisation_id: str | None = None) -> Organisation:
+    """The organisation ``user`` acts for: the one named, or else their personal one.
+
+    Raises
+    ------
+    NotAllowed
+        ``not_a_member``: the named organisation is not theirs, or they have none.
+    """
+    memberships = Membership.objects.select_related("organisation").filter(user=user)
+    if organisation_id is not None:
+        membership = memberships.filter(organisation_id=organisation_id).first()
+    else:
+        membership = memberships.order_by("organisation__personal_for", "pk").first()
+    if membership is None:
+        raise NotAllowed("not_a_member", "You are not a member of this organisation.")
+    return membership.organisation

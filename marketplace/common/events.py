@@ -1,0 +1,35 @@
+"""Telling browsers what happened, after it is committed and never before."""
+
+import re
+from functools import partial
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.db import transaction
+
+#: What the channel layer accepts as a group's name.
+STREAM = re.compile(r"[A-Za-z0-9_.-]{1,99}")
+#: The consumers' handler is ``stream_event``.
+MESSAGE_TYPE = "stream.event"
+
+
+def publish_on_commit(*, stream: str, event: dict[str, Any]) -> None:
+    """Sends ``event`` to everyone who follows ``stream`` once the transaction commits.
+
+    Streams are ``job.<id>``, ``market.<zone name>`` and ``organisation.<id>``. ``event["seq"]``
+    rises by one within a stream, so a browser that missed one sees the gap and fetches a
+    snapshot; therefore a lost message costs nothing, and a broken channel layer must not
+    undo, or even fail, what was committed.
+    """
+    if not STREAM.fullmatch(stream):
+        raise ValueError(f"{stream!r} cannot name a stream")
+    if "seq" not in event:
+        raise ValueError("an event carries its seq")
+    transaction.on_commit(partial(_publish, stream, event), robust=True)
+
+
+def _publish(stream: str, event: dict[str, Any]) -> None:
+    layer = get_channel_layer()
+    message = {"type": MESSAGE_TYPE, "stream": stream, "event": event}
+    async_to_sync(layer.group_send)(stream, message)  # type: ignore[union-attr]

@@ -1,0 +1,22 @@
+"""The web server's entrance: pages, API and websockets."""
+
+import os
+
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter
+from channels.security.websocket import AllowedHostsOriginValidator
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings.dev")
+
+# Django must be set up before the consumers, which import models, are.
+django_application = get_asgi_application()
+
+from marketplace.config.routing import websocket_router  # noqa: E402
+
+application = ProtocolTypeRouter(
+    {
+        "http": django_application,
+        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(websocket_router)),
+    }
+)

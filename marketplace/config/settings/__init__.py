@@ -1,0 +1,1 @@
+"""One module per way of running; ``base`` holds what they share."""

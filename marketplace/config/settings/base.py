@@ -1,0 +1,295 @@
+"""Settings every way of running shares.
+
+Environment: ``DATABASE_URL``, ``REDIS_URL``, ``SECRET_KEY``, ``ALLOWED_HOSTS``, ``DATA_DIR``,
+``PUBLIC_URL`` and the ones read below; ``environment`` turns a wrong value into a clear error.
+"""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import dj_database_url
+from csp.constants import NONCE, NONE, SELF
+
+from marketplace.config.settings import environment
+
+BASE_DIR = Path(__file__).resolve().parents[3]
+DATA_DIR = environment.folder("DATA_DIR", BASE_DIR / ".data")
+#: Where browsers and nodes reach the market, without a slash at the end.
+PUBLIC_URL = environment.text("PUBLIC_URL", "http://127.0.0.1:8000").rstrip("/")
+_PUBLIC = urlsplit(PUBLIC_URL)
+
+DEBUG = False
+SECRET_KEY = environment.text("SECRET_KEY", "")
+ALLOWED_HOSTS = environment.words("ALLOWED_HOSTS", f"{_PUBLIC.hostname},localhost,127.0.0.1,[::1]")
+CSRF_TRUSTED_ORIGINS = environment.words(
+    "CSRF_TRUSTED_ORIGINS", f"{_PUBLIC.scheme}://{_PUBLIC.netloc}"
+)
+METRICS_TOKEN = environment.text("METRICS_TOKEN", "")
+
+INSTALLED_APPS = [
+    "marketplace.config",
+    "marketplace.api",
+    "marketplace.web",
+    "marketplace.console",
+    "marketplace.live",
+    "marketplace.tiers",
+    "marketplace.auction",
+    "marketplace.jobs",
+    "marketplace.payments",
+    "marketplace.fleet",
+    "marketplace.accounts",
+    "marketplace.common",
+    "unfold",
+    "unfold.contrib.filters",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "channels",
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "csp",
+    "django_cotton",
+    "django_htmx",
+    "django_prometheus",
+    "drf_spectacular",
+    "health_check",
+    "pgtrigger",
+    "pghistory",
+    "rest_framework",
+]
+
+MIDDLEWARE = [
+    "django_prometheus.middleware.PrometheusBeforeMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "marketplace.config.security.AdminContentPolicyMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "pghistory.middleware.HistoryMiddleware",
+    "django_prometheus.middleware.PrometheusAfterMiddleware",
+]
+
+ROOT_URLCONF = "marketplace.config.urls"
+ASGI_APPLICATION = "marketplace.config.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+# --- PostgreSQL and Redis -------------------------------------------------------------------
+
+DATABASE_URL = environment.text("DATABASE_URL", "postgresql://localhost/finetender")
+REDIS_URL = environment.text("REDIS_URL", "redis://127.0.0.1:6379/0")
+
+DATABASES = {"default": dj_database_url.parse(DATABASE_URL)}
+if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
+    raise environment.ImproperlyConfigured(
+        "DATABASE_URL must name a PostgreSQL database, such as postgresql://localhost/finetender."
+    )
+DATABASES["default"].setdefault("OPTIONS", {}).update(
+    {
+        # A forgotten transaction or a stuck lock must not stop the auction for good.
+        "options": "-c lock_timeout=15s -c idle_in_transaction_session_timeout=120s",
+        "pool": {
+            "min_size": 0,
+            "max_size": int(environment.number("DATABASE_POOL_MAX", 16, at_least=1)),
+            "timeout": 10,
+        },
+    }
+)
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}
+}
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL]},
+    }
+}
+
+# --- Celery -----------------------------------------------------------------------------------
+
+CELERY_BROKER_URL = environment.celery_broker(REDIS_URL)
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    #: Seconds after which an unacknowledged task is given to another worker.
+    "visibility_timeout": 3600,
+    "socket_connect_timeout": 2,
+    "socket_keepalive": True,
+    "health_check_interval": 15,
+}
+CELERY_TASK_SERIALIZER = CELERY_RESULT_SERIALIZER = CELERY_EVENT_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = True
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_TASK_ROUTES = {
+    "auction.decide_pending_bids": {"queue": "lane"},
+    "auction.sweep": {"queue": "lane"},
+    "auction.jobs_replan": {"queue": "lane"},
+}
+CELERY_TASK_PUBLISH_RETRY_POLICY = {
+    "max_retries": 2,
+    "interval_start": 0,
+    "interval_step": 0.2,
+    "interval_max": 0.2,
+}
+CELERY_ENABLE_UTC = True
+CELERY_TIMEZONE = "UTC"
+
+
+def _every(task: str, variable: str, default_s: float) -> dict[str, object]:
+    """One beat entry; a run that waited longer than a few periods is dropped as stale."""
+    seconds = environment.number(variable, default_s, at_least=0.1)
+    return {"task": task, "schedule": seconds, "options": {"expires": max(5.0, 3 * seconds)}}
+
+
+CELERY_BEAT_SCHEDULER = "redbeat.RedBeatScheduler"
+CELERY_BEAT_MAX_LOOP_INTERVAL = 1
+CELERY_REDBEAT_REDIS_URL = REDIS_URL
+CELERY_REDBEAT_REDIS_OPTIONS = {"socket_connect_timeout": 2}
+CELERY_REDBEAT_LOCK_TIMEOUT = 10
+CELERY_BEAT_SCHEDULE = {
+    "slots": _every("jobs.slots_dispatch", "BEAT_SLOTS_S", 1),
+    "leases": _every("jobs.leases_sweep", "BEAT_LEASES_S", 2),
+    "auction": _every("auction.sweep", "BEAT_AUCTION_S", 2),
+    "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
+    "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
+    "tiers": _every("tiers.tick", "BEAT_TIERS_S", 60),
+}
+
+# --- People -----------------------------------------------------------------------------------
+
+AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = ["allauth.account.auth_backends.AuthenticationBackend"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {
+        "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
+        "OPTIONS": {"min_length": 10},
+    },
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
+ACCOUNT_ADAPTER = "marketplace.accounts.adapter.AccountAdapter"
+ACCOUNT_USER_MODEL_USERNAME_FIELD = None
+ACCOUNT_LOGIN_METHODS = {"email"}
+ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*"]
+ACCOUNT_EMAIL_VERIFICATION = environment.text("EMAIL_VERIFICATION", "optional")
+# Codes instead of links: the ids of users hold an underscore, which allauth's links refuse.
+ACCOUNT_PASSWORD_RESET_BY_CODE_ENABLED = True
+# allauth sends codes for addresses only where an address must be verified.
+ACCOUNT_EMAIL_VERIFICATION_BY_CODE_ENABLED = ACCOUNT_EMAIL_VERIFICATION == "mandatory"
+ACCOUNT_LOGOUT_ON_PASSWORD_CHANGE = True
+ACCOUNT_REAUTHENTICATION_REQUIRED = True
+ACCOUNT_SESSION_REMEMBER = True
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = _PUBLIC.scheme
+ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Finetender] "
+MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
+MFA_TOTP_ISSUER = "Finetender"
+
+DEFAULT_FROM_EMAIL = environment.text(
+    "DEFAULT_FROM_EMAIL", f"Finetender <no-reply@{_PUBLIC.hostname}>"
+)
+EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+
+# --- Files and pages --------------------------------------------------------------------------
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BASE_DIR / "marketplace" / "staticfiles"
+MEDIA_ROOT = DATA_DIR / "media"
+MEDIA_URL = "/media/"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+#: Bytes of the largest upload of one data set.
+UPLOAD_BYTES_MAX = int(environment.number("UPLOAD_BYTES_MAX", 64 * 1024 * 1024, at_least=1024))
+
+LANGUAGE_CODE = "en-us"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+
+REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Finetender",
+    "DESCRIPTION": "Bid for LoRA fine-tuning jobs, follow them and fetch the adapters.",
+    "VERSION": "1.0.0",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+}
+
+UNFOLD = {
+    "SITE_TITLE": "Finetender back office",
+    "SITE_HEADER": "Finetender",
+    "SITE_URL": "/",
+    "SHOW_VIEW_ON_SITE": False,
+}
+
+# --- Protection -------------------------------------------------------------------------------
+
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF, NONCE],
+        "style-src": [SELF, NONCE],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+        "manifest-src": [SELF],
+    }
+}
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_AGE = 14 * 24 * 3600
+CSRF_COOKIE_SAMESITE = "Lax"
+
+PROMETHEUS_METRIC_NAMESPACE = "finetender"
+PROMETHEUS_EXPORT_MIGRATIONS = False
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
+    },
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": environment.text("LOG_LEVEL", "INFO")},
+}

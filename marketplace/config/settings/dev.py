@@ -1,0 +1,7 @@
+"""One machine, no secrets: what ``manage.py`` and the demo use."""
+
+from marketplace.config.settings import environment
+from marketplace.config.settings.base import *  # noqa: F403
+
+DEBUG = environment.flag("DEBUG", default=True)
+SECRET_KEY = environment.text("SECRET_KEY", "finetender-insecure-development-key")

@@ -1,0 +1,59 @@
+"""Reading settings from environment variables, with errors that name the variable."""
+
+import os
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+TRUE_WORDS = {"1", "true", "yes", "on"}
+FALSE_WORDS = {"0", "false", "no", "off", ""}
+
+
+def text(name: str, default: str | None = None) -> str:
+    value = os.environ.get(name, default)
+    if value is None:
+        raise ImproperlyConfigured(f"Set the environment variable {name}.")
+    return value
+
+
+def flag(name: str, *, default: bool) -> bool:
+    value = os.environ.get(name)
+    if value is None:
+        return default
+    if value.lower() in TRUE_WORDS:
+        return True
+    if value.lower() in FALSE_WORDS:
+        return False
+    raise ImproperlyConfigured(f"{name} is {value!r}; write 1 or 0.")
+
+
+def number(name: str, default: float, *, at_least: float = 0.0) -> float:
+    value = os.environ.get(name)
+    if value is None:
+        return default
+    try:
+        parsed = float(value)
+    except ValueError:
+        parsed = float("nan")
+    if not at_least <= parsed < float("inf"):
+        raise ImproperlyConfigured(f"{name} is {value!r}; write a number from {at_least:g} up.")
+    return parsed
+
+
+def words(name: str, default: str = "") -> list[str]:
+    """A comma-separated list."""
+    return [word.strip() for word in os.environ.get(name, default).split(",") if word.strip()]
+
+
+def folder(name: str, default: Path) -> Path:
+    return Path(os.environ.get(name) or default).expanduser().resolve()
+
+
+def celery_broker(redis_url: str) -> str:
+    """The same Redis in Celery's spelling, which names sockets another way."""
+    parts = urlsplit(redis_url)
+    if parts.scheme != "unix":
+        return redis_url
+    database = parse_qs(parts.query).get("db", ["0"])[0]
+    return f"redis+socket://{parts.path}?virtual_host={database}"

@@ -1,0 +1,44 @@
+"""Behind TLS; refuses to start with anything a developer's machine may have."""
+
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+from marketplace.config.settings import environment
+from marketplace.config.settings.base import *  # noqa: F403
+from marketplace.config.settings.base import ALLOWED_HOSTS, STORAGES
+
+for _name in ("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "PUBLIC_URL", "ALLOWED_HOSTS"):
+    if not environment.text(_name, ""):
+        raise ImproperlyConfigured(f"Set the environment variable {_name} in production.")
+
+SECRET_KEY = environment.text("SECRET_KEY")
+if len(SECRET_KEY) < 50 or "insecure" in SECRET_KEY:
+    raise ImproperlyConfigured("SECRET_KEY must be 50 random characters or more in production.")
+if environment.flag("DEBUG", default=False):
+    raise ImproperlyConfigured("DEBUG is set; production does not run with it.")
+if "*" in ALLOWED_HOSTS:
+    raise ImproperlyConfigured("ALLOWED_HOSTS must name the hosts; '*' lets any name in.")
+if urlsplit(environment.text("PUBLIC_URL")).scheme != "https":
+    raise ImproperlyConfigured("PUBLIC_URL must begin with https:// in production.")
+
+DEBUG = False
+SECURE_SSL_REDIRECT = environment.flag("SECURE_SSL_REDIRECT", default=True)
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^metrics$"]
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+SECURE_HSTS_SECONDS = int(environment.number("SECURE_HSTS_SECONDS", 365 * 24 * 3600))
+SECURE_HSTS_INCLUDE_SUBDOMAINS = True
+SECURE_HSTS_PRELOAD = True
+SESSION_COOKIE_SECURE = True
+CSRF_COOKIE_SECURE = True
+EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+EMAIL_HOST = environment.text("EMAIL_HOST", "localhost")
+EMAIL_PORT = int(environment.number("EMAIL_PORT", 25))
+EMAIL_HOST_USER = environment.text("EMAIL_HOST_USER", "")
+EMAIL_HOST_PASSWORD = environment.text("EMAIL_HOST_PASSWORD", "")
+EMAIL_USE_TLS = environment.flag("EMAIL_USE_TLS", default=False)
+ACCOUNT_EMAIL_VERIFICATION = environment.text("EMAIL_VERIFICATION", "mandatory")
+ACCOUNT_EMAIL_VERIFICATION_BY_CODE_ENABLED = ACCOUNT_EMAIL_VERIFICATION == "mandatory"
+STORAGES = STORAGES | {
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"}
+}

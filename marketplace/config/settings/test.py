@@ -1,0 +1,16 @@
+"""The test suite: real PostgreSQL and Redis, fast password hashing, mail kept in memory."""
+
+import tempfile
+from pathlib import Path
+
+from marketplace.config.settings.base import *  # noqa: F403
+from marketplace.config.settings.base import DATABASES
+
+SECRET_KEY = "finetender-insecure-test-key"  # noqa: S105
+ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+MEDIA_ROOT = Path(tempfile.gettempdir()) / "finetender-tests" / "media"
+# Tests open connections from threads of their own; a pool would outlive the test database.
+DATABASES["default"]["OPTIONS"].pop("pool")
+CELERY_TASK_ALWAYS_EAGER = False

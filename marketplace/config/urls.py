@@ -1,0 +1,17 @@
+"""Every address of the site."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+from marketplace.config.health import healthz, metrics
+
+urlpatterns = [
+    path("healthz", healthz, name="healthz"),
+    path("metrics", metrics, name="metrics"),
+    path("admin/", admin.site.urls),
+    path("accounts/", include("allauth.urls")),
+    path("api/", include("marketplace.api.urls")),
+    path("internal/v1/", include("marketplace.api.internal.urls")),
+    path("", include("marketplace.console.urls")),
+    path("", include("marketplace.web.urls")),
+]

@@ -1,0 +1,1 @@
+"""Admitted work, from dispatch to the adapter."""

@@ -1,0 +1,1 @@
+"""Websockets: a snapshot, then ordered events."""

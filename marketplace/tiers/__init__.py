@@ -1,0 +1,1 @@
+"""Serverless and serverful capacity."""

@@ -1,0 +1,1 @@
+"""The job owner's pages."""
