@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -40,6 +41,8 @@ class Program:
     stop_within_s: int = 10
     #: Environment of this process only.
     environment: tuple[tuple[str, str], ...] = ()
+    #: Where it runs; ``None`` is where we are.
+    directory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +117,43 @@ def postgres_prepare(*, data_dir: Path, durable: bool) -> Postgres:
 
 
 def redis_prepare(*, data_dir: Path) -> Redis:
-    """Say how to run Redis for this stack, on a port that is free now."""
+    """Say how to run Redis for this stack.
+
+    Port and password stay the same from one start to the next, since nodes keep
+    them; a new port is taken only when somebody else now listens on the old one.
+    """
     directory = (data_dir / "redis").resolve()
     directory.mkdir(parents=True, exist_ok=True)
-    password = secrets.token_urlsafe(24)
-    port = free_port()
+    port, password = _redis_identity(directory / "identity.json")
     configuration = directory / "redis.conf"
-    configuration.touch(mode=0o600)
-    configuration.write_text(
+    private_write(
+        configuration,
         f"bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir {directory}\n"
-        'appendonly yes\nappendfsync everysec\nsave ""\ndaemonize no\n'
+        'appendonly yes\nappendfsync everysec\nsave ""\ndaemonize no\n',
     )
     program = Program(name="redis", command=(_redis_executable(), str(configuration)), priority=10)
     return Redis(program=program, port=port, password=password)
+
+
+def private_write(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, whole or not at all."""
+    part = path.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    part.touch(mode=0o600)
+    part.write_text(text)
+    part.replace(path)
+
+
+def _redis_identity(path: Path) -> tuple[int, str]:
+    try:
+        stored = json.loads(path.read_text())
+        port, password = int(stored["port"]), str(stored["password"])
+    except (FileNotFoundError, ValueError, KeyError):
+        port, password = free_port(), secrets.token_urlsafe(24)
+    if not port_is_free(port):
+        port = free_port()
+    private_write(path, json.dumps({"port": port, "password": password}))
+    return port, password
 
 
 def postgres_wait(postgres: Postgres) -> None:
@@ -158,6 +185,17 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen on that loopback port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def _until(attempt, errors: tuple[type[Exception], ...], name: str) -> None:

@@ -22,7 +22,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from marketplace.config.embedded.services import Program, ServiceFailed
+from marketplace.config.embedded.services import (
+    Program,
+    ServiceFailed,
+    private_write,
+    runtime_dir,
+)
 
 BOUND = Path(__file__).with_name("bound.py")
 #: Lines of a dead process's log that are shown with the error.
@@ -68,8 +73,7 @@ class Stack:
         self._lock = _lock_take(self.data_dir)
         self._control.unlink(missing_ok=True)
         configuration = self.data_dir / "supervisord.conf"
-        configuration.touch(mode=0o600)
-        configuration.write_text(self._configuration())
+        private_write(configuration, self._configuration())
         self._process = subprocess.Popen(
             [sys.executable, str(BOUND), "--"]
             + [sys.executable, "-W", "ignore", "-m", "supervisor.supervisord"]
@@ -218,13 +222,12 @@ class Stack:
             f"stdout_logfile={self.log_dir}/{program.name}.log\n"
             "stdout_logfile_maxbytes=20MB\nstdout_logfile_backups=1\n"
             + (f"environment={environment}\n" if environment else "")
+            + (f"directory={program.directory}\n" if program.directory else "")
         )
 
 
 def socket_path(data_dir: Path) -> Path:
     """Control socket of the stack in ``data_dir``, short enough for the kernel."""
-    from marketplace.config.embedded.services import runtime_dir
-
     return runtime_dir(data_dir) / "supervisor.sock"
 
 

@@ -1,0 +1,27 @@
+# The market: web server, auction lane, Celery workers and beat share this image.
+FROM node:22-slim AS pages
+WORKDIR /src
+COPY frontend/web/package.json frontend/web/package-lock.json frontend/web/
+RUN cd frontend/web && npm ci --no-audit --no-fund
+COPY frontend/web frontend/web
+COPY marketplace/web marketplace/web
+RUN cd frontend/web && npm run build
+
+FROM python:3.12-slim
+ENV PYTHONUNBUFFERED=1 DJANGO_SETTINGS_MODULE=marketplace.config.settings.production DATA_DIR=/data
+WORKDIR /app
+COPY pyproject.toml constraints.txt README.md manage.py ./
+COPY marketplace marketplace
+COPY scheduler scheduler
+COPY workers/__init__.py workers/__init__.py
+COPY workers/protocol workers/protocol
+COPY workers/models workers/models
+RUN pip install --no-cache-dir --constraint constraints.txt '.[web]' && pip uninstall --yes finetender
+COPY --from=pages /src/marketplace/web/static marketplace/web/static
+RUN SECRET_KEY=build-only-not-used-to-serve-anyone-0123456789abcdef PUBLIC_URL=https://localhost \
+    DATABASE_URL=postgresql://build/build REDIS_URL=redis://build python manage.py collectstatic --no-input \
+    && useradd --system --uid 10001 --home /data finetender && mkdir /data && chown finetender /data
+USER finetender
+VOLUME /data
+EXPOSE 8000
+CMD ["python", "-m", "uvicorn", "marketplace.config.asgi:application", "--host", "0.0.0.0", "--port", "8000"]
