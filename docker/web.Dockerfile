@@ -18,8 +18,10 @@ COPY workers/protocol workers/protocol
 COPY workers/models workers/models
 RUN pip install --no-cache-dir --constraint constraints.txt '.[web]' && pip uninstall --yes finetender
 COPY --from=pages /src/marketplace/web/static marketplace/web/static
-RUN SECRET_KEY=build-only-not-used-to-serve-anyone-0123456789abcdef PUBLIC_URL=https://localhost \
-    DATABASE_URL=postgresql://build/build REDIS_URL=redis://build python manage.py collectstatic --no-input \
+# The values are for this step only; serving demands real ones.
+RUN SECRET_KEY=for-collecting-static-files-only-never-used-to-serve-anyone PUBLIC_URL=https://localhost \
+    ALLOWED_HOSTS=localhost DATABASE_URL=postgresql://build/build REDIS_URL=redis://build/0 \
+    python manage.py collectstatic --no-input \
     && useradd --system --uid 10001 --home /data finetender && mkdir /data && chown finetender /data
 USER finetender
 VOLUME /data

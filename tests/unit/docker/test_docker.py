@@ -1,0 +1,147 @@
+"""The images and the compose file name only commands and paths that exist.
+
+No Docker engine is needed: the files are parsed as an engine would read them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from celery.bin.celery import celery as celery_cli
+from django.core.management import get_commands
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILES = sorted((ROOT / "docker").glob("*.Dockerfile"))
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker" / "compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+
+
+def instructions(path: Path) -> list[tuple[str, str]]:
+    """(instruction, arguments) with continued lines joined and comments left out."""
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [(word, rest) for word, _, rest in (line.partition(" ") for line in joined.split("\n"))]
+
+
+def commands_of_images() -> list[list[str]]:
+    return [
+        json.loads(rest)
+        for path in DOCKERFILES
+        for word, rest in instructions(path)
+        if word == "CMD" and "python" in rest
+    ]
+
+
+def commands_of_services() -> list[list[str]]:
+    return [row["command"] for row in SERVICES.values() if row.get("command", [""])[0] == "python"]
+
+
+def test_there_are_two_images_and_every_service_is_built_or_named() -> None:
+    assert [path.name for path in DOCKERFILES] == ["web.Dockerfile", "worker.Dockerfile"]
+    for name, row in SERVICES.items():
+        assert ("build" in row) != ("image" in row), name
+        if "build" in row:
+            context = (ROOT / "docker" / row["build"]["context"]).resolve()
+            assert context == ROOT
+            assert (context / row["build"]["dockerfile"]).is_file()
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_every_copied_path_exists(path: Path) -> None:
+    stages = {rest.split()[-1] for word, rest in instructions(path) if word == "FROM"}
+    copied = 0
+    for word, rest in instructions(path):
+        if word != "COPY":
+            continue
+        parts = shlex.split(rest)
+        if parts[0].startswith("--from="):
+            assert parts[0].removeprefix("--from=") in stages
+            continue
+        for source in parts[:-1]:
+            assert (ROOT / source).exists(), f"{path.name} copies {source}"
+            copied += 1
+    assert copied > 0
+
+
+def test_images_never_copy_the_market_to_a_node() -> None:
+    worker = (ROOT / "docker" / "worker.Dockerfile").read_text()
+    assert "marketplace" not in worker
+    assert "scheduler" not in worker
+
+
+@pytest.mark.parametrize("command", commands_of_images() + commands_of_services(), ids=" ".join)
+def test_every_python_command_exists(command: list[str]) -> None:
+    assert command[0] == "python"
+    if command[1] == "manage.py":
+        assert (ROOT / "manage.py").is_file()
+        assert command[2] in get_commands()
+        return
+    assert command[1] == "-m"
+    assert importlib.util.find_spec(command[2]) is not None
+    if command[2] == "celery":
+        _celery_accepts(command[3:])
+    if command[2] == "uvicorn":
+        module, _, name = command[3].partition(":")
+        assert importlib.util.find_spec(module) is not None
+        assert f"\n{name} = " in (ROOT / Path(*module.split("."))).with_suffix(".py").read_text()
+
+
+def _celery_accepts(arguments: list[str]) -> None:
+    """Celery's own parser takes the options; nothing is run."""
+    assert arguments[:2] == ["--app", "marketplace.config.celery"]
+    name, *options = arguments[2:]
+    command = celery_cli.commands[name]
+    command.make_parser(command.context_class(command)).parse_args(args=options)
+
+
+def test_static_files_can_be_collected_with_what_the_image_sets_for_it() -> None:
+    run = next(rest for _, rest in instructions(DOCKERFILES[0]) if "collectstatic" in rest)
+    values = dict(re.findall(r"\b([A-Z_]+)=(\S+)", run))
+    done = subprocess.run(
+        [sys.executable, "manage.py", "collectstatic", "--no-input", "--dry-run", "-v", "0"],
+        env={"PATH": os.environ["PATH"], "DJANGO_SETTINGS_MODULE": _image_settings()} | values,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _image_settings() -> str:
+    text = DOCKERFILES[0].read_text()
+    return re.findall(r"DJANGO_SETTINGS_MODULE=(\S+)", text)[0]
+
+
+def test_the_node_image_starts_a_command_the_workers_have() -> None:
+    words = {word: rest for word, rest in instructions(ROOT / "docker" / "worker.Dockerfile")}
+    assert json.loads(words["ENTRYPOINT"]) == ["python", "-m", "workers"]
+    subcommand = json.loads(words["CMD"])[0]
+    assert f'"{subcommand}"' in (ROOT / "workers" / "__main__.py").read_text()
+
+
+def test_services_depend_on_services_and_mount_volumes_that_are_declared() -> None:
+    for name, row in SERVICES.items():
+        for other, condition in row.get("depends_on", {}).items():
+            assert other in SERVICES, name
+            if condition["condition"] == "service_healthy":
+                assert "healthcheck" in SERVICES[other]
+        for mount in row.get("volumes", []):
+            assert mount.split(":")[0] in COMPOSE["volumes"], name
+
+
+def test_no_secret_has_a_value_in_the_file() -> None:
+    text = (ROOT / "docker" / "compose.yml").read_text()
+    for variable in ("SECRET_KEY", "POSTGRES_PASSWORD"):
+        assert re.search(rf"\${{{variable}:\?", text), f"{variable} must be demanded"
+        assert not re.search(rf"{variable}: [^$\n]", text)
