@@ -124,7 +124,7 @@ def _image_settings() -> str:
 
 
 def test_the_node_image_starts_a_command_the_workers_have() -> None:
-    words = {word: rest for word, rest in instructions(ROOT / "docker" / "worker.Dockerfile")}
+    words = dict(instructions(ROOT / "docker" / "worker.Dockerfile"))
     assert json.loads(words["ENTRYPOINT"]) == ["python", "-m", "workers"]
     subcommand = json.loads(words["CMD"])[0]
     assert f'"{subcommand}"' in (ROOT / "workers" / "__main__.py").read_text()
