@@ -8,6 +8,7 @@ from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings.dev")
+os.environ.setdefault("DATABASE_POOL_MAX", "16")
 
 # Django must be set up before the consumers, which import models, are.
 django_application = get_asgi_application()

@@ -108,17 +108,17 @@ if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
     raise environment.ImproperlyConfigured(
         "DATABASE_URL must name a PostgreSQL database, such as postgresql://localhost/finetender."
     )
-DATABASES["default"].setdefault("OPTIONS", {}).update(
-    {
-        # A forgotten transaction or a stuck lock must not stop the auction for good.
-        "options": "-c lock_timeout=15s -c idle_in_transaction_session_timeout=120s",
-        "pool": {
-            "min_size": 0,
-            "max_size": int(environment.number("DATABASE_POOL_MAX", 16, at_least=1)),
-            "timeout": 10,
-        },
-    }
-)
+_OPTIONS = DATABASES["default"].setdefault("OPTIONS", {})
+# A forgotten transaction or a stuck lock must not stop the auction for good.
+_OPTIONS["options"] = "-c lock_timeout=15s -c idle_in_transaction_session_timeout=120s"
+_POOL_MAX = int(environment.number("DATABASE_POOL_MAX", 0))
+if _POOL_MAX:
+    # The web server's threads share a pool; one-connection processes (commands, Celery
+    # workers, which fork) keep theirs instead.
+    _OPTIONS["pool"] = {"min_size": 0, "max_size": _POOL_MAX, "timeout": 10}
+else:
+    DATABASES["default"]["CONN_MAX_AGE"] = 300
+    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CACHES = {
@@ -182,6 +182,7 @@ CELERY_BEAT_SCHEDULE = {
     "leases": _every("jobs.leases_sweep", "BEAT_LEASES_S", 2),
     "auction": _every("auction.sweep", "BEAT_AUCTION_S", 2),
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
+    "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
     "tiers": _every("tiers.tick", "BEAT_TIERS_S", 60),
 }
@@ -234,6 +235,9 @@ STORAGES = {
 }
 #: Bytes of the largest upload of one data set.
 UPLOAD_BYTES_MAX = int(environment.number("UPLOAD_BYTES_MAX", 64 * 1024 * 1024, at_least=1024))
+
+#: Days between earning and payout; long enough to notice that something was wrong.
+PAYOUT_DELAY_DAYS = environment.number("PAYOUT_DELAY_DAYS", 7)
 
 LANGUAGE_CODE = "en-us"
 USE_I18N = False

@@ -12,5 +12,5 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 MEDIA_ROOT = Path(tempfile.gettempdir()) / "finetender-tests" / "media"
 # Tests open connections from threads of their own; a pool would outlive the test database.
-DATABASES["default"]["OPTIONS"].pop("pool")
-CELERY_TASK_ALWAYS_EAGER = False
+DATABASES["default"]["OPTIONS"].pop("pool", None)
+DATABASES["default"]["CONN_MAX_AGE"] = 0

@@ -1,0 +1,334 @@
+"""The ledger: accounts, entries and postings that are only ever added to, and holds.
+
+Sign convention: a posting's amount is what it adds to its account. What the house owes an
+organisation (its wallet, its earnings) is positive; where money came from is negative. An
+entry's postings sum to zero, so all postings together always do.
+"""
+
+import pgtrigger
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.models import IdField
+
+
+class AccountKind(models.TextChoices):
+    #: Of an organisation: what it may bid with.
+    WALLET_AVAILABLE = "wallet_available"
+    #: Of an organisation: what its undecided bids hold.
+    WALLET_HELD = "wallet_held"
+    #: Of an organisation: earned, but still within the payout delay.
+    EARNINGS_PENDING = "earnings_pending"
+    #: Of an organisation: earned and ready to be paid out.
+    EARNINGS_PAYABLE = "earnings_payable"
+    #: Of the house: payments of winners whose jobs are not over.
+    CLEARING = "clearing"
+    #: Of the house: what is left of a payment when everyone else has their share.
+    REVENUE = "revenue"
+    #: Of the house: refunds paid after the payment had been shared out.
+    REFUNDS = "refunds"
+    #: Of the house: credits for missed deadlines.
+    SLA_CREDITS = "sla_credits"
+    #: Of the house: balances granted by an operator.
+    GRANTS = "grants"
+
+
+HOUSE_KINDS = (
+    AccountKind.CLEARING,
+    AccountKind.REVENUE,
+    AccountKind.REFUNDS,
+    AccountKind.SLA_CREDITS,
+    AccountKind.GRANTS,
+)
+
+
+class LedgerAccount(models.Model):
+    """Where amounts gather; one per kind, and per organisation unless the house's own."""
+
+    id = IdField(prefix="acc")
+    kind = models.CharField(max_length=20, choices=AccountKind.choices)
+    organisation = models.ForeignKey(
+        Organisation, null=True, on_delete=models.PROTECT, related_name="ledger_accounts"
+    )
+    #: The sum of the postings, kept by the database itself. Not kept for the house's own
+    #: accounts: every payment touches them, and they would make all payments wait in line.
+    balance_micros = models.BigIntegerField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                name="ledger_account_once", fields=["kind", "organisation"], nulls_distinct=False
+            ),
+            models.CheckConstraint(
+                name="ledger_account_of_house_or_organisation",
+                condition=Q(
+                    kind__in=HOUSE_KINDS, organisation__isnull=True, balance_micros__isnull=True
+                )
+                | Q(
+                    ~Q(kind__in=HOUSE_KINDS),
+                    organisation__isnull=False,
+                    balance_micros__isnull=False,
+                ),
+            ),
+            models.CheckConstraint(
+                name="ledger_account_kind_known", condition=Q(kind__in=AccountKind.values)
+            ),
+            models.CheckConstraint(
+                name="ledger_account_not_below_zero",
+                condition=Q(balance_micros__isnull=True) | Q(balance_micros__gte=0),
+            ),
+        ]
+        triggers = [
+            pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
+            pgtrigger.ReadOnly(name="keep_identity", fields=["id", "kind", "organisation"]),
+            pgtrigger.Trigger(
+                name="start_at_zero",
+                when=pgtrigger.Before,
+                operation=pgtrigger.Insert,
+                condition=pgtrigger.Q(new__balance_micros__gt=0),
+                func=(
+                    "RAISE EXCEPTION 'an account starts at zero' USING ERRCODE = 'check_violation';"
+                ),
+            ),
+            pgtrigger.Trigger(
+                name="balance_by_postings_only",
+                when=pgtrigger.Before,
+                operation=pgtrigger.UpdateOf("balance_micros"),
+                func=(
+                    # Depth 1 is this trigger alone: no posting's trigger is above it.
+                    "IF pg_trigger_depth() < 2 THEN RAISE EXCEPTION"
+                    " 'balances change through postings only' USING ERRCODE = 'check_violation';"
+                    " END IF; RETURN NEW;"
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.organisation_id or 'the house'}"
+
+
+class EntryKind(models.TextChoices):
+    GRANT = "grant"
+    HOLD = "hold"
+    CHARGE = "charge"
+    RELEASE = "release"
+    DISTRIBUTION = "distribution"
+    ACCRUAL = "accrual"
+    MATURITY = "maturity"
+    REFUND = "refund"
+    SLA_CREDIT = "sla_credit"
+
+
+class Entry(models.Model):
+    """One business event; written once, with all its postings, and never changed."""
+
+    id = IdField(prefix="ent")
+    kind = models.CharField(max_length=20, choices=EntryKind.choices)
+    #: Names the event within its kind, so that saying it twice books it once.
+    reference = models.CharField(max_length=200)
+    #: When it happened, by the clock of whoever booked it.
+    booked_at = models.DateTimeField(db_index=True)
+    memo = models.CharField(max_length=300, blank=True)
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+
+    class Meta:
+        verbose_name_plural = "entries"
+        constraints = [
+            models.UniqueConstraint(name="entry_once", fields=["kind", "reference"]),
+            models.CheckConstraint(name="entry_reference_not_empty", condition=~Q(reference="")),
+            models.CheckConstraint(name="entry_kind_known", condition=Q(kind__in=EntryKind.values)),
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            pgtrigger.Trigger(
+                name="has_postings",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                timing=pgtrigger.Deferred,
+                func=pgtrigger.Func(
+                    "IF (SELECT count(*) FROM payments_posting WHERE entry_id = NEW.id) < 2 THEN"
+                    " RAISE EXCEPTION 'entry % has fewer than two postings', NEW.id"
+                    " USING ERRCODE = 'check_violation'; END IF; RETURN NULL;"
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.reference}"
+
+
+class Posting(models.Model):
+    """One account's part of an entry."""
+
+    entry = models.ForeignKey(Entry, on_delete=models.PROTECT, related_name="postings")
+    account = models.ForeignKey(LedgerAccount, on_delete=models.PROTECT, related_name="postings")
+    #: What this adds to the account.
+    amount_micros = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(name="posting_once_per_account", fields=["entry", "account"]),
+            models.CheckConstraint(name="posting_moves_something", condition=~Q(amount_micros=0)),
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            pgtrigger.Trigger(
+                name="balance_apply",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                func=(
+                    "UPDATE payments_ledgeraccount"
+                    " SET balance_micros = balance_micros + NEW.amount_micros"
+                    " WHERE id = NEW.account_id AND balance_micros IS NOT NULL; RETURN NULL;"
+                ),
+            ),
+            pgtrigger.Trigger(
+                name="entry_sums_to_zero",
+                when=pgtrigger.After,
+                operation=pgtrigger.Insert,
+                timing=pgtrigger.Deferred,
+                func=(
+                    "IF (SELECT sum(amount_micros) FROM payments_posting"
+                    " WHERE entry_id = NEW.entry_id) <> 0 THEN"
+                    " RAISE EXCEPTION 'the postings of entry % do not sum to zero', NEW.entry_id"
+                    " USING ERRCODE = 'check_violation'; END IF; RETURN NULL;"
+                ),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.amount_micros} to {self.account_id}"
+
+
+class HoldStatus(models.TextChoices):
+    HELD = "held"
+    #: Ended by a charge of part or all of it, possibly zero; the rest went back.
+    CHARGED = "charged"
+    #: Ended with everything given back.
+    RELEASED = "released"
+
+
+class Hold(models.Model):
+    """Money of a wallet set aside for one bid, and what became of it.
+
+    Changed only while the organisation's wallet accounts are locked.
+    """
+
+    id = IdField(prefix="hold")
+    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="holds")
+    #: The caller's name for it, such as the bid's id.
+    reference = models.CharField(max_length=120, unique=True)
+    amount_micros = models.BigIntegerField()
+    status = models.CharField(max_length=10, choices=HoldStatus.choices, default=HoldStatus.HELD)
+    #: What the winner paid.
+    charged_micros = models.BigIntegerField(default=0)
+    #: How much of it was given back later.
+    refunded_micros = models.BigIntegerField(default=0)
+    held_at = models.DateTimeField()
+    #: When it was charged or released.
+    ended_at = models.DateTimeField(null=True)
+    #: When the payment was shared out between providers, vendor and house.
+    distributed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(name="hold_positive", condition=Q(amount_micros__gt=0)),
+            models.CheckConstraint(
+                name="hold_charge_within_amount",
+                condition=Q(charged_micros__gte=0, charged_micros__lte=F("amount_micros")),
+            ),
+            models.CheckConstraint(
+                name="hold_refund_within_charge",
+                condition=Q(refunded_micros__gte=0, refunded_micros__lte=F("charged_micros")),
+            ),
+            models.CheckConstraint(
+                name="hold_status_known",
+                condition=Q(
+                    status=HoldStatus.HELD,
+                    charged_micros=0,
+                    ended_at__isnull=True,
+                    distributed_at__isnull=True,
+                )
+                | Q(
+                    status=HoldStatus.RELEASED,
+                    charged_micros=0,
+                    ended_at__isnull=False,
+                    distributed_at__isnull=True,
+                )
+                | Q(status=HoldStatus.CHARGED, ended_at__isnull=False),
+            ),
+        ]
+        indexes = [
+            models.Index(
+                name="hold_open", fields=["organisation"], condition=Q(status=HoldStatus.HELD)
+            )
+        ]
+        triggers = [
+            pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
+            pgtrigger.ReadOnly(
+                name="keep_terms",
+                fields=["id", "organisation", "reference", "amount_micros", "held_at"],
+            ),
+            pgtrigger.FSM(
+                name="status_ends_once",
+                field="status",
+                transitions=[("held", "charged"), ("held", "released")],
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.reference} ({self.status})"
+
+
+class EarningKind(models.TextChoices):
+    #: For cells a provider's nodes ran.
+    PROVIDER = "provider"
+    #: For labelling or cleaning data.
+    VENDOR = "vendor"
+
+
+class Earning(models.Model):
+    """One line of what an organisation earned: pending until ``payable_at``, then payable."""
+
+    id = IdField(prefix="earn")
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="earnings"
+    )
+    kind = models.CharField(max_length=10, choices=EarningKind.choices)
+    #: What it was earned with: a hold's reference, or the caller's own.
+    reference = models.CharField(max_length=200)
+    amount_micros = models.BigIntegerField()
+    accrued_at = models.DateTimeField()
+    payable_at = models.DateTimeField()
+    #: When it moved to the payable account.
+    matured_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                name="earning_once", fields=["organisation", "kind", "reference"]
+            ),
+            models.CheckConstraint(name="earning_positive", condition=Q(amount_micros__gt=0)),
+        ]
+        indexes = [
+            models.Index(
+                name="earning_pending",
+                fields=["payable_at"],
+                condition=Q(matured_at__isnull=True),
+            ),
+            models.Index(name="earning_by_organisation", fields=["organisation", "accrued_at"]),
+        ]
+        triggers = [
+            pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
+            pgtrigger.ReadOnly(
+                name="keep_terms",
+                fields=["id", "organisation", "kind", "reference", "amount_micros", "accrued_at"],
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.amount_micros} to {self.organisation_id} for {self.reference}"

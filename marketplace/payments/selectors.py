@@ -1,0 +1,198 @@
+"""What one may know about money. All amounts are micro-dollars."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import F, Sum, Window
+from django.db.models.functions import Coalesce
+
+from marketplace.accounts.models import Organisation
+from marketplace.payments.models import (
+    HOUSE_KINDS,
+    AccountKind,
+    Earning,
+    Entry,
+    Hold,
+    HoldStatus,
+    LedgerAccount,
+    Posting,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Wallet:
+    #: What the organisation may bid with.
+    available_micros: int
+    #: What its undecided bids hold.
+    held_micros: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatementRow:
+    """What one entry did to a wallet."""
+
+    entry_id: str
+    at: datetime
+    kind: str
+    #: The business event's name, such as a bid's id.
+    reference: str
+    memo: str
+    available_change_micros: int
+    held_change_micros: int
+    #: What was available after it.
+    available_after_micros: int
+    #: Pass as ``before`` to read on from here.
+    cursor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Earnings:
+    #: Earned, within the payout delay.
+    pending_micros: int
+    #: Ready to be paid out.
+    payable_micros: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCheck:
+    """Whether the books are right, and where they are not."""
+
+    #: Everything below is as it should be.
+    balanced: bool
+    #: The sum of all postings; zero.
+    imbalance_micros: int
+    entries: int
+    postings: int
+    #: Entries whose postings do not sum to zero.
+    unbalanced_entries: tuple[str, ...]
+    #: Accounts whose kept balance is not the sum of their postings.
+    wrong_balances: tuple[str, ...]
+    #: Organisations whose open holds do not add up to what their wallet holds.
+    wrong_holds: tuple[str, ...]
+    #: What the clearing account has beyond the charges still to be shared out; zero.
+    clearing_surplus_micros: int
+
+
+def wallet(*, organisation: Organisation) -> Wallet:
+    balances = _balances(organisation)
+    return Wallet(
+        available_micros=balances.get(AccountKind.WALLET_AVAILABLE, 0),
+        held_micros=balances.get(AccountKind.WALLET_HELD, 0),
+    )
+
+
+def earnings(*, organisation: Organisation) -> Earnings:
+    balances = _balances(organisation)
+    return Earnings(
+        pending_micros=balances.get(AccountKind.EARNINGS_PENDING, 0),
+        payable_micros=balances.get(AccountKind.EARNINGS_PAYABLE, 0),
+    )
+
+
+def earnings_list(*, organisation: Organisation, limit: int = 100) -> list[Earning]:
+    """The latest lines of what an organisation earned, newest first."""
+    return list(
+        Earning.objects.filter(organisation=organisation).order_by("-accrued_at", "-pk")[:limit]
+    )
+
+
+def wallet_statement(
+    *, organisation: Organisation, limit: int = 50, before: int | None = None
+) -> list[StatementRow]:
+    """What happened to a wallet, newest first; ``before`` is the last row's ``cursor``."""
+    postings = Posting.objects.filter(account__organisation=organisation)
+    available = (
+        postings.filter(account__kind=AccountKind.WALLET_AVAILABLE)
+        .annotate(after_micros=Window(Sum("amount_micros"), order_by=F("pk").asc()))
+        .order_by("-pk")
+    )
+    if before is not None:
+        # The window must see the older rows; only then may the newer ones be left out.
+        available = available.filter(pk__lt=before)
+    rows = list(available.select_related("entry")[:limit])
+    held = dict(
+        postings.filter(
+            account__kind=AccountKind.WALLET_HELD, entry__in=[row.entry_id for row in rows]
+        ).values_list("entry_id", "amount_micros")
+    )
+    return [
+        StatementRow(
+            entry_id=row.entry_id,
+            at=row.entry.booked_at,
+            kind=row.entry.kind,
+            reference=row.entry.reference,
+            memo=row.entry.memo,
+            available_change_micros=row.amount_micros,
+            held_change_micros=held.get(row.entry_id, 0),
+            available_after_micros=row.after_micros,  # type: ignore[attr-defined]
+            cursor=row.pk,
+        )
+        for row in rows
+    ]
+
+
+def house_balances() -> dict[str, int]:
+    """The house's accounts, by kind; what was granted shows as negative."""
+    found = (
+        Posting.objects.filter(account__organisation=None)
+        .values_list("account__kind")
+        .annotate(total=Sum("amount_micros"))
+    )
+    return dict.fromkeys(HOUSE_KINDS, 0) | dict(found)
+
+
+def ledger_check() -> LedgerCheck:
+    """Recomputes the books from their postings."""
+    total = Posting.objects.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+    unbalanced = tuple(
+        Entry.objects.annotate(total=Coalesce(Sum("postings__amount_micros"), 0))
+        .exclude(total=0)
+        .order_by("pk")
+        .values_list("pk", flat=True)
+    )
+    wrong_balances = tuple(
+        LedgerAccount.objects.filter(balance_micros__isnull=False)
+        .annotate(total=Coalesce(Sum("postings__amount_micros"), 0))
+        .exclude(total=F("balance_micros"))
+        .order_by("pk")
+        .values_list("pk", flat=True)
+    )
+    wrong_holds = _wrong_holds()
+    undistributed = Hold.objects.filter(
+        status=HoldStatus.CHARGED, distributed_at__isnull=True
+    ).aggregate(total=Coalesce(Sum(F("charged_micros") - F("refunded_micros")), 0))["total"]
+    clearing_surplus = house_balances()[AccountKind.CLEARING] - undistributed
+    return LedgerCheck(
+        balanced=not (total or unbalanced or wrong_balances or wrong_holds or clearing_surplus),
+        imbalance_micros=total,
+        entries=Entry.objects.count(),
+        postings=Posting.objects.count(),
+        unbalanced_entries=unbalanced,
+        wrong_balances=wrong_balances,
+        wrong_holds=wrong_holds,
+        clearing_surplus_micros=clearing_surplus,
+    )
+
+
+def _wrong_holds() -> tuple[str, ...]:
+    held = dict(
+        LedgerAccount.objects.filter(kind=AccountKind.WALLET_HELD).values_list(
+            "organisation_id", "balance_micros"
+        )
+    )
+    holds = dict(
+        Hold.objects.filter(status=HoldStatus.HELD)
+        .values_list("organisation_id")
+        .annotate(total=Sum("amount_micros"))
+    )
+    return tuple(
+        sorted(pk for pk in held.keys() | holds.keys() if held.get(pk, 0) != holds.get(pk, 0))
+    )
+
+
+def _balances(organisation: Organisation) -> dict[str, int]:
+    return dict(
+        LedgerAccount.objects.filter(organisation=organisation).values_list(
+            "kind", "balance_micros"
+        )
+    )

@@ -1,0 +1,329 @@
+"""Everything that moves money. All amounts are micro-dollars.
+
+Each service names its event by a reference and may be called again with it: the second call
+changes nothing and returns what the first one did; with other terms it is a ``Conflict``.
+One transaction that touches several organisations calls ``wallets_lock`` first.
+"""
+
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.common.money import MAX_MICROS, format_usd
+from marketplace.payments.earnings import Share, charge_distribute, provider_accrue
+from marketplace.payments.ledger import Account, entry_post, house
+from marketplace.payments.locks import WALLET_KINDS, accounts_lock, hold_lock, wallets_lock
+from marketplace.payments.models import (
+    AccountKind,
+    Entry,
+    EntryKind,
+    Hold,
+    HoldStatus,
+)
+
+__all__ = [
+    "Share",
+    "charge_distribute",
+    "charge_refund",
+    "funds_hold",
+    "hold_release",
+    "hold_settle",
+    "provider_accrue",
+    "sla_credit_pay",
+    "wallet_grant",
+    "wallets_lock",
+]
+
+
+def wallet_grant(
+    *,
+    organisation: Organisation,
+    amount_micros: int,
+    granted_by: User,
+    reference: str,
+    now: datetime,
+    memo: str = "",
+) -> Entry:
+    """Adds an operator's grant to a wallet.
+
+    Raises
+    ------
+    NotAllowed
+        ``operators_only``: ``granted_by`` does not run the house.
+    """
+    if not granted_by.is_operator:
+        raise NotAllowed("operators_only", "Only an operator may grant a balance.")
+    _amount_check(amount_micros)
+    return _wallet_credit(
+        kind=EntryKind.GRANT,
+        source=AccountKind.GRANTS,
+        organisation=organisation,
+        amount_micros=amount_micros,
+        reference=reference,
+        now=now,
+        memo=memo or f"Granted by {granted_by.email}",
+        actor=granted_by,
+    )
+
+
+def sla_credit_pay(
+    *, organisation: Organisation, amount_micros: int, reference: str, reason: str, now: datetime
+) -> Entry:
+    """Pays a wallet for a promise the house broke, out of the house's own pocket."""
+    _amount_check(amount_micros)
+    return _wallet_credit(
+        kind=EntryKind.SLA_CREDIT,
+        source=AccountKind.SLA_CREDITS,
+        organisation=organisation,
+        amount_micros=amount_micros,
+        reference=reference,
+        now=now,
+        memo=reason,
+    )
+
+
+def funds_hold(
+    *, organisation: Organisation, amount_micros: int, reference: str, now: datetime
+) -> Hold:
+    """Sets money of the wallet aside.
+
+    Raises
+    ------
+    PaymentRequired
+        ``insufficient_funds``: less than that is available; nothing was held.
+    Conflict
+        ``reference_reused``: the reference names another hold.
+    """
+    _amount_check(amount_micros)
+    with transaction.atomic():
+        _wallet_lock(organisation.pk)
+        hold = Hold.objects.filter(reference=reference).first()
+        if hold is None:
+            try:
+                # Another organisation may use the reference at this very moment.
+                with transaction.atomic():
+                    hold = Hold.objects.create(
+                        organisation=organisation,
+                        reference=reference,
+                        amount_micros=amount_micros,
+                        held_at=now,
+                    )
+            except IntegrityError:
+                raise _reused(reference) from None
+            entry_post(
+                kind=EntryKind.HOLD,
+                reference=reference,
+                amounts={
+                    Account(organisation.pk, AccountKind.WALLET_AVAILABLE): -amount_micros,
+                    Account(organisation.pk, AccountKind.WALLET_HELD): amount_micros,
+                },
+                now=now,
+            )
+        if (hold.organisation_id, hold.amount_micros) != (organisation.pk, amount_micros):
+            raise _reused(reference)
+    return hold
+
+
+def hold_settle(*, hold_reference: str, charge_micros: int, now: datetime) -> Hold:
+    """Charges the winner ``charge_micros`` of what was held and gives the rest back.
+
+    Raises
+    ------
+    UserError
+        ``invalid_amount``: the charge is negative or above what is held.
+    Conflict
+        ``hold_ended``: the hold was released, or charged another amount.
+    """
+    with transaction.atomic():
+        hold = _hold_locked(hold_reference)
+        if hold.status == HoldStatus.CHARGED and hold.charged_micros == charge_micros:
+            return hold
+        _held_check(hold)
+        if not 0 <= charge_micros <= hold.amount_micros:
+            raise UserError(
+                "invalid_amount",
+                f"The charge must lie between zero and the {format_usd(hold.amount_micros)} held.",
+                param="charge_micros",
+            )
+        entry_post(
+            kind=EntryKind.CHARGE,
+            reference=hold_reference,
+            amounts={
+                Account(hold.organisation_id, AccountKind.WALLET_HELD): -hold.amount_micros,
+                Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE): (
+                    hold.amount_micros - charge_micros
+                ),
+                house(AccountKind.CLEARING): charge_micros,
+            },
+            now=now,
+        )
+        hold.status = HoldStatus.CHARGED
+        hold.charged_micros = charge_micros
+        hold.ended_at = now
+        hold.save(update_fields=["status", "charged_micros", "ended_at"])
+    return hold
+
+
+def hold_release(*, hold_reference: str, now: datetime) -> Hold:
+    """Gives everything held back to the wallet.
+
+    Raises
+    ------
+    Conflict
+        ``hold_ended``: the hold was charged.
+    """
+    with transaction.atomic():
+        hold = _hold_locked(hold_reference)
+        if hold.status == HoldStatus.RELEASED:
+            return hold
+        _held_check(hold)
+        entry_post(
+            kind=EntryKind.RELEASE,
+            reference=hold_reference,
+            amounts={
+                Account(hold.organisation_id, AccountKind.WALLET_HELD): -hold.amount_micros,
+                Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE): hold.amount_micros,
+            },
+            now=now,
+        )
+        hold.status = HoldStatus.RELEASED
+        hold.ended_at = now
+        hold.save(update_fields=["status", "ended_at"])
+    return hold
+
+
+def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: datetime) -> Hold:
+    """Gives back part or all of a charge; one refund per hold and reason.
+
+    What is still in clearing comes from there. After the payment was shared out, the
+    providers keep their share and the house bears the refund.
+
+    Raises
+    ------
+    Conflict
+        ``not_charged``; ``refund_exceeds_charge``; ``reference_reused``: the same reason with
+        another amount.
+    """
+    _amount_check(amount_micros)
+    reference = f"{hold_reference}:{reason}"[:200]
+    with transaction.atomic():
+        hold = _hold_locked(hold_reference)
+        refunded = Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE)
+        if _entry_made(EntryKind.REFUND, reference, refunded, amount_micros) is not None:
+            return hold
+        if hold.status != HoldStatus.CHARGED:
+            raise Conflict("not_charged", "Nothing was charged, so nothing can be refunded.")
+        left_micros = hold.charged_micros - hold.refunded_micros
+        if amount_micros > left_micros:
+            raise Conflict(
+                "refund_exceeds_charge",
+                f"Only {format_usd(left_micros)} of the charge is left to refund.",
+                extra={"left_micros": left_micros},
+            )
+        shared_out = hold.distributed_at is not None
+        entry_post(
+            kind=EntryKind.REFUND,
+            reference=reference,
+            amounts={
+                house(AccountKind.REFUNDS if shared_out else AccountKind.CLEARING): -amount_micros,
+                refunded: amount_micros,
+            },
+            now=now,
+            memo=reason,
+        )
+        hold.refunded_micros += amount_micros
+        hold.save(update_fields=["refunded_micros"])
+    return hold
+
+
+def _wallet_credit(
+    *,
+    kind: EntryKind,
+    source: AccountKind,
+    organisation: Organisation,
+    amount_micros: int,
+    reference: str,
+    now: datetime,
+    memo: str,
+    actor: User | None = None,
+) -> Entry:
+    """Moves money from an account of the house into a wallet, once per reference."""
+    wallet = Account(organisation.pk, AccountKind.WALLET_AVAILABLE)
+    with transaction.atomic():
+        _wallet_lock(organisation.pk)
+        made = _entry_made(kind, reference, wallet, amount_micros)
+        if made is not None:
+            return made
+        try:
+            # Another organisation may use the reference at this very moment.
+            with transaction.atomic():
+                return entry_post(
+                    kind=kind,
+                    reference=reference,
+                    amounts={house(source): -amount_micros, wallet: amount_micros},
+                    now=now,
+                    memo=memo,
+                    actor=actor,
+                )
+        except IntegrityError:
+            raise _reused(reference) from None
+
+
+def _entry_made(
+    kind: EntryKind, reference: str, account: Account, amount_micros: int
+) -> Entry | None:
+    """The entry this call would repeat; a ``Conflict`` when it was made with other terms."""
+    entry = Entry.objects.filter(kind=kind, reference=reference).first()
+    if entry is None:
+        return None
+    same = entry.postings.filter(
+        account__organisation_id=account.organisation_id,
+        account__kind=account.kind,
+        amount_micros=amount_micros,
+    )
+    if not same.exists():
+        raise _reused(reference)
+    return entry
+
+
+def _hold_locked(reference: str) -> Hold:
+    """The hold, after locking its organisation's wallet. Call in a transaction."""
+    organisation_id = (
+        Hold.objects.filter(reference=reference).values_list("organisation_id", flat=True).first()
+    )
+    if organisation_id is None:
+        raise NotFound("hold_not_found", f"There is no hold named {reference}.")
+    _wallet_lock(organisation_id)
+    return hold_lock(reference)
+
+
+def _wallet_lock(organisation_id: str) -> None:
+    accounts_lock([(organisation_id, kind) for kind in WALLET_KINDS])
+
+
+def _held_check(hold: Hold) -> None:
+    if hold.status != HoldStatus.HELD:
+        raise Conflict(
+            "hold_ended",
+            f"The hold {hold.reference} is over: it was {hold.status}.",
+            extra={"status": hold.status, "charged_micros": hold.charged_micros},
+        )
+
+
+def _amount_check(amount_micros: int) -> None:
+    if isinstance(amount_micros, bool) or not isinstance(amount_micros, int):
+        raise TypeError("amounts are whole micro-dollars")
+    if not 0 < amount_micros <= MAX_MICROS:
+        raise UserError(
+            "invalid_amount",
+            "The amount must be more than zero and at most a billion dollars.",
+            param="amount_micros",
+        )
+
+
+def _reused(reference: str) -> Conflict:
+    return Conflict(
+        "reference_reused", f"The reference {reference} was used before, for something else."
+    )
