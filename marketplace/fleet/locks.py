@@ -1,0 +1,37 @@
+"""Every row lock of this app, ordered by primary key. Call inside a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from marketplace.fleet.models import JoinToken, Node, Speed
+
+
+def node_lock(node_id: str) -> Node:
+    return (
+        Node.objects.select_for_update(of=("self",))
+        .select_related("zone", "provider")
+        .get(pk=node_id)
+    )
+
+
+def nodes_lock(node_ids: Iterable[str]) -> list[Node]:
+    return list(
+        Node.objects.select_for_update(of=("self",))
+        .select_related("zone")
+        .filter(pk__in=list(node_ids))
+        .order_by("pk")
+    )
+
+
+def join_token_lock(secret_hash: str) -> JoinToken | None:
+    return (
+        JoinToken.objects.select_for_update(of=("self",))
+        .select_related("zone", "provider", "node")
+        .filter(secret_hash=secret_hash)
+        .first()
+    )
+
+
+def speed_lock(speed_id: int) -> Speed:
+    return Speed.objects.select_for_update().get(pk=speed_id)

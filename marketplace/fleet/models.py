@@ -1,0 +1,263 @@
+"""Zones, the providers in them, their nodes, and how fast each kind of GPU is."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+from marketplace.common.models import IdField
+
+
+class Policy(models.TextChoices):
+    PRINTED = "printed", "As printed"
+    RESIDUAL = "residual", "Residual capacity"
+    LAGRANGIAN = "lagrangian", "Lagrangian"
+
+
+class Tier(models.TextChoices):
+    SERVERLESS = "serverless", "Serverless"
+    MARKETPLACE = "marketplace", "Marketplace"
+    CONVENTIONAL = "conventional", "Conventional"
+
+
+class NodeStatus(models.TextChoices):
+    #: Joined, never heard of since.
+    JOINING = "joining", "Joining"
+    ONLINE = "online", "Online"
+    #: Silent for longer than a few heartbeats.
+    OFFLINE = "offline", "Offline"
+    #: Not sold any more; what was sold is still served.
+    DRAINING = "draining", "Draining"
+    LEFT = "left", "Left"
+
+
+class GpuType(models.Model):
+    """Nodes of one GPU type share one row of the speed table."""
+
+    #: Such as ``A100-80GB`` or ``cpu``, as the node's self-test names it.
+    name = models.CharField(primary_key=True, max_length=64)
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Provider(models.Model):
+    """An organisation that lists nodes and is paid for them."""
+
+    id = IdField(prefix="prv")
+    organisation = models.OneToOneField(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="provider"
+    )
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return str(self.organisation)
+
+
+class Zone(models.Model):
+    """One auction: one base model and the nodes that keep it resident."""
+
+    id = IdField(prefix="zone")
+    name = models.SlugField(max_length=40, unique=True)
+    base_model_name = models.CharField(max_length=128)
+    #: ``bundled:<name>``, a directory, or a Hugging Face hub id.
+    base_model_source = models.CharField(max_length=512)
+    base_model_revision = models.CharField(max_length=128, null=True, blank=True)
+    #: Where ``tokenizer.json`` is, as ``base_model_source`` says a place; empty: with the model.
+    tokenizer_source = models.CharField(max_length=512, default="", blank=True)
+    dtype = models.CharField(max_length=16, default="auto")
+    four_bit = models.BooleanField(default=False)
+    #: ``ModelShape`` as JSON; what memory is computed from.
+    model_shape = models.JSONField()
+    slot_s = models.PositiveIntegerField()
+    horizon_slots = models.PositiveIntegerField()
+    #: Start of slot 0.
+    epoch_at = models.DateTimeField()
+    #: The resident base model's share of each node's memory.
+    base_memory_gb = models.FloatField()
+    policy = models.CharField(max_length=16, choices=Policy.choices, default=Policy.RESIDUAL)
+    #: Parameters of the price policy, by name.
+    settings = models.JSONField(default=dict, blank=True)
+    max_sequence_length = models.PositiveIntegerField()
+    #: A node's capacity is counted in samples of this batch and length.
+    reference_batch_size = models.PositiveIntegerField(default=8)
+    reference_sequence_length = models.PositiveIntegerField()
+    #: Jobs a node is sold to at once; each gets that share of the speed measured so.
+    jobs_per_node = models.PositiveIntegerField(default=4)
+    #: Seconds between checkpoints: the work a dead node loses.
+    checkpoint_every_s = models.FloatField(default=60.0)
+    #: Seconds a lease outlives the slot it was given for.
+    lease_grace_s = models.FloatField(default=30.0)
+    heartbeat_every_s = models.FloatField(default=10.0)
+    is_open = models.BooleanField(default=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(slot_s__gt=0, horizon_slots__gt=0, jobs_per_node__gt=0),
+                name="fleet_zone_counts_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(reference_batch_size__gt=0, reference_sequence_length__gt=0)
+                & Q(reference_sequence_length__lte=F("max_sequence_length")),
+                name="fleet_zone_reference_within_model",
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    base_memory_gb__gt=0,
+                    checkpoint_every_s__gt=0,
+                    lease_grace_s__gt=0,
+                    heartbeat_every_s__gt=0,
+                ),
+                name="fleet_zone_measures_positive",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Node(models.Model):
+    """A machine that runs jobs of one zone."""
+
+    id = IdField(prefix="node")
+    zone = models.ForeignKey(Zone, on_delete=models.PROTECT, related_name="nodes")
+    provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="nodes")
+    name = models.CharField(max_length=64)
+    gpu_type = models.ForeignKey(GpuType, on_delete=models.PROTECT, related_name="nodes")
+    tier = models.CharField(max_length=16, choices=Tier.choices, default=Tier.MARKETPLACE)
+    #: C_kp: samples of the zone's reference batch and length per slot.
+    compute_capacity = models.FloatField()
+    #: C_km: GB, the base model's share included.
+    memory_gb = models.FloatField()
+    #: For one whole slot of the node.
+    ask_micros = models.BigIntegerField()
+    status = models.CharField(max_length=12, choices=NodeStatus.choices, default=NodeStatus.JOINING)
+    available_from_at = models.DateTimeField(null=True, blank=True)
+    available_until_at = models.DateTimeField(null=True, blank=True)
+    last_heartbeat_at = models.DateTimeField(null=True)
+    memory_used_gb = models.FloatField(null=True)
+    queue = models.CharField(max_length=64, unique=True)
+    #: SHA-256 of the node's bearer token.
+    api_token_hash = models.CharField(max_length=64, unique=True)
+    #: ``NodeFacts`` of the last self-test.
+    facts = models.JSONField()
+    joined_at = models.DateTimeField()
+    left_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["provider", "name"], name="fleet_node_name_once"),
+            models.CheckConstraint(
+                condition=Q(compute_capacity__gt=0, memory_gb__gt=0, ask_micros__gte=0),
+                name="fleet_node_measures_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(available_until_at__isnull=True)
+                | Q(available_from_at__isnull=True)
+                | Q(available_until_at__gt=F("available_from_at")),
+                name="fleet_node_availability_ordered",
+            ),
+        ]
+        indexes = [models.Index(fields=["zone", "status"], name="fleet_node_of_zone")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Ask(models.Model):
+    """What a node asked, and since when. Append-only: a cell keeps the ask it was sold at."""
+
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="asks")
+    ask_micros = models.BigIntegerField()
+    set_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    set_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["node", "-set_at", "-id"], name="fleet_ask_history")]
+
+    def __str__(self) -> str:
+        return f"{self.node_id} {self.ask_micros}"
+
+
+class JoinToken(models.Model):
+    """A one-time right to list one node, with the terms it is listed on."""
+
+    id = IdField(prefix="join")
+    zone = models.ForeignKey(Zone, on_delete=models.PROTECT, related_name="+")
+    provider = models.ForeignKey(Provider, on_delete=models.PROTECT, related_name="join_tokens")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    #: SHA-256 of the secret; the secret itself is shown once.
+    secret_hash = models.CharField(max_length=64, unique=True)
+    tier = models.CharField(max_length=16, choices=Tier.choices)
+    ask_micros = models.BigIntegerField()
+    available_from_at = models.DateTimeField(null=True, blank=True)
+    available_until_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    #: Set when created to let a known node join again, else when used.
+    node = models.ForeignKey(
+        Node, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    used_at = models.DateTimeField(null=True)
+    #: SHA-256 of the name and host that used it: a retry must come from there.
+    used_by_hash = models.CharField(max_length=64, default="", blank=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(used_at__isnull=True) | Q(node__isnull=False),
+                name="fleet_join_token_used_has_node",
+            ),
+            models.CheckConstraint(
+                condition=Q(ask_micros__gte=0), name="fleet_join_token_ask_not_negative"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Speed(models.Model):
+    """One row of a zone's speed table: measured at listing, refined by what jobs report."""
+
+    zone = models.ForeignKey(Zone, on_delete=models.PROTECT, related_name="speeds")
+    gpu_type = models.ForeignKey(GpuType, on_delete=models.PROTECT, related_name="speeds")
+    batch_size = models.PositiveIntegerField()
+    sequence_length = models.PositiveIntegerField()
+    #: Jobs trained together.
+    jobs = models.PositiveIntegerField()
+    #: Of all those jobs together; what the market goes by.
+    samples_per_s = models.FloatField()
+    #: The slowest self-test; ``samples_per_s`` never leaves a band around it. Null: seen in jobs only.
+    measured_samples_per_s = models.FloatField(null=True)
+    #: Peak of one job, the base model not included; null when never measured.
+    job_memory_gb = models.FloatField(null=True)
+    base_memory_gb = models.FloatField(null=True)
+    #: Reports that moved ``samples_per_s``.
+    observations = models.PositiveBigIntegerField(default=0)
+    updated_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["zone", "gpu_type", "batch_size", "sequence_length", "jobs"],
+                name="fleet_speed_one_per_configuration",
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    samples_per_s__gt=0, batch_size__gt=0, sequence_length__gt=0, jobs__gt=0
+                ),
+                name="fleet_speed_positive",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.gpu_type_id} {self.batch_size}x{self.sequence_length}x{self.jobs}"

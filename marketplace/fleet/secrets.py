@@ -1,0 +1,43 @@
+"""Secrets of nodes: random, shown once, kept as hashes.
+
+They hold 256 random bits, so a plain SHA-256 cannot be searched and needs no salt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+
+from django.conf import settings
+
+JOIN_PREFIX = "ftjoin_"
+NODE_PREFIX = "ftnode_"
+_BYTES = 32
+
+
+def join_secret_new() -> str:
+    return JOIN_PREFIX + secrets.token_urlsafe(_BYTES)
+
+
+def secret_hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def node_secret(*, join_secret: str, node_id: str, purpose: str) -> str:
+    """A node's credential, derived so that a retried join gets the same one.
+
+    Only who holds both the join token and the site's ``SECRET_KEY`` can compute it, and the
+    answer to a join that was lost on the way can be given again although no secret is stored.
+    """
+    message = "\0".join((purpose, node_id, join_secret)).encode()
+    digest = hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).hexdigest()
+    return digest
+
+
+def node_api_token(*, join_secret: str, node_id: str) -> str:
+    return NODE_PREFIX + node_secret(join_secret=join_secret, node_id=node_id, purpose="api")
+
+
+def used_by_hash(*, name: str, hostname: str) -> str:
+    return secret_hash(f"{name}\0{hostname}")

@@ -1,0 +1,254 @@
+"""What may be asked of the fleet; nothing here writes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+
+from django.db.models import Min, QuerySet
+
+from marketplace.common.errors import NotFound
+from marketplace.fleet import memory
+from marketplace.fleet.models import Ask, Node, NodeStatus, Speed, Zone
+from marketplace.fleet.secrets import secret_hash
+from marketplace.fleet.slots import (
+    first_slot_from,
+    last_slot_until,
+    slot_at,
+    slot_ends_at,
+    slot_starts_at,
+)
+from marketplace.fleet.speeds import SpeedRow, total_speed
+from scheduler import types as scheduler
+from workers.protocol.messages import AdapterSpec, BaseModelRef, TrainingSpec
+
+__all__ = [
+    "ask_at",
+    "base_model_ref",
+    "first_slot_from",
+    "last_slot_until",
+    "memory_demand",
+    "model_shape",
+    "node_by_api_token",
+    "node_is_silent",
+    "nodes_on_sale",
+    "rates",
+    "reference_capacity",
+    "scheduler_node",
+    "silent_since",
+    "slot_at",
+    "slot_ends_at",
+    "slot_starts_at",
+    "speed_rows",
+    "work_weight",
+    "zone_by_name",
+    "zones_open",
+]
+
+#: Heartbeats a node may miss before it counts as gone.
+HEARTBEATS_MISSED = 3
+
+
+def zones_open() -> QuerySet[Zone]:
+    return Zone.objects.filter(is_open=True).order_by("name")
+
+
+def zone_by_name(name: str) -> Zone:
+    """The open zone of a name.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_zone``, with the names there are.
+    """
+    zone = Zone.objects.filter(name=name, is_open=True).first()
+    if zone is None:
+        names = ", ".join(zones_open().values_list("name", flat=True)) or "none yet"
+        raise NotFound(
+            "unknown_zone", f"There is no zone {name!r}; there are: {names}.", param="zone"
+        )
+    return zone
+
+
+def base_model_ref(zone: Zone) -> BaseModelRef:
+    """What a node loads to serve the zone."""
+    return BaseModelRef(
+        name=zone.base_model_name,
+        source=zone.base_model_source,
+        revision=zone.base_model_revision or None,
+        dtype=zone.dtype,
+        four_bit=zone.four_bit,
+    )
+
+
+def nodes_on_sale(zone: Zone) -> QuerySet[Node]:
+    """Nodes whose free cells may be sold now; availability is each node's own."""
+    return (
+        Node.objects.filter(zone=zone, status=NodeStatus.ONLINE)
+        .select_related("gpu_type", "provider")
+        .order_by("pk")
+    )
+
+
+def scheduler_node(zone: Zone, node: Node) -> scheduler.Node:
+    """The engine's value of a node; only whole slots inside its availability are sold."""
+    return scheduler.Node(
+        id=node.pk,
+        gpu_type=node.gpu_type_id,
+        compute_capacity=node.compute_capacity,
+        memory_capacity=node.memory_gb,
+        ask=float(node.ask_micros),
+        available_from=(
+            None
+            if node.available_from_at is None
+            else first_slot_from(zone, node.available_from_at)
+        ),
+        available_until=(
+            None
+            if node.available_until_at is None
+            else last_slot_until(zone, node.available_until_at)
+        ),
+    )
+
+
+def speed_rows(zone: Zone) -> dict[str, list[SpeedRow]]:
+    """The zone's speed table by GPU type."""
+    rows: dict[str, list[SpeedRow]] = defaultdict(list)
+    for speed in Speed.objects.filter(zone=zone).order_by("pk"):
+        rows[speed.gpu_type_id].append(
+            SpeedRow(
+                batch_size=speed.batch_size,
+                sequence_length=speed.sequence_length,
+                jobs=speed.jobs,
+                samples_per_s=speed.samples_per_s,
+            )
+        )
+    return dict(rows)
+
+
+def reference_capacity(zone: Zone, rows: list[SpeedRow]) -> float | None:
+    """Samples per slot of the zone's reference batch and length, over a full node."""
+    speed = total_speed(
+        rows,
+        batch_size=zone.reference_batch_size,
+        sequence_length=zone.reference_sequence_length,
+        jobs=zone.jobs_per_node,
+    )
+    return None if speed is None else speed * zone.slot_s
+
+
+def rates(*, zone: Zone, batch_size: int, sequence_length: int) -> dict[str, float]:
+    """Samples per slot promised to one such job, by GPU type; a missing type cannot run it.
+
+    The promise is the job's share of a node that ``jobs_per_node`` jobs use at once.
+    """
+    promised = {}
+    smallest = _smallest_capacities(zone)
+    weight = work_weight(zone=zone, batch_size=batch_size, sequence_length=sequence_length)
+    for gpu_type, rows in speed_rows(zone).items():
+        speed = total_speed(
+            rows, batch_size=batch_size, sequence_length=sequence_length, jobs=zone.jobs_per_node
+        )
+        if speed is None:
+            continue
+        rate = speed * zone.slot_s / zone.jobs_per_node
+        # A rate above a node's capacity would make the node unsaleable to this job.
+        ceiling = smallest.get(gpu_type, float("inf")) / weight
+        promised[gpu_type] = min(rate, ceiling)
+    return promised
+
+
+def work_weight(*, zone: Zone, batch_size: int, sequence_length: int) -> float:
+    """Reference samples that one sample of this batch and length stands for.
+
+    Nodes' capacities are counted in reference samples. A job's demand and rates times this weight
+    are in the same unit, so a job of long samples takes the share of a node that it really uses. It
+    is the largest over the GPU types: on none of them is a node sold twice.
+    """
+    weights = []
+    for rows in speed_rows(zone).values():
+        speed = total_speed(
+            rows, batch_size=batch_size, sequence_length=sequence_length, jobs=zone.jobs_per_node
+        )
+        reference = total_speed(
+            rows,
+            batch_size=zone.reference_batch_size,
+            sequence_length=zone.reference_sequence_length,
+            jobs=zone.jobs_per_node,
+        )
+        if speed is not None and reference is not None:
+            weights.append(reference / speed)
+    return max(weights, default=1.0)
+
+
+def model_shape(zone: Zone) -> memory.ModelShape:
+    return memory.ModelShape(**zone.model_shape)
+
+
+def memory_demand(
+    *, zone: Zone, adapter: AdapterSpec, training: TrainingSpec, preference: bool = False
+) -> float:
+    """GB a job takes beside the base model; see ``fleet.memory`` for the formula.
+
+    A preference row is two sequences.
+    """
+    shape = model_shape(zone)
+    activation_bytes = 4 if zone.dtype == "float32" else 2
+    if zone.dtype == "auto":
+        # ``auto`` is float32 on a CPU; the larger is safe on both.
+        activation_bytes = 4
+    measured = [
+        memory.MeasuredMemory(
+            batch_size=row.batch_size, sequence_length=row.sequence_length, gb=row.job_memory_gb
+        )
+        for row in Speed.objects.filter(zone=zone, job_memory_gb__gt=0)
+        if row.job_memory_gb is not None
+    ]
+    return memory.job_memory_gb(
+        shape,
+        rank=adapter.rank,
+        batch_size=training.batch_size * (2 if preference else 1),
+        sequence_length=training.sequence_length,
+        activation_bytes=activation_bytes,
+        target_modules=adapter.target_modules,
+        virtual_tokens=adapter.virtual_tokens,
+        calibration=memory.calibration_factor(shape, measured, activation_bytes=activation_bytes),
+    )
+
+
+def node_by_api_token(token: str) -> Node | None:
+    """The node that holds a bearer token."""
+    return (
+        Node.objects.select_related("zone", "provider")
+        .filter(api_token_hash=secret_hash(token))
+        .first()
+    )
+
+
+def ask_at(node: Node, at: datetime) -> int:
+    """What the node asked at a moment, in micro-dollars per slot."""
+    ask = (
+        Ask.objects.filter(node=node, set_at__lte=at).order_by("-set_at", "-pk").first()
+        or Ask.objects.filter(node=node).order_by("set_at", "pk").first()
+    )
+    return node.ask_micros if ask is None else ask.ask_micros
+
+
+def silent_since(zone: Zone, now: datetime) -> datetime:
+    """A node last heard of at or before this moment counts as gone."""
+    return now - timedelta(seconds=HEARTBEATS_MISSED * zone.heartbeat_every_s)
+
+
+def node_is_silent(node: Node, now: datetime) -> bool:
+    heard = node.last_heartbeat_at or node.joined_at
+    return heard <= silent_since(node.zone, now)
+
+
+def _smallest_capacities(zone: Zone) -> dict[str, float]:
+    return dict(
+        Node.objects.filter(zone=zone)
+        .exclude(status=NodeStatus.LEFT)
+        .order_by("gpu_type")
+        .values_list("gpu_type")
+        .annotate(smallest=Min("compute_capacity"))
+    )
