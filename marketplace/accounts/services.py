@@ -5,15 +5,27 @@ import secrets
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
 from django.db import transaction
 from django.utils.text import slugify
 
-from marketplace.accounts.models import ApiKey, Membership, Organisation, Role, Scope, User
-from marketplace.common.errors import UserError
+from marketplace.accounts.locks import invitation_lock, memberships_lock
+from marketplace.accounts.models import (
+    ApiKey,
+    Invitation,
+    Membership,
+    Organisation,
+    Role,
+    Scope,
+    User,
+)
+from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 
 #: Letters and digits of the visible part and of the hidden part of a key.
 PREFIX_LENGTH = 10
 SECRET_BYTES = 32
+INVITATION_LIFE = timedelta(days=14)
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
 
@@ -36,14 +48,139 @@ def personal_organisation_ensure(*, user: User, now: datetime) -> Organisation:
             personal_for=user,
             defaults={
                 "name": (user.name or user.email.partition("@")[0])[:120],
-                # Ids are unique, and so is a slug made of one.
-                "slug": f"{slugify(user.email.partition('@')[0])[:100]}-{user.pk[-8:]}".lstrip("-"),
+                "slug": _slug(user.email.partition("@")[0], user.pk),
             },
         )
         Membership.objects.get_or_create(
             organisation=organisation, user=user, defaults={"role": Role.OWNER}
         )
     return organisation
+
+
+def organisation_create(*, name: str, created_by: User, now: datetime) -> Organisation:
+    """Makes an organisation owned by ``created_by``."""
+    name = name.strip()
+    if not 1 <= len(name) <= 120:
+        raise UserError(
+            "invalid_name", "Give the organisation a name of 1 to 120 letters.", param="name"
+        )
+    with transaction.atomic():
+        organisation = Organisation(name=name)
+        organisation.slug = _slug(name, organisation.pk)
+        organisation.save()
+        Membership.objects.create(organisation=organisation, user=created_by, role=Role.OWNER)
+    return organisation
+
+
+def provider_enable(*, organisation: Organisation, now: datetime) -> Organisation:
+    """Lets an organisation list nodes and earn with them."""
+    Organisation.objects.filter(pk=organisation.pk).update(is_provider=True, updated_at=now)
+    organisation.is_provider = True
+    return organisation
+
+
+def invitation_create(
+    *, organisation: Organisation, email: str, role: str, invited_by: User, now: datetime
+) -> tuple[Invitation, str]:
+    """Keeps a place for ``email`` and returns it with the secret that takes it, shown once.
+
+    Raises
+    ------
+    NotAllowed
+        ``owners_only``: ``invited_by`` does not own the organisation.
+    Conflict
+        ``already_a_member``.
+    """
+    _owner_check(organisation=organisation, user=invited_by)
+    email = email.strip().lower()
+    try:
+        validate_email(email)
+    except ValidationError:
+        raise UserError(
+            "invalid_email", f"{email[:80]!r} is not an email address.", param="email"
+        ) from None
+    if role not in Role.values:
+        raise UserError("invalid_role", "The role is owner or member.", param="role")
+    if organisation.memberships.filter(user__email=email).exists():
+        raise Conflict("already_a_member", f"{email} is a member already.", param="email")
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    invitation = Invitation.objects.create(
+        organisation=organisation,
+        email=email,
+        role=role,
+        invited_by=invited_by,
+        token_hash=_hash(secret),
+        expires_at=now + INVITATION_LIFE,
+    )
+    return invitation, secret
+
+
+def invitation_accept(*, secret: str, user: User, now: datetime) -> Membership:
+    """Takes the kept place; taking it twice gives the same membership.
+
+    Raises
+    ------
+    NotFound
+        ``invitation_not_found``: unknown, revoked, expired, or kept for another address.
+    """
+    with transaction.atomic():
+        invitation = invitation_lock(token_hash=_hash(secret))
+        usable = invitation is not None and (
+            invitation.accepted_by_id == user.pk
+            or (
+                invitation.accepted_at is None
+                and invitation.revoked_at is None
+                and invitation.expires_at > now
+                and invitation.email == user.email
+            )
+        )
+        if invitation is None or not usable:
+            raise NotFound(
+                "invitation_not_found",
+                "This invitation is not valid for you. Ask for a new one, sent to the address"
+                " you sign in with.",
+            )
+        membership, _ = Membership.objects.get_or_create(
+            organisation_id=invitation.organisation_id,
+            user=user,
+            defaults={"role": invitation.role},
+        )
+        if invitation.accepted_at is None:
+            invitation.accepted_at = now
+            invitation.accepted_by = user
+            invitation.save(update_fields=["accepted_at", "accepted_by", "updated_at"])
+    return membership
+
+
+def invitation_revoke(*, organisation: Organisation, invitation_id: str, now: datetime) -> None:
+    """Takes back a place nobody has taken yet."""
+    Invitation.objects.filter(
+        pk=invitation_id, organisation=organisation, accepted_at=None, revoked_at=None
+    ).update(revoked_at=now, updated_at=now)
+
+
+def membership_end(*, organisation: Organisation, user: User, ended_by: User) -> None:
+    """Takes a person out of an organisation; the last owner stays.
+
+    Raises
+    ------
+    NotAllowed
+        ``owners_only``: only owners end the membership of others.
+    Conflict
+        ``last_owner``.
+    """
+    if user != ended_by:
+        _owner_check(organisation=organisation, user=ended_by)
+    with transaction.atomic():
+        memberships = memberships_lock(organisation_id=organisation.pk)
+        ending = [m for m in memberships if m.user_id == user.pk]
+        staying = [m for m in memberships if m.user_id != user.pk and m.role == Role.OWNER]
+        if ending and not staying:
+            raise Conflict(
+                "last_owner", "An organisation needs an owner. Make somebody else one first."
+            )
+        for membership in ending:
+            membership.delete()
 
 
 def api_key_create(
@@ -107,6 +244,16 @@ def api_key_revoke(*, organisation: Organisation, key_id: str, now: datetime) ->
     ApiKey.objects.filter(pk=key_id, organisation=organisation, revoked_at=None).update(
         revoked_at=now
     )
+
+
+def _owner_check(*, organisation: Organisation, user: User) -> None:
+    if not organisation.memberships.filter(user=user, role=Role.OWNER).exists():
+        raise NotAllowed("owners_only", "Only an owner of the organisation may do this.")
+
+
+def _slug(name: str, row_id: str) -> str:
+    """Readable and unique: ids are, and their last letters are random."""
+    return f"{slugify(name)[:100]}-{row_id[-10:]}".lstrip("-")
 
 
 def _hash(secret: str) -> str:
