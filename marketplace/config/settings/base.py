@@ -27,6 +27,9 @@ CSRF_TRUSTED_ORIGINS = environment.words(
 METRICS_TOKEN = environment.text("METRICS_TOKEN", "")
 
 INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    # First, so that the accounts app can take its groups out of the admin.
+    "django.contrib.auth",
     "marketplace.config",
     "marketplace.api",
     "marketplace.web",
@@ -42,8 +45,6 @@ INSTALLED_APPS = [
     "unfold",
     "unfold.contrib.filters",
     "django.contrib.admin",
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
