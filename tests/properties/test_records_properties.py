@@ -92,7 +92,7 @@ def test_any_bytes_are_read_to_the_end(data, data_format):
 
 
 @given(st.lists(JSON_VALUES, min_size=1, max_size=6))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_json_is_a_row_or_a_located_error(values):
     check("\n".join(json.dumps(value) for value in values).encode())
 

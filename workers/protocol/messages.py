@@ -240,6 +240,18 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinModelsRequest:
+    """Asks, with a join token, which base models the self-test should measure."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinModelsReply:
+    base_models: tuple[BaseModelRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class JoinRequest:
     token: str
     name: str
@@ -276,7 +288,9 @@ class HeartbeatReply:
     drain: bool = False
 
 
-#: HTTP paths on the market, all under the node's bearer token except ``join``.
+#: HTTP paths on the market, all under the node's bearer token except the two of ``join``,
+#: whose bodies hold the join token. All are POST unless they say otherwise; an error's
+#: body is problem+json with ``code`` and ``detail``.
 PATH_JOIN = "/internal/v1/join"
 PATH_JOIN_MODELS = "/internal/v1/join/models"
 PATH_HEARTBEAT = "/internal/v1/heartbeat"

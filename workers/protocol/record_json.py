@@ -172,7 +172,7 @@ def _duplicate_refusal(text: str, key: str) -> RowRefusal:
 
 
 def _constant_refusal(text: str, name: str) -> RowRefusal:
-    message = f"{name} is not a number in JSON. Write a number, or null."
+    message = f"The value {name} is no number in JSON. Write a number, or null."
     for kind, start, end, _ in _walk(text):
         if kind == "value" and text[start:end] == name:
             return RowRefusal(message, start=start, end=end)
