@@ -12,6 +12,7 @@ urlpatterns = [
     path("accounts/", include("allauth.urls")),
     path("api/", include("marketplace.api.urls")),
     path("internal/v1/", include("marketplace.api.internal.urls")),
+    path("", include("marketplace.live.urls")),
     path("", include("marketplace.console.urls")),
     path("", include("marketplace.web.urls")),
 ]

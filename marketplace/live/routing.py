@@ -1,3 +1,10 @@
-from typing import Any
+"""Websocket addresses."""
 
-websocket_urlpatterns: list[Any] = []
+from django.urls import re_path
+
+from marketplace.live.consumers import JobConsumer, MarketConsumer
+
+websocket_urlpatterns = [
+    re_path(r"^ws/jobs/(?P<job_id>[A-Za-z0-9-]{1,40})/$", JobConsumer.as_asgi()),
+    re_path(r"^ws/market/(?P<zone_name>[a-z0-9_-]{1,40})/$", MarketConsumer.as_asgi()),
+]

@@ -78,6 +78,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "marketplace.web.acting.ActingMiddleware",
     "pghistory.middleware.HistoryMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
@@ -94,6 +95,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "marketplace.web.context.frame",
             ],
         },
     }

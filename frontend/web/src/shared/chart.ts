@@ -1,0 +1,122 @@
+import { draw } from "./dom";
+
+export type Point = readonly [number, number];
+
+export interface Series {
+  points: readonly Point[];
+  /** Class of the line's colour: `c1`, `c2`, `c3` or `cg`. */
+  tone: string;
+  raw?: boolean;
+  dot?: boolean;
+  area?: boolean;
+}
+
+export interface ChartOptions {
+  series: readonly Series[];
+  x: readonly [number, number];
+  xTicks: readonly (readonly [number, string])[];
+  yTicks: readonly (readonly [number, string])[];
+  marks?: readonly (readonly [number, string])[];
+  left?: number;
+  label: string;
+}
+
+/** At most `limit` round numbers that cover `lo..hi`. */
+export function niceTicks(lo: number, hi: number, limit = 4): number[] {
+  if (!(hi > lo)) {
+    const pad = Math.abs(lo) > 0 ? Math.abs(lo) * 0.1 : 1;
+    return niceTicks(lo - pad, lo + pad, limit);
+  }
+  for (let power = Math.floor(Math.log10((hi - lo) / limit)); ; power++) {
+    for (const base of [1, 2, 2.5, 5]) {
+      const step = base * 10 ** power;
+      const first = Math.floor(lo / step + 1e-9);
+      const last = Math.ceil(hi / step - 1e-9);
+      if (last - first + 1 <= limit) {
+        return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+      }
+    }
+  }
+}
+
+/** Exponential smoothing with the bias of the first value taken out. */
+export function smooth(points: readonly Point[], keep: number): Point[] {
+  let mean = 0;
+  let weight = 0;
+  return points.map(([x, y]) => {
+    mean = mean * keep + y * (1 - keep);
+    weight = weight * keep + (1 - keep);
+    return [x, mean / weight] as const;
+  });
+}
+
+/** Keep at most `limit` points: the lowest and highest of each bucket, so spikes stay. */
+export function thin(points: readonly Point[], limit: number): readonly Point[] {
+  if (points.length <= limit) return points;
+  const buckets = Math.floor(limit / 2);
+  const out: Point[] = [];
+  for (let bucket = 0; bucket < buckets; bucket++) {
+    const slice = points.slice(
+      Math.floor((bucket * points.length) / buckets),
+      Math.floor(((bucket + 1) * points.length) / buckets),
+    );
+    let low = slice[0]!;
+    let high = slice[0]!;
+    for (const point of slice) {
+      if (point[1] < low[1]) low = point;
+      if (point[1] > high[1]) high = point;
+    }
+    if (low === high) out.push(low);
+    else out.push(...(low[0] < high[0] ? [low, high] : [high, low]));
+  }
+  return out;
+}
+
+/** Draw a line chart into `svg` at its present size. */
+export function lineChart(svg: SVGSVGElement, options: ChartOptions): void {
+  const { width, height } = svg.getBoundingClientRect();
+  if (!width || !height) return;
+  const left = options.left ?? 40;
+  const right = 6;
+  const top = 6;
+  const bottom = 22;
+  const yLow = options.yTicks[0]?.[0] ?? 0;
+  const yHigh = options.yTicks.at(-1)?.[0] ?? 1;
+  const X = (value: number) =>
+    left + ((value - options.x[0]) / (options.x[1] - options.x[0] || 1)) * (width - left - right);
+  const Y = (value: number) => top + (1 - (value - yLow) / (yHigh - yLow || 1)) * (height - top - bottom);
+  svg.replaceChildren();
+  svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  svg.setAttribute("aria-label", options.label);
+  for (const [value, text] of options.yTicks) {
+    draw(svg, "path", { class: "gl", d: `M${left} ${Y(value).toFixed(1)}H${width - right}` });
+    draw(svg, "text", { x: left - 8, y: Y(value) + 4, "text-anchor": "end" }, text);
+  }
+  options.xTicks.forEach(([value, text], index) => {
+    const anchor = index === 0 ? "start" : index === options.xTicks.length - 1 ? "end" : "middle";
+    draw(svg, "text", { x: X(value), y: height - 4, "text-anchor": anchor }, text);
+  });
+  for (const [value, text] of options.marks ?? []) {
+    draw(svg, "path", { class: "mark", d: `M${X(value).toFixed(1)} ${top}V${height - bottom}` });
+    draw(svg, "text", { x: X(value) + 5, y: top + 8 }, text);
+  }
+  for (const series of options.series) {
+    const points = thin(series.points, Math.max(200, Math.floor(width)));
+    if (!points.length) continue;
+    const path = points.map(([x, y]) => `${X(x).toFixed(1)} ${Y(y).toFixed(1)}`).join("L");
+    if (series.area) {
+      const base = height - bottom;
+      const from = X(points[0]![0]).toFixed(1);
+      const to = X(points.at(-1)![0]).toFixed(1);
+      draw(svg, "path", { class: `area ${series.tone}`, d: `M${from} ${base}L${path}L${to} ${base}Z` });
+    }
+    draw(svg, "path", { class: `line ${series.tone}${series.raw ? " raw" : ""}`, d: `M${path}` });
+    const end = points.at(-1)!;
+    if (series.dot) draw(svg, "circle", { class: `dot ${series.tone}`, cx: X(end[0]), cy: Y(end[1]), r: 4.5 });
+  }
+}
+
+/** Call `render` now and whenever `svg` changes size. */
+export function onResize(svg: Element, render: () => void): void {
+  new ResizeObserver(() => render()).observe(svg);
+}

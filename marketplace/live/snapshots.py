@@ -1,0 +1,136 @@
+"""Where a stream stands now, as one value.
+
+A snapshot and the events after it are always the same as a later snapshot, whatever happened in
+between: ``job_apply`` and ``market_apply`` say how, the browser does the same (``frontend/web``),
+and the tests hold both to it. The poll fallback and the websocket give the same value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connection, transaction
+
+from marketplace.accounts.models import User
+from marketplace.auction.decisions import decision_news
+from marketplace.auction.models import Bid, MarketHead
+from marketplace.common.errors import NotFound
+from marketplace.fleet.selectors import zone_by_name
+from marketplace.jobs.journal import event_value, progress_value
+from marketplace.jobs.models import Job, JobEvent, MetricPoint
+
+#: Decisions a market page lists.
+DECISIONS_SHOWN = 8
+#: Lines of a job's log a page keeps.
+LOG_SHOWN = 200
+
+
+@contextmanager
+def _one_moment() -> Iterator[None]:
+    """All reads inside see the database as of one moment."""
+    nested = connection.in_atomic_block
+    with transaction.atomic():
+        if not nested:
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        yield
+
+
+def job_for(*, user: User | None, job_id: str) -> Job:
+    """The job, if the person may see it.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_job``, whether there is none or it is another organisation's.
+    """
+    jobs = Job.objects.filter(pk=job_id)
+    if user is None or not user.is_authenticated:
+        jobs = jobs.none()
+    elif not user.is_operator:
+        jobs = jobs.filter(organisation__memberships__user=user)
+    job = jobs.first()
+    if job is None:
+        raise NotFound("unknown_job", f"There is no job {job_id} that you may see.")
+    return job
+
+
+def job_seq(*, job_id: str) -> int:
+    return Job.objects.values_list("seq", flat=True).get(pk=job_id)
+
+
+def job_snapshot(*, user: User | None, job_id: str) -> dict[str, Any]:
+    with _one_moment():
+        job = job_for(user=user, job_id=job_id)
+        points = MetricPoint.objects.filter(job=job).order_by("pk")
+        events = JobEvent.objects.filter(job=job).order_by("seq")
+        return {
+            "type": "snapshot",
+            "seq": job.seq,
+            "job_id": job.pk,
+            "status": str(job.status),
+            "progress": progress_value(job),
+            "points": [point_value(point) for point in points],
+            "events": [event_value(event) for event in events],
+            "log": [line for point in points for line in point.log][-LOG_SHOWN:],
+        }
+
+
+#: What a chart needs of a progress event.
+POINT_FIELDS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_norm")
+
+
+def point_value(point: MetricPoint) -> dict[str, Any]:
+    return {name: getattr(point, name) for name in POINT_FIELDS}
+
+
+def job_apply(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+    """The snapshot after an event of the stream; events it already holds change nothing."""
+    if event["seq"] <= snapshot["seq"]:
+        return dict(snapshot)
+    after = {**snapshot, "seq": event["seq"], "status": event["status"]}
+    if event["type"] == "event":
+        told = {name: value for name, value in event.items() if name != "status"}
+        return after | {"events": [*snapshot["events"], told]}
+    progress = {name: event[name] for name in snapshot["progress"]}
+    points = [{name: point.get(name) for name in POINT_FIELDS} for point in event["points"]]
+    return after | {
+        "progress": progress,
+        "points": [*snapshot["points"], *points],
+        "log": [*snapshot["log"], *event["log"]][-LOG_SHOWN:],
+    }
+
+
+def market_seq(*, zone_name: str) -> int:
+    head = MarketHead.objects.filter(zone__name=zone_name).values_list("seq", flat=True).first()
+    return head or 0
+
+
+def market_snapshot(*, zone_name: str) -> dict[str, Any]:
+    with _one_moment():
+        zone = zone_by_name(zone_name)
+        head = MarketHead.objects.filter(zone=zone).first()
+        decided = Bid.objects.filter(zone=zone, position__isnull=False).order_by("-position")
+        return {
+            "type": "snapshot",
+            "seq": head.seq if head else 0,
+            "zone": zone.name,
+            "position": head.position if head else 0,
+            "head_hash": head.head_hash if head else "",
+            "slot": head.slot if head else None,
+            "decisions": [decision_news(bid) for bid in decided[:DECISIONS_SHOWN]],
+        }
+
+
+def market_apply(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+    """The snapshot after an event of the stream; decisions come newest first."""
+    if event["seq"] <= snapshot["seq"]:
+        return dict(snapshot)
+    fresh = list(reversed(event.get("decisions", [])))
+    return {
+        **snapshot,
+        **{name: event[name] for name in ("seq", "position", "head_hash", "slot")},
+        "decisions": [*fresh, *snapshot["decisions"]][:DECISIONS_SHOWN],
+    }

@@ -1,0 +1,22 @@
+"""The same snapshots for browsers that have no websocket at the moment."""
+
+from typing import cast
+
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from marketplace.accounts.models import User
+from marketplace.live import snapshots
+
+
+@never_cache
+@require_GET
+def job_poll(request: HttpRequest, job_id: str) -> JsonResponse:
+    return JsonResponse(snapshots.job_snapshot(user=cast(User, request.user), job_id=job_id))
+
+
+@never_cache
+@require_GET
+def market_poll(request: HttpRequest, zone_name: str) -> JsonResponse:
+    return JsonResponse(snapshots.market_snapshot(zone_name=zone_name))

@@ -1,0 +1,12 @@
+"""What the frame around every page shows."""
+
+from typing import Any
+
+from django.http import HttpRequest
+
+THEMES = ("auto", "light", "dark")
+
+
+def frame(request: HttpRequest) -> dict[str, Any]:
+    theme = request.COOKIES.get("theme", "auto")
+    return {"theme": theme if theme in THEMES else "auto"}

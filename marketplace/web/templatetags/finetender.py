@@ -1,0 +1,226 @@
+"""Words for money, time and sizes, and the few tags every page uses."""
+
+import json
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from django import template
+from django.conf import settings
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+
+from marketplace.common import clock
+from marketplace.common.money import format_usd, from_micros
+from marketplace.web.templatetags.icons import ICONS
+
+register = template.Library()
+
+BUILD = Path(__file__).resolve().parents[1] / "static" / "web" / "build"
+#: Amounts under ten cents keep four decimals, so that they are not shown as nothing.
+SMALL_MICROS = 100_000
+
+
+@register.filter
+def usd(micros: int | None) -> str:
+    """``$4.67``, as a headline says it; ``exact_usd`` is what adds up."""
+    if micros is None:
+        return ""
+    decimals = 4 if 0 < abs(micros) < SMALL_MICROS else 2
+    return f"${from_micros(micros):,.{decimals}f}"
+
+
+@register.filter
+def exact_usd(micros: int | None) -> str:
+    """To the micro-dollar where there is one, so that shown lines add up to the shown total."""
+    return "" if micros is None else format_usd(micros)
+
+
+@register.filter
+def usd_input(micros: int | None) -> str:
+    """``9.00``, for a money field."""
+    return "" if micros is None else format_usd(micros).removeprefix("$").replace(",", "")
+
+
+@register.filter
+def count(value: float | None) -> str:
+    return "" if value is None else f"{round(value):,}"
+
+
+@register.filter
+def compact(value: float | None) -> str:
+    """``18,240`` or ``6.1 M``."""
+    if value is None:
+        return ""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e5, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if unit == 'k' else size):,.1f} {unit}"
+    return f"{round(value):,}"
+
+
+@register.filter
+def file_size(value: int | None) -> str:
+    if value is None:
+        return ""
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= size:
+            return f"{value / size:.1f} {unit}"
+    return f"{value} B"
+
+
+def clock_words(at: datetime, now: datetime, *, seconds: bool = False) -> str:
+    """Today ``17:30``, this week ``Thu 12:31``, else ``20 Nov 2026``, in the visitor's zone."""
+    local, today = timezone.localtime(at), timezone.localtime(now)
+    time = local.strftime("%H:%M:%S" if seconds else "%H:%M")
+    if local.date() == today.date():
+        return time
+    if abs((at - now).total_seconds()) < 6 * 86_400:
+        return f"{local:%a} {time}"
+    return f"{local.day} {local:%b %Y}"
+
+
+def duration_words(seconds: float) -> str:
+    """At most two units: ``0.31 s``, ``44 min``, ``2 h 10 min``."""
+    if seconds < 1:
+        return f"{max(0.0, seconds):.2f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 600:
+        return _two_units(whole, 60, "min", "s")
+    minutes = round(whole / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 1440:
+        return _two_units(minutes, 60, "h", "min")
+    return _two_units(round(minutes / 60), 24, "d", "h")
+
+
+def _two_units(value: int, base: int, large: str, small: str) -> str:
+    whole, rest = divmod(value, base)
+    return f"{whole} {large} {rest} {small}" if rest else f"{whole} {large}"
+
+
+@register.filter
+def seconds_words(seconds: float | None) -> str:
+    return "" if seconds is None else duration_words(seconds)
+
+
+@register.simple_tag
+def time_at(at: datetime | None, seconds: bool = False) -> SafeString | str:
+    """A ``<time>`` with the exact moment in its tooltip."""
+    if at is None:
+        return ""
+    exact = at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        exact,
+        exact,
+        clock_words(at, clock.now(), seconds=seconds),
+    )
+
+
+@register.simple_tag
+def spare_words(deadline_at: datetime, finish_at: datetime) -> str:
+    """``30 min to spare`` or ``6 min late``; never a negative number."""
+    seconds = (deadline_at - finish_at).total_seconds()
+    if seconds >= 0:
+        return f"{duration_words(seconds)} to spare"
+    return f"{duration_words(-seconds)} late"
+
+
+@register.simple_tag
+def ago(at: datetime | None) -> str:
+    return "never" if at is None else f"{duration_words((clock.now() - at).total_seconds())} ago"
+
+
+@register.filter
+def short_hash(text: str) -> str:
+    """The first 8 and last 5 characters."""
+    return text if len(text) <= 16 else f"{text[:8]}…{text[-5:]}"
+
+
+@register.filter
+def initials(name: str) -> str:
+    words = [word for word in name.replace("@", " ").replace(".", " ").split() if word[0].isalnum()]
+    return "".join(word[0] for word in words[:2]).upper() or "?"
+
+
+@register.filter
+def percent(share: float | None) -> str:
+    """``73 %`` from ``0.73``."""
+    return "" if share is None else f"{share:.0%}".replace("%", " %")
+
+
+@register.filter
+def at_key(mapping: dict[Any, Any], key: Any) -> Any:
+    return mapping.get(key, "")
+
+
+@register.simple_tag
+def icon(name: str, css: str = "") -> SafeString:
+    return mark_safe(  # noqa: S308 - our own drawings
+        f'<svg class="{css}" viewBox="0 0 16 16" width="16" height="16" fill="none"'
+        ' stroke="currentColor" stroke-width="1.5" stroke-linecap="round"'
+        f' stroke-linejoin="round" aria-hidden="true">{ICONS[name]}</svg>'
+    )
+
+
+@register.simple_tag
+def bar(share: float | None, tone: str = "", css: str = "", rest: str = "") -> SafeString:
+    """A bar drawn in attributes, because the style policy forbids style attributes."""
+    filled = max(0.0, min(1.0, share or 0.0)) * 100
+    return format_html(
+        '<svg class="bar {}" aria-hidden="true"><rect class="track {}" width="100%" height="100%"/>'
+        '<rect class="fill {}" width="{}%" height="100%" rx="3"/></svg>',
+        css,
+        rest,
+        tone,
+        f"{filled:.2f}",
+    )
+
+
+@lru_cache(maxsize=1)
+def _manifest_at(changed_at: float) -> dict[str, Any]:
+    return json.loads((BUILD / "manifest.json").read_text())
+
+
+def _manifest() -> dict[str, Any]:
+    path = BUILD / "manifest.json"
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} is missing: build the pages first (make pages, or npm ci && npm run build"
+            " in frontend/web)."
+        )
+    return _manifest_at(path.stat().st_mtime)
+
+
+@register.simple_tag
+def stylesheet() -> SafeString:
+    entry = _manifest()["src/styles/main.css"]
+    return format_html('<link rel="stylesheet" href="{}">', static(f"web/build/{entry['file']}"))
+
+
+@register.simple_tag
+def page_script(entry: str) -> SafeString:
+    """The module of one page, such as ``src/job/page.ts``, and what it imports."""
+    manifest = _manifest()
+    files = [manifest[name]["file"] for name in manifest[entry].get("imports", [])]
+    preloads = format_html_join(
+        "\n",
+        '<link rel="modulepreload" href="{}">',
+        ((static(f"web/build/{file}"),) for file in files),
+    )
+    script = format_html(
+        '<script type="module" src="{}"></script>',
+        static(f"web/build/{manifest[entry]['file']}"),
+    )
+    return preloads + script
+
+
+@register.simple_tag
+def public_url() -> str:
+    return settings.PUBLIC_URL

@@ -1,0 +1,77 @@
+"""The sidebar: who one acts for and where one can go."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django import template
+from django.template.context import RequestContext
+from django.urls import reverse
+from django.utils import timezone
+
+register = template.Library()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    label: str
+    href: str
+    icon: str
+    current: bool
+    count: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    title: str
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    name: str
+    kind: str
+    others: tuple[Any, ...]
+
+
+@register.simple_tag(takes_context=True)
+def nav_groups(context: RequestContext) -> tuple[Group, ...]:
+    request = context["request"]
+
+    def link(label: str, name: str, icon: str) -> Link:
+        href = reverse(name)
+        here = request.path == href or (
+            request.path.startswith(f"{href}/") and request.path != reverse("bid_new")
+        )
+        return Link(label, href, icon, current=here)
+
+    groups = [
+        Group(
+            "",
+            (
+                link("Jobs", "job_list", "jobs"),
+                link("New bid", "bid_new", "plus"),
+                link("Datasets", "dataset_list", "data"),
+            ),
+        ),
+        Group("Money", (link("Wallet", "wallet", "wallet"),)),
+        Group("Provide", (link("Nodes", "node_list", "node"),)),
+        Group("Workspace", (link("API keys", "api_key_list", "key"),)),
+    ]
+    if request.user.is_operator:
+        groups.append(Group("House", (link("Overview", "operator", "home"),)))
+    return tuple(groups)
+
+
+@register.simple_tag(takes_context=True)
+def organisation_choice(context: RequestContext) -> Choice:
+    request = context["request"]
+    current = request.organisation
+    kind = "Provider" if current.is_provider else "Job owner"
+    others = request.user.organisations.exclude(pk=current.pk).order_by("name")
+    return Choice(current.name, "Operator" if request.user.is_operator else kind, tuple(others))
+
+
+@register.simple_tag
+def zone_abbreviation() -> str:
+    """Named once per page: all times are in this zone."""
+    return f"Times in {timezone.localtime():%Z}"
