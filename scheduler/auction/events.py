@@ -1,0 +1,242 @@
+"""What can happen to a zone, as frozen values that go to JSON and back exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.types import Cell, LaborVendor, Node, Task
+
+
+@dataclass(frozen=True, slots=True)
+class BidArrived:
+    """A bid is to be decided."""
+
+    task: Task
+    #: Slot in which it is decided; it may use no earlier one.
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAdvanced:
+    """``slot`` is now the first one on sale."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """A node goes on sale; an id seen before starts afresh."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """A node's ask, capacity or availability is now as given."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """A node is gone from ``from_slot`` on; what was reserved there is dropped."""
+
+    node_id: str
+    from_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellsReleased:
+    """A job needs these cells no longer: they go back on sale."""
+
+    task_id: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReplanned:
+    """Find an admitted job a new plan at no cost to its owner.
+
+    ``task`` carries the work that is left; what it still holds is released
+    first.
+    """
+
+    task: Task
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class PricesSolved:
+    """A policy solved for new prices off the decision path."""
+
+    #: First slot of the price rows below.
+    first_slot: int
+    #: New compute price of each node, one amount per slot.
+    compute_price: Mapping[str, tuple[float, ...]]
+    #: New memory price of each node, one amount per slot.
+    memory_price: Mapping[str, tuple[float, ...]]
+    #: Seed of every random choice made on the way.
+    seed: int = 0
+    #: What the solver was given, enough to run it again.
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+Event = (
+    BidArrived
+    | SlotAdvanced
+    | NodeJoined
+    | NodeChanged
+    | NodeLeft
+    | CellsReleased
+    | TaskReplanned
+    | PricesSolved
+)
+
+
+def task_to_json(task: Task) -> dict[str, Any]:
+    """Give a task as plain JSON values."""
+    costs = task.operational_costs
+    return {
+        "id": task.id,
+        "arrival_slot": task.arrival_slot,
+        "deadline_slot": task.deadline_slot,
+        "compute_demand": float(task.compute_demand),
+        "memory_demand": float(task.memory_demand),
+        "bid": float(task.bid),
+        "rates": {name: float(rate) for name, rate in task.rates.items()},
+        "vendors": [[v.id, float(v.price), v.delay_slots] for v in task.vendors],
+        "operational_costs": None
+        if costs is None
+        else {node: [float(x) for x in row] for node, row in costs.items()},
+    }
+
+
+def task_from_json(data: Mapping[str, Any]) -> Task:
+    """Read what ``task_to_json`` wrote."""
+    costs = data["operational_costs"]
+    return Task(
+        id=str(data["id"]),
+        arrival_slot=int(data["arrival_slot"]),
+        deadline_slot=int(data["deadline_slot"]),
+        compute_demand=float(data["compute_demand"]),
+        memory_demand=float(data["memory_demand"]),
+        bid=float(data["bid"]),
+        rates={str(name): float(rate) for name, rate in data["rates"].items()},
+        vendors=tuple(
+            LaborVendor(id=str(v[0]), price=float(v[1]), delay_slots=int(v[2]))
+            for v in data["vendors"]
+        ),
+        operational_costs=None
+        if costs is None
+        else {str(node): tuple(float(x) for x in row) for node, row in costs.items()},
+    )
+
+
+def node_to_json(node: Node) -> dict[str, Any]:
+    """Give a node as plain JSON values."""
+    return {
+        "id": node.id,
+        "gpu_type": node.gpu_type,
+        "compute_capacity": float(node.compute_capacity),
+        "memory_capacity": float(node.memory_capacity),
+        "ask": float(node.ask),
+        "available_from": node.available_from,
+        "available_until": node.available_until,
+    }
+
+
+def node_from_json(data: Mapping[str, Any]) -> Node:
+    """Read what ``node_to_json`` wrote."""
+    begin, end = data["available_from"], data["available_until"]
+    return Node(
+        id=str(data["id"]),
+        gpu_type=str(data["gpu_type"]),
+        compute_capacity=float(data["compute_capacity"]),
+        memory_capacity=float(data["memory_capacity"]),
+        ask=float(data["ask"]),
+        available_from=None if begin is None else int(begin),
+        available_until=None if end is None else int(end),
+    )
+
+
+def cells_to_json(cells: tuple[Cell, ...]) -> list[list[Any]]:
+    """Give cells as ``[slot, node]`` pairs."""
+    return [[cell.slot, cell.node] for cell in cells]
+
+
+def cells_from_json(data: list[list[Any]]) -> tuple[Cell, ...]:
+    """Read what ``cells_to_json`` wrote."""
+    return tuple(Cell(slot=int(slot), node=str(node)) for slot, node in data)
+
+
+def _prices_to_json(prices: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:
+    return {node: [float(x) for x in row] for node, row in prices.items()}
+
+
+def _prices_from_json(data: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    return {str(node): tuple(float(x) for x in row) for node, row in data.items()}
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """Give an event as plain JSON values, its ``type`` named."""
+    match event:
+        case BidArrived(task=task, slot=slot):
+            return {"type": "BidArrived", "task": task_to_json(task), "slot": slot}
+        case SlotAdvanced(slot=slot):
+            return {"type": "SlotAdvanced", "slot": slot}
+        case NodeJoined(node=node):
+            return {"type": "NodeJoined", "node": node_to_json(node)}
+        case NodeChanged(node=node):
+            return {"type": "NodeChanged", "node": node_to_json(node)}
+        case NodeLeft(node_id=node_id, from_slot=from_slot):
+            return {"type": "NodeLeft", "node_id": node_id, "from_slot": from_slot}
+        case CellsReleased(task_id=task_id, cells=cells):
+            return {"type": "CellsReleased", "task_id": task_id, "cells": cells_to_json(cells)}
+        case TaskReplanned(task=task, slot=slot):
+            return {"type": "TaskReplanned", "task": task_to_json(task), "slot": slot}
+        case PricesSolved():
+            return {
+                "type": "PricesSolved",
+                "first_slot": event.first_slot,
+                "compute_price": _prices_to_json(event.compute_price),
+                "memory_price": _prices_to_json(event.memory_price),
+                "seed": event.seed,
+                "inputs": dict(event.inputs),
+            }
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event:
+    """Read what ``event_to_json`` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the type is not one of this module's.
+    """
+    match data.get("type"):
+        case "BidArrived":
+            return BidArrived(task=task_from_json(data["task"]), slot=int(data["slot"]))
+        case "SlotAdvanced":
+            return SlotAdvanced(slot=int(data["slot"]))
+        case "NodeJoined":
+            return NodeJoined(node=node_from_json(data["node"]))
+        case "NodeChanged":
+            return NodeChanged(node=node_from_json(data["node"]))
+        case "NodeLeft":
+            return NodeLeft(node_id=str(data["node_id"]), from_slot=int(data["from_slot"]))
+        case "CellsReleased":
+            return CellsReleased(task_id=str(data["task_id"]), cells=cells_from_json(data["cells"]))
+        case "TaskReplanned":
+            return TaskReplanned(task=task_from_json(data["task"]), slot=int(data["slot"]))
+        case "PricesSolved":
+            return PricesSolved(
+                first_slot=int(data["first_slot"]),
+                compute_price=_prices_from_json(data["compute_price"]),
+                memory_price=_prices_from_json(data["memory_price"]),
+                seed=int(data["seed"]),
+                inputs=dict(data["inputs"]),
+            )
+        case other:
+            raise ValueError(f"unknown event type {other!r}: the log is from another version")

@@ -1,0 +1,75 @@
+"""The decision log: hash-chained entries, and the check that replays them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.auction.events import Event, event_from_json, event_to_json
+from scheduler.auction.outcomes import Outcome, outcome_from_json, outcome_to_json
+
+_encode = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+).encode
+
+
+def canonical(value: Any) -> bytes:
+    """Give the one JSON text of a value; floats are written so as to come back exactly."""
+    return _encode(value).encode("ascii")
+
+
+def digest(value: Any) -> str:
+    """Give the SHA-256 of a value's canonical JSON, in hex."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event, what it led to, and the chain up to it."""
+
+    #: 1 for the first entry of a log.
+    position: int
+    event: Event
+    outcome: Outcome
+    #: ``hash`` of the entry before; of the rules for the first entry.
+    prev_hash: str
+    #: SHA-256 over position, event, outcome and ``prev_hash``.
+    hash: str
+
+
+def make_entry(*, position: int, event: Event, outcome: Outcome, prev_hash: str) -> Entry:
+    """Chain an event and its outcome to the entry before."""
+    body = {
+        "position": position,
+        "event": event_to_json(event),
+        "outcome": outcome_to_json(outcome),
+        "prev_hash": prev_hash,
+    }
+    return Entry(
+        position=position, event=event, outcome=outcome, prev_hash=prev_hash, hash=digest(body)
+    )
+
+
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    """Give an entry as plain JSON values."""
+    return {
+        "position": entry.position,
+        "event": event_to_json(entry.event),
+        "outcome": outcome_to_json(entry.outcome),
+        "prev_hash": entry.prev_hash,
+        "hash": entry.hash,
+    }
+
+
+def entry_from_json(data: Mapping[str, Any]) -> Entry:
+    """Read what ``entry_to_json`` wrote; the hash is taken as it stands."""
+    return Entry(
+        position=int(data["position"]),
+        event=event_from_json(data["event"]),
+        outcome=outcome_from_json(data["outcome"]),
+        prev_hash=str(data["prev_hash"]),
+        hash=str(data["hash"]),
+    )

@@ -1,0 +1,192 @@
+"""Price policies: how the dual prices of cells move.
+
+A policy is a small object without state of its own. It says which form its
+prices take, how they answer to an admission and to a release, and what it
+remembers between bids (a few numbers, kept by the engine and written to its
+snapshots). Prices move only after a bid is decided, so no bid ever moves its
+own price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from scheduler.auction.grid import Floats
+from scheduler.auction.rules import ZoneRules
+from scheduler.types import Task
+
+#: What a policy remembers between bids.
+Memory = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """One admitted schedule, its cells along the arrays' only axis."""
+
+    task: Task
+    #: b_il: bid minus vendor price minus operational cost.
+    value: float
+    #: s_ik of each cell.
+    rate: Floats
+    #: Capacities of each cell, the base model taken off.
+    compute_capacity: Floats
+    memory_capacity: Floats
+    #: Prices of each cell before this admission.
+    compute_price: Floats
+    memory_price: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """Prices after an admission, and the constant terms that were added."""
+
+    compute_price: Floats
+    memory_price: Floats
+    compute_rise: Floats
+    memory_rise: Floats
+
+
+class Policy(Protocol):
+    """What the engine asks of a policy."""
+
+    #: Prices enter through their sum over cells (else through their maximum).
+    additive: bool
+    #: Only cells with room are searched.
+    residual: bool
+    #: Prices rise when the surplus is positive, before the room is checked.
+    raises_before_check: bool
+
+    def start(self) -> Memory:
+        """Give the memory of a policy that has seen nothing."""
+        ...
+
+    def observed(self, memory: Memory, task: Task) -> Memory:
+        """Take note of a bid that has just been decided, either way."""
+        ...
+
+    def raised(self, memory: Memory, admission: Admission) -> Raised:
+        """Give the prices after an admission."""
+        ...
+
+    def lowered(
+        self,
+        *,
+        price: float,
+        rise: float,
+        share: float,
+        empty: bool,
+    ) -> float:
+        """Give a cell's price after a release.
+
+        ``share`` is the released part of the capacity, ``rise`` the constant
+        term its admission had added, and ``empty`` says that nothing is left on
+        the cell.
+        """
+        ...
+
+
+class PrimalDual:
+    """Eqs. 7-8 of the paper.
+
+    ``printed`` is the mechanism as it stands in the paper: the search ignores
+    what is sold, prices rise before the room is checked, alpha and beta are
+    b/M and b/r.
+
+    ``residual`` departs from it in three ways, each for a reason found by
+    running the printed one. It searches only cells with room, so no bid is
+    turned away after it moved prices. Its alpha and beta are running maxima over
+    decided bids of value per sample and per GB slot that a schedule must at
+    least pay for (a job smaller than one slot still pays for the slot, so one
+    tiny job cannot set a huge price); Lemma 2 needs no more than that. And
+    b-bar can be made unit-free, see ``ZoneRules.money_scale``.
+    """
+
+    additive = False
+
+    def __init__(self, rules: ZoneRules, *, printed: bool) -> None:
+        self._rules = rules
+        self._printed = printed
+        self.residual = not printed
+        self.raises_before_check = printed
+
+    def start(self) -> Memory:
+        return {"alpha": 0.0, "beta": 0.0, "density_sum": 0.0, "density_count": 0.0}
+
+    def observed(self, memory: Memory, task: Task) -> Memory:
+        samples, memory_slots = self._least_use(task)
+        alpha = max(memory["alpha"], task.bid / samples if samples > 0 else 0.0)
+        beta = max(memory["beta"], task.bid / memory_slots if memory_slots > 0 else 0.0)
+        use = samples + memory_slots
+        return {
+            "alpha": alpha,
+            "beta": beta,
+            "density_sum": memory["density_sum"] + (task.bid / use if use > 0 else 0.0),
+            "density_count": memory["density_count"] + 1.0,
+        }
+
+    def _least_use(self, task: Task) -> tuple[float, float]:
+        """Give the fewest samples and GB slots any schedule pays for."""
+        if self._printed:
+            return task.compute_demand, task.memory_demand
+        rates = [rate for rate in task.rates.values() if rate > 0]
+        if not rates:
+            return task.compute_demand, task.memory_demand
+        samples = max(task.compute_demand, min(rates))
+        slots = max(1.0, float(np.ceil(task.compute_demand / max(rates) - 1e-9)))
+        return samples, task.memory_demand * slots
+
+    def raised(self, memory: Memory, admission: Admission) -> Raised:
+        rules = self._rules
+        alpha = memory["alpha"] if rules.alpha is None else rules.alpha
+        beta = memory["beta"] if rules.beta is None else rules.beta
+        need = admission.task.memory_demand
+        # Exactly rounded, so the same on every machine.
+        samples = math.fsum(admission.rate.tolist())
+        gigabytes = need * admission.rate.shape[0]
+        scale = self._scale(memory)
+        density = max(admission.value, 0.0) / (samples + gigabytes) * scale
+        compute_share = admission.rate / admission.compute_capacity
+        memory_share = need / admission.memory_capacity
+        compute_rise = alpha * (density * admission.rate / admission.compute_capacity)
+        memory_rise = beta * (density * need / admission.memory_capacity)
+        return Raised(
+            compute_price=admission.compute_price * (1 + compute_share) + compute_rise,
+            memory_price=admission.memory_price * (1 + memory_share) + memory_rise,
+            compute_rise=compute_rise,
+            memory_rise=memory_rise,
+        )
+
+    def _scale(self, memory: Memory) -> float:
+        if self._rules.money_scale is not None:
+            return self._rules.money_scale
+        if memory["density_sum"] <= 0:
+            return 0.0
+        return self._rules.steepness * memory["density_count"] / memory["density_sum"]
+
+    def lowered(self, *, price: float, rise: float, share: float, empty: bool) -> float:
+        if empty:
+            return 0.0
+        # The inverse of eq. 7 for this admission alone.
+        return max((price - rise) / (1 + share), 0.0)
+
+
+def policy_for(rules: ZoneRules) -> Policy:
+    """Give the policy a zone names.
+
+    Raises
+    ------
+    ValueError
+        If no policy has that name.
+    """
+    if rules.policy == "printed":
+        return PrimalDual(rules, printed=True)
+    if rules.policy == "residual":
+        return PrimalDual(rules, printed=False)
+    raise ValueError(
+        f"unknown price policy {rules.policy!r}: choose printed, residual or lagrangian"
+    )

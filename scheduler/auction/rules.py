@@ -1,0 +1,71 @@
+"""The rules of one zone's auction, fixed when its log begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneRules:
+    """Everything but the events that a replay needs to know."""
+
+    #: ``printed``, ``residual`` or ``lagrangian``.
+    policy: str = "residual"
+    #: r_b, GB that the shared base model takes on every node.
+    base_memory: float = 0.0
+    #: Slots on sale at any time.
+    horizon_slots: int = 144
+    #: First slot on sale when the log begins.
+    first_slot: int = 0
+    #: Payments are rounded up to whole multiples of this; 0 does not round.
+    money_quantum: float = 0.0
+    #: Fixed alpha and beta of eqs. 7-8; ``None`` takes running maxima over the
+    #: bids already decided.
+    alpha: float | None = None
+    beta: float | None = None
+    #: Factor on b-bar in eqs. 7-8 (the paper leaves the unit of money open and
+    #: the prices depend on it). ``None`` makes b-bar unit-free: it is divided by
+    #: its running mean and multiplied by ``steepness``.
+    money_scale: float | None = None
+    #: How fast prices rise when ``money_scale`` is ``None``.
+    steepness: float = 0.1
+    #: Charge eq. 14 instead of the critical payment; for reproducing the paper
+    #: only, since it is not truthful.
+    pays_eq14: bool = False
+    #: Look for a later deadline at which a refused bid would win.
+    refusal_hints: bool = True
+    #: Further parameters of the policy.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.horizon_slots < 1:
+            raise ValueError("horizon_slots must be at least 1")
+        if self.base_memory < 0 or self.money_quantum < 0:
+            raise ValueError("base_memory and money_quantum must not be negative")
+
+
+def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
+    """Give the rules as plain JSON values."""
+    data = asdict(rules)
+    data["settings"] = dict(rules.settings)
+    return data
+
+
+def rules_from_json(data: Mapping[str, Any]) -> ZoneRules:
+    """Read what ``rules_to_json`` wrote; numbers keep their declared type."""
+    return ZoneRules(
+        policy=str(data["policy"]),
+        base_memory=float(data["base_memory"]),
+        horizon_slots=int(data["horizon_slots"]),
+        first_slot=int(data["first_slot"]),
+        money_quantum=float(data["money_quantum"]),
+        alpha=None if data["alpha"] is None else float(data["alpha"]),
+        beta=None if data["beta"] is None else float(data["beta"]),
+        money_scale=None if data["money_scale"] is None else float(data["money_scale"]),
+        steepness=float(data["steepness"]),
+        pays_eq14=bool(data["pays_eq14"]),
+        refusal_hints=bool(data["refusal_hints"]),
+        settings=dict(data["settings"]),
+    )
