@@ -1,0 +1,1 @@
+"""Discrete-event simulators of the tiers and of the auction."""

@@ -1,0 +1,282 @@
+"""What happens at every tick: pressure, threshold, worker counts, demotions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduler.simulator.compiled import compiled
+from scheduler.simulator.state import Demotion, Job, Scaling, Worker
+from scheduler.simulator.transitions import (
+    Backlog,
+    commit,
+    demote,
+    done_by,
+    learn,
+    length_class,
+)
+from scheduler.simulator.workers import (
+    Calendar,
+    expected_boot_s,
+    launch,
+    next_offer,
+    price_of,
+    release_idle,
+    take_idle,
+)
+from scheduler.tiers import (
+    break_even,
+    demand,
+    full_tier,
+    hazard,
+    serverful_scaler,
+    serverless_scaler,
+)
+
+if TYPE_CHECKING:
+    from scheduler.simulator.state import Floats, World
+
+SERVERLESS, SERVERFUL, SAVING = int(Job.SERVERLESS), int(Job.SERVERFUL), int(Job.SAVING)
+QUEUED, RESTORING = int(Job.QUEUED), int(Job.RESTORING)
+HELD, BUSY, IDLE = int(Worker.HELD), int(Worker.BUSY), int(Worker.IDLE)
+BOOTING = int(Worker.BOOTING)
+PRINTED, CORRECTED, BOOKED = int(Scaling.PRINTED), int(Scaling.CORRECTED), int(Scaling.BOOKED)
+STATIC, ON_DEMAND, HPA = int(Scaling.STATIC), int(Scaling.ON_DEMAND), int(Scaling.HPA)
+BREAK_EVEN = int(Demotion.BREAK_EVEN)
+
+#: Kubernetes' default: utilisation aimed at in the paper's experiments, and how
+#: many ticks a lower wish must hold before workers go.
+HPA_UTILISATION = 0.7
+HPA_STABLE_TICKS = 5
+
+pressure_of = compiled(demand.pressure)
+next_threshold = compiled(serverless_scaler.next_threshold)
+workers_change = compiled(serverful_scaler.workers_change)
+workers_change_printed = compiled(serverful_scaler.workers_change_printed)
+move_cost = compiled(break_even.move_cost)
+break_even_s = compiled(break_even.break_even_s)
+expected_remaining_s = compiled(break_even.expected_remaining_s)
+moves = compiled(break_even.moves)
+age_bin = compiled(hazard.age_bin)
+hazard_rate = compiled(hazard.hazard_rate)
+stays = compiled(full_tier.stays)
+
+
+@compiled
+def demands(world: World, now: float) -> Floats:
+    """D(t, T) of every window in one pass over the jobs and one over the windows.
+
+    The vectors of ``scheduler.tiers.demand`` answer the same; a ramp becomes a
+    change of slope and of offset at the first window it reaches, so the cost does
+    not grow with jobs times windows.
+    """
+    choice, jobs, track, t = world.choice[0], world.jobs, world.track, world.tally[0]
+    count, step = choice.windows, choice.tick_s
+    slope, offset = np.zeros(count + 1), np.zeros(count + 1)
+    for i in range(t.serverful_jobs):
+        j = track[i].serverful
+        gpus = float(jobs[j].gpus)
+        left = max(0.0, jobs[j].predicted_s - done_by(world, j, now))
+        due_in = jobs[j].due_s - now
+        if choice.printed_demand:
+            first = max(0, math.ceil(due_in / step) - 1)
+            if first < count:
+                offset[first] -= left * gpus
+            continue
+        if track[j].state == RESTORING:
+            left += max(0.0, track[j].since_s + choice.restore_s - now)
+        elif track[j].state != SERVERFUL and track[j].restores == 1:
+            left += choice.restore_s
+        start = max(0.0, due_in - left)
+        first = max(0, math.ceil(start / step) - 1)
+        if first < count:
+            slope[first] += gpus
+            offset[first] += gpus * start
+            first = max(0, math.ceil((start + left) / step) - 1)
+            if first < count:
+                slope[first] -= gpus
+                offset[first] -= gpus * (start + left)
+    total = np.zeros(count)
+    rising, shift = 0.0, 0.0
+    for k in range(count):
+        rising += slope[k]
+        shift += offset[k]
+        total[k] = max(0.0, rising * (k + 1) * step - shift)
+    return total
+
+
+@compiled
+def decide(world: World, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
+    """Improved policy for one probed job on serverless without promised workers."""
+    choice, jobs, t = world.choice[0], world.jobs, world.tally[0]
+    learn(world, j, now, False)
+    done = done_by(world, j, now)
+    left = jobs[j].predicted_s - done
+    learned = world.learned
+    rate = hazard_rate(
+        learned.deaths, learned.exposure_s, length_class(jobs[j].predicted_s), age_bin(done)
+    )
+    expected = expected_remaining_s(left, rate)
+    need = jobs[j].gpus
+    spent = (now - jobs[j].arrive_s) * need
+    skip = choice.reserved_offers if left < choice.long_s else 0
+    offer = next_offer(world, now, skip)
+    price = price_of(world, now, offer)
+    free = t.idle if len(backlog) == 0 else 0
+    boot = 0.0 if free >= need else expected_boot_s(world, offer)
+    cost = move_cost(
+        choice.checkpoint_s,
+        choice.restore_s,
+        boot,
+        choice.checkpoint_s + choice.restore_s,
+        choice.serverless_price,
+        price,
+        choice.delay_price,
+    )
+    if not moves(expected, boot, break_even_s(cost, choice.serverless_price, price)):
+        commit(world, j, spent + expected * need)
+        return
+    if free + choice.cap - t.live >= need and len(backlog) == 0:
+        commit(world, j, -1.0)
+        book(world, calendar, j, now, skip)
+        return
+    others = t.committed_s - max(0.0, world.track[j].committed_s)
+    if choice.pooled and stays(expected, float(need), t.pool_s - spent, others):
+        commit(world, j, spent + expected * need)
+        return
+    demote(world, calendar, j, now)
+
+
+@compiled
+def book(world: World, calendar: Calendar, j: int, now: float, skip: int) -> None:
+    """Promises workers to a job that goes on running; it moves when all are ready."""
+    track = world.track
+    need = world.jobs[j].gpus
+    while need > 0 and world.tally[0].idle > 0:
+        take_idle(world, j, HELD, True)
+        track[j].promised += 1
+        track[j].ready += 1
+        need -= 1
+    for _ in range(need):
+        launch(world, calendar, now, j, skip)
+    if track[j].ready == world.jobs[j].gpus:
+        demote(world, calendar, j, now)
+
+
+@compiled
+def reconsider(world: World, calendar: Calendar, backlog: Backlog, now: float) -> None:
+    """Looks again at every probed job that is still on serverless."""
+    track = world.track
+    j = world.tally[0].head
+    while j >= 0:
+        after = track[j].after
+        if now - track[j].started_s < world.choice[0].probe_s:
+            return
+        if track[j].promised == 0:
+            decide(world, calendar, backlog, j, now)
+        j = after
+
+
+@compiled
+def demote_overdue(world: World, calendar: Calendar, now: float) -> None:
+    """Threshold policies: one F for all, so jobs leave in the order they started."""
+    t = world.tally[0]
+    while t.head >= 0 and now >= world.track[t.head].started_s + t.threshold_s:
+        demote(world, calendar, t.head, now)
+
+
+@compiled
+def scale(world: World, calendar: Calendar, need_s: float, now: float, wishes: Floats) -> None:
+    """Adds or releases serverful workers as the chosen scaler says."""
+    choice, t = world.choice[0], world.tally[0]
+    workers, coming = float(t.live), float(t.idle + t.unpromised_boots)
+    waiting, window = float(t.queued_gpus), choice.windows * choice.tick_s
+    if choice.scaling == STATIC:
+        return
+    if choice.scaling == PRINTED:
+        change = workers_change_printed(need_s, workers, 1.0, window, t.pressure)
+    elif choice.scaling == CORRECTED:
+        change = workers_change(need_s, workers, 1.0, window, t.pressure, waiting, coming)
+    elif choice.scaling == BOOKED or choice.scaling == ON_DEMAND:
+        change = max(0, int(waiting - coming))
+        if change == 0:
+            change = -int(t.idle)
+    else:
+        change = hpa_change(world, wishes)
+    if change > 0:
+        for _ in range(change):
+            if launch(world, calendar, now, -1, 0) < 0:
+                break
+    elif change < 0:
+        release_idle(world, now, -change)
+
+
+@compiled
+def hpa_change(world: World, wishes: Floats) -> int:
+    """Kubernetes: ``ceil(workers * utilisation / target)``, falling only when stable."""
+    t, pool = world.tally[0], world.pool
+    ready, busy = 0, 0
+    for i in range(t.live):
+        w = pool[i].live
+        if pool[w].state != BOOTING:
+            ready += 1
+            if pool[w].state == BUSY:
+                busy += 1
+    if ready > 0:
+        wish = math.ceil(busy / HPA_UTILISATION)
+    else:
+        wish = int(t.live)
+    wish = max(1, wish)
+    if world.choice[0].scaling != HPA:
+        wish = min(wish, t.live + 1)
+    wishes[t.ticks % HPA_STABLE_TICKS] = wish
+    if wish > t.live:
+        return wish - t.live
+    return min(0, int(wishes.max()) - t.live)
+
+
+@compiled
+def tick(
+    world: World, calendar: Calendar, backlog: Backlog, now: float, wishes: Floats
+) -> None:
+    """One turn of both scalers (Algorithms 1 and 2) and of the improved policy."""
+    choice, t = world.choice[0], world.tally[0]
+    total = demands(world, now)
+    windows = np.arange(1, choice.windows + 1) * choice.tick_s
+    t.pressure = pressure_of(total, windows, float(t.live))
+    if choice.adaptive:
+        t.threshold_s = next_threshold(
+            t.threshold_s,
+            t.pressure,
+            choice.gain_up,
+            choice.rate_up_s,
+            choice.gain_down,
+            choice.rate_down_s,
+            choice.threshold_min_s,
+            choice.threshold_max_s,
+        )
+    if choice.demotion == BREAK_EVEN:
+        reconsider(world, calendar, backlog, now)
+    scale(world, calendar, total[choice.windows - 1], now, wishes)
+    if t.ticks < world.series.shape[0]:
+        record(world, now)
+    t.ticks += 1
+
+
+@compiled
+def record(world: World, now: float) -> None:
+    """One row of the time series."""
+    t, series, pool = world.tally[0], world.series, world.pool
+    k = t.ticks
+    series[k].time_s = now
+    series[k].queued = t.queued_gpus
+    series[k].serverful = t.live
+    series[k].serverless = t.serverless_gpus
+    series[k].threshold_s = t.threshold_s
+    series[k].pressure = t.pressure
+    paid = 0.0
+    for i in range(t.live):
+        paid += pool[pool[i].live].price
+    series[k].price = paid / t.live if t.live > 0 else 0.0

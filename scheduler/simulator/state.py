@@ -1,0 +1,351 @@
+"""The simulator's state: flat arrays, so that one loop drives any policy at speed.
+
+Times are seconds since the start of the run, prices dollars per GPU hour. ``j``
+indexes jobs in order of arrival, ``w`` worker slots (a slot is used again after
+its worker is released), ``m`` marketplace offers.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.tiers.hazard import AGE_BINS, LENGTH_CLASSES
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: Fields are reached as attributes of an element, which the checker cannot follow.
+Records = Any
+
+#: Worker slots of a run without a cap.
+UNLIMITED = 100_000
+
+
+class Job(IntEnum):
+    """Where a job stands."""
+
+    AWAITED = 0
+    #: Its serverless worker boots.
+    STARTING = 1
+    SERVERLESS = 2
+    #: Pausing to write a checkpoint, before it leaves its worker.
+    SAVING = 3
+    QUEUED = 4
+    RESTORING = 5
+    SERVERFUL = 6
+    DONE = 7
+
+
+class Worker(IntEnum):
+    """Where a worker slot stands."""
+
+    EMPTY = 0
+    BOOTING = 1
+    IDLE = 2
+    #: Ready and kept for a job that has not come over yet.
+    HELD = 3
+    BUSY = 4
+
+
+class Event(IntEnum):
+    """What the calendar holds besides arrivals, ticks and thresholds."""
+
+    SERVERLESS_READY = 0
+    JOB_ENDS = 1
+    SAVED = 2
+    RESTORED = 3
+    PROBED = 4
+    WORKER_READY = 5
+    WORKER_FAILS = 6
+
+
+class Demotion(IntEnum):
+    """When a job leaves serverless."""
+
+    #: Never: wholly serverless.
+    NEVER = 0
+    #: After F seconds of run time.
+    THRESHOLD = 1
+    #: When the rest repays the move.
+    BREAK_EVEN = 2
+    #: There is no serverless tier; jobs enter the backlog.
+    SERVERFUL_ONLY = 3
+
+
+class Scaling(IntEnum):
+    """How many serverful workers there are."""
+
+    PRINTED = 0
+    CORRECTED = 1
+    #: Booked per job by the break-even rule; the queue guard for the rest.
+    BOOKED = 2
+    #: All of the cap from the first second to the last.
+    STATIC = 3
+    #: One per waiting job up to the cap, released when idle.
+    ON_DEMAND = 4
+    #: Kubernetes horizontal autoscaler on utilisation.
+    HPA = 5
+    #: The same, one worker a tick at most.
+    HPA_ONE = 6
+
+
+class Order(IntEnum):
+    """Which waiting job is first."""
+
+    DEADLINE = 0
+    SHORTEST = 1
+    LEAST_ATTAINED = 2
+
+
+class Choice(NamedTuple):
+    """A policy as the loop reads it (see ``policies.py`` for the names)."""
+
+    demotion: int
+    scaling: int
+    order: int
+    preemptive: bool
+    #: Algorithm 1 moves the threshold.
+    adaptive: bool
+    #: Equation 1 as printed.
+    printed_demand: bool
+    #: Pool of serverless seconds for jobs that cannot move (improved).
+    pooled: bool
+    #: Cheapest offers kept for jobs of at least ``long_s``.
+    reserved_offers: int
+    long_s: float
+    cap: int
+    tick_s: float
+    windows: int
+    gain_up: float
+    rate_up_s: float
+    gain_down: float
+    rate_down_s: float
+    threshold_s: float
+    threshold_min_s: float
+    threshold_max_s: float
+    probe_s: float
+    checkpoint_s: float
+    restore_s: float
+    delay_price: float
+    serverless_price: float
+    conventional_price: float
+    marketplace_boot_s: float
+    conventional_boot_s: float
+    #: A node that fails loses what was done since the last multiple of this.
+    safe_every_s: float
+
+
+CHOICE = np.dtype(
+    [
+        (name, {int: np.int64, bool: np.bool_, float: np.float64}[kind])
+        for name, kind in get_type_hints(Choice).items()
+    ]
+)
+
+#: What a workload says of a job.
+JOB = np.dtype(
+    [
+        ("arrive_s", np.float64),
+        #: Run time until the job ends, at its end or by dying early.
+        ("run_s", np.float64),
+        #: Run time the job would have if it did not die; what policies know.
+        ("predicted_s", np.float64),
+        ("due_s", np.float64),
+        ("gpus", np.int64),
+        ("serverless_boot_s", np.float64),
+    ]
+)
+
+#: What the run keeps of a job.
+TRACK = np.dtype(
+    [
+        ("state", np.int64),
+        #: Guards the calendar: an event with another version is void.
+        ("version", np.int64),
+        #: Work done when the present stretch began, and when it began.
+        ("done_s", np.float64),
+        ("since_s", np.float64),
+        #: Work safe in a checkpoint.
+        ("saved_s", np.float64),
+        #: Start on serverless.
+        ("started_s", np.float64),
+        #: Age up to which exposure to early death is counted.
+        ("seen_s", np.float64),
+        ("queued_s", np.float64),
+        ("waited_s", np.float64),
+        ("moving_s", np.float64),
+        ("booting_s", np.float64),
+        ("serverless_s", np.float64),
+        ("finish_s", np.float64),
+        #: GPU seconds of the pool committed to it; below zero: none.
+        ("committed_s", np.float64),
+        #: Workers promised by just-in-time hand-off, and how many are ready.
+        ("promised", np.int64),
+        ("ready", np.int64),
+        #: 1 once the job has left serverless or never was there.
+        ("moved", np.int64),
+        #: 1 if a restore is due at its next start.
+        ("restores", np.int64),
+        ("preempted", np.int64),
+        #: Neighbours in the list of jobs on serverless, in order of start.
+        ("after", np.int64),
+        ("before", np.int64),
+        #: Column of its own: the jobs of the serverful tier, dense.
+        ("serverful", np.int64),
+        #: The job's place in that column.
+        ("place", np.int64),
+    ]
+)
+
+#: A worker slot.
+SLOT = np.dtype(
+    [
+        ("state", np.int64),
+        ("version", np.int64),
+        ("job", np.int64),
+        #: The marketplace offer, or -1 for the conventional cloud.
+        ("offer", np.int64),
+        ("price", np.float64),
+        ("requested_s", np.float64),
+        #: Column of its own: the live workers, dense.
+        ("live", np.int64),
+        #: The worker's place in that column.
+        ("place", np.int64),
+        #: Column of its own: the stack of empty slots.
+        ("empty", np.int64),
+    ]
+)
+
+#: One row per tick.
+MOMENT = np.dtype(
+    [
+        ("time_s", np.float64),
+        ("queued", np.int64),
+        ("serverful", np.int64),
+        ("serverless", np.int64),
+        ("threshold_s", np.float64),
+        ("pressure", np.float64),
+        #: Mean of the prices paid per serverful GPU hour.
+        ("price", np.float64),
+    ]
+)
+
+
+class Supply(NamedTuple):
+    """Offers and random times, drawn before the run: the same for every policy."""
+
+    #: Offer prices by (time step, offer); infinite while an offer is gone.
+    offers: Floats
+    step_s: float
+    #: Start-up times, taken in order of launch and round again.
+    marketplace_boots_s: Floats
+    conventional_boots_s: Floats
+    #: Uniform draws: a marketplace boot below ``vanish`` ends without a worker.
+    luck: Floats
+    vanish: float
+    #: Lives of workers from ready to failure, seconds; infinite without failures.
+    lives_s: Floats
+
+
+class Learned(NamedTuple):
+    """Tables of ``scheduler.tiers.hazard``."""
+
+    deaths: Floats
+    exposure_s: Floats
+
+
+#: Counters that change during a run.
+TALLY = np.dtype(
+    [
+        ("seq", np.int64),
+        ("done", np.int64),
+        ("head", np.int64),
+        ("tail", np.int64),
+        ("serverful_jobs", np.int64),
+        ("queued_gpus", np.int64),
+        ("live", np.int64),
+        ("idle", np.int64),
+        ("unpromised_boots", np.int64),
+        ("empty", np.int64),
+        ("saving_victims", np.int64),
+        ("marketplace_launches", np.int64),
+        ("conventional_launches", np.int64),
+        ("ready_count", np.int64),
+        ("vanished", np.int64),
+        ("failures", np.int64),
+        ("demotions", np.int64),
+        ("preemptions", np.int64),
+        ("peak", np.int64),
+        ("serverless_gpus", np.int64),
+        ("peak_serverless", np.int64),
+        ("ticks", np.int64),
+        ("threshold_s", np.float64),
+        ("pressure", np.float64),
+        ("pool_s", np.float64),
+        ("committed_s", np.float64),
+        ("serverless_usd", np.float64),
+        ("marketplace_usd", np.float64),
+        ("conventional_usd", np.float64),
+        ("idle_since", np.float64),
+        ("end_s", np.float64),
+    ]
+)
+
+
+class World(NamedTuple):
+    """Everything one run reads and writes; record arrays, to keep signatures short."""
+
+    #: One record of ``CHOICE``.
+    choice: Records
+    jobs: Records
+    supply: Supply
+    track: Records
+    pool: Records
+    #: 1 while an offer is rented.
+    taken: Ints
+    learned: Learned
+    series: Records
+    #: One record of ``TALLY``.
+    tally: Records
+
+
+def new_world(choice: Choice, jobs: Records, supply: Supply, *, record_ticks: int = 0) -> World:
+    """A world at time zero: no job has arrived, no worker is rented."""
+    slots = min(choice.cap, UNLIMITED)
+    track = records(len(jobs), TRACK)
+    track["finish_s"] = np.nan
+    track["committed_s"] = -1.0
+    for links in ("after", "before", "place"):
+        track[links] = -1
+    pool = records(slots, SLOT)
+    for links in ("job", "offer", "place"):
+        pool[links] = -1
+    pool["empty"] = np.arange(slots - 1, -1, -1)
+    chosen = records(1, CHOICE)
+    chosen[0] = tuple(choice)
+    tally = records(1, TALLY)
+    tally["empty"] = slots
+    tally["head"] = tally["tail"] = -1
+    tally["threshold_s"] = choice.threshold_s
+    learned = Learned(
+        np.zeros((LENGTH_CLASSES, AGE_BINS)), np.zeros((LENGTH_CLASSES, AGE_BINS))
+    )
+    return World(
+        choice=chosen,
+        jobs=jobs,
+        supply=supply,
+        track=track,
+        pool=pool,
+        taken=np.zeros(supply.offers.shape[1], np.int64),
+        learned=learned,
+        series=records(record_ticks, MOMENT),
+        tally=tally,
+    )
+
+
+def records(count: int, kind: np.dtype[np.void]) -> Records:
+    """``count`` zeroed records whose fields are attributes, compiled or not."""
+    return np.zeros(count, kind).view(np.recarray)

@@ -1,0 +1,302 @@
+"""How a job goes from one state to the next, inside the compiled loop."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from typing import TYPE_CHECKING
+
+from scheduler.simulator.compiled import compiled
+from scheduler.simulator.state import Demotion, Event, Job, Order, Worker
+from scheduler.simulator.workers import Calendar, free_workers_of, post, take_idle
+from scheduler.tiers import full_tier, hazard
+
+if TYPE_CHECKING:
+    from scheduler.simulator.state import World
+
+#: (key, tie, job)
+Backlog = list[tuple[float, int, int]]
+
+STARTING, SERVERLESS = int(Job.STARTING), int(Job.SERVERLESS)
+SAVING, QUEUED, RESTORING = int(Job.SAVING), int(Job.QUEUED), int(Job.RESTORING)
+SERVERFUL, DONE = int(Job.SERVERFUL), int(Job.DONE)
+SERVERLESS_READY, JOB_ENDS = int(Event.SERVERLESS_READY), int(Event.JOB_ENDS)
+SAVED, RESTORED, PROBED = int(Event.SAVED), int(Event.RESTORED), int(Event.PROBED)
+SHORTEST, LEAST_ATTAINED = int(Order.SHORTEST), int(Order.LEAST_ATTAINED)
+SERVERFUL_ONLY, BREAK_EVEN = int(Demotion.SERVERFUL_ONLY), int(Demotion.BREAK_EVEN)
+BUSY = int(Worker.BUSY)
+
+#: Attained service at which Tiresias-L lowers a job's queue, seconds.
+FIRST_QUEUE_S = 300.0
+SECOND_QUEUE_S = 3600.0
+
+allowance_s = compiled(full_tier.allowance_s)
+length_class = compiled(hazard.length_class)
+observe = compiled(hazard.observe)
+
+
+@compiled
+def done_by(world: World, j: int, now: float) -> float:
+    """Work finished by now, seconds; running states only add the open stretch."""
+    track = world.track
+    if track[j].state == SERVERLESS or track[j].state == SERVERFUL:
+        return track[j].done_s + now - track[j].since_s
+    return track[j].done_s
+
+
+@compiled
+def learn(world: World, j: int, now: float, died: bool) -> None:
+    """Counts what job ``j`` lived through since it was last looked at."""
+    lived = done_by(world, j, now)
+    seen = world.track[j].seen_s
+    if died or lived > seen:
+        observe(
+            world.learned.deaths,
+            world.learned.exposure_s,
+            length_class(world.jobs[j].predicted_s),
+            min(seen, lived),
+            lived,
+            died,
+        )
+        world.track[j].seen_s = max(seen, lived)
+
+
+@compiled
+def priority(world: World, j: int) -> float:
+    """The backlog's key of a job that is not running."""
+    if world.choice[0].order == SHORTEST:
+        return world.jobs[j].predicted_s - world.track[j].done_s
+    if world.choice[0].order == LEAST_ATTAINED:
+        return float(attained_queue(world.track[j].done_s))
+    return world.jobs[j].due_s
+
+
+@compiled
+def attained_queue(attained_s: float) -> int:
+    """Tiresias-L's queue of a job by its attained service."""
+    if attained_s < FIRST_QUEUE_S:
+        return 0
+    return 1 if attained_s < SECOND_QUEUE_S else 2
+
+
+@compiled
+def enqueue(world: World, backlog: Backlog, j: int, now: float) -> None:
+    """The job waits for workers of the serverful tier."""
+    track = world.track
+    track[j].state = QUEUED
+    track[j].queued_s = now
+    world.tally[0].queued_gpus += world.jobs[j].gpus
+    heapq.heappush(backlog, (priority(world, j), j, j))
+
+
+@compiled
+def enter_serverful(world: World, j: int) -> None:
+    """Adds a job to the dense list of the serverful tier."""
+    t, track = world.tally[0], world.track
+    track[j].moved = 1
+    track[j].place = t.serverful_jobs
+    track[t.serverful_jobs].serverful = j
+    t.serverful_jobs += 1
+
+
+@compiled
+def leave_serverful(world: World, j: int) -> None:
+    """Takes a job out of the dense list of the serverful tier."""
+    t, track = world.tally[0], world.track
+    last = track[t.serverful_jobs - 1].serverful
+    track[track[j].place].serverful = last
+    track[last].place = track[j].place
+    track[j].place = -1
+    t.serverful_jobs -= 1
+
+
+@compiled
+def arrive(world: World, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
+    """A job is admitted: to serverless at once, or to the backlog without that tier."""
+    t, jobs, track = world.tally[0], world.jobs, world.track
+    if world.choice[0].demotion == SERVERFUL_ONLY:
+        enter_serverful(world, j)
+        enqueue(world, backlog, j, now)
+        return
+    track[j].state = STARTING
+    t.serverless_gpus += jobs[j].gpus
+    t.peak_serverless = max(t.peak_serverless, t.serverless_gpus)
+    t.pool_s += jobs[j].gpus * allowance_s(jobs[j].predicted_s, t.threshold_s)
+    post(world, calendar, now + jobs[j].serverless_boot_s, SERVERLESS_READY, j, 0)
+
+
+@compiled
+def start_serverless(world: World, calendar: Calendar, j: int, now: float) -> None:
+    """The first step on serverless; a gang above the cap can never leave."""
+    t, jobs, track = world.tally[0], world.jobs, world.track
+    track[j].state = SERVERLESS
+    track[j].since_s = track[j].started_s = now
+    track[j].booting_s = now - jobs[j].arrive_s
+    post(world, calendar, now + jobs[j].run_s, JOB_ENDS, j, track[j].version)
+    if jobs[j].gpus > world.choice[0].cap:
+        return
+    track[j].before = t.tail
+    if t.tail >= 0:
+        track[t.tail].after = j
+    else:
+        t.head = j
+    t.tail = j
+    if world.choice[0].demotion == BREAK_EVEN:
+        post(world, calendar, now + world.choice[0].probe_s, PROBED, j, track[j].version)
+
+
+@compiled
+def unlist(world: World, j: int) -> None:
+    """Takes a job out of the list of jobs on serverless, if it is there."""
+    t, track = world.tally[0], world.track
+    if t.head != j and track[j].before < 0:
+        return
+    before, after = track[j].before, track[j].after
+    if before >= 0:
+        track[before].after = after
+    else:
+        t.head = after
+    if after >= 0:
+        track[after].before = before
+    else:
+        t.tail = before
+    track[j].before = track[j].after = -1
+
+
+@compiled
+def commit(world: World, j: int, seconds: float) -> None:
+    """Sets what the pool owes job ``j``; below zero for nothing."""
+    t, track = world.tally[0], world.track
+    t.committed_s += max(0.0, seconds) - max(0.0, track[j].committed_s)
+    track[j].committed_s = seconds
+
+
+@compiled
+def leave_serverless(world: World, j: int, now: float) -> None:
+    """Ends and bills the serverless worker of a job: request to release."""
+    t, jobs = world.tally[0], world.jobs
+    spent = (now - jobs[j].arrive_s) * jobs[j].gpus
+    world.track[j].serverless_s = spent
+    t.serverless_usd += spent / 3600.0 * world.choice[0].serverless_price
+    t.serverless_gpus -= jobs[j].gpus
+    t.pool_s -= spent
+    commit(world, j, -1.0)
+    unlist(world, j)
+
+
+@compiled
+def begin_save(world: World, calendar: Calendar, j: int, now: float) -> None:
+    """The job pauses where it runs and writes a checkpoint."""
+    track = world.track
+    learn(world, j, now, False)
+    track[j].done_s = done_by(world, j, now)
+    track[j].state = SAVING
+    track[j].since_s = now
+    track[j].version += 1
+    post(world, calendar, now + world.choice[0].checkpoint_s, SAVED, j, track[j].version)
+
+
+@compiled
+def demote(world: World, calendar: Calendar, j: int, now: float) -> None:
+    """A job on serverless starts to leave it."""
+    world.tally[0].demotions += 1
+    unlist(world, j)
+    begin_save(world, calendar, j, now)
+
+
+@compiled
+def begin_restore(world: World, calendar: Calendar, j: int, now: float) -> None:
+    """The job's workers are all its own; it restores, or starts where nothing is saved."""
+    track = world.track
+    track[j].promised = track[j].ready = 0
+    if track[j].restores == 1:
+        track[j].state = RESTORING
+        track[j].since_s = now
+        post(world, calendar, now + world.choice[0].restore_s, RESTORED, j, track[j].version)
+    else:
+        begin_run(world, calendar, j, now)
+
+
+@compiled
+def begin_run(world: World, calendar: Calendar, j: int, now: float) -> None:
+    """Steps on serverful workers."""
+    track = world.track
+    track[j].state = SERVERFUL
+    track[j].since_s = now
+    left = world.jobs[j].run_s - track[j].done_s
+    post(world, calendar, now + left, JOB_ENDS, j, track[j].version)
+
+
+@compiled
+def finish(world: World, j: int, now: float) -> None:
+    """The job ended, at its end or by dying; its workers are free."""
+    t, jobs, track = world.tally[0], world.jobs, world.track
+    learn(world, j, now, jobs[j].run_s < jobs[j].predicted_s)
+    if track[j].state == SERVERLESS:
+        leave_serverless(world, j, now)
+        if track[j].promised > 0:
+            free_workers_of(world, j)
+    else:
+        free_workers_of(world, j)
+        leave_serverful(world, j)
+    track[j].state = DONE
+    track[j].version += 1
+    track[j].finish_s = now
+    t.done += 1
+
+
+@compiled
+def dispatch(world: World, calendar: Calendar, backlog: Backlog, now: float) -> None:
+    """Gives idle workers to the backlog in order; the head is never overtaken."""
+    t, track = world.tally[0], world.track
+    while len(backlog) > 0:
+        j = backlog[0][2]
+        need = world.jobs[j].gpus
+        if t.idle < need:
+            return
+        heapq.heappop(backlog)
+        t.queued_gpus -= need
+        track[j].waited_s += now - track[j].queued_s
+        for _ in range(need):
+            take_idle(world, j, BUSY, True)
+        begin_restore(world, calendar, j, now)
+
+
+@compiled
+def worst_running(world: World, now: float) -> int:
+    """The running serverful job a preemptive order would stop first, or -1."""
+    t, jobs, track = world.tally[0], world.jobs, world.track
+    worst, worst_key = -1, -math.inf
+    for i in range(t.serverful_jobs):
+        j = track[i].serverful
+        if track[j].state == SERVERFUL:
+            done = done_by(world, j, now)
+            if world.choice[0].order == SHORTEST:
+                key = jobs[j].predicted_s - done
+            else:
+                key = attained_queue(done) + done * 1e-12
+            if key > worst_key:
+                worst, worst_key = j, key
+    return worst
+
+
+@compiled
+def preempt(world: World, calendar: Calendar, backlog: Backlog, now: float) -> None:
+    """Stops running jobs that waiting ones beat even after paying for the switch."""
+    t, choice, jobs, track = world.tally[0], world.choice[0], world.jobs, world.track
+    while len(backlog) > 0 and t.saving_victims + t.idle < t.queued_gpus:
+        head = backlog[0][2]
+        victim = worst_running(world, now)
+        if victim < 0 or jobs[victim].gpus + t.idle < jobs[head].gpus:
+            return
+        if choice.order == SHORTEST:
+            left = jobs[victim].predicted_s - done_by(world, victim, now)
+            better = backlog[0][0] + choice.checkpoint_s + choice.restore_s < left
+        else:
+            better = backlog[0][0] < attained_queue(done_by(world, victim, now))
+        if not better:
+            return
+        begin_save(world, calendar, victim, now)
+        track[victim].preempted += 1
+        t.preemptions += 1
+        t.saving_victims += jobs[victim].gpus

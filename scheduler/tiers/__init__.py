@@ -1,0 +1,1 @@
+"""The two tiers (Allpass): pressure, scalers, break-even demotion. Pure functions."""

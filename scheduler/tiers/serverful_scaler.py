@@ -1,0 +1,74 @@
+"""Algorithm 2: the serverful scaler, spatial actuator of the pressure.
+
+Both functions answer the change of the worker count: above zero to add, below
+zero to release (idle workers only, dearest first; the caller sees to that).
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def workers_change_printed(
+    demand_s: float, workers: float, rate: float, window_s: float, pressure: float
+) -> int:
+    """Algorithm 2 letter by letter.
+
+    Its two errors are kept: the capacity ``C = I mu`` lacks the factor T, so the
+    demand is bought again at every tick; and the shortfall ``max(0, D - C)`` also
+    feeds the scale-in, so a pool without demand is never released.
+
+    Parameters
+    ----------
+    demand_s : float
+        D(t, T) of the longest window, GPU seconds.
+    workers : float
+        I, GPUs at work or booting.
+    rate : float
+        mu, seconds of work per second of one worker.
+    window_s : float
+        T, seconds.
+    pressure : float
+        p of equation 2.
+    """
+    shortfall = max(0.0, demand_s - workers * rate)
+    if pressure > 1.0:
+        return math.ceil(shortfall / (rate * window_s))
+    if pressure < 1.0:
+        return -math.floor(shortfall / (rate * window_s))
+    return 0
+
+
+def workers_change(
+    demand_s: float,
+    workers: float,
+    rate: float,
+    window_s: float,
+    pressure: float,
+    waiting: float,
+    coming: float,
+) -> int:
+    """Algorithm 2 with ``C = I mu T``, a scale-in of its own and a queue guard.
+
+    Parameters
+    ----------
+    demand_s, workers, rate, window_s, pressure
+        As in :func:`workers_change_printed`.
+    waiting : float
+        GPUs the backlog asks for.
+    coming : float
+        GPUs idle or booting that no job is promised.
+
+    Notes
+    -----
+    The queue guard is not in the paper: one worker per waiting job that no idle or
+    booting worker covers. Demand alone leaves a job with a loose deadline waiting
+    until its latest start.
+    """
+    capacity = workers * rate * window_s
+    uncovered = max(0, math.ceil(waiting - coming))
+    if pressure > 1.0:
+        return max(uncovered, math.ceil(max(0.0, demand_s - capacity) / (rate * window_s)))
+    if uncovered > 0:
+        return uncovered
+    return -math.floor(max(0.0, capacity - demand_s) / (rate * window_s))
