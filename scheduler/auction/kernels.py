@@ -268,8 +268,13 @@ def cover_pass(
                     room = 2 * room + most
                     parent = _longer_int(parent, room)
                     cell = _longer_int(cell, room)
-                for c in range(classes + 1):
-                    pointer[c] = size - 1
+                pointer[classes] = size - 1
+                for c in range(classes):
+                    # Of the labels that this cell completes, the cheapest only.
+                    p = size - 1
+                    while p > 0 and work[p - 1] + class_units[c] >= need:
+                        p -= 1
+                    pointer[c] = p
                 # Downwards in work: a label stays only if it is cheaper than
                 # every label with at least as much work. An old label wins ties,
                 # so equal costs finish earlier.

@@ -1,0 +1,33 @@
+"""``python -m scheduler COMMAND ...``: hands the rest to the command's own module."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+#: Module of each command; it has ``main(argv) -> exit status``.
+COMMANDS = {
+    "auction": "scheduler.auction.commands",
+    "reproduce": "scheduler.simulator.reproduce",
+    "simulate": "scheduler.simulator.commands",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command.
+
+    Returns
+    -------
+    int
+        The command's exit status; 2 when there is no such command.
+    """
+    if not argv or argv[0] not in COMMANDS:
+        print(f"usage: python -m scheduler {{{','.join(COMMANDS)}}} ...", file=sys.stderr)
+        return 2
+    status: int = importlib.import_module(COMMANDS[argv[0]]).main(argv[1:])
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
