@@ -1,7 +1,6 @@
 """Telling browsers what happened, after it is committed and never before."""
 
 import re
-from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -26,10 +25,9 @@ def publish_on_commit(*, stream: str, event: dict[str, Any]) -> None:
         raise ValueError(f"{stream!r} cannot name a stream")
     if "seq" not in event:
         raise ValueError("an event carries its seq")
-    transaction.on_commit(partial(_publish, stream, event), robust=True)
-
-
-def _publish(stream: str, event: dict[str, Any]) -> None:
-    layer = get_channel_layer()
     message = {"type": MESSAGE_TYPE, "stream": stream, "event": event}
-    async_to_sync(layer.group_send)(stream, message)  # type: ignore[union-attr]
+
+    def publish() -> None:
+        async_to_sync(get_channel_layer().group_send)(stream, message)  # type: ignore[union-attr]
+
+    transaction.on_commit(publish, robust=True)

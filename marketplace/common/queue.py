@@ -1,6 +1,5 @@
 """Handing work to Celery by name, so that nobody imports the task they ask for."""
 
-from functools import partial
 from typing import Any
 
 from celery import current_app
@@ -20,12 +19,10 @@ def enqueue(
     Without ``queue`` the routes of the settings decide. A broker that is down does not fail
     what was committed: everything enqueued is also found by a sweep of the beat.
     """
-    send = partial(
-        current_app.send_task,
-        name,
-        kwargs=kwargs,
-        queue=queue,
-        countdown=delay_s,
-        expires=expires_s,
-    )
+
+    def send() -> None:
+        current_app.send_task(
+            name, kwargs=kwargs, queue=queue, countdown=delay_s, expires=expires_s
+        )
+
     transaction.on_commit(send, robust=True)

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
 
-from django.db.models import F, Sum, Window
+from django.db.models import F, Sum
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
+from marketplace.payments.locks import WALLET_KINDS
 from marketplace.payments.models import (
     HOUSE_KINDS,
     AccountKind,
@@ -100,35 +102,37 @@ def wallet_statement(
     *, organisation: Organisation, limit: int = 50, before: int | None = None
 ) -> list[StatementRow]:
     """What happened to a wallet, newest first; ``before`` is the last row's ``cursor``."""
-    postings = Posting.objects.filter(account__organisation=organisation)
-    available = (
-        postings.filter(account__kind=AccountKind.WALLET_AVAILABLE)
-        .annotate(after_micros=Window(Sum("amount_micros"), order_by=F("pk").asc()))
-        .order_by("-pk")
+    postings = Posting.objects.filter(
+        account__organisation=organisation, account__kind__in=WALLET_KINDS
     )
     if before is not None:
-        # The window must see the older rows; only then may the newer ones be left out.
-        available = available.filter(pk__lt=before)
-    rows = list(available.select_related("entry")[:limit])
-    held = dict(
-        postings.filter(
-            account__kind=AccountKind.WALLET_HELD, entry__in=[row.entry_id for row in rows]
-        ).values_list("entry_id", "amount_micros")
-    )
-    return [
-        StatementRow(
-            entry_id=row.entry_id,
-            at=row.entry.booked_at,
-            kind=row.entry.kind,
-            reference=row.entry.reference,
-            memo=row.entry.memo,
-            available_change_micros=row.amount_micros,
-            held_change_micros=held.get(row.entry_id, 0),
-            available_after_micros=row.after_micros,  # type: ignore[attr-defined]
-            cursor=row.pk,
+        postings = postings.filter(pk__lt=before)
+    # A wallet's entries are written one after the other, so the postings of each, two at
+    # most, stand together.
+    newest = postings.select_related("entry", "account").order_by("-pk")[: 2 * limit]
+    entries = [(entry, list(group)) for entry, group in groupby(newest, lambda p: p.entry)]
+    after_micros = postings.filter(account__kind=AccountKind.WALLET_AVAILABLE).aggregate(
+        total=Coalesce(Sum("amount_micros"), 0)
+    )["total"]
+    rows: list[StatementRow] = []
+    for entry, group in entries[:limit]:
+        changes = {posting.account.kind: posting.amount_micros for posting in group}
+        available_change = changes.get(AccountKind.WALLET_AVAILABLE, 0)
+        rows.append(
+            StatementRow(
+                entry_id=entry.pk,
+                at=entry.booked_at,
+                kind=entry.kind,
+                reference=entry.reference,
+                memo=entry.memo,
+                available_change_micros=available_change,
+                held_change_micros=changes.get(AccountKind.WALLET_HELD, 0),
+                available_after_micros=after_micros,
+                cursor=group[-1].pk,
+            )
         )
-        for row in rows
-    ]
+        after_micros -= available_change
+    return rows
 
 
 def house_balances() -> dict[str, int]:

@@ -1,0 +1,29 @@
+import pytest
+
+from marketplace.common.ids import new_id
+
+
+def test_an_id_is_its_prefix_and_a_lower_case_ulid() -> None:
+    made = new_id("bid")
+    prefix, _, ulid = made.partition("_")
+    assert prefix == "bid"
+    assert len(ulid) == 26
+    assert made == made.lower()
+    assert len(new_id("abcdefghijkl")) <= 40
+
+
+def test_ids_of_later_moments_sort_later(time_machine) -> None:
+    time_machine.move_to("2026-03-02T09:00:00Z")
+    first = new_id("bid")
+    time_machine.move_to("2026-03-02T09:00:01Z")
+    assert first < new_id("bid")
+
+
+def test_ten_thousand_ids_are_all_different() -> None:
+    assert len({new_id("x1") for _ in range(10_000)}) == 10_000
+
+
+@pytest.mark.parametrize("prefix", ["", "b", "Bid", "1bid", "bid_", "abcdefghijklm"])
+def test_a_prefix_that_would_not_read_as_one_is_refused(prefix: str) -> None:
+    with pytest.raises(ValueError, match="prefix"):
+        new_id(prefix)

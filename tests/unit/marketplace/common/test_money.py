@@ -1,0 +1,85 @@
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marketplace.common.errors import UserError
+from marketplace.common.money import MAX_MICROS, format_usd, from_micros, to_micros
+
+
+@pytest.mark.parametrize(
+    ("amount", "micros"),
+    [
+        ("0", 0),
+        ("-0", 0),
+        ("12.50", 12_500_000),
+        (" 3.1 ", 3_100_000),
+        ("0.000001", 1),
+        ("1e3", 1_000_000_000),
+        ("1E-6", 1),
+        ("1.0000000000", 1_000_000),
+        ("1000000000", MAX_MICROS),
+        (Decimal("7.25"), 7_250_000),
+    ],
+)
+def test_dollars_become_exact_micro_dollars(amount: Decimal | str, micros: int) -> None:
+    assert to_micros(amount) == micros
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        "",
+        "abc",
+        "1,000",
+        "$5",
+        "NaN",
+        "sNaN",
+        "Infinity",
+        "-Infinity",
+        "-0.01",
+        "0.0000001",
+        "1e-7",
+        "1e-999999",
+        "1e999999",
+        "1000000000.000001",
+        "1_0_0x",
+        "\N{FULLWIDTH DIGIT ONE}x",
+        "9" * 5000,
+        Decimal("NaN"),
+        Decimal("-1"),
+    ],
+)
+def test_what_is_no_amount_is_refused_by_name(amount: Decimal | str) -> None:
+    with pytest.raises(UserError) as refused:
+        to_micros(amount, param="price")
+    assert refused.value.code == "invalid_amount"
+    assert refused.value.param == "price"
+    assert refused.value.status == 400
+    assert len(refused.value.message) < 120
+
+
+def test_a_float_never_names_money() -> None:
+    with pytest.raises(TypeError):
+        to_micros(0.1)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, MAX_MICROS))
+def test_micro_dollars_survive_the_way_out_and_back(micros: int) -> None:
+    assert to_micros(from_micros(micros)) == micros
+    assert to_micros(str(from_micros(micros))) == micros
+
+
+@pytest.mark.parametrize(
+    ("micros", "shown"),
+    [
+        (0, "$0.00"),
+        (3_100_000, "$3.10"),
+        (250, "$0.000250"),
+        (1_234_567_890_000, "$1,234,567.89"),
+        (-4_900_000, "-$4.90"),
+    ],
+)
+def test_amounts_are_shown_without_losing_a_micro_dollar(micros: int, shown: str) -> None:
+    assert format_usd(micros) == shown

@@ -1,0 +1,146 @@
+"""What the database refuses, whoever asks."""
+
+import pytest
+from django.db import IntegrityError, ProgrammingError, connection, transaction
+
+from marketplace.payments.models import AccountKind, Entry, Hold, LedgerAccount, Posting
+from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.services import funds_hold, hold_settle
+from tests import builders
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def funded():
+    """An organisation with seven of its ten dollars available and three held."""
+    made = builders.organisation(usd="10")
+    funds_hold(organisation=made, amount_micros=3_000_000, reference="bid_1", now=NOW)
+    return made
+
+
+def run(sql: str, *parameters: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE payments_posting SET amount_micros = amount_micros * 2",
+        "UPDATE payments_posting SET account_id = account_id || 'x'",
+        "DELETE FROM payments_posting",
+        "UPDATE payments_entry SET reference = reference || 'x'",
+        "UPDATE payments_entry SET booked_at = booked_at - interval '1 day'",
+        "DELETE FROM payments_entry",
+        "DELETE FROM payments_ledgeraccount",
+        "UPDATE payments_ledgeraccount SET kind = 'grants'",
+        "DELETE FROM payments_hold",
+        "UPDATE payments_hold SET amount_micros = 1",
+        "UPDATE payments_hold SET organisation_id = 'org_x'",
+    ],
+)
+def test_what_is_written_cannot_be_changed_or_taken_away(funded, sql: str) -> None:
+    with pytest.raises(ProgrammingError, match="pgtrigger"):
+        run(sql)
+    assert wallet(organisation=funded).available_micros == 7_000_000
+    assert ledger_check().balanced
+
+
+def test_a_balance_cannot_be_set_by_hand(funded) -> None:
+    with pytest.raises(IntegrityError, match="through postings only"):
+        run("UPDATE payments_ledgeraccount SET balance_micros = balance_micros + 1")
+    with pytest.raises(IntegrityError, match="starts at zero"):
+        LedgerAccount.objects.create(
+            kind=AccountKind.EARNINGS_PENDING, organisation=funded, balance_micros=1
+        )
+
+
+def test_an_entry_that_does_not_sum_to_zero_is_not_committed(funded) -> None:
+    account = LedgerAccount.objects.get(kind=AccountKind.WALLET_AVAILABLE, organisation=funded)
+    clearing = LedgerAccount.objects.create(kind=AccountKind.CLEARING)
+
+    def write() -> None:
+        with transaction.atomic():
+            entry = Entry.objects.create(kind="grant", reference="forged", booked_at=NOW)
+            Posting.objects.create(entry=entry, account=account, amount_micros=1_000_000)
+            Posting.objects.create(entry=entry, account=clearing, amount_micros=-999_999)
+
+    with pytest.raises(IntegrityError, match="do not sum to zero"):
+        write()
+    assert wallet(organisation=funded).available_micros == 7_000_000
+    assert not Entry.objects.filter(reference="forged").exists()
+
+
+def test_postings_added_to_an_old_entry_must_sum_to_zero_too(funded) -> None:
+    old = Entry.objects.get(kind="hold")
+    account = LedgerAccount.objects.create(
+        kind=AccountKind.EARNINGS_PENDING, organisation=funded, balance_micros=0
+    )
+    with pytest.raises(IntegrityError, match="do not sum to zero"):
+        Posting.objects.create(entry=old, account=account, amount_micros=5)
+
+
+@pytest.mark.parametrize("postings", [0, 1])
+def test_an_entry_needs_two_postings(funded, postings: int) -> None:
+
+    def write() -> None:
+        with transaction.atomic():
+            entry = Entry.objects.create(kind="grant", reference="lonely", booked_at=NOW)
+            for account in LedgerAccount.objects.filter(organisation=funded)[:postings]:
+                Posting.objects.create(entry=entry, account=account, amount_micros=1)
+
+    with pytest.raises(IntegrityError, match=r"two postings|sum to zero"):
+        write()
+    assert not Entry.objects.filter(reference="lonely").exists()
+
+
+def test_no_wallet_falls_below_zero_whoever_posts(funded) -> None:
+    held = LedgerAccount.objects.get(kind=AccountKind.WALLET_HELD, organisation=funded)
+    available = LedgerAccount.objects.get(kind=AccountKind.WALLET_AVAILABLE, organisation=funded)
+
+    def write() -> None:
+        with transaction.atomic():
+            entry = Entry.objects.create(kind="release", reference="forged", booked_at=NOW)
+            Posting.objects.create(entry=entry, account=available, amount_micros=3_000_001)
+            Posting.objects.create(entry=entry, account=held, amount_micros=-3_000_001)
+
+    with pytest.raises(IntegrityError, match="not_below_zero"):
+        write()
+    assert ledger_check().balanced
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE payments_hold SET charged_micros = amount_micros + 1, status = 'charged',"
+        " ended_at = now()",
+        "UPDATE payments_hold SET charged_micros = 1",
+        "UPDATE payments_hold SET refunded_micros = 1",
+        "UPDATE payments_hold SET status = 'charged'",
+        "UPDATE payments_hold SET distributed_at = now()",
+    ],
+)
+def test_a_hold_cannot_contradict_itself(funded, sql: str) -> None:
+    with pytest.raises(IntegrityError):
+        run(sql)
+
+
+def test_an_ended_hold_stays_ended(funded) -> None:
+    hold_settle(hold_reference="bid_1", charge_micros=1, now=NOW)
+    with pytest.raises(ProgrammingError, match="pgtrigger"):
+        run("UPDATE payments_hold SET status = 'held', ended_at = NULL, charged_micros = 0")
+    assert Hold.objects.get().status == "charged"
+
+
+def test_there_is_one_account_of_a_kind(funded) -> None:
+    LedgerAccount.objects.create(kind=AccountKind.REVENUE)
+    with pytest.raises(IntegrityError, match="ledger_account_once"):
+        LedgerAccount.objects.create(kind=AccountKind.REVENUE)
+    with pytest.raises(IntegrityError, match="ledger_account_once"):
+        LedgerAccount.objects.create(
+            kind=AccountKind.WALLET_HELD, organisation=funded, balance_micros=0
+        )
+    with pytest.raises(IntegrityError, match="house_or_organisation"):
+        LedgerAccount.objects.create(kind=AccountKind.CLEARING, organisation=funded)

@@ -1,0 +1,163 @@
+"""Who gets which part of a payment, and when they may have it."""
+
+from datetime import timedelta
+
+import pytest
+
+from marketplace.common.errors import Conflict, NotFound
+from marketplace.payments.earnings import earnings_mature
+from marketplace.payments.models import Earning, EarningKind
+from marketplace.payments.selectors import (
+    Earnings,
+    earnings,
+    earnings_list,
+    house_balances,
+    ledger_check,
+    wallet,
+)
+from marketplace.payments.services import (
+    Share,
+    charge_distribute,
+    charge_refund,
+    funds_hold,
+    hold_release,
+    hold_settle,
+    provider_accrue,
+)
+from tests import builders
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def owner():
+    """An organisation with ten dollars, of which three were charged for ``bid_1``."""
+    made = builders.organisation(usd="10")
+    funds_hold(organisation=made, amount_micros=8_000_000, reference="bid_1", now=NOW)
+    hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)
+    return made
+
+
+@pytest.fixture
+def provider():
+    return builders.provider_organisation()
+
+
+def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> None:
+    second, vendor = builders.provider_organisation(), builders.organisation()
+    shares = [
+        Share(provider.pk, 900_000),
+        Share(provider.pk, 100_000),
+        Share(second.pk, 500_000),
+        Share(vendor.pk, 250_000, EarningKind.VENDOR),
+        Share(builders.provider_organisation().pk, 0),
+    ]
+    hold = charge_distribute(hold_reference="bid_1", shares=shares, now=NOW)
+    assert hold.distributed_at == NOW
+    assert [earnings(organisation=o).pending_micros for o in (provider, second, vendor)] == [
+        1_000_000,
+        500_000,
+        250_000,
+    ]
+    balances = house_balances()
+    assert (balances["clearing"], balances["revenue"]) == (0, 1_250_000)
+    assert set(Earning.objects.values_list("organisation_id", "kind", "amount_micros")) == {
+        (provider.pk, "provider", 1_000_000),
+        (second.pk, "provider", 500_000),
+        (vendor.pk, "vendor", 250_000),
+    }
+    assert ledger_check().balanced
+
+
+def test_sharing_out_twice_is_sharing_out_once(owner, provider) -> None:
+    for amount in (900_000, 5_000_000):
+        charge_distribute(hold_reference="bid_1", shares=[Share(provider.pk, amount)], now=NOW)
+    assert earnings(organisation=provider).pending_micros == 900_000
+    assert Earning.objects.count() == 1
+
+
+def test_the_house_bears_what_a_job_cost_beyond_its_payment(owner, provider) -> None:
+    charge_distribute(hold_reference="bid_1", shares=[Share(provider.pk, 3_400_000)], now=NOW)
+    assert house_balances()["revenue"] == -400_000
+    assert house_balances()["clearing"] == 0
+    assert ledger_check().balanced
+
+
+def test_a_provider_is_paid_though_the_owner_was_refunded_everything(owner, provider) -> None:
+    charge_refund(hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW)
+    charge_distribute(hold_reference="bid_1", shares=[Share(provider.pk, 700_000)], now=NOW)
+    assert earnings(organisation=provider).pending_micros == 700_000
+    assert house_balances()["revenue"] == -700_000
+    assert ledger_check().balanced
+
+
+def test_a_refund_after_sharing_out_is_the_houses_expense(owner, provider) -> None:
+    charge_distribute(hold_reference="bid_1", shares=[Share(provider.pk, 700_000)], now=NOW)
+    charge_refund(hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW)
+    balances = house_balances()
+    assert (balances["clearing"], balances["revenue"], balances["refunds"]) == (
+        0,
+        2_300_000,
+        -3_000_000,
+    )
+    assert earnings(organisation=provider).pending_micros == 700_000
+    assert wallet(organisation=owner).available_micros == 10_000_000
+    assert ledger_check().balanced
+
+
+def test_a_charge_of_nothing_is_shared_out_without_an_entry(provider) -> None:
+    made = builders.organisation(usd="1")
+    funds_hold(organisation=made, amount_micros=1_000_000, reference="bid_2", now=NOW)
+    hold_settle(hold_reference="bid_2", charge_micros=0, now=NOW)
+    hold = charge_distribute(hold_reference="bid_2", shares=[], now=NOW)
+    assert hold.distributed_at == NOW
+    assert ledger_check().balanced
+
+
+def test_only_a_charge_is_shared_out(provider) -> None:
+    made = builders.organisation(usd="1")
+    funds_hold(organisation=made, amount_micros=1_000_000, reference="bid_2", now=NOW)
+    for end in (lambda: None, lambda: hold_release(hold_reference="bid_2", now=NOW)):
+        end()
+        with pytest.raises(Conflict) as refused:
+            charge_distribute(hold_reference="bid_2", shares=[Share(provider.pk, 1)], now=NOW)
+        assert refused.value.code == "not_charged"
+    with pytest.raises(NotFound):
+        charge_distribute(hold_reference="bid_0", shares=[], now=NOW)
+    with pytest.raises(ValueError, match="negative"):
+        charge_distribute(hold_reference="bid_2", shares=[Share(provider.pk, -1)], now=NOW)
+    assert Earning.objects.count() == 0
+
+
+def test_an_accrual_outside_a_payment_is_paid_by_the_house_once(provider) -> None:
+    for _ in range(2):
+        provider_accrue(organisation=provider, amount_micros=50_000, reference="slice_9", now=NOW)
+    assert earnings(organisation=provider).pending_micros == 50_000
+    assert house_balances()["revenue"] == -50_000
+    with pytest.raises(Conflict):
+        provider_accrue(organisation=provider, amount_micros=1, reference="slice_9", now=NOW)
+    other = builders.provider_organisation()
+    provider_accrue(organisation=other, amount_micros=70_000, reference="slice_9", now=NOW)
+    assert earnings(organisation=other).pending_micros == 70_000
+
+
+def test_earnings_become_payable_when_the_delay_is_over_and_not_before(provider, settings) -> None:
+    settings.PAYOUT_DELAY_DAYS = 7
+    other = builders.provider_organisation()
+    for day, organisation, reference in ((0, provider, "a"), (1, provider, "b"), (0, other, "a")):
+        provider_accrue(
+            organisation=organisation,
+            amount_micros=10_000 * (day + 1),
+            reference=reference,
+            now=NOW + timedelta(days=day),
+        )
+    assert earnings_mature(now=NOW + timedelta(days=7, seconds=-1)) == 0
+    assert earnings_mature(now=NOW + timedelta(days=7)) == 2
+    assert earnings_mature(now=NOW + timedelta(days=7)) == 0
+    assert earnings(organisation=provider) == Earnings(pending_micros=20_000, payable_micros=10_000)
+    assert earnings(organisation=other) == Earnings(pending_micros=0, payable_micros=10_000)
+    assert earnings_mature(now=NOW + timedelta(days=30)) == 1
+    assert earnings(organisation=provider) == Earnings(pending_micros=0, payable_micros=30_000)
+    assert [e.reference for e in earnings_list(organisation=provider)] == ["b", "a"]
+    assert ledger_check().balanced

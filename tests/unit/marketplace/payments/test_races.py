@@ -1,0 +1,209 @@
+"""Everything at the same moment, on real connections."""
+
+import pytest
+from django.db import transaction
+
+from marketplace.common.errors import Conflict, PaymentRequired
+from marketplace.payments.models import Entry, Hold
+from marketplace.payments.selectors import Wallet, earnings, house_balances, ledger_check, wallet
+from marketplace.payments.services import (
+    Share,
+    charge_distribute,
+    charge_refund,
+    funds_hold,
+    hold_release,
+    hold_settle,
+    wallet_grant,
+    wallets_lock,
+)
+from tests import builders
+from tests.builders import NOW
+from tests.unit.marketplace.common.threads import at_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def funded():
+    """An organisation with ten dollars."""
+    return builders.organisation(usd="10")
+
+
+def test_of_two_holds_for_the_last_dollar_exactly_one_wins() -> None:
+    funded = builders.organisation(usd="1")
+    results = at_once(
+        [
+            lambda n=n: funds_hold(
+                organisation=funded, amount_micros=1_000_000, reference=f"bid_{n}", now=NOW
+            )
+            for n in range(2)
+        ]
+    )
+    assert sorted(type(result).__name__ for result in results) == ["Hold", "PaymentRequired"]
+    assert wallet(organisation=funded) == Wallet(available_micros=0, held_micros=1_000_000)
+    assert ledger_check().balanced
+
+
+def test_eight_holds_share_a_wallet_that_has_room_for_three(funded) -> None:
+    results = at_once(
+        [
+            lambda n=n: funds_hold(
+                organisation=funded, amount_micros=3_000_000, reference=f"bid_{n}", now=NOW
+            )
+            for n in range(8)
+        ]
+    )
+    assert sum(isinstance(result, Hold) for result in results) == 3
+    assert sum(isinstance(result, PaymentRequired) for result in results) == 5
+    assert wallet(organisation=funded) == Wallet(available_micros=1_000_000, held_micros=9_000_000)
+    assert ledger_check().balanced
+
+
+def test_the_same_reference_at_once_is_one_hold(funded) -> None:
+    results = at_once(
+        [
+            lambda: funds_hold(
+                organisation=funded, amount_micros=4_000_000, reference="bid_1", now=NOW
+            )
+        ]
+        * 6
+    )
+    assert len({hold.pk for hold in results}) == 1
+    assert wallet(organisation=funded).held_micros == 4_000_000
+
+
+def test_the_same_reference_of_two_organisations_holds_for_one_of_them(funded) -> None:
+    other = builders.organisation(usd="10")
+    results = at_once(
+        [
+            lambda o=o: funds_hold(
+                organisation=o, amount_micros=4_000_000, reference="bid_1", now=NOW
+            )
+            for o in (funded, other)
+        ]
+    )
+    assert sorted(type(result) for result in results if isinstance(result, Conflict)) == [Conflict]
+    assert sorted(wallet(organisation=o).held_micros for o in (funded, other)) == [0, 4_000_000]
+    assert ledger_check().balanced
+
+
+def test_a_grant_repeated_at_once_is_booked_once(funded) -> None:
+    operator = builders.operator()
+    results = at_once(
+        [
+            lambda: wallet_grant(
+                organisation=funded,
+                amount_micros=5_000_000,
+                granted_by=operator,
+                reference="bonus",
+                now=NOW,
+            )
+        ]
+        * 6
+    )
+    assert len({entry.pk for entry in results}) == 1
+    assert wallet(organisation=funded).available_micros == 15_000_000
+
+
+def test_a_hold_settled_many_times_at_once_is_charged_once(funded) -> None:
+    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
+    results = at_once(
+        [lambda: hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)] * 6
+    )
+    assert {hold.charged_micros for hold in results} == {3_000_000}
+    assert Entry.objects.filter(kind="charge").count() == 1
+    assert wallet(organisation=funded) == Wallet(available_micros=7_000_000, held_micros=0)
+
+
+def test_a_hold_charged_and_released_at_once_ends_one_way(funded) -> None:
+    for n in range(10):
+        funds_hold(organisation=funded, amount_micros=500_000, reference=f"bid_{n}", now=NOW)
+    for n in range(10):
+        results = at_once(
+            [
+                lambda n=n: hold_settle(hold_reference=f"bid_{n}", charge_micros=200_000, now=NOW),
+                lambda n=n: hold_release(hold_reference=f"bid_{n}", now=NOW),
+            ]
+        )
+        assert sorted(type(result).__name__ for result in results) == ["Conflict", "Hold"]
+    charged = Hold.objects.filter(status="charged").count()
+    assert wallet(organisation=funded) == Wallet(
+        available_micros=10_000_000 - 200_000 * charged, held_micros=0
+    )
+    assert ledger_check().balanced
+
+
+def test_refunds_at_once_never_exceed_the_charge(funded) -> None:
+    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
+    hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)
+    results = at_once(
+        [
+            lambda n=n: charge_refund(
+                hold_reference="bid_1", amount_micros=1_000_000, reason=f"reason {n}", now=NOW
+            )
+            for n in range(5)
+        ]
+    )
+    assert sum(isinstance(result, Hold) for result in results) == 3
+    assert wallet(organisation=funded).available_micros == 10_000_000
+    assert house_balances()["clearing"] == 0
+
+
+def test_sharing_out_and_refunding_at_once_leaves_nothing_in_clearing(funded) -> None:
+    provider = builders.provider_organisation()
+    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
+    hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)
+    at_once(
+        [
+            lambda: charge_distribute(
+                hold_reference="bid_1", shares=[Share(provider.pk, 1_000_000)], now=NOW
+            ),
+            lambda: charge_refund(
+                hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW
+            ),
+            lambda: charge_distribute(
+                hold_reference="bid_1", shares=[Share(provider.pk, 1_000_000)], now=NOW
+            ),
+        ]
+    )
+    balances = house_balances()
+    assert balances["clearing"] == 0
+    assert balances["revenue"] + balances["refunds"] == -1_000_000
+    assert earnings(organisation=provider).pending_micros == 1_000_000
+    assert ledger_check().balanced
+
+
+def test_batches_over_the_same_wallets_in_opposite_orders_do_not_block_each_other() -> None:
+    one, two = builders.organisation(usd="10"), builders.organisation(usd="10")
+
+    def batch(name: str, organisations) -> None:
+        with transaction.atomic():
+            wallets_lock(organisation.pk for organisation in organisations)
+            for organisation in organisations:
+                reference = f"{name}-{organisation.pk}"
+                funds_hold(
+                    organisation=organisation, amount_micros=10_000, reference=reference, now=NOW
+                )
+                hold_settle(hold_reference=reference, charge_micros=10_000, now=NOW)
+
+    for n in range(10):
+        results = at_once(
+            [lambda n=n: batch(f"a{n}", [one, two]), lambda n=n: batch(f"b{n}", [two, one])]
+        )
+        assert results == [None, None]
+    assert [wallet(organisation=o).available_micros for o in (one, two)] == [9_800_000] * 2
+    assert house_balances()["clearing"] == 400_000
+
+
+def test_a_first_entry_of_the_house_made_at_once_opens_one_account(funded) -> None:
+    others = [builders.organisation(usd="1") for _ in range(4)]
+    for n, other in enumerate(others):
+        funds_hold(organisation=other, amount_micros=1_000_000, reference=f"bid_{n}", now=NOW)
+    results = at_once(
+        [
+            lambda n=n: hold_settle(hold_reference=f"bid_{n}", charge_micros=1_000_000, now=NOW)
+            for n in range(4)
+        ]
+    )
+    assert all(isinstance(result, Hold) for result in results)
+    assert house_balances()["clearing"] == 4_000_000
