@@ -1,0 +1,74 @@
+"""Writes checkpoints on a thread of its own, keeps the one before, reports back."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+
+from workers.training.checkpoint import (
+    Checkpoint,
+    CheckpointCorrupt,
+    load_checkpoint,
+    save_checkpoint,
+)
+
+#: Checkpoints of a job kept on disk: the newest, and the one before it.
+KEEP = 2
+
+#: Called on the writer's thread: path and no error, or no path and what went wrong.
+Written = Callable[[Path | None, OSError | None], None]
+
+
+class CheckpointWriter:
+    """One thread, first come first served."""
+
+    def __init__(self) -> None:
+        self._queue: Queue[tuple[Checkpoint, Path, Written] | None] = Queue()
+        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+        self._thread.start()
+
+    def write(self, checkpoint: Checkpoint, directory: Path, written: Written) -> None:
+        """Write later; the tensors must not change any more."""
+        self._queue.put((checkpoint, directory, written))
+
+    def close(self) -> None:
+        """Write what is waiting, then stop."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            checkpoint, directory, written = item
+            path = directory / checkpoint_name(checkpoint.progress.step)
+            try:
+                save_checkpoint(checkpoint, path)
+            except OSError as error:
+                written(None, error)
+                continue
+            for old in checkpoints(directory)[KEEP:]:
+                with contextlib.suppress(OSError):
+                    old.unlink()
+            written(path, None)
+
+
+def checkpoint_name(step: int) -> str:
+    return f"step-{step:08d}.safetensors"
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """A job's checkpoints on disk, newest first."""
+    return sorted(directory.glob("step-*.safetensors"), reverse=True)
+
+
+def newest_whole(candidates: list[Path]) -> tuple[Checkpoint | None, list[str]]:
+    """The first candidate that is whole, and why those before it are not."""
+    refused: list[str] = []
+    for path in candidates:
+        try:
+            return load_checkpoint(path), refused
+        except CheckpointCorrupt as error:
+            refused.append(str(error))
+    return None, refused

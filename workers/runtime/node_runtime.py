@@ -1,0 +1,450 @@
+"""A node's one runtime: resident base models, many jobs, one loop on its own thread."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+
+from workers.protocol.messages import AdapterKind, BaseModelRef, Fault, JobSpec
+from workers.runtime.checkpoint_writer import CheckpointWriter, checkpoints, newest_whole
+from workers.runtime.resident import ResidentBase, load_resident
+from workers.runtime.running_job import RunningJob
+from workers.runtime.sink import JobSink
+from workers.training.adapter_export import export_adapter
+from workers.training.checkpoint import Checkpoint, fingerprint
+from workers.training.data import prepare_data
+from workers.training.faults import SystemFault, TrainingFault, UserFault
+from workers.training.fused_trainer import Failed, Stepped
+from workers.training.job import TrainingJob, check_training
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class NodeRuntime:
+    """Trains every attached job, all jobs of a base model in one fused step.
+
+    All methods may be called from any thread. Jobs come and go between steps and never
+    stop each other.
+
+    Parameters
+    ----------
+    device : str
+        ``cpu``, ``cuda`` or ``cuda:<n>``.
+    cache_dir : Path
+        Checkpoints and adapters are kept here, a folder per job.
+    memory_limit_gb : float, optional
+        Memory the node may use for training; by default what the device has.
+    """
+
+    def __init__(
+        self, *, device: str, cache_dir: Path, memory_limit_gb: float | None = None
+    ) -> None:
+        self.device = torch.device(device)
+        self.cache_dir = cache_dir
+        self.memory_limit_gb = memory_limit_gb
+        self._residents: dict[BaseModelRef, ResidentBase] = {}
+        self._residents_lock = threading.Lock()
+        self._running: dict[str, RunningJob] = {}
+        self._attaching: set[str] = set()
+        self._names_lock = threading.Lock()
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._closed = False
+        self._writer = CheckpointWriter()
+        self._thread = threading.Thread(target=self._loop, name="training", daemon=True)
+        self._thread.start()
+
+    def attach(
+        self,
+        *,
+        job: JobSpec,
+        data_path: Path,
+        validation_path: Path | None,
+        checkpoint_path: Path | None,
+        sink: JobSink,
+    ) -> None:
+        """Start a job, or continue it from a checkpoint; returns once it is in the loop.
+
+        Reading data and loading a base model happen on the caller's thread; jobs that
+        run meanwhile do not notice.
+
+        Raises
+        ------
+        UserFault
+            The job's data or settings are wrong. Nothing was started.
+        SystemFault
+            This node cannot run it. Nothing was started.
+        """
+        with self._names_lock:
+            if self._closed:
+                raise SystemFault("The node's runtime is closed.")
+            if job.job_id in self._running or job.job_id in self._attaching:
+                raise SystemFault(f"Job {job.job_id} is already on this node.")
+            self._attaching.add(job.job_id)
+        try:
+            running, values = self._prepare(job, data_path, validation_path, checkpoint_path, sink)
+            self._call(lambda: self._admit(running, values))
+        finally:
+            with self._names_lock:
+                self._attaching.discard(job.job_id)
+
+    def checkpoint(self, job_id: str) -> None:
+        """Have a checkpoint written soon; it arrives at the job's sink."""
+        self._commands.put(lambda: self._want_checkpoint(job_id))
+
+    def detach(self, job_id: str, *, checkpoint: bool) -> None:
+        """Take a job off the node between two steps; an unknown job is no error.
+
+        Parameters
+        ----------
+        checkpoint : bool
+            True: its state is written, then the sink's ``checkpointed`` and ``paused``
+            are called. False: the job is dropped and its sink hears nothing more.
+        """
+        self._call(lambda: self._detach(job_id, checkpoint))
+
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs on the node, in the order they came."""
+        with self._names_lock:
+            return tuple(self._running)
+
+    def close(self) -> None:
+        """Stop the loop after its present step; checkpoints being written are finished."""
+        with self._names_lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._commands.put(lambda: None)
+        self._thread.join()
+        self._writer.close()
+        self._drain()
+
+    def resident(self, ref: BaseModelRef) -> ResidentBase:
+        """The base model, loaded if it is not there yet.
+
+        Raises
+        ------
+        UserFault, SystemFault
+            As ``load_resident``.
+        """
+        with self._residents_lock:
+            if ref not in self._residents:
+                self._residents[ref] = load_resident(ref, device=self.device)
+            return self._residents[ref]
+
+    # On the caller's thread.
+
+    def _prepare(
+        self,
+        job: JobSpec,
+        data_path: Path,
+        validation_path: Path | None,
+        checkpoint_path: Path | None,
+        sink: JobSink,
+    ) -> tuple[RunningJob, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+        check_training(job.training)
+        check_adapter(job)
+        resident = self.resident(job.base_model)
+        data = prepare_data(
+            tokenizer=resident.tokenizer,
+            data_path=data_path,
+            validation_path=validation_path,
+            data_format=job.data_format,
+            skip_lines=job.skip_lines,
+            sequence_length=min(job.training.sequence_length, resident.model.context_length),
+            validation_share=job.training.validation_share,
+            seed=job.training.seed,
+        )
+        directory = self.cache_dir / job.job_id
+        print_of_job = fingerprint(job, data_sha256=data.report.sha256)
+        running = RunningJob(
+            job=TrainingJob(job, data),
+            resident=resident,
+            sink=sink,
+            directory=directory,
+            fingerprint=print_of_job,
+            checkpoint_due_at=time.monotonic() + job.checkpoint_every_s,
+            log=list(data.report.sentences()),
+        )
+        names = resident.model.target_names(job.adapter.target_modules)
+        values = resident.model.initial_values(names, rank=job.adapter.rank, seed=job.training.seed)
+        if checkpoint_path is not None:
+            state = self._resume(running, checkpoint_path)
+            if state is not None:
+                values = {
+                    name: (state.params[f"{name}.lora_A"], state.params[f"{name}.lora_B"])
+                    for name in names
+                }
+        return running, values
+
+    def _resume(self, running: RunningJob, path: Path) -> Checkpoint | None:
+        """The state to go on from; falls back from a corrupt file to the ones before it."""
+        candidates = [path]
+        for directory in (path.parent, running.directory):
+            candidates += [p for p in checkpoints(directory) if p not in candidates]
+        state, refused = newest_whole(candidates)
+        running.log += [f"A checkpoint was passed over: {reason}." for reason in refused]
+        if state is None:
+            running.log.append("No checkpoint is whole; the job starts again from step 0.")
+            return None
+        if state.fingerprint != running.fingerprint:
+            raise SystemFault(
+                "The checkpoint is of another job or of other settings. Start the job afresh."
+            )
+        job = running.job
+        job.progress = replace(state.progress)
+        job.means, job.squares = dict(state.means), dict(state.squares)
+        job.row_losses = state.row_losses.copy()
+        running.valid_loss = job.progress.valid_loss_after or job.progress.valid_loss_before
+        running.evaluated_step = job.progress.step
+        running.log.append(f"Continues from step {job.progress.step}.")
+        return state
+
+    def _call(self, action: Callable[[], T]) -> T:
+        """Run between two steps on the loop's thread and wait for it."""
+        if threading.current_thread() is self._thread:
+            return action()
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(action())
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._commands.put(run)
+        if not self._thread.is_alive():
+            self._drain()
+        return future.result()
+
+    # On the loop's thread.
+
+    def _loop(self) -> None:
+        while True:
+            busy = any(r.resident.trainer.jobs for r in self._running.values())
+            self._drain(wait=not busy)
+            if self._closed:
+                return
+            for resident in list(self._residents.values()):
+                if resident.trainer.jobs:
+                    self._round(resident)
+
+    def _drain(self, *, wait: bool = False) -> None:
+        try:
+            command = self._commands.get(block=wait)
+            while True:
+                command()
+                command = self._commands.get_nowait()
+        except Empty:
+            return
+
+    def _round(self, resident: ResidentBase) -> None:
+        try:
+            results = resident.trainer.round()
+        # whatever a step raises, the node must live on: it cannot be one job's fault alone
+        except Exception as error:
+            log.exception("a training step failed")
+            results = [
+                Failed(job_id, SystemFault(f"The node's training step failed: {error}."))
+                for job_id in list(resident.trainer.jobs)
+            ]
+        for result in results:
+            running = self._running[result.job_id]
+            if isinstance(result, Failed):
+                self._fail(running, result.fault)
+            else:
+                self._after_step(running, result)
+
+    def _admit(
+        self, running: RunningJob, values: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    ) -> None:
+        running.resident.trainer.add(running.job, values)
+        with self._names_lock:
+            self._running[running.job.job_id] = running
+        if running.evaluated_step is None:
+            self._guarded(running, lambda: self._evaluate(running))
+        self._tell(lambda: running.report(force=True))
+        if running.job.job_id in self._running and running.job.done:
+            self._guarded(running, lambda: self._finish(running))
+
+    def _after_step(self, running: RunningJob, step: Stepped) -> None:
+        running.stepped(step)
+        every = running.job.spec.training.eval_every_steps
+        due = running.job.done or (every and step.step % every == 0)
+        if due and not self._guarded(running, lambda: self._evaluate(running)):
+            return
+        if running.job.done:
+            self._guarded(running, lambda: self._finish(running))
+            return
+        self._tell(running.report)
+        if running.checkpoint_wanted or time.monotonic() >= running.checkpoint_due_at:
+            self._write_checkpoint(running)
+
+    def _evaluate(self, running: RunningJob) -> None:
+        loss = running.resident.trainer.evaluate(running.job)
+        if loss is not None and not math.isfinite(loss):
+            raise UserFault(
+                f"The validation loss is not a finite number at step {running.job.progress.step}. "
+                "Lower the learning rate or check the validation rows."
+            )
+        running.evaluated(loss)
+
+    def _finish(self, running: RunningJob) -> None:
+        directory = running.directory / "adapter"
+        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            export_adapter(
+                model=running.resident.model,
+                tokenizer=running.resident.tokenizer,
+                job=running.job,
+                directory=directory,
+            )
+        except OSError as error:
+            raise SystemFault(f"The adapter cannot be written on this node: {error}.") from error
+        self._tell(lambda: running.report(force=True))
+        summary = running.summary()
+        self._remove(running)
+        self._tell(lambda: running.sink.finished(directory, summary))
+
+    def _fail(self, running: RunningJob, fault: TrainingFault) -> None:
+        cause = Fault.USER if isinstance(fault, UserFault) else Fault.SYSTEM
+        running.log.append(str(fault))
+        self._tell(lambda: running.report(force=True))
+        self._remove(running)
+        summary = running.summary()
+        self._tell(lambda: running.sink.failed(cause, str(fault), summary))
+
+    def _detach(self, job_id: str, checkpoint: bool) -> None:
+        running = self._running.get(job_id)
+        if running is None:
+            return
+        if not checkpoint:
+            self._remove(running)
+            return
+        state = self._state(running)
+        self._tell(lambda: running.report(force=True))
+        self._remove(running)
+
+        def written(path: Path | None, error: OSError | None) -> None:
+            self._commands.put(lambda: self._paused(running, state, path, error))
+
+        self._writer.write(state, running.directory, written)
+
+    def _paused(
+        self, running: RunningJob, state: Checkpoint, path: Path | None, error: OSError | None
+    ) -> None:
+        self._checkpointed(running, state, path, error)
+        if error is not None:
+            reason = f"The checkpoint cannot be written on this node: {error}."
+            self._tell(lambda: running.sink.failed(Fault.SYSTEM, reason, running.summary()))
+            return
+        self._tell(lambda: running.sink.paused(running.summary()))
+
+    def _want_checkpoint(self, job_id: str) -> None:
+        running = self._running.get(job_id)
+        if running is None:
+            return
+        if running.writing:
+            running.checkpoint_wanted = True
+        else:
+            self._write_checkpoint(running)
+
+    def _write_checkpoint(self, running: RunningJob) -> None:
+        if running.writing:
+            return
+        running.writing = True
+        running.checkpoint_wanted = False
+        running.checkpoint_due_at = time.monotonic() + running.job.spec.checkpoint_every_s
+        state = self._state(running)
+
+        def written(path: Path | None, error: OSError | None) -> None:
+            self._commands.put(lambda: self._checkpointed(running, state, path, error))
+
+        self._writer.write(state, running.directory, written)
+
+    def _checkpointed(
+        self, running: RunningJob, state: Checkpoint, path: Path | None, error: OSError | None
+    ) -> None:
+        running.writing = False
+        if path is None:
+            running.log.append(f"A checkpoint was not written: {error}. Training goes on.")
+            return
+        running.checkpoint_path, running.checkpoint_step = path, state.progress.step
+        self._tell(lambda: running.sink.checkpointed(path, state.progress.step))
+
+    def _state(self, running: RunningJob) -> Checkpoint:
+        """The job's state after its last step, copied to the CPU."""
+        job = running.job
+        params = {
+            name: values.detach().to("cpu", copy=True)
+            for name, values, _ in running.resident.model.tensors(job.job_id)
+        }
+        return Checkpoint(
+            job_id=job.job_id,
+            fingerprint=running.fingerprint,
+            progress=replace(job.progress),
+            params=params,
+            means={n: t.to("cpu", copy=True) for n, t in job.means.items()},
+            squares={n: t.to("cpu", copy=True) for n, t in job.squares.items()},
+            row_losses=job.row_losses.copy(),
+        )
+
+    def _remove(self, running: RunningJob) -> None:
+        job_id = running.job.job_id
+        running.resident.trainer.remove(job_id)
+        with self._names_lock:
+            del self._running[job_id]
+
+    def _guarded(self, running: RunningJob, action: Callable[[], Any]) -> bool:
+        """Whether the action went well; if not, the job alone has failed."""
+        try:
+            action()
+        except TrainingFault as fault:
+            self._fail(running, fault)
+            return False
+        # a bug or an exhausted device in one job's evaluation or export is that job's end only
+        except Exception as error:
+            log.exception("job %s failed outside of a step", running.job.job_id)
+            self._fail(running, SystemFault(f"The node failed on this job: {error}."))
+            return False
+        return True
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        # a sink that raises must not take the node's other jobs with it
+        except Exception:
+            log.exception("a job's sink raised")
+
+
+def check_adapter(job: JobSpec) -> None:
+    """Refuse adapter settings no run can have.
+
+    Raises
+    ------
+    UserFault
+        Naming the setting and its range.
+    """
+    adapter = job.adapter
+    rules = [(0 <= adapter.dropout < 1, "dropout must be at least 0 and below 1")]
+    if adapter.kind is AdapterKind.LORA:
+        rules += [
+            (1 <= adapter.rank <= 512, "rank must be between 1 and 512"),
+            (adapter.alpha > 0, "alpha must be above 0"),
+        ]
+    else:
+        rules.append((1 <= adapter.virtual_tokens <= 512, "virtual tokens must be 1 to 512"))
+    for holds, rule in rules:
+        if not holds:
+            raise UserFault(f"This job cannot run: {rule}. Change the setting and bid again.")

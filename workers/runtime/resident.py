@@ -1,0 +1,117 @@
+"""Base models kept in memory, each with its loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from workers.models import bundled_path, is_bundled
+from workers.protocol.messages import BaseModelRef
+from workers.training.architectures import architecture_of
+from workers.training.faults import SystemFault, UserFault
+from workers.training.fused_trainer import FusedTrainer
+from workers.training.packed_model import PackedModel
+
+#: Tokens of a pack unless memory asks for fewer.
+TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
+#: Packs are padded to a multiple of this, so that shapes repeat where kernels are tuned by shape.
+PAD_TO = {"cpu": 1, "cuda": 256}
+
+
+@dataclass(slots=True)
+class ResidentBase:
+    ref: BaseModelRef
+    tokenizer: Any
+    model: PackedModel
+    trainer: FusedTrainer
+    memory_gb: float
+
+
+def load_resident(ref: BaseModelRef, *, device: torch.device) -> ResidentBase:
+    """Load a base model and freeze it.
+
+    Raises
+    ------
+    UserFault
+        When the model cannot be trained here at all.
+    SystemFault
+        When this node cannot load it.
+    """
+    if ref.four_bit and device.type != "cuda":
+        raise UserFault(
+            "A 4-bit base model needs a CUDA GPU. Choose the model without 4-bit for this node."
+        )
+    source = model_source(ref.source)
+    options: dict[str, Any] = {"revision": ref.revision} if ref.revision else {}
+    try:
+        config = AutoConfig.from_pretrained(source, **options)
+        architecture_of(config)
+        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        model = AutoModelForCausalLM.from_pretrained(
+            source, dtype=_dtype(ref, device), **options, **_quantization(ref)
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise SystemFault(
+            f"The base model {ref.name!r} cannot be loaded from {ref.source!r}: {error}. "
+            "Check the zone's model source and this node's network."
+        ) from error
+    if not ref.four_bit:
+        model.to(device)  # pyright: ignore[reportArgumentType]
+    return resident_from(ref, model=model, tokenizer=tokenizer)
+
+
+def resident_from(ref: BaseModelRef, *, model: Any, tokenizer: Any) -> ResidentBase:
+    """Make a loaded model resident."""
+    packed = PackedModel(model)
+    kind = packed.device.type
+    trainer = FusedTrainer(packed, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    return ResidentBase(ref, tokenizer, packed, trainer, size / 1e9)
+
+
+def model_source(source: str) -> str:
+    """The directory or hub id behind ``BaseModelRef.source``.
+
+    Raises
+    ------
+    SystemFault
+        When there is no such bundled model.
+    """
+    if not is_bundled(source):
+        return source
+    try:
+        return str(bundled_path(source))
+    except LookupError as error:
+        raise SystemFault(str(error)) from error
+
+
+def _dtype(ref: BaseModelRef, device: torch.device) -> torch.dtype:
+    if ref.dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+    if ref.dtype not in dtypes:
+        raise UserFault(f"dtype must be auto, float32 or bfloat16, not {ref.dtype!r}.")
+    return dtypes[ref.dtype]
+
+
+def _quantization(ref: BaseModelRef) -> dict[str, Any]:
+    if not ref.four_bit:
+        return {}
+    try:
+        import bitsandbytes  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise SystemFault(
+            "This node cannot load 4-bit models: bitsandbytes is missing. Install it there."
+        ) from error
+    from transformers import BitsAndBytesConfig
+
+    quantization = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    return {"quantization_config": quantization, "device_map": {"": 0}}

@@ -1,0 +1,166 @@
+"""One job on the node: what the loop must remember to report it well."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from workers.protocol.messages import ProgressEvent
+from workers.runtime.resident import ResidentBase
+from workers.runtime.sink import JobSink, JobSummary, RowOutlier
+from workers.training.fused_trainer import Stepped
+from workers.training.job import TrainingJob
+
+#: Least seconds between two progress events of a job.
+PROGRESS_EVERY_S = 0.5
+#: Steps over which speed is averaged.
+_SPEED_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsRow:
+    """A line of ``metrics.csv``."""
+
+    step: int
+    epoch: float
+    train_loss: float | None = None
+    valid_loss: float | None = None
+    learning_rate: float | None = None
+    grad_norm: float | None = None
+    tokens: int | None = None
+
+
+@dataclass(slots=True)
+class RunningJob:
+    job: TrainingJob
+    resident: ResidentBase
+    sink: JobSink
+    directory: Path
+    fingerprint: str
+    #: Monotonic seconds.
+    checkpoint_due_at: float
+    seq: int = 0
+    progress_at: float = float("-inf")
+    metrics: list[MetricsRow] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    #: ``(monotonic seconds, tokens so far, samples so far)`` of the last steps.
+    speed: deque[tuple[float, int, int]] = field(
+        default_factory=lambda: deque(maxlen=_SPEED_STEPS + 1)
+    )
+    last: Stepped | None = None
+    valid_loss: float | None = None
+    evaluated_step: int | None = None
+    checkpoint_path: Path | None = None
+    checkpoint_step: int | None = None
+    #: A checkpoint is being written; another request waits for the next step after it.
+    writing: bool = False
+    checkpoint_wanted: bool = False
+    peak_memory_gb: float | None = None
+
+    def stepped(self, step: Stepped) -> None:
+        """Take note of an optimizer step."""
+        self.last = step
+        progress = self.job.progress
+        self.speed.append((time.monotonic(), progress.trained_tokens, progress.samples_done))
+        self.metrics.append(
+            MetricsRow(
+                step.step,
+                self.job.epoch,
+                train_loss=step.loss,
+                learning_rate=step.learning_rate,
+                grad_norm=step.grad_norm,
+                tokens=step.tokens,
+            )
+        )
+
+    def evaluated(self, loss: float | None) -> None:
+        """Take note of a validation loss; the first is before, the latest after."""
+        self.evaluated_step = self.job.progress.step
+        if loss is None:
+            return
+        self.valid_loss = loss
+        progress = self.job.progress
+        if progress.step == 0:
+            progress.valid_loss_before = loss
+        else:
+            progress.valid_loss_after = loss
+        self.metrics.append(MetricsRow(progress.step, self.job.epoch, valid_loss=loss))
+
+    def report(self, *, force: bool = False) -> None:
+        """Send a progress event, unless one was sent less than half a second ago."""
+        now = time.monotonic()
+        if not force and now - self.progress_at < PROGRESS_EVERY_S:
+            return
+        self.progress_at = now
+        self.seq += 1
+        job, last = self.job, self.last
+        tokens_per_s, samples_per_s = self._speeds()
+        left = job.total_steps * job.spec.training.batch_size - job.progress.samples_done
+        left = min(left, len(job.data.train) * job.spec.training.epochs - job.progress.samples_done)
+        event = ProgressEvent(
+            seq=self.seq,
+            at=time.time(),
+            step=job.progress.step,
+            total_steps=job.total_steps,
+            epoch=job.epoch,
+            samples_done=job.progress.samples_done,
+            train_loss=job.progress.last_train_loss,
+            valid_loss=self.valid_loss,
+            learning_rate=None if last is None else last.learning_rate,
+            grad_norm=None if last is None else last.grad_norm,
+            tokens_per_s=tokens_per_s,
+            samples_per_s=samples_per_s,
+            eta_s=None if not samples_per_s else left / samples_per_s,
+            memory_gb=self.peak_memory_gb,
+            log=tuple(self.log),
+        )
+        self.log.clear()
+        self.sink.progress(event)
+
+    def summary(self) -> JobSummary:
+        progress = self.job.progress
+        return JobSummary(
+            job_id=self.job.job_id,
+            step=progress.step,
+            total_steps=self.job.total_steps,
+            samples_done=progress.samples_done,
+            first_train_loss=progress.first_train_loss,
+            last_train_loss=progress.last_train_loss,
+            valid_loss_before=progress.valid_loss_before,
+            valid_loss_after=progress.valid_loss_after,
+            trained_tokens=progress.trained_tokens,
+            peak_memory_gb=self.peak_memory_gb,
+            outliers=row_outliers(self.job),
+            checkpoint_path=self.checkpoint_path,
+            checkpoint_step=self.checkpoint_step,
+        )
+
+    def _speeds(self) -> tuple[float | None, float | None]:
+        if len(self.speed) < 2:
+            return None, None
+        (then, tokens, samples), (now, tokens_now, samples_now) = self.speed[0], self.speed[-1]
+        seconds = max(now - then, 1e-9)
+        return (tokens_now - tokens) / seconds, (samples_now - samples) / seconds
+
+
+def row_outliers(job: TrainingJob, *, most: int = 20) -> tuple[RowOutlier, ...]:
+    """Rows whose last loss is far above the others', worst first.
+
+    Far means more than five robust standard deviations (1.4826 times the median absolute
+    deviation) above the median.
+    """
+    losses = job.row_losses
+    seen = np.isfinite(losses)
+    if seen.sum() < 8:
+        return ()
+    median = float(np.median(losses[seen]))
+    spread = 1.4826 * float(np.median(np.abs(losses[seen] - median)))
+    limit = median + 5 * max(spread, 1e-6)
+    worst = [int(i) for i in np.argsort(-np.where(seen, losses, -np.inf)) if losses[i] > limit]
+    return tuple(
+        RowOutlier(job.data.train[i].line, round(float(losses[i]), 6)) for i in worst[:most]
+    )

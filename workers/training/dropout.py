@@ -1,0 +1,80 @@
+"""Dropout masks that are a pure function of job, step, row, position and column.
+
+A mask drawn from a generator depends on everything drawn before it, so a job's masks
+would change with its neighbours, with the way a batch is cut into packs, and when a
+layer is recomputed under gradient checkpointing. Here each element's bit is a hash of
+what it belongs to. The "random state" of a job is then its seed and its step.
+
+The hash is ``lowbias32`` (C. Wellons, "Prospecting for Hash Functions", 2018).
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import torch
+
+_GOLDEN = 0x9E3779B9
+_MASK = 0xFFFFFFFF
+
+
+def sequence_key(*, seed: int, step: int, row: int, part: int) -> int:
+    """The 32-bit key of one sequence of one step.
+
+    Parameters
+    ----------
+    row : int
+        The example's place in the job's batch.
+    part : int
+        Which of the example's sequences (a preference has two).
+    """
+    return zlib.crc32(f"{seed}/{step}/{row}/{part}".encode())
+
+
+def token_keys(key: int, length: int) -> np.ndarray:
+    """``int32[length]``: one key per token of a sequence."""
+    positions = np.arange(length, dtype=np.uint64)
+    mixed = (positions * _GOLDEN + key) & _MASK
+    return _lowbias32_numpy(mixed).astype(np.uint32).view(np.int32)
+
+
+def column_keys(name: str, width: int, device: torch.device) -> torch.Tensor:
+    """``int32[width]``: one key per input column of the module called ``name``."""
+    columns = np.arange(width, dtype=np.uint64)
+    mixed = (columns * 0x85EBCA6B + zlib.crc32(name.encode())) & _MASK
+    keys = _lowbias32_numpy(mixed).astype(np.uint32).view(np.int32)
+    return torch.from_numpy(keys.copy()).to(device)
+
+
+def keep_mask(
+    keys_T: torch.Tensor, keys_D: torch.Tensor, threshold_T: torch.Tensor
+) -> torch.Tensor:
+    """``bool[T, D]``: which elements stay.
+
+    Parameters
+    ----------
+    threshold_T : int32[T]
+        ``drop_threshold`` of each token's job; 0 keeps everything.
+    """
+    hash_TD = keys_T[:, None] ^ keys_D[None, :]
+    hash_TD = hash_TD ^ ((hash_TD >> 16) & 0xFFFF)
+    hash_TD = hash_TD * 0x7FEB352D
+    hash_TD = hash_TD ^ ((hash_TD >> 15) & 0x1FFFF)
+    # 0x846CA68B as the signed number with the same bits
+    hash_TD = hash_TD * (0x846CA68B - (1 << 32))
+    hash_TD = hash_TD ^ ((hash_TD >> 16) & 0xFFFF)
+    return (hash_TD & 0x7FFFFFFF) >= threshold_T[:, None]
+
+
+def drop_threshold(probability: float) -> int:
+    """The 31-bit number below which a hash drops its element."""
+    return min(int(probability * (1 << 31)), (1 << 31) - 1)
+
+
+def _lowbias32_numpy(value: np.ndarray) -> np.ndarray:
+    value = value ^ (value >> 16)
+    value = (value * 0x7FEB352D) & _MASK
+    value = value ^ (value >> 15)
+    value = (value * 0x846CA68B) & _MASK
+    return value ^ (value >> 16)

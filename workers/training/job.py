@@ -1,0 +1,150 @@
+"""One job as the loop sees it: its examples, where it stands, and its moments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from workers.protocol.messages import AdapterKind, JobSpec, TrainingSpec
+from workers.training.data import PreparedData
+from workers.training.faults import UserFault
+from workers.training.packing import Example
+
+SCHEDULES = ("linear", "cosine", "constant")
+
+
+@dataclass(slots=True)
+class Progress:
+    """What has been done; all of it is in a checkpoint."""
+
+    #: Optimizer steps done.
+    step: int = 0
+    samples_done: int = 0
+    #: Tokens fed forward for training.
+    trained_tokens: int = 0
+    first_train_loss: float | None = None
+    last_train_loss: float | None = None
+    valid_loss_before: float | None = None
+    valid_loss_after: float | None = None
+    #: Seconds spent training, over all slices.
+    train_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Batch:
+    """The optimizer step in the making; never in a checkpoint, simply begun again."""
+
+    rows: np.ndarray
+    #: Sum of the loss weights of all its examples, known before the first pack.
+    weight: float
+    taken: int = 0
+    loss: float = 0.0
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class TrainingJob:
+    """Everything of one job but its adapter's values, which are in the model's stacks."""
+
+    spec: JobSpec
+    data: PreparedData
+    progress: Progress = field(default_factory=Progress)
+    #: AdamW's moments by tensor name, in the shapes of the adapter's matrices.
+    means: dict[str, torch.Tensor] = field(default_factory=dict)
+    squares: dict[str, torch.Tensor] = field(default_factory=dict)
+    #: Latest loss of each training row; NaN until it was seen.
+    row_losses: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    batch: Batch | None = None
+    #: Most tokens this job may put into a pack; halved when memory runs out.
+    micro_tokens: int | None = None
+    #: Frozen-base losses of preference rows, by row; they never change.
+    reference_nll: dict[tuple[bool, int], tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.row_losses) != len(self.data.train):
+            self.row_losses = np.full(len(self.data.train), np.nan, dtype=np.float32)
+
+    @property
+    def job_id(self) -> str:
+        return self.spec.job_id
+
+    @property
+    def virtual_tokens(self) -> int:
+        """Tokens a soft prompt puts before each sequence."""
+        adapter = self.spec.adapter
+        return adapter.virtual_tokens if adapter.kind is AdapterKind.SOFT_PROMPT else 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(len(self.data.train) / self.spec.training.batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps_per_epoch * self.spec.training.epochs
+
+    @property
+    def warmup_steps(self) -> int:
+        return math.ceil(self.spec.training.warmup_share * self.total_steps)
+
+    @property
+    def done(self) -> bool:
+        return self.progress.step >= self.total_steps
+
+    @property
+    def epoch(self) -> float:
+        return self.progress.step / self.steps_per_epoch
+
+    def batch_rows(self, step: int) -> np.ndarray:
+        """Rows of an optimizer step: a pure function of seed and step."""
+        epoch, index = divmod(step, self.steps_per_epoch)
+        order = epoch_order(len(self.data.train), seed=self.spec.training.seed, epoch=epoch)
+        size = self.spec.training.batch_size
+        return order[index * size : (index + 1) * size]
+
+    def current_batch(self) -> Batch:
+        """The batch in the making, begun if there is none."""
+        if self.batch is None:
+            rows = self.batch_rows(self.progress.step)
+            examples = [self.data.train[row] for row in rows]
+            self.batch = Batch(rows=rows, weight=self.loss_weight(examples))
+        return self.batch
+
+    def loss_weight(self, examples: list[Example]) -> float:
+        """What a sum of losses is divided by: trained tokens, pairs, or sequences."""
+        if self.data.kind == "tokens":
+            return float(sum(example.trained_tokens for example in examples))
+        return float(len(examples))
+
+
+def epoch_order(rows: int, *, seed: int, epoch: int) -> np.ndarray:
+    """The order of rows in an epoch."""
+    return np.random.default_rng([seed & 0xFFFFFFFF, 0x5EED, epoch]).permutation(rows)
+
+
+def check_training(spec: TrainingSpec) -> None:
+    """Refuse settings no run can have.
+
+    Raises
+    ------
+    UserFault
+        Naming the setting and its range.
+    """
+    rules = (
+        (1 <= spec.epochs <= 1000, "epochs must be between 1 and 1000"),
+        (1 <= spec.batch_size <= 4096, "batch size must be between 1 and 4096"),
+        (0 < spec.learning_rate <= 1, "learning rate must be above 0 and at most 1"),
+        (spec.schedule in SCHEDULES, f"schedule must be one of {', '.join(SCHEDULES)}"),
+        (0 <= spec.warmup_share < 1, "warm-up share must be at least 0 and below 1"),
+        (0 <= spec.weight_decay <= 1, "weight decay must be between 0 and 1"),
+        (spec.max_grad_norm >= 0, "gradient clipping must be 0 (off) or above"),
+        (spec.sequence_length >= 2, "sequence length must be at least 2"),
+        (0 <= spec.validation_share < 1, "validation share must be at least 0 and below 1"),
+        (spec.eval_every_steps >= 0, "steps between evaluations must be 0 or more"),
+        (spec.dpo_beta > 0, "DPO's beta must be above 0"),
+    )
+    for holds, rule in rules:
+        if not holds:
+            raise UserFault(f"This job cannot run: {rule}. Change the setting and bid again.")

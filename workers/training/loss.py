@@ -1,0 +1,95 @@
+"""Losses over trained tokens, without ever holding all logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+#: Trained tokens whose logits are held at once.
+CHUNK_TOKENS = 1024
+
+
+def token_nll(
+    hidden_MD: torch.Tensor,
+    head_VD: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    targets_M: torch.Tensor,
+    *,
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> torch.Tensor:
+    """Negative log-likelihood of each target, as ``float32[M]``.
+
+    The output layer is frozen, so the gradient towards the hidden states is the only
+    one needed; it is made chunk by chunk in the forward pass, for a unit weight of each
+    token, and scaled in the backward pass (the idea of Liger's fused linear
+    cross-entropy, Hsu et al. 2024, section 3.2, with per-token weights).
+
+    Parameters
+    ----------
+    hidden_MD : float[M, D]
+        Hidden states at the positions that predict.
+    head_VD : float[V, D]
+        Output embeddings.
+    """
+    if hidden_MD.requires_grad and torch.is_grad_enabled():
+        return _TokenNll.apply(hidden_MD, head_VD, bias_V, targets_M, chunk_tokens)  # type: ignore[no-any-return]
+    parts = [
+        _chunk_nll(hidden, head_VD, bias_V, targets)[0]
+        for hidden, targets in zip(
+            hidden_MD.split(chunk_tokens), targets_M.split(chunk_tokens), strict=True
+        )
+    ]
+    return torch.cat(parts)
+
+
+def _chunk_nll(
+    hidden_MD: torch.Tensor,
+    head_VD: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    targets_M: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    logits_MV = torch.nn.functional.linear(hidden_MD, head_VD, bias_V).float()
+    log_probs_MV = torch.log_softmax(logits_MV, dim=-1)
+    return -log_probs_MV.gather(1, targets_M[:, None])[:, 0], log_probs_MV
+
+
+class _TokenNll(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden_MD, head_VD, bias_V, targets_M, chunk_tokens):
+        nll_M = torch.empty(len(hidden_MD), dtype=torch.float32, device=hidden_MD.device)
+        grad_MD = torch.empty_like(hidden_MD)
+        for start in range(0, len(hidden_MD), chunk_tokens):
+            chunk = slice(start, start + chunk_tokens)
+            targets = targets_M[chunk]
+            nll_M[chunk], log_probs_MV = _chunk_nll(hidden_MD[chunk], head_VD, bias_V, targets)
+            probs_MV = log_probs_MV.exp_()
+            probs_MV[torch.arange(len(targets), device=targets.device), targets] -= 1
+            torch.mm(probs_MV.to(head_VD.dtype), head_VD, out=grad_MD[chunk])
+        ctx.save_for_backward(grad_MD)
+        return nll_M
+
+    @staticmethod
+    def backward(ctx: Any, *grads):
+        (grad_MD,) = ctx.saved_tensors
+        return grad_MD * grads[0][:, None].to(grad_MD.dtype), None, None, None, None
+
+
+def sequence_sums(values_M: torch.Tensor, sequence_M: torch.Tensor, sequences: int) -> torch.Tensor:
+    """``float32[S]``: the sum of each sequence's tokens."""
+    return values_M.new_zeros(sequences).index_add(0, sequence_M, values_M)
+
+
+def preference_losses(
+    policy_nll_S: torch.Tensor, reference_nll_S: torch.Tensor, beta: float
+) -> torch.Tensor:
+    """DPO loss of each pair (Rafailov et al. 2023, eq. 7).
+
+    Parameters
+    ----------
+    policy_nll_S, reference_nll_S : float32[S]
+        Summed negative log-likelihoods; preferred and rejected sequences alternate.
+        The reference is the frozen base without any adapter.
+    """
+    margin_S = reference_nll_S - policy_nll_S
+    return -torch.nn.functional.logsigmoid(beta * (margin_S[0::2] - margin_S[1::2]))

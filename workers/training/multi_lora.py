@@ -1,0 +1,345 @@
+"""The adapters of many jobs beside one frozen linear layer.
+
+Each layer keeps all its adapters stacked: ``A_NRD`` and ``B_NRO``, a slot per job, ranks
+padded with zeros to the largest. Padding never trains: its gradient is exactly zero
+because the other half of the product is. A job's step touches only its own rows.
+
+Three forms of the same arithmetic (the plain loop is in ``reference``):
+
+``segments``
+    One autograd node per layer; the base product, then two small products per job on
+    the job's own rows. No arithmetic is spent on other jobs' rows, and no job's numbers
+    ever meet another's. The form for CPUs.
+``dense``
+    Two products over all adapters side by side; entries of foreign adapters are set to
+    zero in between. N times the arithmetic in few launches: the form for GPUs while the
+    stacked rank is small.
+``grouped``
+    Grouped matrix products (CUDA kernels) for large stacked ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from workers.training import dropout
+from workers.training.packing import Pack
+
+Form = Literal["segments", "dense", "grouped"]
+
+#: Stacked rank from which grouped products beat masked dense ones on CUDA: the masked
+#: form then spends more than ~6 % of an 8 B model's base arithmetic.
+DENSE_RANK_LIMIT = 256
+
+
+class Stream:
+    """What is being computed just now; shared by a model's layers."""
+
+    def __init__(self) -> None:
+        #: ``None`` outside of a forward or backward pass: adapters are then off.
+        self.pack: Pack | None = None
+        self.form: Form = "segments"
+
+
+@dataclass(slots=True)
+class Slot:
+    """Where one job's adapter sits in a layer."""
+
+    index: int
+    rank: int
+    #: ``alpha / rank``.
+    scale: float
+
+
+class MultiLoRALinear(nn.Module):
+    """A frozen projection and the stacked adapters of the jobs that target it.
+
+    Parameters
+    ----------
+    base : torch.nn.Module
+        ``Linear``, GPT-2's ``Conv1D`` or a 4-bit layer.
+    name : str
+        The layer's full name in the model.
+    """
+
+    def __init__(self, base: nn.Module, *, name: str, stream: Stream) -> None:
+        super().__init__()
+        self.base = base
+        self.name = name
+        self.stream = stream
+        self.in_features, self.out_features = features(base)
+        self.slots: dict[str, Slot] = {}
+        self.A_NRD: nn.Parameter | None = None
+        self.B_NRO: nn.Parameter | None = None
+        #: Whether the frozen weight is a plain matrix the fused form can use itself.
+        self.plain = type(base) in (nn.Linear, Conv1D)
+        self._column_keys: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pack = self.stream.pack
+        A_NRD, B_NRO = self.A_NRD, self.B_NRO
+        if pack is None or A_NRD is None or B_NRO is None:
+            return self.base(x)
+        owners = [(segment, self.slots.get(segment.job_id)) for segment in pack.segments]
+        if all(slot is None for _, slot in owners):
+            return self.base(x)
+        keep_TD = self._keep_mask(pack)
+        if self.stream.form == "segments":
+            spans = tuple(
+                (slot.index, slot.rank, slot.scale, segment.start, segment.end, segment.dropout)
+                for segment, slot in owners
+                if slot is not None
+            )
+            weight, bias, transposed = _dense_weight(self.base) if self.plain else (None, None, 0)
+            out = _SegmentsLinear.apply(x, weight, bias, A_NRD, B_NRO, spans, keep_TD, transposed)
+            return out if self.plain else self.base(x) + out
+        x_TD = x.reshape(-1, self.in_features)
+        if keep_TD is not None:
+            x_TD = _dropped(x_TD, keep_TD, pack)
+        delta = dense_delta if self.stream.form == "dense" else grouped_delta
+        delta_TO = delta(x_TD, A_NRD, B_NRO, *self._slot_tables(pack))
+        return self.base(x) + delta_TO.view(*x.shape[:-1], self.out_features)
+
+    def attach(
+        self, job_id: str, *, rank: int, scale: float, A_RD: torch.Tensor, B_RO: torch.Tensor
+    ) -> None:
+        """Put a job's adapter into a free slot; others keep values and gradients."""
+        assert job_id not in self.slots
+        used = {slot.index for slot in self.slots.values()}
+        capacity = 0 if self.A_NRD is None else self.A_NRD.shape[0]
+        index = next((i for i in range(capacity) if i not in used), capacity)
+        self._grow(slots=index + 1, rank=rank)
+        self.slots[job_id] = Slot(index, rank, scale)
+        for stacked, values in ((self.A_NRD, A_RD), (self.B_NRO, B_RO)):
+            assert stacked is not None
+            assert stacked.grad is not None
+            stacked.data[index, :rank] = values
+            stacked.grad[index].zero_()
+
+    def detach(self, job_id: str) -> None:
+        """Empty the job's slot. The last one out frees the stack."""
+        slot = self.slots.pop(job_id)
+        if not self.slots:
+            self.A_NRD = self.B_NRO = None
+            return
+        for stacked in (self.A_NRD, self.B_NRO):
+            assert stacked is not None
+            assert stacked.grad is not None
+            stacked.data[slot.index].zero_()
+            stacked.grad[slot.index].zero_()
+
+    def tensors(self, job_id: str) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        """The job's ``(values, gradient)`` of A and B, as views into the stacks."""
+        slot = self.slots[job_id]
+        views = []
+        for stacked in (self.A_NRD, self.B_NRO):
+            assert stacked is not None
+            assert stacked.grad is not None
+            views.append(
+                (stacked.data[slot.index, : slot.rank], stacked.grad[slot.index, : slot.rank])
+            )
+        return tuple(views)
+
+    def _grow(self, *, slots: int, rank: int) -> None:
+        device = next(self.base.parameters()).device
+        # GPU kernels want the rank aligned; slots grow in powers of two so that shapes repeat.
+        if device.type == "cuda":
+            slots = 1 << (slots - 1).bit_length()
+            rank = -(-rank // 8) * 8
+        widths = (self.in_features, self.out_features)
+        for name, width in zip(("A_NRD", "B_NRO"), widths, strict=True):
+            old: nn.Parameter | None = getattr(self, name)
+            shape = (slots, rank, width)
+            if old is not None:
+                shape = (max(slots, old.shape[0]), max(rank, old.shape[1]), width)
+                if shape == old.shape:
+                    continue
+            new = nn.Parameter(torch.zeros(shape, dtype=torch.float32, device=device))
+            new.grad = torch.zeros_like(new)
+            if old is not None:
+                assert old.grad is not None
+                new.data[: old.shape[0], : old.shape[1]] = old.data
+                new.grad[: old.shape[0], : old.shape[1]] = old.grad
+            setattr(self, name, new)
+
+    def _keep_mask(self, pack: Pack) -> torch.Tensor | None:
+        if pack.dropout_keys_T is None:
+            return None
+        assert pack.dropout_threshold_T is not None
+        if self._column_keys is None:
+            device = pack.dropout_keys_T.device
+            self._column_keys = dropout.column_keys(self.name, self.in_features, device)
+        return dropout.keep_mask(pack.dropout_keys_T, self._column_keys, pack.dropout_threshold_T)
+
+    def _slot_tables(self, pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
+        """``int64[T]`` slot of each token (-1: none) and ``float32[N]`` scale of each slot."""
+        assert self.A_NRD is not None
+        device = self.A_NRD.device
+        slot_T = torch.full((pack.tokens,), -1, dtype=torch.int64, device=device)
+        scale_N = torch.zeros(self.A_NRD.shape[0], device=device)
+        for segment in pack.segments:
+            slot = self.slots.get(segment.job_id)
+            if slot is not None:
+                slot_T[segment.start : segment.end] = slot.index
+                scale_N[slot.index] = slot.scale
+        return slot_T, scale_N
+
+
+def features(base: nn.Module) -> tuple[int, int]:
+    """Input and output width of a projection."""
+    if isinstance(base, Conv1D):
+        return base.weight.shape[0], base.weight.shape[1]
+    return int(base.in_features), int(base.out_features)  # type: ignore[arg-type]
+
+
+def initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.Tensor:
+    """PEFT's initial ``A`` (Kaiming uniform, a = sqrt 5), from a generator of its own.
+
+    The values depend on the job's seed and the layer's name only: neither on the order
+    of layers nor on who else is on the node.
+    """
+    generator = torch.Generator().manual_seed((seed << 32) ^ zlib.crc32(name.encode()))
+    values = torch.empty(rank, width)
+    nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
+    return values
+
+
+def _dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None, int]:
+    transposed = int(isinstance(base, Conv1D))
+    return base.weight, base.bias, transposed  # type: ignore[return-value]
+
+
+def _dropped(x_TD: torch.Tensor, keep_TD: torch.Tensor, pack: Pack) -> torch.Tensor:
+    scale_T = torch.ones(len(x_TD), dtype=x_TD.dtype, device=x_TD.device)
+    for segment in pack.segments:
+        scale_T[segment.start : segment.end] = 1.0 / (1.0 - segment.dropout)
+    return x_TD * keep_TD * scale_T[:, None]
+
+
+def dense_delta(
+    x_TD: torch.Tensor,
+    A_NRD: torch.Tensor,
+    B_NRO: torch.Tensor,
+    slot_T: torch.Tensor,
+    scale_N: torch.Tensor,
+) -> torch.Tensor:
+    """Every adapter on every token, foreign results set to zero; ``[T, O]``.
+
+    ``where`` and not a product with a mask: zero times the NaN of a job that diverged
+    would be NaN.
+    """
+    slots, rank, width = A_NRD.shape
+    inner = x_TD @ A_NRD.to(x_TD.dtype).view(slots * rank, width).T
+    own_TN = slot_T[:, None] == torch.arange(slots, device=slot_T.device)[None, :]
+    scaled = inner.view(-1, slots, rank) * scale_N.to(x_TD.dtype)[None, :, None]
+    masked = torch.where(own_TN[:, :, None], scaled, scaled.new_zeros(())).view(-1, slots * rank)
+    return masked @ B_NRO.to(x_TD.dtype).view(slots * rank, -1)
+
+
+def grouped_delta(
+    x_TD: torch.Tensor,
+    A_NRD: torch.Tensor,
+    B_NRO: torch.Tensor,
+    slot_T: torch.Tensor,
+    scale_N: torch.Tensor,
+) -> torch.Tensor:
+    """Each adapter on its own rows by grouped matrix products; ``[T, O]``.
+
+    Tokens come sorted by job, not by slot, and some may have no slot at all, so rows are
+    brought into the order of slots first; rows without a slot go to an all-zero group.
+    """
+    slots = A_NRD.shape[0]
+    group_T = torch.where(slot_T < 0, slots, slot_T)
+    order_T = torch.argsort(group_T, stable=True)
+    counts_N = torch.bincount(group_T, minlength=slots + 1)
+    ends = counts_N.cumsum(0).to(torch.int32)
+    zero = A_NRD.new_zeros(1, *A_NRD.shape[1:])
+    A = torch.cat([A_NRD * scale_N[:, None, None], zero]).to(x_TD.dtype)
+    B = torch.cat([B_NRO, B_NRO.new_zeros(1, *B_NRO.shape[1:])]).to(x_TD.dtype)
+    inner_TR = F.grouped_mm(x_TD[order_T], A.transpose(1, 2), offs=ends)
+    delta_TO = F.grouped_mm(inner_TR, B, offs=ends)
+    return torch.empty_like(delta_TO).index_copy(0, order_T, delta_TO)
+
+
+class _SegmentsLinear(torch.autograd.Function):
+    """Base product and all adapters of one layer as a single autograd node.
+
+    Gradients of A and B are added into the stacks' ``grad`` directly, on each job's own
+    rows, so that nothing the size of a stack is made per layer and pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x, weight, bias, A_NRD, B_NRO, spans, keep_TD, transposed):
+        x_TD = x.reshape(-1, x.shape[-1])
+        if weight is None:
+            out_TO = x_TD.new_zeros(len(x_TD), B_NRO.shape[2])
+        elif transposed:
+            out_TO = torch.addmm(bias, x_TD, weight) if bias is not None else x_TD @ weight
+        else:
+            out_TO = F.linear(x_TD, weight, bias)
+        inners = []
+        for index, rank, scale, start, end, probability in spans:
+            rows = x_TD[start:end]
+            if probability > 0:
+                rows = rows * keep_TD[start:end] * (1.0 / (1.0 - probability))
+            inner = rows @ A_NRD[index, :rank].to(rows.dtype).T
+            inner *= scale
+            out_TO[start:end].addmm_(inner, B_NRO[index, :rank].to(rows.dtype))
+            inners.append(inner)
+        ctx.save_for_backward(x_TD, weight, keep_TD, *inners)
+        ctx.stacks = (A_NRD, B_NRO)
+        ctx.spans = spans
+        ctx.transposed = transposed
+        ctx.x_shape = x.shape
+        return out_TO.view(*x.shape[:-1], out_TO.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads):
+        x_TD, weight, keep_TD, *inners = ctx.saved_tensors
+        A_NRD, B_NRO = ctx.stacks
+        grad_TO = grads[0].reshape(-1, grads[0].shape[-1])
+        grad_x = None
+        if ctx.needs_input_grad[0]:
+            if weight is None:
+                grad_x = torch.zeros_like(x_TD)
+            else:
+                grad_x = grad_TO @ (weight.T if ctx.transposed else weight)
+        for (index, rank, scale, start, end, probability), inner in zip(
+            ctx.spans, inners, strict=True
+        ):
+            grad_rows = grad_TO[start:end]
+            rows = x_TD[start:end]
+            keep = None
+            if probability > 0:
+                keep = keep_TD[start:end] * (1.0 / (1.0 - probability))
+                rows = rows * keep
+            grad_inner = grad_rows @ B_NRO[index, :rank].to(rows.dtype).T
+            grad_inner *= scale
+            _add_product(B_NRO.grad[index, :rank], inner, grad_rows)
+            _add_product(A_NRD.grad[index, :rank], grad_inner, rows)
+            if grad_x is None:
+                continue
+            A_RD = A_NRD[index, :rank].to(rows.dtype)
+            if keep is None:
+                grad_x[start:end].addmm_(grad_inner, A_RD)
+            else:
+                grad_x[start:end] += (grad_inner @ A_RD) * keep
+        if grad_x is not None:
+            grad_x = grad_x.view(ctx.x_shape)
+        return grad_x, None, None, None, None, None, None, None
+
+
+def _add_product(into: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """``into += left.T @ right``, in the stack's float32."""
+    if left.dtype == into.dtype:
+        into.addmm_(left.T, right)
+    else:
+        into += left.T @ right

@@ -1,0 +1,79 @@
+"""One AdamW over the stacked adapters, each with its own rate, clipping and step count."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch.optim.adamw import adamw
+
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+
+
+def scheduled_rate(*, schedule: str, base_rate: float, step: int, total: int, warmup: int) -> float:
+    """Learning rate of a step, counted from 0.
+
+    The warm-up rises from ``1 / warmup`` to 1 (never 0, which would waste a step of a
+    short job); then ``linear`` falls to 0, ``cosine`` follows half a cosine to 0 and
+    ``constant`` stays.
+    """
+    if step < warmup:
+        return base_rate * (step + 1) / warmup
+    share = (step - warmup) / max(1, total - warmup)
+    if schedule == "constant":
+        return base_rate
+    if schedule == "linear":
+        return base_rate * max(0.0, 1.0 - share)
+    if schedule == "cosine":
+        return base_rate * 0.5 * (1.0 + math.cos(math.pi * min(1.0, share)))
+    raise ValueError(f"schedule must be linear, cosine or constant, not {schedule!r}")
+
+
+@torch.no_grad()
+def clip_gradients(grads: list[torch.Tensor], max_norm: float) -> torch.Tensor:
+    """Scale one adapter's gradients to at most ``max_norm`` (0: never); gives the norm before."""
+    norm = torch.nn.utils.get_total_norm(grads)
+    if max_norm > 0:
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for grad in grads:
+            grad.mul_(factor)
+    return norm
+
+
+@torch.no_grad()
+def adamw_step(
+    *,
+    params: list[torch.Tensor],
+    grads: list[torch.Tensor],
+    means: list[torch.Tensor],
+    squares: list[torch.Tensor],
+    step: int,
+    rate: float,
+    weight_decay: float,
+) -> None:
+    """One fused AdamW step of one adapter's rows, in place.
+
+    Parameters
+    ----------
+    step : int
+        Steps done before this one.
+    """
+    device = params[0].device
+    steps = torch.full((len(params),), float(step), device=device).unbind()
+    adamw(
+        params,
+        grads,
+        means,
+        squares,
+        [],
+        list(steps),
+        amsgrad=False,
+        beta1=BETAS[0],
+        beta2=BETAS[1],
+        lr=rate,
+        weight_decay=weight_decay,
+        eps=EPSILON,
+        maximize=False,
+        fused=True,
+    )

@@ -1,0 +1,233 @@
+"""Sequences of many jobs, sorted by adapter, as one token stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sequence_
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from workers.training import dropout
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSequence:
+    """One sequence as the model sees it."""
+
+    tokens: np.ndarray
+    #: Same length: 1 where the loss counts this token as a target, else 0. Never on the first.
+    weights: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One training example: a sequence, or a preferred and a rejected one."""
+
+    #: Line of the data set's file, from 1.
+    line: int
+    sequences: tuple[TokenSequence, ...]
+    #: Class of the whole sequence (encoder classification).
+    label: int | None = None
+
+    @property
+    def token_count(self) -> int:
+        return sum(len(sequence) for sequence in self.sequences)
+
+    @property
+    def trained_tokens(self) -> int:
+        return int(sum(int(sequence.weights.sum()) for sequence in self.sequences))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one job puts into one pack."""
+
+    job_id: str
+    #: Examples of the job's current batch, in order.
+    examples: tuple[Example, ...]
+    #: Place of the first one in the batch.
+    first_row: int
+    #: Optimizer step the examples belong to (0 for evaluation).
+    step: int
+    seed: int = 0
+    dropout: float = 0.0
+    #: Tokens put before each sequence by a soft prompt.
+    virtual_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The tokens of one job: ``start:end`` of the stream."""
+
+    job_id: str
+    start: int
+    end: int
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Sequences of like length which share one attention call."""
+
+    #: ``int64[S * L]``: stream positions, a row per sequence, padded on the right.
+    gather: torch.Tensor | None
+    sequences: int
+    length: int
+    #: ``int64``: places in the padded rows of the real tokens, in stream order.
+    real: torch.Tensor | None
+    #: ``int64``: stream positions of those tokens.
+    stream: torch.Tensor | None
+    #: ``bool[S, L]``: real tokens; ``None`` when nothing is padded.
+    key_mask: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """One token stream, ready for the model. All tensors are on its device."""
+
+    shares: tuple[Share, ...]
+    segments: tuple[Segment, ...]
+    #: ``int64[T]``; virtual tokens hold 0.
+    tokens_T: torch.Tensor
+    #: ``int64[T]``: restarts at 0 with each sequence.
+    positions_T: torch.Tensor
+    #: ``int32[S + 1]``: where sequences begin in the stream.
+    starts: np.ndarray
+    buckets: tuple[Bucket, ...]
+    #: ``int64[M]``: stream positions whose next token is trained, and those tokens.
+    predict_M: torch.Tensor
+    targets_M: torch.Tensor
+    #: ``int64[M]``: the sequence of each.
+    sequence_M: torch.Tensor
+    #: ``int32[T]``; ``None`` when no job of the pack drops out.
+    dropout_keys_T: torch.Tensor | None = None
+    dropout_threshold_T: torch.Tensor | None = None
+    #: Stream positions of virtual tokens per job.
+    virtual: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> int:
+        return int(self.tokens_T.numel())
+
+
+def pack_shares(
+    shares: Sequence_[Share], *, device: torch.device, pad_to: int = 1, pad_token: int = 0
+) -> Pack:
+    """Lay the shares one after the other.
+
+    Parameters
+    ----------
+    shares : sequence of Share
+        At most one per job, in the order of the adapters.
+    pad_to : int
+        The stream's length is rounded up to a multiple of this, so that shapes repeat.
+        The padding is one more sequence, which nobody's loss counts and no job owns.
+    """
+    tokens: list[np.ndarray] = []
+    keys: list[np.ndarray] = []
+    thresholds: list[np.ndarray] = []
+    lengths: list[int] = []
+    predict: list[np.ndarray] = []
+    targets: list[np.ndarray] = []
+    owners: list[np.ndarray] = []
+    segments: list[Segment] = []
+    virtual: dict[str, torch.Tensor] = {}
+    at = 0
+    drops = any(share.dropout > 0 for share in shares)
+    for share in shares:
+        begin = at
+        virtual_at: list[np.ndarray] = []
+        for offset, example in enumerate(share.examples):
+            for part, sequence in enumerate(example.sequences):
+                length = len(sequence) + share.virtual_tokens
+                if share.virtual_tokens:
+                    tokens.append(np.zeros(share.virtual_tokens, dtype=np.int64))
+                    virtual_at.append(np.arange(at, at + share.virtual_tokens))
+                tokens.append(sequence.tokens)
+                trained = np.flatnonzero(sequence.weights)
+                predict.append(trained + (at + share.virtual_tokens - 1))
+                targets.append(sequence.tokens[trained])
+                owners.append(np.full(len(trained), len(lengths), dtype=np.int64))
+                if drops:
+                    row = share.first_row + offset
+                    key = dropout.sequence_key(seed=share.seed, step=share.step, row=row, part=part)
+                    keys.append(dropout.token_keys(key, length))
+                    thresholds.append(
+                        np.full(length, dropout.drop_threshold(share.dropout), dtype=np.int32)
+                    )
+                lengths.append(length)
+                at += length
+        segments.append(Segment(share.job_id, begin, at, share.dropout))
+        if virtual_at:
+            virtual[share.job_id] = _put(np.concatenate(virtual_at), device)
+    padding = -at % pad_to
+    if padding:
+        tokens.append(np.full(padding, pad_token, dtype=np.int64))
+        lengths.append(padding)
+        if drops:
+            keys.append(np.zeros(padding, dtype=np.int32))
+            thresholds.append(np.zeros(padding, dtype=np.int32))
+    sizes = np.asarray(lengths, dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    positions = np.concatenate([np.arange(length) for length in lengths])
+    return Pack(
+        shares=tuple(shares),
+        segments=tuple(segments),
+        tokens_T=_put(np.concatenate(tokens), device),
+        positions_T=_put(positions, device),
+        starts=starts,
+        buckets=_buckets(sizes, starts, device),
+        predict_M=_put(np.concatenate(predict), device),
+        targets_M=_put(np.concatenate(targets), device),
+        sequence_M=_put(np.concatenate(owners), device),
+        dropout_keys_T=torch.from_numpy(np.concatenate(keys)).to(device) if drops else None,
+        dropout_threshold_T=(
+            torch.from_numpy(np.concatenate(thresholds)).to(device) if drops else None
+        ),
+        virtual=virtual,
+    )
+
+
+#: A bucket's rows may be padded by at most this share of its longest.
+_BUCKET_WASTE = 0.25
+
+
+def _buckets(sizes: np.ndarray, starts: np.ndarray, device: torch.device) -> tuple[Bucket, ...]:
+    """Sequences grouped by length, so that padding stays small and calls stay few."""
+    if (sizes == sizes[0]).all():
+        return (Bucket(None, len(sizes), int(sizes[0]), None, None, None),)
+    order = np.argsort(-sizes, kind="stable")
+    groups: list[list[int]] = []
+    for index in order:
+        if groups and sizes[index] >= (1 - _BUCKET_WASTE) * sizes[groups[-1][0]]:
+            groups[-1].append(int(index))
+        else:
+            groups.append([int(index)])
+    return tuple(_bucket(sorted(group), sizes, starts, device) for group in groups)
+
+
+def _bucket(
+    group: list[int], sizes: np.ndarray, starts: np.ndarray, device: torch.device
+) -> Bucket:
+    length = int(sizes[group].max())
+    columns = np.arange(length)
+    real = columns[None, :] < sizes[group][:, None]
+    gather = np.where(real, starts[group][:, None] + columns[None, :], starts[group][:, None])
+    return Bucket(
+        gather=_put(gather.reshape(-1), device),
+        sequences=len(group),
+        length=length,
+        real=_put(np.flatnonzero(real.reshape(-1)), device),
+        stream=_put(gather[real], device),
+        key_mask=None if real.all() else torch.from_numpy(real).to(device),
+    )
+
+
+def _put(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int64)).to(
+        device, non_blocking=True
+    )
