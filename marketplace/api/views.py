@@ -1,0 +1,68 @@
+"""What every address of the market's API has in common."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rest_framework.parsers import JSONParser
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from marketplace.api.callers import AUTHENTICATION, HasScope
+from marketplace.api.problems import ProblemRenderer, exception_handler
+from marketplace.api.throttles import CallerThrottle, rate_limit_headers
+from marketplace.common.errors import NotFound
+from marketplace.common.ids import new_id
+
+REQUEST_ID = "X-Request-Id"
+_GIVEN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+
+
+class MarketView(APIView):
+    """JSON in and out, API key or session, problems with a code, limits, a request id."""
+
+    authentication_classes = AUTHENTICATION
+    permission_classes = [HasScope]
+    throttle_classes = [CallerThrottle]
+    parser_classes = [JSONParser]
+    renderer_classes = [JSONRenderer, ProblemRenderer]
+    #: Scope of an API key by method; a method that is not named is public.
+    scopes: dict[str, str] = {}
+
+    def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Request:
+        given = request.headers.get(REQUEST_ID, "")
+        self.request_id = given if _GIVEN_ID.fullmatch(given) else new_id("req")
+        return super().initialize_request(request, *args, **kwargs)
+
+    def get_exception_handler(self) -> Any:
+        return exception_handler
+
+    def finalize_response(
+        self, request: Request, response: Any, *args: Any, **kwargs: Any
+    ) -> Response:
+        if isinstance(response, Response) and response.status_code >= 400:
+            if isinstance(response.data, dict):
+                response.data.setdefault("request_id", self.request_id)
+            request.accepted_renderer = ProblemRenderer()
+            request.accepted_media_type = ProblemRenderer.media_type
+        response = super().finalize_response(request, response, *args, **kwargs)
+        response[REQUEST_ID] = self.request_id
+        for name, value in rate_limit_headers(request).items():
+            response[name] = value
+        return response
+
+
+class UnknownAddressView(MarketView):
+    """Every other address below ``/api/``."""
+
+    authentication_classes = []
+    permission_classes = []
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        raise NotFound(
+            "not_found", f"There is nothing at {request.path}; /api/schema lists every address."
+        )

@@ -1,0 +1,245 @@
+"""The engine of a zone, kept in step with the zone's log.
+
+Each process keeps one engine per zone. Before use it is compared with the log's
+head in the same transaction: equal, it is used; behind, it replays what it
+missed; anything else (another history, other rules) and it is rebuilt from the
+latest snapshot and the entries after it. The engine is changed in place, so the
+lane throws its copy away whenever its transaction did not commit.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import QuerySet
+
+from marketplace.auction.models import LogEntry, MarketHead, Snapshot
+from marketplace.common.errors import SystemFault
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at
+from scheduler import types as scheduler
+from scheduler.auction import Engine, Entry, ZoneRules, entry_from_json, entry_to_json
+
+#: Entries between snapshots; a restart replays at most so many.
+SNAPSHOT_EVERY = 2000
+#: Rows fetched from the log at a time.
+FETCH_ROWS = 2000
+
+
+class LogBroken(SystemFault):
+    """Replaying the log does not give what the log says; the zone must not be sold from."""
+
+
+@dataclass(slots=True)
+class Book:
+    """A zone's engine and the lock that whoever uses it in this process holds."""
+
+    zone_id: str
+    engine: Engine
+    #: ``MarketHead.seq`` at the engine's position.
+    seq: int = 0
+
+    @property
+    def nodes(self) -> dict[str, scheduler.Node]:
+        return {node.id: node for node in self.engine.nodes}
+
+
+#: Two sets of engines: the lane changes its own, readers share theirs, so that a
+#: reader never sees what a transaction of the lane may still take back.
+_lane_books: dict[str, Book] = {}
+_read_books: dict[str, Book] = {}
+_read_locks: dict[str, threading.Lock] = {}
+_guard = threading.Lock()
+
+
+#: Settings of a zone that are rules of the engine itself; the others are its policy's.
+RULE_SETTINGS = ("alpha", "beta", "money_scale", "steepness", "refusal_hints")
+
+
+def rules_of(zone: Zone, *, now: datetime) -> ZoneRules:
+    """The zone's settings as the engine takes them; frozen in the snapshot at position 0."""
+    own = {name: value for name, value in zone.settings.items() if name in RULE_SETTINGS}
+    return ZoneRules(
+        policy=zone.policy,
+        base_memory=zone.base_memory_gb,
+        horizon_slots=zone.horizon_slots,
+        first_slot=slot_at(zone, now),
+        money_quantum=1.0,
+        settings={name: value for name, value in zone.settings.items() if name not in own},
+        **own,
+    )
+
+
+def head_ensure(*, zone: Zone, now: datetime) -> MarketHead:
+    """The zone's head, locked; with its log begun if it has none. Call as the zone's lane."""
+    head = MarketHead.objects.select_for_update().filter(zone=zone).first()
+    if head is not None:
+        return head
+    engine = Engine(rules_of(zone, now=now))
+    Snapshot.objects.create(
+        zone=zone,
+        position=engine.position,
+        head_hash=engine.head_hash,
+        state=json.dumps(engine.snapshot()),
+        taken_at=now,
+    )
+    return MarketHead.objects.create(
+        zone=zone,
+        position=engine.position,
+        head_hash=engine.head_hash,
+        slot=slot_at(zone, now),
+        updated_at=now,
+    )
+
+
+def lane_book(*, head: MarketHead) -> Book:
+    """The lane's engine at the head. Call while holding the zone's lane lock."""
+    book = _lane_books.get(head.zone_id)
+    book = _in_step(book, head)
+    _lane_books[head.zone_id] = book
+    return book
+
+
+def lane_book_discard(*, zone_id: str) -> None:
+    """Forget an engine that may hold what was not committed."""
+    _lane_books.pop(zone_id, None)
+
+
+@contextmanager
+def read_book(*, zone: Zone, now: datetime) -> Iterator[Book]:
+    """A replica of the zone's engine, as new as the committed log.
+
+    The caller must change nothing; others in this process wait meanwhile. A
+    zone whose log has not begun is an engine without nodes.
+    """
+    with _guard:
+        lock = _read_locks.setdefault(zone.pk, threading.Lock())
+    with lock:
+        head = MarketHead.objects.filter(zone=zone).first()
+        if head is None:
+            yield Book(zone_id=zone.pk, engine=Engine(rules_of(zone, now=now)))
+            return
+        book = _in_step(_read_books.pop(zone.pk, None), head)
+        _read_books[zone.pk] = book
+        yield book
+
+
+def _in_step(book: Book | None, head: MarketHead) -> Book:
+    if book is not None and _same_history(book, head):
+        _catch_up(book, head)
+    else:
+        book = _rebuild(head)
+    if book.engine.head_hash != head.head_hash:
+        raise LogBroken(
+            f"zone {head.zone_id}: the log replays to {book.engine.head_hash} at "
+            f"{book.engine.position}, not to {head.head_hash}; run manage.py auction_verify"
+        )
+    book.seq = head.seq
+    return book
+
+
+def _same_history(book: Book, head: MarketHead) -> bool:
+    """Whether the engine's position is one the log went through with the same hash."""
+    position, head_hash = book.engine.position, book.engine.head_hash
+    if position == head.position:
+        return head_hash == head.head_hash
+    if position > head.position:
+        return False
+    return LogEntry.objects.filter(
+        zone_id=head.zone_id, position=position + 1, prev_hash=head_hash
+    ).exists()
+
+
+def _rebuild(head: MarketHead) -> Book:
+    snapshot = (
+        Snapshot.objects.filter(zone_id=head.zone_id, position__lte=head.position)
+        .order_by("-position")
+        .first()
+    )
+    if snapshot is None:
+        raise LogBroken(f"zone {head.zone_id} has a log and no snapshot at position 0")
+    book = Book(zone_id=head.zone_id, engine=Engine.restore(json.loads(snapshot.state)))
+    _catch_up(book, head)
+    return book
+
+
+def _catch_up(book: Book, head: MarketHead) -> None:
+    if book.engine.position == head.position:
+        return
+    rows = LogEntry.objects.filter(
+        zone_id=head.zone_id, position__gt=book.engine.position, position__lte=head.position
+    )
+    for entry in entries(rows):
+        replayed = book.engine.apply(entry.event)
+        if replayed.hash != entry.hash:
+            raise LogBroken(
+                f"zone {head.zone_id}: replaying position {entry.position} gives "
+                f"{replayed.hash}, the log has {entry.hash}; run manage.py auction_verify"
+            )
+
+
+def entries(rows: QuerySet[LogEntry]) -> Iterator[Entry]:
+    """The log's rows as the engine's entries, in order."""
+    for row in rows.order_by("position").iterator(chunk_size=FETCH_ROWS):
+        yield entry_of_row(row)
+
+
+def entry_of_row(row: LogEntry) -> Entry:
+    return entry_from_json(
+        {
+            "position": row.position,
+            "event": json.loads(row.event),
+            "outcome": json.loads(row.outcome),
+            "prev_hash": row.prev_hash,
+            "hash": row.hash,
+        }
+    )
+
+
+def log_append(*, zone_id: str, new: Iterable[Entry], now: datetime) -> None:
+    """Write entries the engine just made; call as the zone's lane, in its transaction."""
+    rows = []
+    for entry in new:
+        value = entry_to_json(entry)
+        rows.append(
+            LogEntry(
+                zone_id=zone_id,
+                position=entry.position,
+                kind=type(entry.event).__name__,
+                event=_canonical(value["event"]),
+                outcome=_canonical(value["outcome"]),
+                prev_hash=entry.prev_hash,
+                hash=entry.hash,
+                recorded_at=now,
+            )
+        )
+    LogEntry.objects.bulk_create(rows)
+
+
+def snapshot_take(*, book: Book, head: MarketHead, now: datetime) -> bool:
+    """Keep the engine's state if enough happened since the last time."""
+    last = (
+        Snapshot.objects.filter(zone_id=head.zone_id)
+        .order_by("-position")
+        .values_list("position", flat=True)
+        .first()
+    )
+    if last is not None and book.engine.position - last < SNAPSHOT_EVERY:
+        return False
+    Snapshot.objects.create(
+        zone_id=head.zone_id,
+        position=book.engine.position,
+        head_hash=book.engine.head_hash,
+        state=json.dumps(book.engine.snapshot()),
+        taken_at=now,
+    )
+    return True
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

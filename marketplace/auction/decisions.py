@@ -1,0 +1,211 @@
+"""Deciding the bids that wait, a batch in one transaction."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import OperationalError
+
+from marketplace.auction import locks, wakeups
+from marketplace.auction.lane import Lane, is_lock_timeout, zone_lane
+from marketplace.auction.models import Bid, BidStatus, Reservation
+from marketplace.auction.reservations import reservations_of
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import last_slot_until, slot_ends_at
+from marketplace.jobs.services import job_open
+from marketplace.payments.services import hold_release, hold_settle, wallets_lock
+from scheduler import types as scheduler
+from scheduler.auction import Entry, events
+from workers.protocol.messages import AdapterSpec, TrainingSpec
+from workers.protocol.wire import from_json
+
+log = logging.getLogger(__name__)
+
+#: Most bids of one transaction; more wait for the next, so that answers keep coming.
+BATCH_LIMIT = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one run of the lane did."""
+
+    decided: int = 0
+    admitted: int = 0
+    #: More bids wait.
+    full: bool = False
+    #: Another lane had the zone for too long; nothing was done.
+    stepped_aside: bool = False
+
+
+def decide_pending_bids(*, zone: Zone, now: datetime, limit: int = BATCH_LIMIT) -> Batch:
+    """Decide the bids that wait in the order they arrived; all of the batch or nothing.
+
+    Natural batching: whatever came while the last batch was written is the next
+    one, so a lone bid is decided at once and a crowd shares one commit.
+    """
+    wakeups.lane_woken(zone_id=zone.pk)
+    if not Bid.objects.filter(zone=zone, status=BidStatus.PENDING).exists():
+        return Batch()
+    try:
+        with zone_lane(zone=zone, now=now) as lane:
+            bids = locks.pending_bids_lock(zone_id=zone.pk, limit=limit)
+            decided = [(bid, lane.apply(_arrived(lane, bid))) for bid in bids]
+            decisions_record(lane, decided)
+    except OperationalError as error:
+        if not is_lock_timeout(error):
+            raise
+        log.warning("zone %s: another lane is at work; stepping aside", zone.name)
+        return Batch(stepped_aside=True)
+    return Batch(
+        decided=len(bids),
+        admitted=sum(bid.status == BidStatus.ADMITTED for bid in bids),
+        full=len(bids) == limit,
+    )
+
+
+def task_of_bid(bid: Bid, *, zone: Zone, first_slot: int) -> scheduler.Task:
+    """The scheduler's value of a bid."""
+    return scheduler.Task(
+        id=bid.pk,
+        arrival_slot=first_slot,
+        deadline_slot=last_slot_until(zone, bid.deadline_at),
+        compute_demand=bid.compute_demand,
+        memory_demand=bid.memory_demand_gb,
+        bid=float(bid.price_micros),
+        rates=dict(sorted(bid.rates.items())),
+    )
+
+
+def _arrived(lane: Lane, bid: Bid) -> events.BidArrived:
+    task = task_of_bid(bid, zone=lane.zone, first_slot=lane.first_free_slot)
+    return events.BidArrived(task=task, slot=lane.slot)
+
+
+def decisions_record(lane: Lane, decided: Sequence[tuple[Bid, Entry]]) -> None:
+    """Everything that follows from decisions, in the lane's transaction."""
+    for bid, entry in decided:
+        _decision_write(lane, bid, entry)
+    Bid.objects.bulk_update([bid for bid, _ in decided], DECISION_FIELDS)
+    Reservation.objects.bulk_create(
+        [
+            row
+            for bid, _ in decided
+            if bid.status == BidStatus.ADMITTED
+            for row in reservations_of(
+                bid, cells=_cells(bid), rates=bid.rates, nodes=lane.book.nodes
+            )
+        ]
+    )
+    _money_move(decided, now=lane.now)
+    for bid, _ in decided:
+        if bid.status == BidStatus.ADMITTED:
+            _job_open(lane, bid)
+    wakeups.decided_notify(bid_ids=[bid.pk for bid, _ in decided])
+    lane.news["decisions"] = [decision_news(bid) for bid, _ in decided]
+
+
+DECISION_FIELDS = [
+    "status",
+    "decided_at",
+    "position",
+    "decision_hash",
+    "payment_micros",
+    "parts",
+    "cells",
+    "finish_planned_at",
+    "refusal",
+    "winning_price_micros",
+    "winning_deadline_at",
+    "winning_deadline_price_micros",
+]
+
+
+def _decision_write(lane: Lane, bid: Bid, entry: Entry) -> None:
+    decision = entry.outcome
+    assert isinstance(decision, scheduler.Decision)
+    bid.decided_at = lane.now
+    bid.position = entry.position
+    bid.decision_hash = entry.hash
+    for name, value in decision_columns(decision, zone=lane.zone).items():
+        setattr(bid, name, value)
+
+
+def decision_columns(decision: scheduler.Decision, *, zone: Zone) -> dict[str, object]:
+    """The columns of a bid that a decision alone determines; ``verify`` compares them."""
+    schedule = decision.schedule if decision.admitted else None
+    slot = decision.winning_deadline_slot
+    return {
+        "status": BidStatus.ADMITTED if decision.admitted else BidStatus.REFUSED,
+        "payment_micros": int(decision.payment) if decision.admitted else None,
+        "parts": None
+        if decision.parts is None
+        else {
+            "vendor": decision.parts.vendor,
+            "operational": decision.parts.operational,
+            "compute": decision.parts.compute,
+            "memory": decision.parts.memory,
+            "rounding": decision.parts.rounding,
+        },
+        "cells": None if schedule is None else [[c.slot, c.node] for c in schedule.cells],
+        "finish_planned_at": None if schedule is None else slot_ends_at(zone, schedule.finish_slot),
+        "refusal": "" if decision.refusal is None else str(decision.refusal),
+        "winning_price_micros": _micros_up(decision.winning_price),
+        "winning_deadline_at": None if slot is None else slot_ends_at(zone, slot),
+        "winning_deadline_price_micros": _micros_up(decision.winning_deadline_price),
+    }
+
+
+def _micros_up(amount: float | None) -> int | None:
+    return None if amount is None else math.ceil(amount)
+
+
+def _cells(bid: Bid) -> list[scheduler.Cell]:
+    return [scheduler.Cell(slot=slot, node=node) for slot, node in bid.cells or ()]
+
+
+def _money_move(decided: Sequence[tuple[Bid, Entry]], *, now: datetime) -> None:
+    """Winners pay their price and get the rest back, the others get everything back."""
+    wallets_lock({bid.organisation_id for bid, _ in decided})
+    for bid, _ in decided:
+        if bid.status == BidStatus.ADMITTED:
+            assert bid.payment_micros is not None
+            hold_settle(
+                hold_reference=bid.hold_reference, charge_micros=bid.payment_micros, now=now
+            )
+        else:
+            hold_release(hold_reference=bid.hold_reference, now=now)
+
+
+def _job_open(lane: Lane, bid: Bid) -> None:
+    assert bid.payment_micros is not None
+    job_open(
+        bid_id=bid.pk,
+        organisation=bid.organisation,
+        created_by=bid.placed_by,
+        zone=lane.zone,
+        dataset=bid.dataset,
+        name=bid.name,
+        adapter=from_json(AdapterSpec, bid.adapter),
+        training=from_json(TrainingSpec, bid.training),
+        cells=_cells(bid),
+        deadline_at=bid.deadline_at,
+        price_micros=bid.payment_micros,
+        now=lane.now,
+    )
+
+
+def decision_news(bid: Bid) -> dict[str, object]:
+    """What anybody may see of a decision; the bid's own amount is not among it."""
+    return {
+        "bid_id": bid.pk,
+        "position": bid.position,
+        "hash": bid.decision_hash,
+        "admitted": bid.status == BidStatus.ADMITTED,
+        "payment_micros": bid.payment_micros,
+        "refusal": bid.refusal or None,
+        "decided_at": bid.decided_at.isoformat() if bid.decided_at else None,
+    }

@@ -1,0 +1,64 @@
+"""What a job takes: measured from its data and the zone's speed table, not declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from marketplace.accounts.models import Organisation
+from marketplace.auction.terms import Terms, terms_resolve
+from marketplace.common.errors import Conflict, NotFound
+from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.selectors import Work, work_measure
+from marketplace.jobs.services import dataset_tokens_ensure
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One job's settings and what they ask of a node."""
+
+    terms: Terms
+    work: Work
+
+
+def job_measure(
+    *,
+    organisation: Organisation,
+    zone: Zone,
+    dataset: Dataset,
+    adapter: Mapping[str, Any],
+    training: Mapping[str, Any],
+) -> Measured:
+    """Resolve a job's settings and measure its work.
+
+    Raises
+    ------
+    UserError
+        ``invalid_hyperparameter``, ``unknown_dataset`` or ``zone_closed``.
+    """
+    if not zone.is_open:
+        raise Conflict(
+            "zone_closed", f"The zone {zone.name} takes no bids now; choose another.", param="zone"
+        )
+    if dataset.organisation_id != organisation.pk:
+        raise unknown_dataset()
+    _, longest_row_tokens = dataset_tokens_ensure(dataset=dataset, zone=zone)
+    terms = terms_resolve(
+        adapter=adapter,
+        training=training,
+        rows=dataset.rows,
+        longest_row_tokens=longest_row_tokens,
+        sequence_length_limit=zone.max_sequence_length,
+    )
+    work = work_measure(dataset=dataset, zone=zone, adapter=terms.adapter, training=terms.training)
+    return Measured(terms=terms, work=work)
+
+
+def unknown_dataset() -> NotFound:
+    return NotFound(
+        "unknown_dataset",
+        "You have no such data set; GET /api/datasets lists yours.",
+        param="dataset_id",
+    )

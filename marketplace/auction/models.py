@@ -1,0 +1,243 @@
+"""Bids, the decision log of each zone, and rows derived from the log."""
+
+from __future__ import annotations
+
+import pgtrigger
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Func, Q, Value
+
+from marketplace.common.models import IdField
+
+
+class NextArrival(Func):
+    """The next number of the sequence that orders arrivals, from the database."""
+
+    function = "nextval"
+    output_field = models.BigIntegerField()
+
+    def __init__(self) -> None:
+        super().__init__(Value("auction_bid_arrival"))
+
+
+class BidStatus(models.TextChoices):
+    PENDING = "pending", "Pending"
+    ADMITTED = "admitted", "Admitted"
+    REFUSED = "refused", "Refused"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+class Bid(models.Model):
+    """One offer for one job; once decided, what the auction answered."""
+
+    id = IdField(prefix="bid")
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="bids")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="bids"
+    )
+    placed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    dataset = models.ForeignKey("jobs.Dataset", on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=64)
+    status = models.CharField(max_length=12, choices=BidStatus.choices, default=BidStatus.PENDING)
+    #: Order of arrival. Drawn before commit, so a lower number may appear later.
+    arrival = models.BigIntegerField(unique=True, db_default=NextArrival(), editable=False)
+    #: The most the job is worth to its owner; held in the wallet until decided.
+    price_micros = models.BigIntegerField()
+    deadline_at = models.DateTimeField()
+    #: ``AdapterSpec`` with every ``auto`` resolved.
+    adapter = models.JSONField()
+    #: ``TrainingSpec`` with every ``auto`` resolved.
+    training = models.JSONField()
+    #: Names of the settings the owner left to us.
+    resolved = models.JSONField(default=list)
+    #: Training rows times epochs, as people count them.
+    samples = models.PositiveBigIntegerField()
+    #: M_i: the same work in samples of the zone's reference batch and length.
+    compute_demand = models.FloatField()
+    #: r_i: GB beside the base model.
+    memory_demand_gb = models.FloatField()
+    #: s_ik: reference samples per slot by GPU type, when the bid arrived.
+    rates = models.JSONField()
+    idempotency_key = models.CharField(max_length=255, null=True)
+    #: SHA-256 of what was asked under that key.
+    request_hash = models.CharField(max_length=64)
+    created_at = models.DateTimeField()
+
+    decided_at = models.DateTimeField(null=True)
+    #: Position of the decision in the zone's log.
+    position = models.BigIntegerField(null=True)
+    decision_hash = models.CharField(max_length=64, default="", blank=True)
+    #: What the winner pays; it does not depend on ``price_micros``.
+    payment_micros = models.BigIntegerField(null=True)
+    #: Price parts in micro-dollars, not rounded one by one.
+    parts = models.JSONField(null=True)
+    #: ``[[slot, node id], ...]`` as decided; moves later are the job's.
+    cells = models.JSONField(null=True)
+    finish_planned_at = models.DateTimeField(null=True)
+    #: ``scheduler.types.Refusal``.
+    refusal = models.CharField(max_length=16, default="", blank=True)
+    #: A bid above it would have won.
+    winning_price_micros = models.BigIntegerField(null=True)
+    #: The earliest later deadline at which this price would have won.
+    winning_deadline_at = models.DateTimeField(null=True)
+    winning_deadline_price_micros = models.BigIntegerField(null=True)
+
+    #: Latest slot in which the lane looked for a new plan of the job.
+    replanned_slot = models.BigIntegerField(null=True)
+    #: Part of the payment that was given back when the job ended.
+    refund_micros = models.BigIntegerField(default=0)
+    #: Paid by the house for a missed deadline.
+    credit_micros = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organisation", "idempotency_key"],
+                condition=Q(idempotency_key__isnull=False),
+                name="auction_bid_one_per_idempotency_key",
+            ),
+            models.UniqueConstraint(
+                fields=["zone", "position"],
+                condition=Q(position__isnull=False),
+                name="auction_bid_one_per_position",
+            ),
+            models.CheckConstraint(
+                condition=Q(price_micros__gt=0), name="auction_bid_price_positive"
+            ),
+            models.CheckConstraint(
+                condition=~Q(status="admitted")
+                | Q(payment_micros__gte=0, position__isnull=False, cells__isnull=False),
+                name="auction_bid_admitted_has_decision",
+            ),
+            models.CheckConstraint(
+                condition=Q(payment_micros__isnull=True) | Q(payment_micros__lte=F("price_micros")),
+                name="auction_bid_payment_within_price",
+            ),
+            models.CheckConstraint(
+                condition=Q(refund_micros=0)
+                | Q(refund_micros__gt=0, refund_micros__lte=F("payment_micros")),
+                name="auction_bid_refund_within_payment",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["zone", "arrival"],
+                condition=Q(status="pending"),
+                name="auction_bid_pending",
+            ),
+            models.Index(fields=["organisation", "-arrival"], name="auction_bid_of_organisation"),
+            models.Index(fields=["zone", "-position"], name="auction_bid_decided"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.status})"
+
+    @property
+    def hold_reference(self) -> str:
+        """Name of the wallet's hold; every money effect of the bid goes by it."""
+        return f"bid:{self.id}"
+
+
+class LogEntry(models.Model):
+    """One event of a zone and its outcome. Append-only, by trigger."""
+
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    position = models.BigIntegerField()
+    kind = models.CharField(max_length=32)
+    #: Canonical JSON text of the engine's event: text, because ``jsonb`` does
+    #: not keep how a float was written and the hash covers the bytes.
+    event = models.TextField()
+    #: Canonical JSON text of what the engine answered.
+    outcome = models.TextField()
+    prev_hash = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64)
+    recorded_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["zone", "position"], name="auction_log_one_per_position"
+            )
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.zone_id}/{self.position} {self.kind}"
+
+
+class MarketHead(models.Model):
+    """How far the log of a zone is; changed only by its lane, once per batch."""
+
+    zone = models.OneToOneField(
+        "fleet.Zone", primary_key=True, on_delete=models.PROTECT, related_name="+"
+    )
+    #: Of the last entry of the log, which counts from 1.
+    position = models.BigIntegerField(default=0)
+    head_hash = models.CharField(max_length=64)
+    #: Of the last event on the stream ``market.<zone name>``.
+    seq = models.BigIntegerField(default=0)
+    #: Latest slot the log knows.
+    slot = models.BigIntegerField()
+    updated_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.zone_id}@{self.position}"
+
+
+class Snapshot(models.Model):
+    """The engine's state at a position of the log; the one at 0 holds the zone's rules."""
+
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    #: Of the last entry applied; 0 before the first.
+    position = models.BigIntegerField()
+    head_hash = models.CharField(max_length=64)
+    #: JSON text, exact floats.
+    state = models.TextField()
+    taken_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["zone", "position"], name="auction_snapshot_one_per_position"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.zone_id}@{self.position}"
+
+
+class Reservation(models.Model):
+    """One cell of one admitted bid, for queries; the log is the truth.
+
+    Rows are never deleted: a cell that went back on sale has ``released_at``.
+    """
+
+    bid = models.ForeignKey(Bid, on_delete=models.PROTECT, related_name="reservations")
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="+")
+    slot = models.BigIntegerField()
+    #: In samples of the zone's reference batch and length.
+    samples = models.FloatField()
+    memory_gb = models.FloatField()
+    #: The provider's ask for this share of the slot (e_ikt), rounded up.
+    operational_cost_micros = models.BigIntegerField()
+    released_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["bid", "slot"],
+                condition=Q(released_at__isnull=True),
+                name="auction_reservation_one_node_per_slot",
+            )
+        ]
+        indexes = [
+            models.Index(fields=["zone", "slot", "node"], name="auction_reservation_cell"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.bid_id} slot {self.slot} on {self.node_id}"

@@ -1,0 +1,147 @@
+"""What may be asked of the auction; nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import QuerySet
+
+from marketplace.accounts.models import Organisation
+from marketplace.auction import book as books
+from marketplace.auction.models import Bid, BidStatus, MarketHead
+from marketplace.common.errors import NotFound, UserError
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at, slot_starts_at
+from marketplace.jobs.models import Job
+
+DECISIONS_SHOWN = 20
+
+
+def bids_of(organisation: Organisation, *, status: str | None = None) -> QuerySet[Bid]:
+    """An organisation's bids, newest first.
+
+    Raises
+    ------
+    UserError
+        ``invalid_status``: there is no such status.
+    """
+    bids = Bid.objects.filter(organisation=organisation).select_related("zone").order_by("-pk")
+    if status is None:
+        return bids
+    if status not in BidStatus.values:
+        raise UserError(
+            "invalid_status", f"A status is one of {', '.join(BidStatus.values)}.", param="status"
+        )
+    return bids.filter(status=status)
+
+
+def bid_of(organisation: Organisation, bid_id: str) -> Bid:
+    """One of the organisation's bids.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_bid``: there is none, or it is somebody else's.
+    """
+    bid = bids_of(organisation).filter(pk=bid_id).first() if "\0" not in bid_id else None
+    if bid is None:
+        raise NotFound("unknown_bid", f"You have no bid {bid_id!r}; GET /api/bids lists them.")
+    return bid
+
+
+def job_ids_of(bids: Sequence[Bid]) -> dict[str, str]:
+    """The jobs of admitted bids, by bid id."""
+    admitted = [bid.pk for bid in bids if bid.status == BidStatus.ADMITTED]
+    return dict(Job.objects.filter(bid_id__in=admitted).values_list("bid_id", "pk"))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node's cells over the horizon, in slot order."""
+
+    node_id: str
+    name: str
+    gpu_type: str
+    #: Micro-dollars per sample of the zone's reference batch, on top of the ask.
+    compute_price: tuple[float, ...]
+    #: Micro-dollars per GB and slot.
+    memory_price: tuple[float, ...]
+    #: Sold shares, 0 to 1.
+    compute_sold: tuple[float, ...]
+    memory_sold: tuple[float, ...]
+    on_sale: tuple[bool, ...]
+    ask_micros: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarketNow:
+    """A zone's book at one position of its log."""
+
+    zone: Zone
+    #: Of the last event on the stream ``market.<zone name>``.
+    seq: int
+    position: int
+    head_hash: str
+    #: The slot that holds ``now``.
+    slot: int
+    #: First slot of the rows below.
+    first_slot: int
+    first_slot_at: datetime
+    rows: tuple[NodeRow, ...]
+    #: Newest first.
+    decisions: tuple[Bid, ...]
+
+
+def market_now(zone: Zone, *, now: datetime) -> MarketNow:
+    """Prices and sold shares of every cell on sale, with the latest decisions."""
+    with books.read_book(zone=zone, now=now) as book:
+        prices = book.engine.prices()
+        nodes = book.nodes
+        position, head_hash, seq = book.engine.position, book.engine.head_hash, book.seq
+    names = dict(zone.nodes.values_list("pk", "name"))
+    rows = tuple(
+        NodeRow(
+            node_id=node_id,
+            name=names.get(node_id, node_id),
+            gpu_type=nodes[node_id].gpu_type,
+            compute_price=tuple(prices.compute_price[k].tolist()),
+            memory_price=tuple(prices.memory_price[k].tolist()),
+            compute_sold=tuple(prices.compute_sold[k].tolist()),
+            memory_sold=tuple(prices.memory_sold[k].tolist()),
+            on_sale=tuple(prices.on_sale[k].tolist()),
+            ask_micros=int(nodes[node_id].ask),
+        )
+        for k, node_id in enumerate(prices.node_ids)
+    )
+    return MarketNow(
+        zone=zone,
+        seq=seq,
+        position=position,
+        head_hash=head_hash,
+        slot=slot_at(zone, now),
+        first_slot=prices.first_slot,
+        first_slot_at=slot_starts_at(zone, prices.first_slot),
+        rows=rows,
+        decisions=tuple(decisions_recent(zone, until=position)),
+    )
+
+
+def decisions_recent(
+    zone: Zone, *, until: int | None = None, limit: int = DECISIONS_SHOWN
+) -> list[Bid]:
+    """The zone's latest decided bids, newest first. Show others no more than ``decision_news``."""
+    bids = Bid.objects.filter(zone=zone, position__isnull=False)
+    if until is not None:
+        bids = bids.filter(position__lte=until)
+    return list(bids.order_by("-position")[:limit])
+
+
+def market_head(zone: Zone) -> MarketHead | None:
+    """How far the zone's log is; ``None`` before its first entry."""
+    return MarketHead.objects.filter(zone=zone).first()
+
+
+def pending_count(zone: Zone) -> int:
+    return Bid.objects.filter(zone=zone, status=BidStatus.PENDING).count()

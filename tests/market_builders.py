@@ -1,0 +1,147 @@
+"""A small market for tests of the auction: a zone, nodes, data sets and bids with round numbers.
+
+A node of the zone does 400 reference samples a slot and asks 0.40 dollars for it; one job gets 100
+of them, so a cell costs a job 0.10 dollars. ``bid`` asks for 90 samples per epoch.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+from django.core.files.base import ContentFile
+
+from marketplace.accounts.models import Organisation
+from marketplace.auction.models import Bid
+from marketplace.auction.services import bid_place
+from marketplace.fleet.memory import ModelShape
+from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Speed, Zone
+from marketplace.fleet.services import provider_ensure, zone_ensure
+from marketplace.jobs.models import Dataset
+from tests import builders
+from tests.builders import NOW
+
+SLOT_S = 10
+HORIZON_SLOTS = 60
+CELL_MICROS = 100_000
+SHAPE = ModelShape(
+    hidden_size=64,
+    layers=2,
+    intermediate_size=128,
+    vocab_size=512,
+    heads=4,
+    kv_heads=4,
+    head_size=16,
+)
+
+_number = count(1)
+
+
+def zone(*, name: str | None = None, **terms: Any) -> Zone:
+    made = zone_ensure(
+        name=name or f"zone-{next(_number)}",
+        base_model_name="tiny",
+        base_model_source="/nowhere",
+        slot_s=SLOT_S,
+        horizon_slots=terms.pop("horizon_slots", HORIZON_SLOTS),
+        epoch_at=NOW - timedelta(seconds=100 * SLOT_S),
+        base_memory_gb=1.0,
+        max_sequence_length=128,
+        model_shape=SHAPE,
+        now=NOW,
+        **terms,
+    )
+    speed(made, gpu_type="cpu")
+    return made
+
+
+def speed(made: Zone, *, gpu_type: str, samples_per_s: float = 40.0) -> Speed:
+    kind, _ = GpuType.objects.get_or_create(name=gpu_type, defaults={"created_at": NOW})
+    return Speed.objects.create(
+        zone=made,
+        gpu_type=kind,
+        batch_size=8,
+        sequence_length=128,
+        jobs=4,
+        samples_per_s=samples_per_s,
+        measured_samples_per_s=samples_per_s,
+        updated_at=NOW,
+    )
+
+
+def provider() -> Provider:
+    return provider_ensure(organisation=builders.organisation(), now=NOW)
+
+
+def node(made: Zone, *, of: Provider | None = None, **terms: Any) -> Node:
+    number = next(_number)
+    fields: dict[str, Any] = {
+        "name": f"node-{number}",
+        "gpu_type_id": "cpu",
+        "compute_capacity": 400.0,
+        "memory_gb": 8.0,
+        "ask_micros": 4 * CELL_MICROS,
+        "status": NodeStatus.ONLINE,
+        "queue": f"node.{number}",
+        "api_token_hash": f"hash-{number}",
+        "facts": {},
+        "joined_at": NOW,
+        "last_heartbeat_at": NOW,
+    } | terms
+    return Node.objects.create(zone=made, provider=of or provider(), **fields)
+
+
+def dataset(owner: Organisation, made: Zone, *, rows: int = 100) -> Dataset:
+    number = next(_number)
+    row = Dataset(
+        organisation=owner,
+        name=f"data-{number}.jsonl",
+        sha256=f"{number:064x}",
+        bytes=2,
+        format="chat",
+        rows=rows,
+        tokens=rows * 10,
+        longest_row_tokens=100,
+        zone=made,
+        created_at=NOW,
+    )
+    row.file.save("data", ContentFile(b"{}"), save=False)
+    row.save(force_insert=True)
+    return row
+
+
+def job_terms(**changed: Any) -> dict[str, Any]:
+    """Adapter and training settings with nothing left to us; 90 samples an epoch of 100 rows."""
+    training = {"batch_size": 8, "sequence_length": 128, "learning_rate": 1e-3, "epochs": 1}
+    return {"adapter": {"rank": 8, "alpha": 16.0, "dropout": 0.0}, "training": training | changed}
+
+
+def bid(
+    owner: Organisation,
+    made: Zone,
+    *,
+    data: Dataset | None = None,
+    price_micros: int = 5_000_000,
+    slots: int = 20,
+    epochs: int = 1,
+    key: str | None = None,
+    now: datetime = NOW,
+    **changed: Any,
+) -> Bid:
+    """A bid whose deadline leaves ``slots`` whole slots after the present one."""
+    present = (now - made.epoch_at) // timedelta(seconds=made.slot_s)
+    deadline_at = made.epoch_at + timedelta(seconds=made.slot_s * (present + 1 + slots))
+    terms: dict[str, Any] = {
+        "organisation": owner,
+        "placed_by": builders.owner_of(owner),
+        "zone": made,
+        "dataset": data or dataset(owner, made),
+        "name": "a job",
+        "price_micros": price_micros,
+        "deadline_at": deadline_at,
+        "idempotency_key": key,
+        "now": now,
+        **job_terms(epochs=epochs),
+    } | changed
+    return bid_place(**terms)
