@@ -5,17 +5,17 @@ Four parts, each counted in bytes:
 * **Adapter state**: LoRA adds ``r * (d_in + d_out)`` weights to each adapted matrix (Hu et al.,
   2021, section 4.1). Each weight is kept four times in 32 bits: weight, gradient and AdamW's two
   moments, so 16 bytes.
-* **Kept activations**: backward needs, per token and layer, the inputs of the seven projections and
-  of the two norms, the rotated queries and keys and the MLP's three inner values:
-  ``10 h + 3 m + 2 (h + 2 kv)`` numbers with ``h`` hidden, ``m`` intermediate and ``kv`` the width of keys.
-  Attention probabilities are not kept (they are recomputed), so memory is linear in the tokens. Each
-  adapted matrix also keeps its ``r`` inner values.
+* **Kept activations**: backward needs, per token and layer, the inputs of the seven projections
+  and of the two norms, the rotated queries and keys and the MLP's three inner values:
+  ``10 h + 3 m + 2 (h + 2 kv)`` numbers with ``h`` hidden, ``m`` intermediate and ``kv`` the width
+  of keys. Attention probabilities are not kept (they are recomputed), so memory is linear in the
+  tokens. Each adapted matrix also keeps its ``r`` inner values.
 * **Logits**: ``3 * vocab`` 32-bit numbers a token: logits, their softmax and the gradient.
 * **A constant** for what every job has, such as buffers and its share of fragmentation.
 
-The sum is then multiplied by the zone's calibration factor: the largest ratio of measured to computed
-memory over the self-tests, at least 1, so that no measured job exceeds what it was sold. Every part is
-non-decreasing in rank, batch and length, so asking for more never costs less memory.
+The sum is then multiplied by the zone's calibration factor: the largest ratio of measured to
+computed memory over the self-tests, at least 1, so that no measured job exceeds what it was sold.
+Every part is non-decreasing in rank, batch and length, so asking for more never costs less memory.
 """
 
 from __future__ import annotations

@@ -236,7 +236,8 @@ class Speed(models.Model):
     jobs = models.PositiveIntegerField()
     #: Of all those jobs together; what the market goes by.
     samples_per_s = models.FloatField()
-    #: The slowest self-test; ``samples_per_s`` never leaves a band around it. Null: seen in jobs only.
+    #: The slowest self-test; ``samples_per_s`` never leaves a band around it.
+    #: Null: seen in jobs only.
     measured_samples_per_s = models.FloatField(null=True)
     #: Peak of one job, the base model not included; null when never measured.
     job_memory_gb = models.FloatField(null=True)

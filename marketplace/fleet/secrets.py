@@ -31,8 +31,7 @@ def node_secret(*, join_secret: str, node_id: str, purpose: str) -> str:
     answer to a join that was lost on the way can be given again although no secret is stored.
     """
     message = "\0".join((purpose, node_id, join_secret)).encode()
-    digest = hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).hexdigest()
-    return digest
+    return hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).hexdigest()
 
 
 def node_api_token(*, join_secret: str, node_id: str) -> str:

@@ -1,3 +1,18 @@
-from django.urls import URLPattern, URLResolver
+"""Below ``/internal/v1/``; the same addresses as in ``workers.protocol.messages``."""
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from django.urls import URLPattern, URLResolver, path
+
+from marketplace.api.internal import views
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("join", views.join, name="node-join"),
+    path("join/models", views.join_models, name="node-join-models"),
+    path("heartbeat", views.heartbeat, name="node-heartbeat"),
+    path("progress", views.progress, name="node-progress"),
+    path("result", views.result, name="node-result"),
+    path(
+        "leases/<str:lease_token>/checkpoints/<int:step>", views.checkpoint, name="node-checkpoint"
+    ),
+    path("leases/<str:lease_token>/adapter", views.adapter, name="node-adapter"),
+    path("leases/<str:lease_token>/blobs/<str:name>", views.blob, name="node-blob"),
+]

@@ -1,0 +1,131 @@
+"""The addresses of ``workers.protocol.messages``, one domain call each."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from asgiref.sync import sync_to_async
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+from django.views.decorators.csrf import csrf_exempt
+
+from marketplace.api.internal.entrance import (
+    calling_node,
+    entrance,
+    message,
+    method_refusal,
+    refusal,
+    reply,
+)
+from marketplace.api.internal.ranges import RangeNotSatisfiable, byte_range, chunks
+from marketplace.auction.settlement import slice_result_apply
+from marketplace.common import clock
+from marketplace.fleet import services as fleet
+from marketplace.jobs import selectors as jobs_selectors
+from marketplace.jobs import services as jobs
+from marketplace.jobs.selectors import Blob
+from workers.protocol.messages import (
+    Heartbeat,
+    JoinModelsReply,
+    JoinModelsRequest,
+    JoinRequest,
+    ProgressReport,
+    SliceResult,
+)
+
+#: Of the uploaded file, in hex; without it only the length tells whether it came whole.
+SHA256_HEADER = "X-Content-SHA256"
+
+
+@entrance("POST")
+def join_models(request: HttpRequest) -> HttpResponse:
+    asked = message(request, JoinModelsRequest)
+    models = fleet.join_models(token=asked.token, now=clock.now())
+    return reply(JoinModelsReply(base_models=models))
+
+
+@entrance("POST")
+def join(request: HttpRequest) -> HttpResponse:
+    return reply(fleet.node_join(request=message(request, JoinRequest), now=clock.now()))
+
+
+@entrance("POST")
+def heartbeat(request: HttpRequest) -> HttpResponse:
+    node = calling_node(request)
+    beat = message(request, Heartbeat)
+    return reply(jobs.heartbeat_apply(node=node, heartbeat=beat, now=clock.now()))
+
+
+@entrance("POST")
+def progress(request: HttpRequest) -> HttpResponse:
+    node = calling_node(request)
+    report = message(request, ProgressReport)
+    return reply(jobs.progress_record(node=node, report=report, now=clock.now()))
+
+
+@entrance("POST")
+def result(request: HttpRequest) -> HttpResponse:
+    node = calling_node(request)
+    ended = message(request, SliceResult)
+    outcome = slice_result_apply(node=node, result=ended, now=clock.now())
+    return JsonResponse({"status": outcome.status_after, "repeated": outcome.repeated})
+
+
+@entrance("PUT")
+def checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpResponse:
+    stored = jobs.checkpoint_store(
+        node=calling_node(request),
+        lease_token=lease_token,
+        step=step,
+        content=request,
+        sha256=request.headers.get(SHA256_HEADER),
+        now=clock.now(),
+    )
+    return JsonResponse({"id": stored.pk, "sha256": stored.sha256}, status=HTTPStatus.CREATED)
+
+
+@entrance("PUT")
+def adapter(request: HttpRequest, lease_token: str) -> HttpResponse:
+    stored = jobs.adapter_store(
+        node=calling_node(request),
+        lease_token=lease_token,
+        content=request,
+        sha256=request.headers.get(SHA256_HEADER),
+        now=clock.now(),
+    )
+    return JsonResponse({"id": stored.pk, "sha256": stored.sha256}, status=HTTPStatus.CREATED)
+
+
+@csrf_exempt
+async def blob(request: HttpRequest, lease_token: str, name: str) -> HttpResponseBase:
+    """A file of a leased job, whole or from where an earlier download broke off."""
+    if request.method != "GET":
+        return method_refusal("GET")
+    try:
+        found = await sync_to_async(_blob)(request, lease_token, name)
+        part = byte_range(request.headers.get("Range"), size=found.bytes)
+        opened = await sync_to_async(found.file.open)("rb")
+    except RangeNotSatisfiable as error:
+        response = refusal(request, error)
+        response["Content-Range"] = f"bytes */{error.size}"
+        return response
+    except Exception as error:
+        return refusal(request, error)
+    partial = len(part) != found.bytes
+    response = StreamingHttpResponse(
+        chunks(opened, part),
+        content_type="application/octet-stream",
+        status=HTTPStatus.PARTIAL_CONTENT if partial else HTTPStatus.OK,
+    )
+    response["Content-Length"] = str(len(part))
+    response["Accept-Ranges"] = "bytes"
+    response["ETag"] = f'"{found.sha256}"'
+    if partial:
+        response["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{found.bytes}"
+    return response
+
+
+def _blob(request: HttpRequest, lease_token: str, name: str) -> Blob:
+    return jobs_selectors.lease_blob(
+        node=calling_node(request), lease_token=lease_token, name=name, now=clock.now()
+    )

@@ -1,0 +1,11 @@
+"""Celery tasks; each may run twice."""
+
+from celery import shared_task
+
+from marketplace.common import clock
+from marketplace.fleet import services
+
+
+@shared_task(name="fleet.offline_sweep")
+def offline_sweep() -> None:
+    services.nodes_offline_sweep(now=clock.now())

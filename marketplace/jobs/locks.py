@@ -1,0 +1,57 @@
+"""Every row lock of this app: jobs by primary key, then their slices. Call in a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from marketplace.jobs.models import Job, NodePlan, Slice, SliceStatus
+
+
+def job_lock(job_id: str) -> Job:
+    return (
+        Job.objects.select_for_update(of=("self",)).select_related("zone", "dataset").get(pk=job_id)
+    )
+
+
+def jobs_lock(job_ids: Iterable[str]) -> dict[str, Job]:
+    jobs = (
+        Job.objects.select_for_update(of=("self",))
+        .select_related("zone", "dataset")
+        .filter(pk__in=list(job_ids))
+        .order_by("pk")
+    )
+    return {job.pk: job for job in jobs}
+
+
+def slice_lock(lease_token: str) -> tuple[Job, Slice] | None:
+    """The slice of a lease and its job, both locked, whatever became of them since."""
+    job_id = Slice.objects.filter(lease_token=lease_token).values_list("job_id", flat=True).first()
+    if job_id is None:
+        return None
+    job = job_lock(job_id)
+    held = (
+        Slice.objects.select_for_update(of=("self",))
+        .select_related("node")
+        .get(lease_token=lease_token)
+    )
+    return job, held
+
+
+def open_slice_lock(job: Job) -> Slice | None:
+    """The job's current slice. Call while holding the job."""
+    return (
+        Slice.objects.select_for_update(of=("self",))
+        .select_related("node")
+        .filter(job=job, status=SliceStatus.OPEN)
+        .first()
+    )
+
+
+def unsent_plans_lock(plan_ids: Iterable[int]) -> list[NodePlan]:
+    """Plans to send, less those that someone else is sending now."""
+    return list(
+        NodePlan.objects.select_for_update(of=("self",), skip_locked=True)
+        .select_related("node")
+        .filter(pk__in=list(plan_ids), sent_at__isnull=True)
+        .order_by("pk")
+    )

@@ -1,0 +1,183 @@
+"""What may be asked about data sets and jobs; nothing here writes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import QuerySet
+from django.db.models.fields.files import FieldFile
+
+from marketplace.common.errors import NotFound
+from marketplace.fleet import selectors as fleet
+from marketplace.fleet.models import Node, Zone
+from marketplace.jobs.leases import current_slice
+from marketplace.jobs.models import (
+    Checkpoint,
+    Dataset,
+    Job,
+    JobEvent,
+    MetricPoint,
+    Slice,
+    SliceStatus,
+)
+from workers.protocol.messages import AdapterSpec, DataFormat, TrainingSpec
+
+#: Names under which a lease's files are fetched; a checkpoint's is its id.
+DATASET_BLOB = "dataset"
+VALIDATION_BLOB = "validation"
+#: Cost of a preference row against one plain sequence: two forward and backward passes for the
+#: adapter and two forward passes for the frozen base, with a backward pass counted as two.
+PREFERENCE_COST = 8 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A stored file that a node may fetch."""
+
+    file: FieldFile
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job as the auction sees it, in the unit of the zone's node capacities."""
+
+    #: M_i: reference samples.
+    compute_demand: float
+    #: r_i: GB beside the base model.
+    memory_demand_gb: float
+    #: s_ik: reference samples per slot by GPU type.
+    rates: dict[str, float]
+    #: Training rows times epochs, as people count them.
+    samples: int
+    train_rows: int
+    valid_rows: int
+
+
+def work_measure(
+    *, dataset: Dataset, zone: Zone, adapter: AdapterSpec, training: TrainingSpec
+) -> Work:
+    """Measure what a data set with these settings asks of a node.
+
+    A reference sample is one of the zone's reference batch and length; see
+    ``fleet.selectors.work_weight``.
+    """
+    preference = dataset.format == DataFormat.PREFERENCE
+    valid = validation_rows(rows=dataset.rows, share=training.validation_share)
+    train = dataset.rows - valid
+    samples = train * training.epochs
+    shape = {"batch_size": training.batch_size, "sequence_length": training.sequence_length}
+    weight = fleet.work_weight(zone=zone, **shape)
+    cost = PREFERENCE_COST if preference else 1.0
+    return Work(
+        compute_demand=samples * weight * cost,
+        memory_demand_gb=fleet.memory_demand(
+            zone=zone, adapter=adapter, training=training, preference=preference
+        ),
+        rates={
+            gpu_type: rate * weight for gpu_type, rate in fleet.rates(zone=zone, **shape).items()
+        },
+        samples=samples,
+        train_rows=train,
+        valid_rows=valid,
+    )
+
+
+def validation_rows(*, rows: int, share: float) -> int:
+    """Rows the node holds out: at least one when a share is asked, and never all."""
+    if share <= 0 or rows < 2:
+        return 0
+    return min(max(1, round(share * rows)), rows - 1)
+
+
+def steps_expected(*, train_rows: int, training: TrainingSpec) -> int:
+    return math.ceil(train_rows / training.batch_size) * training.epochs
+
+
+def work_left_share(job: Job) -> float:
+    """Share of the job's work still to do, from where it would go on: 0 to 1.
+
+    A running job goes on from its step, any other from its newest checkpoint.
+    """
+    if not job.total_steps:
+        return 1.0
+    running = Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
+    step = job.step if running else job.checkpoint_step
+    return min(1.0, max(0.0, 1.0 - step / job.total_steps))
+
+
+def jobs_to_replan(zone: Zone) -> QuerySet[Job]:
+    """Jobs that need new cells, those waiting longest first."""
+    return (
+        Job.objects.filter(zone=zone, needs_replan=True, status__in=Job.ACTIVE)
+        .select_related("zone", "dataset")
+        .order_by("replan_wanted_at", "pk")
+    )
+
+
+def jobs_unsettled() -> QuerySet[Job]:
+    """Ended jobs whose money is not settled yet."""
+    return (
+        Job.objects.filter(finished_at__isnull=False, settled_at__isnull=True)
+        .select_related("zone", "organisation")
+        .order_by("finished_at", "pk")
+    )
+
+
+def job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
+    return JobEvent.objects.filter(job=job, seq__gt=after_seq).order_by("seq")
+
+
+def job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
+    """Checkpoints that can be fetched, newest first."""
+    return job.checkpoints.exclude(file="").order_by("-step", "-pk")
+
+
+def job_slices(job: Job) -> QuerySet[Slice]:
+    """Where the job ran, in order."""
+    return job.slices.select_related("node").order_by("opened_at", "pk")
+
+
+def checkpoint_newest(job: Job) -> Checkpoint | None:
+    """Where the job would go on."""
+    return job_checkpoints(job).first()
+
+
+def lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -> Blob:
+    """A file of the job that a node holds under a current lease.
+
+    Raises
+    ------
+    LeaseLost
+    NotFound
+        ``unknown_blob``.
+    """
+    job = current_slice(lease_token=lease_token, node=node, now=now).job
+    found: Dataset | Checkpoint | None
+    if name == DATASET_BLOB:
+        found = job.dataset
+    elif name == VALIDATION_BLOB:
+        found = job.validation_dataset
+    else:
+        found = job_checkpoints(job).filter(pk=name).first()
+    if found is None:
+        raise NotFound("unknown_blob", f"This lease has no file {name[:80]!r}.")
+    return Blob(file=found.file, sha256=found.sha256, bytes=found.bytes)
+
+
+def metric_series(job: Job, *, limit: int = 5_000) -> list[MetricPoint]:
+    """The job's progress as one rising series.
+
+    Steps done again after a lost node replace what was reported for them before.
+    """
+    series: list[MetricPoint] = []
+    for point in reversed(MetricPoint.objects.filter(job=job).order_by("-pk")[:limit]):
+        while series and series[-1].step >= point.step:
+            if series[-1].slice_id == point.slice_id:
+                break
+            series.pop()
+        series.append(point)
+    return series

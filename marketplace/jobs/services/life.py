@@ -1,0 +1,298 @@
+"""The life of a job outside its nodes: opened, re-planned, ended, settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.common.errors import Conflict
+from marketplace.common.queue import enqueue
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at, slot_ends_at
+from marketplace.jobs import locks
+from marketplace.jobs.journal import event_record
+from marketplace.jobs.models import (
+    Dataset,
+    EventKind,
+    FaultOf,
+    Job,
+    JobEvent,
+    JobStatus,
+    Slice,
+    SliceStatus,
+)
+from marketplace.jobs.transitions import status_set
+from scheduler.types import Cell
+from workers.protocol.messages import AdapterSpec, TrainingSpec
+from workers.protocol.wire import to_json
+
+_REASON_CHARS = 255
+
+
+def job_open(
+    *,
+    bid_id: str,
+    organisation: Organisation,
+    created_by: User | None,
+    zone: Zone,
+    dataset: Dataset,
+    name: str,
+    adapter: AdapterSpec,
+    training: TrainingSpec,
+    cells: Iterable[Cell],
+    deadline_at: datetime,
+    price_micros: int,
+    now: datetime,
+    validation_dataset: Dataset | None = None,
+) -> Job:
+    """The job of an admitted bid; a second call for the bid gives the first one's job.
+
+    It starts at its first cell, which may be now.
+    """
+    plan = _cells_value(cells)
+    if not plan:
+        raise ValueError(f"{bid_id} was admitted without a cell")
+    job = Job(
+        bid_id=bid_id,
+        organisation=organisation,
+        created_by=created_by,
+        zone=zone,
+        dataset=dataset,
+        validation_dataset=validation_dataset,
+        name=name,
+        spec={"adapter": to_json(adapter), "training": to_json(training)},
+        cells=plan,
+        deadline_at=deadline_at,
+        finish_planned_at=slot_ends_at(zone, plan[-1][0]),
+        price_micros=price_micros,
+        created_at=now,
+    )
+    with transaction.atomic():
+        try:
+            with transaction.atomic():
+                job.save(force_insert=True)
+        except IntegrityError:
+            existing = Job.objects.filter(bid_id=bid_id).first()
+            if existing is None:
+                raise
+            return existing
+        event_record(
+            job=job,
+            kind=EventKind.OPENED,
+            message=f"Admitted; planned to end by {job.finish_planned_at:%Y-%m-%d %H:%M:%S} UTC.",
+            now=now,
+            data={"cells": plan},
+        )
+        enqueue("jobs.slots_dispatch")
+    return job
+
+
+def job_cells_replace(*, job: Job, cells: Iterable[Cell], reason: str, now: datetime) -> Job:
+    """Give a job new cells from now on; those past, and the one under way, stay as they were.
+
+    Raises
+    ------
+    Conflict
+        ``job_ended``: there is nothing left to plan.
+    """
+    new = _cells_value(cells)
+    with transaction.atomic():
+        job = locks.job_lock(job.pk)
+        _check_active(job)
+        current = slot_at(job.zone, now)
+        replaced = {slot for slot, _ in new}
+        kept = [cell for cell in job.cells if cell[0] <= current and cell[0] not in replaced]
+        job.cells = sorted(kept + new)
+        if job.cells:
+            job.finish_planned_at = slot_ends_at(job.zone, job.cells[-1][0])
+        job.needs_replan = False
+        job.replan_reason = ""
+        job.replan_wanted_at = None
+        job.save(
+            update_fields=[
+                "cells",
+                "finish_planned_at",
+                "needs_replan",
+                "replan_reason",
+                "replan_wanted_at",
+            ]
+        )
+        event_record(
+            job=job,
+            kind=EventKind.REPLANNED,
+            message=reason,
+            now=now,
+            data={
+                "cells": new,
+                "finish_planned_at": job.finish_planned_at.isoformat(),
+            },
+        )
+        enqueue("jobs.slots_dispatch")
+    return job
+
+
+def job_replan_request(*, job: Job, reason: str, now: datetime) -> Job:
+    """Ask the auction for new cells; asking again changes nothing."""
+    with transaction.atomic():
+        job = locks.job_lock(job.pk)
+        if job.is_active:
+            replan_want(job=job, reason=reason, now=now)
+    return job
+
+
+def replan_want(*, job: Job, reason: str, now: datetime) -> None:
+    """Mark a job for the auction. Call while holding the job."""
+    if job.needs_replan:
+        return
+    job.needs_replan = True
+    job.replan_reason = reason[:_REASON_CHARS]
+    job.replan_wanted_at = now
+    job.save(update_fields=["needs_replan", "replan_reason", "replan_wanted_at"])
+    event_record(job=job, kind=EventKind.REPLAN_WANTED, message=reason, now=now)
+    enqueue("auction.jobs_replan")
+
+
+def job_cancel(*, job: Job, cancelled_by: User | None, now: datetime) -> Job:
+    """End a job at its owner's wish; its node drops it at once.
+
+    Raises
+    ------
+    Conflict
+        ``job_ended``: it succeeded or failed before. Cancelling twice is no error.
+    """
+    with transaction.atomic():
+        job = locks.job_lock(job.pk)
+        if job.status == JobStatus.CANCELLED:
+            return job
+        _check_active(job)
+        slice_revoke(job=job, reason="The job was cancelled.", now=now)
+        job_end(
+            job=job,
+            status=JobStatus.CANCELLED,
+            kind=EventKind.CANCELLED,
+            message="Cancelled.",
+            actor="system" if cancelled_by is None else cancelled_by.pk,
+            now=now,
+        )
+    return job
+
+
+def job_fail(*, job: Job, fault: FaultOf, reason: str, now: datetime) -> Job:
+    """End a job as failed, such as one that no plan can finish. Twice is no error."""
+    with transaction.atomic():
+        job = locks.job_lock(job.pk)
+        if job.status == JobStatus.FAILED:
+            return job
+        _check_active(job)
+        slice_revoke(job=job, reason=reason, now=now)
+        fail(job=job, fault=fault, reason=reason, now=now)
+    return job
+
+
+def job_settled_mark(*, job: Job, now: datetime, message: str = "", **data: Any) -> Job:
+    """The money of an ended job was settled; marking twice changes nothing."""
+    with transaction.atomic():
+        job = locks.job_lock(job.pk)
+        if job.settled_at is None:
+            job.settled_at = now
+            job.save(update_fields=["settled_at"])
+            event_record(
+                job=job,
+                kind=EventKind.SETTLED,
+                message=message or "The money of this job is settled.",
+                now=now,
+                data=data,
+            )
+    return job
+
+
+def job_event_add(
+    *,
+    job: Job,
+    kind: EventKind,
+    message: str,
+    now: datetime,
+    actor: str = "system",
+    data: dict[str, Any] | None = None,
+) -> JobEvent:
+    """Add to a job's history something that another app did, such as a refund."""
+    with transaction.atomic():
+        return event_record(
+            job=locks.job_lock(job.pk),
+            kind=kind,
+            message=message,
+            now=now,
+            actor=actor,
+            data=data,
+        )
+
+
+def job_end(
+    *,
+    job: Job,
+    status: JobStatus,
+    kind: EventKind,
+    message: str,
+    now: datetime,
+    actor: str = "system",
+    data: dict[str, Any] | None = None,
+) -> None:
+    """Take a job to one of its ends and wake settlement. Call while holding the job."""
+    status_set(job, status)
+    job.finished_at = now
+    job.needs_replan = False
+    job.eta_at = None
+    job.save()
+    event_record(job=job, kind=kind, message=message, now=now, actor=actor, data=data)
+    enqueue("auction.settle_finished")
+    enqueue("jobs.slots_dispatch")
+
+
+def fail(*, job: Job, fault: FaultOf, reason: str, now: datetime, actor: str = "system") -> None:
+    """End a locked job as failed."""
+    job.fault = fault
+    job.failure_reason = reason[:1000]
+    job_end(
+        job=job,
+        status=JobStatus.FAILED,
+        kind=EventKind.FAILED,
+        message=reason,
+        now=now,
+        actor=actor,
+        data={"fault": str(fault)},
+    )
+
+
+def slice_revoke(*, job: Job, reason: str, now: datetime) -> Slice | None:
+    """Take the job's current lease back. Call while holding the job."""
+    held = locks.open_slice_lock(job)
+    if held is not None:
+        slice_close(held, status=SliceStatus.REVOKED, reason=reason, now=now)
+    return held
+
+
+def slice_close(held: Slice, *, status: SliceStatus, reason: str, now: datetime) -> None:
+    """End a lease for good. Call while holding the slice."""
+    held.status = status
+    held.reason = reason[:1000]
+    held.closed_at = now
+    held.save(update_fields=["status", "reason", "closed_at", "result"])
+
+
+def _cells_value(cells: Iterable[Cell]) -> list[list[Any]]:
+    value = sorted([cell.slot, cell.node] for cell in cells)
+    slots = [slot for slot, _ in value]
+    if len(set(slots)) != len(slots):
+        raise ValueError("a job has two nodes in one slot")
+    return value
+
+
+def _check_active(job: Job) -> None:
+    if not job.is_active:
+        raise Conflict(
+            "job_ended", f"This job has ended ({job.status}); nothing of it can be changed."
+        )

@@ -1,0 +1,203 @@
+"""Taking in what running jobs report."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from marketplace.fleet.models import Node
+from marketplace.fleet.selectors import slot_at
+from marketplace.fleet.services import speed_observe
+from marketplace.jobs.journal import progress_publish
+from marketplace.jobs.leases import LeaseLost, current_slice_lock
+from marketplace.jobs.models import Job, MetricPoint, Slice, SliceStatus
+from marketplace.jobs.services.dispatch import handover_at, lease_expiry
+from workers.protocol.messages import ProgressEvent, ProgressReply, ProgressReport
+
+#: One slice moves the speed table at most this often.
+SPEED_EVERY = timedelta(seconds=30)
+#: What one event may bring of the log stream.
+LOG_LINES_MAX = 50
+LOG_LINE_CHARS = 500
+#: Numbers the columns can hold.
+_COUNT_MAX = 2**31 - 1
+_CLOCK_SLACK = timedelta(days=1)
+
+
+def progress_record(*, node: Node, report: ProgressReport, now: datetime) -> ProgressReply:
+    """Keep the new events of a report, renew the lease, and say how to go on.
+
+    Events already had are passed over, so a report may be sent again. Of a lease that is lost
+    nothing is kept.
+    """
+    with transaction.atomic():
+        try:
+            job, held = current_slice_lock(lease_token=report.lease_token, node=node, now=now)
+        except LeaseLost:
+            return ProgressReply(keep_running=False)
+        events = _new_events(held, report)
+        if events:
+            points = _points_store(job, held, events, now)
+            _job_update(job, events[-1], now)
+            progress_publish(job=job, points=points, log=_log_lines(events))
+            job.save()
+        held.last_seq = events[-1].seq if events else held.last_seq
+        held.acknowledged_at = held.acknowledged_at or now
+        held.heartbeats_missed = 0
+        slot = slot_at(job.zone, now)
+        stays = job.node_in(slot) == node.pk
+        if stays:
+            held.last_slot = max(held.last_slot, slot)
+            held.lease_expires_at = max(held.lease_expires_at, lease_expiry(job.zone, slot))
+        observe = _speed_due(held, events, now)
+        held.save(
+            update_fields=[
+                "last_seq",
+                "acknowledged_at",
+                "heartbeats_missed",
+                "last_slot",
+                "lease_expires_at",
+                "speed_observed_at",
+            ]
+        )
+    if observe:
+        _speed_observe(node, job, events[-1], now)
+    return ProgressReply(
+        keep_running=True,
+        lease_expires_at=held.lease_expires_at.timestamp(),
+        checkpoint_and_stop=not stays or _leaves_now(job, node, slot, now),
+        last_seq=held.last_seq,
+    )
+
+
+def _leaves_now(job: Job, node: Node, slot: int, now: datetime) -> bool:
+    """Whether the job's slot is about to end and the next one is not on this node."""
+    if now < handover_at(job.zone, slot) or job.node_in(slot + 1) == node.pk:
+        return False
+    # A job that will be through in the grace of its lease is left to end.
+    ends_in_time = job.eta_at is not None and job.eta_at <= lease_expiry(job.zone, slot)
+    return not (job.last_slot == slot and ends_in_time)
+
+
+def _new_events(held: Slice, report: ProgressReport) -> list[ProgressEvent]:
+    fresh: dict[int, ProgressEvent] = {}
+    for event in report.events:
+        if event.seq > held.last_seq and _is_plausible(event):
+            fresh.setdefault(event.seq, event)
+    return [fresh[seq] for seq in sorted(fresh)]
+
+
+def _is_plausible(event: ProgressEvent) -> bool:
+    counts = (event.step, event.total_steps, event.samples_done)
+    return all(0 <= count <= _COUNT_MAX for count in counts) and event.step <= event.total_steps
+
+
+def _points_store(
+    job: Job, held: Slice, events: list[ProgressEvent], now: datetime
+) -> list[dict[str, Any]]:
+    points = [
+        MetricPoint(
+            job=job,
+            slice=held,
+            seq=event.seq,
+            at=_event_time(event, now),
+            step=event.step,
+            epoch=event.epoch,
+            train_loss=event.train_loss,
+            valid_loss=event.valid_loss,
+            learning_rate=event.learning_rate,
+            grad_norm=event.grad_norm,
+            tokens_per_s=event.tokens_per_s,
+            samples_per_s=event.samples_per_s,
+            memory_gb=event.memory_gb,
+            log=_log_lines([event]),
+        )
+        for event in events
+    ]
+    MetricPoint.objects.bulk_create(points)
+    return [point_value(point) for point in points]
+
+
+def point_value(point: MetricPoint) -> dict[str, Any]:
+    """A point of the charts, as browsers and clients get it."""
+    return {
+        "at": point.at.isoformat(),
+        "step": point.step,
+        "epoch": point.epoch,
+        "train_loss": point.train_loss,
+        "valid_loss": point.valid_loss,
+        "learning_rate": point.learning_rate,
+        "grad_norm": point.grad_norm,
+        "tokens_per_s": point.tokens_per_s,
+        "samples_per_s": point.samples_per_s,
+        "memory_gb": point.memory_gb,
+    }
+
+
+def _event_time(event: ProgressEvent, now: datetime) -> datetime:
+    """The node's time, or ours when its clock is far off."""
+    try:
+        at = datetime.fromtimestamp(event.at, UTC)
+    except (OverflowError, OSError, ValueError):
+        return now
+    return at if abs(at - now) < _CLOCK_SLACK else now
+
+
+def _log_lines(events: list[ProgressEvent]) -> list[str]:
+    lines = [line for event in events for line in event.log]
+    return [line.replace("\x00", "\ufffd")[:LOG_LINE_CHARS] for line in lines[-LOG_LINES_MAX:]]
+
+
+def _job_update(job: Job, event: ProgressEvent, now: datetime) -> None:
+    job.step = event.step
+    job.total_steps = event.total_steps
+    job.epoch = event.epoch
+    job.samples_done = event.samples_done
+    for name in (
+        "train_loss",
+        "valid_loss",
+        "learning_rate",
+        "grad_norm",
+        "tokens_per_s",
+        "samples_per_s",
+        "memory_gb",
+    ):
+        value = getattr(event, name)
+        if value is not None:
+            setattr(job, name, value)
+    if job.first_train_loss is None:
+        job.first_train_loss = event.train_loss
+    if job.valid_loss_before is None and event.step == 0:
+        job.valid_loss_before = event.valid_loss
+    job.eta_at = None
+    if event.eta_s is not None and 0 <= event.eta_s < _CLOCK_SLACK.total_seconds() * 365:
+        job.eta_at = now + timedelta(seconds=event.eta_s)
+    job.progressed_at = now
+
+
+def _speed_due(held: Slice, events: list[ProgressEvent], now: datetime) -> bool:
+    if not events or not events[-1].samples_per_s:
+        return False
+    # The first report of a lease still holds loading and warming up.
+    if held.acknowledged_at is None or held.acknowledged_at == now:
+        return False
+    if held.speed_observed_at is not None and now - held.speed_observed_at < SPEED_EVERY:
+        return False
+    held.speed_observed_at = now
+    return True
+
+
+def _speed_observe(node: Node, job: Job, event: ProgressEvent, now: datetime) -> None:
+    together = Slice.objects.filter(
+        node=node, status=SliceStatus.OPEN, acknowledged_at__isnull=False
+    ).count()
+    speed_observe(
+        node=node,
+        batch_size=job.training["batch_size"],
+        sequence_length=job.training["sequence_length"],
+        jobs=max(1, together),
+        samples_per_s=event.samples_per_s or 0.0,
+        now=now,
+    )

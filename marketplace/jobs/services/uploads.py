@@ -1,0 +1,167 @@
+"""Checkpoints and adapters from nodes: taken in whole, checked, and only under a current lease.
+
+The bytes are spooled, hashed, checked and stored before any row is locked. The lease is looked at
+before, to refuse early, and again under the lock, which decides: without it the stored file is
+deleted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from typing import IO
+
+from django.conf import settings
+from django.core.files import File
+from django.core.files.storage import default_storage
+from django.db import transaction
+
+from marketplace.common.errors import UserError
+from marketplace.common.ids import new_id
+from marketplace.fleet.models import Node
+from marketplace.jobs.archives import adapter_zip_check, safetensors_check
+from marketplace.jobs.files import Content, received
+from marketplace.jobs.journal import event_record
+from marketplace.jobs.leases import current_slice, current_slice_lock
+from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job
+
+#: The newest is where a job goes on; those before it are for its owner.
+CHECKPOINTS_KEPT = 3
+STEPS_MAX = 2**31 - 1
+CHECKPOINT_BYTES_MAX = 8 * 1024**3
+ADAPTER_BYTES_MAX = 4 * 1024**3
+
+
+def checkpoint_store(
+    *,
+    node: Node,
+    lease_token: str,
+    step: int,
+    content: Content,
+    now: datetime,
+    sha256: str | None = None,
+) -> Checkpoint:
+    """Store a checkpoint of a leased job; older ones beyond the last few are dropped.
+
+    The same file sent again is stored once; another file for the step takes its place.
+
+    Raises
+    ------
+    LeaseLost
+        Nothing is kept.
+    UserError
+        ``invalid_checkpoint``, ``file_empty``, ``file_too_large`` or ``file_damaged``.
+    """
+    held = current_slice(lease_token=lease_token, node=node, now=now)
+    limit = getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
+    with received(content, limit_bytes=limit, what="The checkpoint", sha256=sha256) as upload:
+        safetensors_check(upload.file, size=upload.bytes, what="The checkpoint")
+        had = Checkpoint.objects.filter(slice=held, step=step, sha256=upload.sha256)
+        if (same := had.exclude(file="").first()) is not None:
+            return same
+        path = f"jobs/{held.job_id}/checkpoints/{new_id('ckpt')}.safetensors"
+        with _stored(path, upload.file) as name, transaction.atomic():
+            job, held = current_slice_lock(lease_token=lease_token, node=node, now=now)
+            _check_step(job, step)
+            checkpoint = Checkpoint.objects.filter(slice=held, step=step).first()
+            if checkpoint is not None:
+                _delete_on_commit(checkpoint.file.name)
+            checkpoint = checkpoint or Checkpoint(job=job, slice=held, step=step)
+            checkpoint.file.name = name
+            checkpoint.sha256 = upload.sha256
+            checkpoint.bytes = upload.bytes
+            checkpoint.train_loss = job.train_loss
+            checkpoint.valid_loss = job.valid_loss
+            checkpoint.created_at = now
+            checkpoint.save()
+            if step > job.checkpoint_step:
+                job.checkpoint_step = step
+                # What was saved is safe: earlier faults no longer threaten the job.
+                job.system_faults = 0
+                job.save(update_fields=["checkpoint_step", "system_faults"])
+            event_record(
+                job=job,
+                kind=EventKind.CHECKPOINTED,
+                message=f"Checkpoint stored at step {step}.",
+                now=now,
+                actor=node.pk,
+                data={"checkpoint": checkpoint.pk, "step": step, "bytes": upload.bytes},
+            )
+            _checkpoints_prune(job)
+    return checkpoint
+
+
+def adapter_store(
+    *, node: Node, lease_token: str, content: Content, now: datetime, sha256: str | None = None
+) -> Artifact:
+    """Store the adapter of a leased job; sent again, it takes the first one's place.
+
+    Raises
+    ------
+    LeaseLost
+        Nothing is kept.
+    UserError
+        ``invalid_adapter``, ``file_empty``, ``file_too_large`` or ``file_damaged``.
+    """
+    held = current_slice(lease_token=lease_token, node=node, now=now)
+    limit = getattr(settings, "ADAPTER_BYTES_MAX", ADAPTER_BYTES_MAX)
+    with received(content, limit_bytes=limit, what="The adapter", sha256=sha256) as upload:
+        adapter_zip_check(upload.file, unpacked_limit_bytes=2 * limit)
+        had = Artifact.objects.filter(slice=held, sha256=upload.sha256)
+        if (same := had.first()) is not None:
+            return same
+        path = f"jobs/{held.job_id}/adapters/{new_id('art')}.zip"
+        with _stored(path, upload.file) as name, transaction.atomic():
+            job, held = current_slice_lock(lease_token=lease_token, node=node, now=now)
+            artifact = Artifact.objects.filter(job=job).first()
+            if artifact is not None:
+                _delete_on_commit(artifact.file.name)
+            artifact = artifact or Artifact(job=job)
+            artifact.file.name = name
+            artifact.slice = held
+            artifact.sha256 = upload.sha256
+            artifact.bytes = upload.bytes
+            artifact.created_at = now
+            artifact.save()
+            event_record(
+                job=job,
+                kind=EventKind.ADAPTER_STORED,
+                message="The adapter is stored.",
+                now=now,
+                actor=node.pk,
+                data={"bytes": upload.bytes, "sha256": upload.sha256},
+            )
+    return artifact
+
+
+@contextmanager
+def _stored(path: str, file: IO[bytes]) -> Iterator[str]:
+    """Store a file for the block, and for good only if the block succeeds."""
+    file.seek(0)
+    name = default_storage.save(path, File(file))
+    try:
+        yield name
+    except BaseException:
+        default_storage.delete(name)
+        raise
+
+
+def _check_step(job: Job, step: int) -> None:
+    most = STEPS_MAX if job.total_steps is None else job.total_steps
+    if not 0 <= step <= most:
+        raise UserError("invalid_checkpoint", f"Step {step} is not one of this job.")
+
+
+def _checkpoints_prune(job: Job) -> None:
+    old = job.checkpoints.exclude(file="").order_by("-step", "-pk")[CHECKPOINTS_KEPT:]
+    for checkpoint in old:
+        _delete_on_commit(checkpoint.file.name)
+        checkpoint.file.name = ""
+        checkpoint.save(update_fields=["file"])
+
+
+def _delete_on_commit(name: str | None) -> None:
+    if name:
+        transaction.on_commit(partial(default_storage.delete, name), robust=True)

@@ -1,0 +1,16 @@
+"""Celery tasks; each may run twice."""
+
+from celery import shared_task
+
+from marketplace.common import clock
+from marketplace.jobs import services
+
+
+@shared_task(name="jobs.slots_dispatch")
+def slots_dispatch() -> None:
+    services.slots_dispatch(now=clock.now())
+
+
+@shared_task(name="jobs.leases_sweep")
+def leases_sweep() -> None:
+    services.leases_sweep(now=clock.now())

@@ -1,0 +1,40 @@
+"""The closed table of what may follow what in the life of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from marketplace.common.errors import SystemFault
+from marketplace.jobs.models import Job, JobStatus
+
+_ENDS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
+
+ALLOWED: Mapping[JobStatus, frozenset[JobStatus]] = {
+    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.FAILED, JobStatus.CANCELLED}),
+    JobStatus.RUNNING: frozenset({JobStatus.QUEUED, JobStatus.MOVING, *_ENDS}),
+    # A job told to leave a node may end there before it does.
+    JobStatus.MOVING: frozenset({JobStatus.QUEUED, JobStatus.RUNNING, *_ENDS}),
+    JobStatus.SUCCEEDED: frozenset(),
+    JobStatus.FAILED: frozenset(),
+    JobStatus.CANCELLED: frozenset(),
+}
+
+
+class WrongTransition(SystemFault):
+    """A step that the table does not have: a mistake of ours, never of the caller."""
+
+
+def status_set(job: Job, status: JobStatus) -> None:
+    """Move a locked job on; staying where it is changes nothing.
+
+    Raises
+    ------
+    WrongTransition
+        The job is left as it was.
+    """
+    current = JobStatus(job.status)
+    if status == current:
+        return
+    if status not in ALLOWED[current]:
+        raise WrongTransition(f"{job.pk} cannot go from {current} to {status}")
+    job.status = status
