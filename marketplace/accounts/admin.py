@@ -32,7 +32,6 @@ class UserAdmin(ModelAdmin):
     inlines = (MembershipInline,)
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        obj.email = obj.email.lower()
         if not change:
             # The person sets a password with "forgotten password".
             obj.set_unusable_password()

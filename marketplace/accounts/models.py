@@ -61,6 +61,11 @@ class User(AbstractBaseUser, PermissionsMixin):
     def __str__(self) -> str:
         return self.email
 
+    def clean(self) -> None:
+        """Forms may hold the address in any case."""
+        super().clean()
+        self.email = self.email.lower()
+
     @property
     def is_staff(self) -> bool:
         """What Django's admin asks before it lets anyone in."""

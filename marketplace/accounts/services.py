@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
+from django.db.models import F
 from django.utils.text import slugify
 
 from marketplace.accounts.locks import invitation_lock, memberships_lock
@@ -25,6 +26,8 @@ from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 #: Letters and digits of the visible part and of the hidden part of a key.
 PREFIX_LENGTH = 10
 SECRET_BYTES = 32
+#: Nothing longer is looked at.
+KEY_LENGTH_MAX = 200
 INVITATION_LIFE = timedelta(days=14)
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
@@ -222,11 +225,18 @@ def api_key_create(
 
 
 def api_key_authenticate(*, secret: str, now: datetime) -> ApiKey | None:
-    """The live key behind ``secret``, or nothing: unknown, revoked, expired or owner gone."""
-    prefix = "_".join(secret.split("_", 2)[:2])
+    """The live key behind ``secret``, or nothing: unknown, revoked, expired or maker gone."""
+    prefix = "_".join(secret[:KEY_LENGTH_MAX].split("_", 2)[:2])
+    if "\0" in prefix:
+        return None
     key = (
         ApiKey.objects.select_related("organisation", "created_by")
-        .filter(prefix=prefix, revoked_at=None, created_by__is_active=True)
+        .filter(
+            prefix=prefix,
+            revoked_at=None,
+            created_by__is_active=True,
+            organisation__memberships__user=F("created_by"),
+        )
         .first()
     )
     if key is None or not secrets.compare_digest(key.secret_hash, _hash(secret)):

@@ -62,12 +62,14 @@ INSTALLED_APPS = [
     "pgtrigger",
     "pghistory",
     "rest_framework",
+    "servestatic",
 ]
 
 MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    # WhiteNoise's successor for ASGI: files are not read on the threads that pages need.
+    "servestatic.middleware.ServeStaticMiddleware",
     "csp.middleware.CSPMiddleware",
     "marketplace.config.security.AdminContentPolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

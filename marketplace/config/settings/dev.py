@@ -5,3 +5,7 @@ from marketplace.config.settings.base import *  # noqa: F403
 
 DEBUG = environment.flag("DEBUG", default=True)
 SECRET_KEY = environment.text("SECRET_KEY", "finetender-insecure-development-key")
+
+# Static files come straight from the apps; nothing has to be collected first.
+SERVESTATIC_USE_FINDERS = True
+SERVESTATIC_AUTOREFRESH = DEBUG

@@ -40,5 +40,5 @@ EMAIL_USE_TLS = environment.flag("EMAIL_USE_TLS", default=False)
 ACCOUNT_EMAIL_VERIFICATION = environment.text("EMAIL_VERIFICATION", "mandatory")
 ACCOUNT_EMAIL_VERIFICATION_BY_CODE_ENABLED = ACCOUNT_EMAIL_VERIFICATION == "mandatory"
 STORAGES = STORAGES | {
-    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"}
+    "staticfiles": {"BACKEND": "servestatic.storage.CompressedManifestStaticFilesStorage"}
 }

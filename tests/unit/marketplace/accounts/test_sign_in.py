@@ -1,0 +1,166 @@
+"""The doors of the site: sign-up, sign-in, forgotten passwords, a second factor, back office."""
+
+import re
+
+import pytest
+from allauth.mfa.models import Authenticator
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret, hotp_value
+from django.core import mail
+from django.urls import reverse
+
+from marketplace.accounts.models import Membership, Organisation, User
+from tests import builders
+from tests.builders import PASSWORD
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def unlimited(settings):
+    """Sign-in attempts are counted in Redis, which outlives a test's transaction."""
+    settings.ACCOUNT_RATE_LIMITS = False
+
+
+def signed_in(client) -> bool:
+    return "_auth_user_id" in client.session
+
+
+def test_signing_up_makes_a_person_and_their_organisation_and_signs_in(client) -> None:
+    answer = client.post(
+        reverse("account_signup"), {"email": "Ada@Example.com", "password1": PASSWORD}
+    )
+    assert answer.status_code == 302
+    person = User.objects.get()
+    assert person.email == "ada@example.com"
+    assert Membership.objects.get(user=person).organisation.personal_for == person
+    assert signed_in(client)
+
+
+@pytest.mark.parametrize(
+    ("email", "password"),
+    [
+        ("not-an-address", PASSWORD),
+        ("ada@example.com", "short"),
+        ("ada@example.com", "1234567890"),
+        ("ada@example.com", ""),
+        ("", PASSWORD),
+    ],
+)
+def test_a_sign_up_that_is_refused_leaves_no_trace(client, email: str, password: str) -> None:
+    answer = client.post(reverse("account_signup"), {"email": email, "password1": password})
+    assert answer.status_code == 200
+    assert not signed_in(client)
+    assert User.objects.count() == Organisation.objects.count() == 0
+
+
+def test_a_failure_while_making_the_organisation_takes_the_person_back(client, monkeypatch) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("the database is full")
+
+    monkeypatch.setattr("marketplace.accounts.adapter.personal_organisation_ensure", fail)
+    with pytest.raises(RuntimeError):
+        client.post(reverse("account_signup"), {"email": "a@example.com", "password1": PASSWORD})
+    assert User.objects.count() == 0
+
+
+def test_one_signs_in_with_the_address_in_any_case_and_out_again(client) -> None:
+    builders.user(email="ada@example.com")
+    answer = client.post(
+        reverse("account_login"), {"login": "ADA@example.com", "password": PASSWORD}
+    )
+    assert answer.status_code == 302
+    assert signed_in(client)
+    client.post(reverse("account_logout"))
+    assert not signed_in(client)
+
+
+def test_a_wrong_password_and_an_unknown_address_look_the_same(client) -> None:
+    builders.user(email="ada@example.com")
+    answers = [
+        client.post(reverse("account_login"), {"login": login, "password": password})
+        for login, password in (("ada@example.com", "wrong"), ("eve@example.com", PASSWORD))
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert len({str(answer.context["form"].errors) for answer in answers}) == 1
+    assert not signed_in(client)
+
+
+def test_a_locked_out_person_does_not_get_in(client) -> None:
+    person = builders.user(email="ada@example.com")
+    person.is_active = False
+    person.save()
+    client.post(reverse("account_login"), {"login": "ada@example.com", "password": PASSWORD})
+    assert not signed_in(client)
+
+
+def test_a_forgotten_password_is_replaced_with_a_mailed_code(client) -> None:
+    person = builders.user(email="ada@example.com")
+    client.post(reverse("account_reset_password"), {"email": "ada@example.com"})
+    (message,) = mail.outbox
+    assert message.to == ["ada@example.com"]
+    code = re.search(r"^\s*([A-Z0-9]{3,}(?:-[A-Z0-9]{3,})*)\s*$", message.body, re.MULTILINE)
+    assert code is not None, message.body
+    answer = client.post(reverse("account_confirm_password_reset_code"), {"code": code.group(1)})
+    assert answer.status_code == 302
+    client.post(
+        answer["Location"], {"password1": "a brand new secret", "password2": "a brand new secret"}
+    )
+    person.refresh_from_db()
+    assert person.check_password("a brand new secret")
+
+
+def test_a_person_with_a_second_factor_needs_it(client) -> None:
+    person = builders.user(email="ada@example.com")
+    secret = generate_totp_secret()
+    TOTP.activate(person, secret)
+    answer = client.post(
+        reverse("account_login"), {"login": "ada@example.com", "password": PASSWORD}
+    )
+    assert answer["Location"].startswith(reverse("mfa_authenticate"))
+    assert not signed_in(client)
+    client.post(reverse("mfa_authenticate"), {"code": "000000"})
+    assert not signed_in(client)
+    from allauth.mfa.totp.internal.auth import format_hotp_value, yield_hotp_counters_from_time
+
+    counter = next(iter(yield_hotp_counters_from_time()))
+    code = format_hotp_value(hotp_value(secret, counter))
+    client.post(reverse("mfa_authenticate"), {"code": code})
+    assert signed_in(client)
+    assert Authenticator.objects.filter(user=person).count() == 1
+
+
+def test_only_operators_enter_the_back_office(client) -> None:
+    client.force_login(builders.user())
+    assert client.get("/admin/").status_code == 302
+    superuser = User.objects.create_superuser("root@example.com", PASSWORD)
+    client.force_login(superuser)
+    builders.organisation(usd="10")
+    for page in (
+        "",
+        "accounts/user/",
+        f"accounts/user/{superuser.pk}/change/",
+        "accounts/organisation/",
+        "accounts/apikey/",
+        "accounts/invitation/",
+        "payments/entry/",
+        "payments/ledgeraccount/",
+        "payments/hold/",
+        "payments/earning/",
+    ):
+        assert client.get(f"/admin/{page}").status_code == 200, page
+    assert client.get("/admin/payments/entry/add/").status_code == 403
+
+
+def test_a_person_added_in_the_back_office_has_an_organisation_and_no_password(client) -> None:
+    client.force_login(User.objects.create_superuser("root@example.com", PASSWORD))
+    form = {
+        "email": "New@example.com",
+        "name": "New",
+        "is_active": "on",
+        "memberships-TOTAL_FORMS": "0",
+        "memberships-INITIAL_FORMS": "0",
+    }
+    assert client.post("/admin/accounts/user/add/", form).status_code == 302
+    person = User.objects.get(email="new@example.com")
+    assert not person.has_usable_password()
+    assert person.personal_organisation.name == "New"
