@@ -11,20 +11,9 @@ import zlib
 from typing import IO
 
 from marketplace.common.errors import UserError
+from workers.protocol.messages import ADAPTER_FILES
 
-CONFIG_NAME = "adapter_config.json"
-WEIGHTS_NAME = "adapter_model.safetensors"
-#: Files that may lie beside them; anything else is refused.
-_EXTRA_NAMES = frozenset(
-    {
-        "README.md",
-        "training.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "chat_template.jinja",
-    }
-)
+CONFIG_NAME, WEIGHTS_NAME = ADAPTER_FILES[:2]
 _CONFIG_BYTES_MAX = 1024 * 1024
 _HEADER_BYTES_MAX = 32 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
@@ -107,10 +96,9 @@ def adapter_zip_check(file: IO[bytes], *, unpacked_limit_bytes: int) -> None:
 def _check_entries(archive: zipfile.ZipFile, limit: int) -> None:
     entries = archive.infolist()
     names = [entry.filename for entry in entries]
-    allowed = _EXTRA_NAMES | {CONFIG_NAME, WEIGHTS_NAME}
     for entry in entries:
         # Flat names only: none of them can lead out of the directory they are unpacked to.
-        if entry.filename not in allowed:
+        if entry.filename not in ADAPTER_FILES:
             raise _refuse(f"it holds {entry.filename[:80]!r}, which no adapter has")
         if entry.external_attr >> 28 == 0xA:
             raise _refuse(f"{entry.filename} is a link")

@@ -33,13 +33,16 @@ logger = logging.getLogger(__name__)
 BLOB_PATH = "/internal/v1/leases/{lease_token}/blobs/{name}"
 
 
-def slot_plan(*, zone: Zone, node: Node, slot: int, slices: Iterable[Slice]) -> SlotPlan:
+def slot_plan(
+    *, zone: Zone, node: Node, slot: int, slices: Iterable[Slice], revision: int
+) -> SlotPlan:
     """What a node runs in a slot, the slices in order of their opening."""
     return SlotPlan(
         node_id=node.pk,
         slot=slot,
         starts_at=slot_starts_at(zone, slot).timestamp(),
         ends_at=slot_ends_at(zone, slot).timestamp(),
+        revision=revision,
         slices=tuple(
             _slice_spec(zone, held) for held in sorted(slices, key=lambda s: (s.opened_at, s.pk))
         ),
@@ -115,11 +118,13 @@ def plan_record(
     told = [] if latest is None else latest.lease_tokens
     if told == tokens and (same_slot or not tokens):
         return None
+    revision = latest.revision + 1 if latest is not None and same_slot else 1
+    plan = slot_plan(zone=zone, node=node, slot=slot, slices=slices, revision=revision)
     return NodePlan.objects.create(
         node=node,
         slot=slot,
-        revision=latest.revision + 1 if latest is not None and same_slot else 1,
-        plan=to_json(slot_plan(zone=zone, node=node, slot=slot, slices=slices)),
+        revision=revision,
+        plan=to_json(plan),
         lease_tokens=tokens,
         ends_at=slot_ends_at(zone, slot),
         made_at=now,

@@ -1,0 +1,164 @@
+"""Jobs, leases and what nodes send, for tests of the fleet and of jobs.
+
+The zone of ``market_builders`` has slots of 10 s and ``NOW`` is the start of slot 100.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Any
+
+from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.services import join_token_create, node_join
+from marketplace.jobs.models import Job, Slice, SliceStatus
+from marketplace.jobs.services import job_open
+from scheduler.types import Cell
+from tests import builders, market_builders
+from tests.builders import NOW
+from workers.protocol.messages import (
+    AdapterSpec,
+    JoinReply,
+    JoinRequest,
+    NodeFacts,
+    ProgressEvent,
+    ProgressReport,
+    SliceResult,
+    SpeedMeasurement,
+    TrainingSpec,
+)
+from workers.protocol.messages import SliceStatus as Ended
+
+#: The slot that starts at ``NOW``.
+SLOT = 100
+
+_number = count(1)
+
+
+def at(seconds: float) -> datetime:
+    """A moment this many seconds after ``NOW``."""
+    return NOW + timedelta(seconds=seconds)
+
+
+def job(zone: Zone, *cells: tuple[int, Node], now: datetime = NOW, **terms: Any) -> Job:
+    """A job with these cells, counted from ``SLOT``."""
+    owner = terms.pop("organisation", None) or builders.organisation()
+    number = next(_number)
+    fields: dict[str, Any] = {
+        "bid_id": f"bid_{number}",
+        "organisation": owner,
+        "created_by": builders.owner_of(owner),
+        "zone": zone,
+        "dataset": terms.pop("dataset", None) or market_builders.dataset(owner, zone),
+        "name": f"job {number}",
+        "adapter": AdapterSpec(rank=8),
+        "training": TrainingSpec(epochs=1, batch_size=8, sequence_length=128),
+        "cells": [Cell(slot=SLOT + slot, node=node.pk) for slot, node in cells],
+        "deadline_at": at(1000),
+        "price_micros": 1_000_000,
+        "now": now,
+    } | terms
+    return job_open(**fields)
+
+
+def lease(made: Job) -> Slice:
+    """The job's open slice."""
+    return Slice.objects.select_related("node", "job").get(job=made, status=SliceStatus.OPEN)
+
+
+def event(seq: int, *, step: int, total_steps: int = 12, **figures: Any) -> ProgressEvent:
+    return ProgressEvent(
+        seq=seq,
+        at=NOW.timestamp() + seq,
+        step=step,
+        total_steps=total_steps,
+        epoch=step / total_steps,
+        samples_done=step * 8,
+        **figures,
+    )
+
+
+def report(held: Slice, *events: ProgressEvent) -> ProgressReport:
+    return ProgressReport(lease_token=held.lease_token, events=events)
+
+
+def result(held: Slice, status: Ended, *, step: int = 12, **figures: Any) -> SliceResult:
+    return SliceResult(
+        lease_token=held.lease_token,
+        status=status,
+        step=step,
+        total_steps=12,
+        samples_done=step * 8,
+        **figures,
+    )
+
+
+def safetensors(seed: int = 0, *, numbers: int = 4) -> bytes:
+    """A whole safetensors file with one tensor of 32-bit numbers."""
+    header = json.dumps(
+        {"w": {"dtype": "F32", "shape": [numbers], "data_offsets": [0, 4 * numbers]}}
+    ).encode()
+    return len(header).to_bytes(8, "little") + header + bytes([seed % 256]) * (4 * numbers)
+
+
+def adapter_zip(seed: int = 0, *, drop: str = "", **extra: bytes) -> bytes:
+    """An adapter's directory as a zip; ``extra`` are more files by name."""
+    files: dict[str, bytes] = {
+        "adapter_config.json": b'{"peft_type": "LORA", "r": 8}',
+        "adapter_model.safetensors": safetensors(seed),
+    } | extra
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            if name != drop:
+                archive.writestr(name, content)
+    return out.getvalue()
+
+
+def facts(*, hostname: str = "gpu-1", **changed: Any) -> NodeFacts:
+    fields: dict[str, Any] = {
+        "hostname": hostname,
+        "device": "cpu",
+        "gpu_type": "cpu",
+        "gpu_count": 0,
+        "memory_gb": 8.0,
+        "cores": 4,
+        "torch_version": "2.9.0",
+        "protocol_version": 1,
+        "speeds": (
+            measurement(jobs=1, samples_per_s=20.0),
+            measurement(jobs=4, samples_per_s=40.0),
+        ),
+    } | changed
+    return NodeFacts(**fields)
+
+
+def measurement(**changed: Any) -> SpeedMeasurement:
+    fields: dict[str, Any] = {
+        "base_model": "tiny",
+        "batch_size": 8,
+        "sequence_length": 128,
+        "jobs": 1,
+        "samples_per_s": 20.0,
+        "tokens_per_s": 2560.0,
+        "base_memory_gb": 0.9,
+        "job_memory_gb": 0.05,
+    } | changed
+    return SpeedMeasurement(**fields)
+
+
+def joined(zone: Zone, *, name: str = "gpu-1", now: datetime = NOW) -> tuple[Node, JoinReply]:
+    """A node that joined with a token of its own, on sale, and the answer it got."""
+    _, secret = join_token_create(
+        zone=zone,
+        provider=market_builders.provider(),
+        created_by=None,
+        ask_micros=400_000,
+        now=now,
+    )
+    reply = node_join(request=JoinRequest(token=secret, name=name, facts=facts()), now=now)
+    Node.objects.filter(pk=reply.node_id).update(status=NodeStatus.ONLINE)
+    return Node.objects.select_related("zone", "provider").get(pk=reply.node_id), reply
