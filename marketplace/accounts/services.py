@@ -44,6 +44,12 @@ def user_register(
     return user
 
 
+def password_set(*, user: User, password: str) -> None:
+    """Replaces a password; whoever signed in with the old one is signed out by it."""
+    user.set_password(password)
+    user.save(update_fields=["password"])
+
+
 def personal_organisation_ensure(*, user: User, now: datetime) -> Organisation:
     """The person's own organisation, made now if they have none; safe to run twice at once."""
     with transaction.atomic():

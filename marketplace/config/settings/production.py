@@ -8,7 +8,14 @@ from marketplace.config.settings import environment
 from marketplace.config.settings.base import *  # noqa: F403
 from marketplace.config.settings.base import ALLOWED_HOSTS, STORAGES
 
-for _name in ("SECRET_KEY", "DATABASE_URL", "REDIS_URL", "PUBLIC_URL", "ALLOWED_HOSTS"):
+for _name in (
+    "SECRET_KEY",
+    "DATABASE_URL",
+    "REDIS_URL",
+    "PUBLIC_URL",
+    "ALLOWED_HOSTS",
+    "METRICS_TOKEN",
+):
     if not environment.text(_name, ""):
         raise ImproperlyConfigured(f"Set the environment variable {_name} in production.")
 

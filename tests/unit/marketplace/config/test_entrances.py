@@ -1,0 +1,106 @@
+"""What every answer carries, who may look inside, and which websockets are let in."""
+
+import json
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from django.conf import settings
+from django.test import Client, override_settings
+
+from marketplace.config.asgi import application
+from marketplace.config.celery import app
+from tests import builders
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_healthy_house_says_so_and_a_broken_one_too(client) -> None:
+    sound = client.get("/healthz", headers={"Accept": "application/json"})
+    assert sound.status_code == 200
+    assert len(json.loads(sound.content)) == 2
+    with override_settings(REDIS_URL="redis://127.0.0.1:1/0"):
+        broken = client.get("/healthz", headers={"Accept": "application/json"})
+    assert broken.status_code == 500
+    assert "pw" not in broken.content.decode()
+
+
+def test_metrics_are_for_whoever_holds_the_token(client, settings) -> None:
+    assert client.get("/metrics").status_code == 200
+    settings.METRICS_TOKEN = "let me see"
+    assert client.get("/metrics").status_code == 403
+    assert client.get("/metrics", headers={"Authorization": "Bearer wrong"}).status_code == 403
+    seen = client.get("/metrics", headers={"Authorization": "Bearer let me see"})
+    assert seen.status_code == 200
+    assert b"finetender" in seen.content
+
+
+def test_pages_forbid_foreign_and_inline_scripts_and_frames(client) -> None:
+    answer = client.get("/accounts/login/")
+    policy = dict(
+        directive.split(" ", 1) for directive in answer["Content-Security-Policy"].split("; ")
+    )
+    assert policy["default-src"] == "'none'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    for kind in ("script-src", "style-src"):
+        assert "unsafe" not in policy[kind]
+        assert policy[kind].startswith("'self'")
+    assert answer["X-Frame-Options"] == "DENY"
+    assert answer["X-Content-Type-Options"] == "nosniff"
+    assert answer["Referrer-Policy"] == "same-origin"
+
+
+def test_the_back_office_alone_has_a_wider_policy_that_still_loads_nothing_foreign(client) -> None:
+    policy = client.get("/admin/login/")["Content-Security-Policy"]
+    assert "'unsafe-eval'" in policy
+    assert "http" not in policy
+    elsewhere = client.get("/accounts/login/")["Content-Security-Policy"]
+    assert "unsafe" not in elsewhere
+
+
+def test_a_form_without_its_token_is_refused() -> None:
+    strict = Client(enforce_csrf_checks=True)
+    answer = strict.post(
+        "/accounts/login/", {"login": "a@example.com", "password": builders.PASSWORD}
+    )
+    assert answer.status_code == 403
+
+
+def websocket(origin: str) -> ApplicationCommunicator:
+    """A browser on a page of ``origin`` that asks for a websocket where none lives."""
+    scope = {
+        "type": "websocket",
+        "path": "/ws/nowhere/",
+        "query_string": b"",
+        "headers": [(b"origin", origin.encode()), (b"host", b"localhost")],
+        "subprotocols": [],
+    }
+    return ApplicationCommunicator(application, scope)
+
+
+async def test_a_websocket_from_another_site_is_refused() -> None:
+    foreign = websocket("http://evil.example")
+    await foreign.send_input({"type": "websocket.connect"})
+    assert (await foreign.receive_output())["type"] == "websocket.close"
+
+
+async def test_a_websocket_from_the_site_itself_reaches_the_routes() -> None:
+    own = websocket("http://localhost")
+    await own.send_input({"type": "websocket.connect"})
+    with pytest.raises(ValueError, match="No route found"):
+        await own.wait()
+
+
+def test_every_beat_entry_names_a_task_that_exists() -> None:
+    app.loader.import_default_modules()
+    scheduled = {entry["task"] for entry in settings.CELERY_BEAT_SCHEDULE.values()}
+    assert scheduled <= set(app.tasks)
+    assert set(settings.CELERY_TASK_ROUTES) <= set(app.tasks)
+
+
+def test_celery_takes_json_only_and_gives_back_what_a_dead_worker_had() -> None:
+    assert app.conf.accept_content == ["json"]
+    assert app.conf.task_serializer == "json"
+    assert app.conf.task_acks_late
+    assert app.conf.task_reject_on_worker_lost
+    assert app.conf.broker_url == settings.REDIS_URL

@@ -1,0 +1,127 @@
+"""What may not start, and what the settings read out of the environment."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from marketplace.config.settings import environment
+
+ROOT = Path(__file__).parents[4]
+SOUND = {
+    "DJANGO_SETTINGS_MODULE": "marketplace.config.settings.production",
+    "SECRET_KEY": "k" * 60,
+    "DATABASE_URL": "postgresql://db.internal/finetender",
+    "REDIS_URL": "redis://cache.internal:6379/0",
+    "PUBLIC_URL": "https://market.example",
+    "ALLOWED_HOSTS": "market.example",
+    "METRICS_TOKEN": "m" * 32,
+}
+
+
+def started(script: str, **changed: str | None) -> subprocess.CompletedProcess[str]:
+    """A fresh process with nothing of ours in its environment but what is named."""
+    ours = SOUND | {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)} | changed
+    return subprocess.run(
+        [sys.executable, "-c", f"import django; django.setup(); {script}"],
+        env={name: value for name, value in ours.items() if value is not None},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"SECRET_KEY": None}, "SECRET_KEY"),
+        ({"SECRET_KEY": "short"}, "SECRET_KEY"),
+        ({"SECRET_KEY": "insecure" + "k" * 60}, "SECRET_KEY"),
+        ({"DATABASE_URL": None}, "DATABASE_URL"),
+        ({"DATABASE_URL": "sqlite:///x.db"}, "PostgreSQL"),
+        ({"REDIS_URL": ""}, "REDIS_URL"),
+        ({"PUBLIC_URL": None}, "PUBLIC_URL"),
+        ({"PUBLIC_URL": "http://market.example"}, "https"),
+        ({"ALLOWED_HOSTS": None}, "ALLOWED_HOSTS"),
+        ({"ALLOWED_HOSTS": "*"}, "ALLOWED_HOSTS"),
+        ({"METRICS_TOKEN": None}, "METRICS_TOKEN"),
+        ({"DEBUG": "1"}, "DEBUG"),
+        ({"DEBUG": "perhaps"}, "DEBUG"),
+        ({"BEAT_SLOTS_S": "often"}, "BEAT_SLOTS_S"),
+    ],
+)
+def test_production_does_not_start_with_a_setting_missing_or_unsafe(changed, says: str) -> None:
+    done = started("", **changed)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert "ImproperlyConfigured" in last
+    assert says in last
+
+
+def test_production_with_everything_set_passes_djangos_own_deployment_check() -> None:
+    done = started(
+        "from django.core.management import call_command;"
+        " call_command('check', deploy=True, fail_level='WARNING')"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no issues" in done.stdout
+
+
+def test_production_cookies_travel_over_tls_only_and_browsers_are_told_so() -> None:
+    done = started(
+        "from django.conf import settings as s; print(s.SESSION_COOKIE_SECURE,"
+        " s.CSRF_COOKIE_SECURE, s.SECURE_HSTS_SECONDS, s.SECURE_SSL_REDIRECT, s.DEBUG,"
+        " s.ACCOUNT_EMAIL_VERIFICATION)"
+    )
+    assert done.stdout.split() == ["True", "True", "31536000", "True", "False", "mandatory"]
+
+
+def test_the_web_server_shares_connections_and_other_processes_keep_their_own() -> None:
+    show = "from django.conf import settings as s; print(s.DATABASES['default']['OPTIONS'])"
+    assert "'pool'" not in started(show).stdout
+    web = started(f"import marketplace.config.asgi; {show}", DATABASE_POOL_MAX="7")
+    assert "'max_size': 7" in web.stdout
+
+
+def test_no_migration_is_missing() -> None:
+    done = started(
+        "from django.core.management import call_command;"
+        " call_command('makemigrations', check=True, dry_run=True)",
+        DATABASE_URL=os.environ["DATABASE_URL"],
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("redis_url", "broker"),
+    [
+        ("redis://:pw@127.0.0.1:6379/3", "redis://:pw@127.0.0.1:6379/3"),
+        ("unix:///run/redis.sock?db=2", "redis+socket:///run/redis.sock?virtual_host=2"),
+        ("unix:///run/redis.sock", "redis+socket:///run/redis.sock?virtual_host=0"),
+    ],
+)
+def test_celery_finds_the_same_redis(redis_url: str, broker: str) -> None:
+    assert environment.celery_broker(redis_url) == broker
+
+
+def test_words_flags_numbers_and_folders_are_read(monkeypatch, tmp_path: Path) -> None:
+    for name, value in {"A": "x, y ,,", "B": "ON", "C": "0", "D": "1.5", "E": ""}.items():
+        monkeypatch.setenv(name, value)
+    assert environment.words("A") == ["x", "y"]
+    assert environment.flag("B", default=False) is True
+    assert environment.flag("C", default=True) is False
+    assert environment.flag("MISSING", default=True) is True
+    assert environment.number("D", 9) == 1.5
+    assert environment.number("MISSING", 9) == 9
+    assert environment.folder("E", tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "x", ""])
+def test_a_number_out_of_range_names_the_variable(monkeypatch, value: str) -> None:
+    monkeypatch.setenv("D", value)
+    with pytest.raises(ImproperlyConfigured, match="D is"):
+        environment.number("D", 9)
