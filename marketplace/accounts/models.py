@@ -1,13 +1,25 @@
 """People, the organisations they act for, and the keys their programs carry."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+import pghistory
 from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
 from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Lower
 
 from marketplace.common.models import IdField, TimestampedModel
+
+
+def audited(*fields: str) -> Callable[[type], type]:
+    """Keeps every change of ``fields``, with who made it, in a table the database fills."""
+
+    def track(model: type) -> type:
+        events = (pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent())
+        return pghistory.track(*events, fields=fields, model_name=f"{model.__name__}Change")(model)
+
+    return track
 
 
 class UserManager(BaseUserManager["User"]):
@@ -33,6 +45,7 @@ class UserManager(BaseUserManager["User"]):
         return self.get(email=(username or "").strip().lower())
 
 
+@audited("email", "name", "is_active", "is_operator", "is_superuser")
 class User(AbstractBaseUser, PermissionsMixin):
     """A person, who signs in with an email address."""
 
@@ -78,6 +91,7 @@ class User(AbstractBaseUser, PermissionsMixin):
         return self.name or self.email.partition("@")[0]
 
 
+@audited("name", "slug", "is_provider")
 class Organisation(TimestampedModel):
     """Who bids, owns data and adapters, holds a wallet, or provides nodes."""
 
@@ -108,6 +122,7 @@ class Role(models.TextChoices):
     MEMBER = "member"
 
 
+@audited("organisation", "user", "role")
 class Membership(TimestampedModel):
     id = IdField(prefix="mem")
     organisation = models.ForeignKey(
@@ -173,6 +188,7 @@ class Scope(models.TextChoices):
     PROVIDER_WRITE = "provider:write"
 
 
+@audited("organisation", "created_by", "name", "prefix", "scopes", "expires_at", "revoked_at")
 class ApiKey(TimestampedModel):
     """A program's credential for one organisation; the secret itself is never stored."""
 
