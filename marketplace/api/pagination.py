@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db.models import Model, QuerySet
@@ -15,7 +15,9 @@ LIMIT_MAX = 100
 
 
 def page(
-    request: Request, rows: QuerySet[Any], show: Callable[[Any], dict[str, Any]]
+    request: Request,
+    rows: QuerySet[Any],
+    show: Callable[[Sequence[Any]], list[dict[str, Any]]],
 ) -> dict[str, Any]:
     """One page of ``rows``, which have ids that sort by time.
 
@@ -34,7 +36,14 @@ def page(
             )
         rows = rows.filter(pk__lt=after)
     found = list(rows[: limit + 1])
-    return {"data": [show(row) for row in found[:limit]], "has_more": len(found) > limit}
+    return {"data": show(found[:limit]), "has_more": len(found) > limit}
+
+
+def each(
+    show: Callable[[Any], dict[str, Any]],
+) -> Callable[[Sequence[Any]], list[dict[str, Any]]]:
+    """Show the rows of a page one by one."""
+    return lambda rows: [show(row) for row in rows]
 
 
 def page_limit(request: Request) -> int:

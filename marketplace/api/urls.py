@@ -1,3 +1,36 @@
-from django.urls import URLPattern, URLResolver
+"""Every address of the market's own API."""
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from django.urls import path, re_path
+from drf_spectacular.views import SpectacularJSONAPIView
+
+from marketplace.api.market import bids, datasets, jobs, zones
+from marketplace.api.views import UnknownAddressView
+
+urlpatterns = [
+    path("schema", SpectacularJSONAPIView.as_view(), name="api-schema"),
+    path("zones", zones.ZonesView.as_view(), name="api-zones"),
+    path("market/<str:zone_name>", zones.MarketNowView.as_view(), name="api-market"),
+    path(
+        "market/<str:zone_name>/transcript",
+        zones.TranscriptView.as_view(),
+        name="api-transcript",
+    ),
+    path("quotes", zones.QuotesView.as_view(), name="api-quotes"),
+    path("bids", bids.BidsView.as_view(), name="api-bids"),
+    path("bids:batch", bids.BidBatchView.as_view(), name="api-bids-batch"),
+    path("bids/<str:bid_id>", bids.BidView.as_view(), name="api-bid"),
+    path("bids/<str:bid_id>/cancel", bids.BidCancelView.as_view(), name="api-bid-cancel"),
+    path("datasets", datasets.DatasetsView.as_view(), name="api-datasets"),
+    path("datasets/<str:dataset_id>", datasets.DatasetView.as_view(), name="api-dataset"),
+    path("jobs", jobs.JobsView.as_view(), name="api-jobs"),
+    path("jobs/<str:job_id>", jobs.JobView.as_view(), name="api-job"),
+    path("jobs/<str:job_id>/events", jobs.JobEventsView.as_view(), name="api-job-events"),
+    path(
+        "jobs/<str:job_id>/checkpoints",
+        jobs.JobCheckpointsView.as_view(),
+        name="api-job-checkpoints",
+    ),
+    path("jobs/<str:job_id>/adapter", jobs.JobAdapterView.as_view(), name="api-job-adapter"),
+    path("jobs/<str:job_id>/cancel", jobs.JobCancelView.as_view(), name="api-job-cancel"),
+    re_path(r"^.*$", UnknownAddressView.as_view()),
+]

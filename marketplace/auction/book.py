@@ -163,7 +163,7 @@ def _rebuild(head: MarketHead) -> Book:
     )
     if snapshot is None:
         raise LogBroken(f"zone {head.zone_id} has a log and no snapshot at position 0")
-    book = Book(zone_id=head.zone_id, engine=Engine.restore(json.loads(snapshot.state)))
+    book = Book(zone_id=head.zone_id, engine=engine_of(snapshot))
     _catch_up(book, head)
     return book
 
@@ -181,6 +181,15 @@ def _catch_up(book: Book, head: MarketHead) -> None:
                 f"zone {head.zone_id}: replaying position {entry.position} gives "
                 f"{replayed.hash}, the log has {entry.hash}; run manage.py auction_verify"
             )
+
+
+def first_snapshot(*, zone_id: str) -> Snapshot | None:
+    """The state the zone's log begins with; ``None`` before it has begun."""
+    return Snapshot.objects.filter(zone_id=zone_id, position=0).first()
+
+
+def engine_of(snapshot: Snapshot) -> Engine:
+    return Engine.restore(json.loads(snapshot.state))
 
 
 def entries(rows: QuerySet[LogEntry]) -> Iterator[Entry]:

@@ -141,21 +141,24 @@ def decision_columns(decision: scheduler.Decision, *, zone: Zone) -> dict[str, o
     return {
         "status": BidStatus.ADMITTED if decision.admitted else BidStatus.REFUSED,
         "payment_micros": int(decision.payment) if decision.admitted else None,
-        "parts": None
-        if decision.parts is None
-        else {
-            "vendor": decision.parts.vendor,
-            "operational": decision.parts.operational,
-            "compute": decision.parts.compute,
-            "memory": decision.parts.memory,
-            "rounding": decision.parts.rounding,
-        },
+        "parts": None if decision.parts is None else parts_value(decision.parts),
         "cells": None if schedule is None else [[c.slot, c.node] for c in schedule.cells],
         "finish_planned_at": None if schedule is None else slot_ends_at(zone, schedule.finish_slot),
         "refusal": "" if decision.refusal is None else str(decision.refusal),
         "winning_price_micros": _micros_up(decision.winning_price),
         "winning_deadline_at": None if slot is None else slot_ends_at(zone, slot),
         "winning_deadline_price_micros": _micros_up(decision.winning_deadline_price),
+    }
+
+
+def parts_value(parts: scheduler.PriceParts) -> dict[str, float]:
+    """Price parts in micro-dollars, by name."""
+    return {
+        "vendor": parts.vendor,
+        "operational": parts.operational,
+        "compute": parts.compute,
+        "memory": parts.memory,
+        "rounding": parts.rounding,
     }
 
 

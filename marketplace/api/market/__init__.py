@@ -1,0 +1,1 @@
+"""The market's own API under ``/api/``."""

@@ -1,0 +1,78 @@
+"""How amounts, moments and settings look in the API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from marketplace.auction.terms import price_check
+from marketplace.common.errors import UserError
+from marketplace.common.money import from_micros
+
+
+def usd(micros: int | None) -> str | None:
+    """Dollars as a decimal string, ``"3.100000"``: exact in every language."""
+    return None if micros is None else f"{from_micros(micros):f}"
+
+
+def moment(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat().replace("+00:00", "Z")
+
+
+@extend_schema_field({"type": ["string", "number"], "examples": ["4.50"]})
+class PriceField(serializers.Field):
+    """A price in dollars; gives micro-dollars."""
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, (str, int, float)):
+            raise UserError(
+                "invalid_price",
+                'The price must be a decimal string of dollars, such as "4.50".',
+                param=self.field_name,
+            )
+        return price_check(str(data), param=self.field_name or "price")
+
+    def to_representation(self, value: int) -> str | None:
+        return usd(value)
+
+
+@extend_schema_field({"type": "string", "format": "date-time"})
+class DeadlineField(serializers.Field):
+    """A moment with a time zone."""
+
+    def to_internal_value(self, data: Any) -> datetime:
+        try:
+            at = parse_datetime(data) if isinstance(data, str) else None
+        except ValueError:
+            at = None
+        if at is None or at.tzinfo is None:
+            raise UserError(
+                "invalid_deadline",
+                "The deadline must be a moment with a time zone, such as 2026-11-21T06:00:00Z.",
+                param=self.field_name,
+            )
+        return at
+
+    def to_representation(self, value: datetime) -> str | None:
+        return moment(value)
+
+
+class StrictSerializer(serializers.Serializer[Any]):
+    """Refuses members it does not know: a misspelt setting must not be ignored."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            unknown = sorted(set(data) - set(self.fields))
+            if unknown:
+                raise serializers.ValidationError(
+                    {
+                        name: f"There is no such member; there are {', '.join(self.fields)}."
+                        for name in unknown
+                    }
+                )
+        return super().to_internal_value(data)

@@ -1,0 +1,51 @@
+"""What belongs to the caller's organisation; what is somebody else's is not there."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+
+from marketplace.accounts.models import Organisation
+from marketplace.auction.measure import unknown_dataset
+from marketplace.common.errors import NotFound
+from marketplace.jobs.models import Dataset, Job
+
+
+def datasets_of(organisation: Organisation) -> QuerySet[Dataset]:
+    return Dataset.objects.filter(organisation=organisation).select_related("zone")
+
+
+def dataset_of(organisation: Organisation, dataset_id: str) -> Dataset:
+    """One of the organisation's data sets.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_dataset``.
+    """
+    found = datasets_of(organisation).filter(pk=_id(dataset_id)).first()
+    if found is None:
+        raise unknown_dataset()
+    return found
+
+
+def jobs_of(organisation: Organisation) -> QuerySet[Job]:
+    return Job.objects.filter(organisation=organisation).select_related("zone")
+
+
+def job_of(organisation: Organisation, job_id: str) -> Job:
+    """One of the organisation's jobs.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_job``.
+    """
+    found = jobs_of(organisation).filter(pk=_id(job_id)).first()
+    if found is None:
+        raise NotFound("unknown_job", "You have no such job; GET /api/jobs lists yours.")
+    return found
+
+
+def _id(text: str) -> str:
+    """PostgreSQL takes no NUL in a text, and no id has one."""
+    return text.replace("\0", "")

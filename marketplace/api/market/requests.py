@@ -1,0 +1,71 @@
+"""What may be asked of the market's API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rest_framework import serializers
+
+from marketplace.api.market.fields import DeadlineField, PriceField, StrictSerializer
+
+#: Bids of one ``bids:batch``.
+BATCH_MAX = 100
+
+
+class SettingsField(serializers.JSONField):
+    """An object of settings; in a form it may come as JSON text."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if isinstance(data, str):
+            try:
+                data = json.loads(data)
+            except ValueError:
+                raise serializers.ValidationError("This must be a JSON object.") from None
+        if not isinstance(data, dict):
+            raise serializers.ValidationError("This must be a JSON object.")
+        return data
+
+
+class WorkRequest(StrictSerializer):
+    """What a quote and a bid have in common."""
+
+    zone = serializers.CharField(max_length=40, help_text="Name of the zone, see /api/zones.")
+    dataset_id = serializers.CharField(max_length=40, required=False)
+    adapter = SettingsField(
+        required=False, default=dict, help_text="rank, alpha, dropout, target_modules, or 'auto'."
+    )
+    training = SettingsField(
+        required=False,
+        default=dict,
+        help_text="epochs, batch_size, learning_rate, sequence_length and so on, or 'auto'.",
+    )
+
+
+class QuoteRequest(WorkRequest):
+    dataset_id = serializers.CharField(max_length=40)
+    deadline = DeadlineField()
+
+
+class BidRequest(WorkRequest):
+    name = serializers.CharField(max_length=200, required=False, default="")
+    price = PriceField(help_text="The most the job is worth to you, in dollars.")
+    deadline = DeadlineField()
+
+
+class BidUploadRequest(BidRequest):
+    """A bid and its data set in one form; settings are JSON text."""
+
+    file = serializers.FileField(required=False, allow_empty_file=True)
+
+
+class BatchRequest(StrictSerializer):
+    bids = serializers.ListField(child=serializers.DictField(), min_length=1, max_length=BATCH_MAX)
+
+
+class DatasetUploadRequest(StrictSerializer):
+    file = serializers.FileField(allow_empty_file=True)
+    name = serializers.CharField(max_length=200, required=False, default="")
+    zone = serializers.CharField(
+        max_length=40, required=False, help_text="Zone whose tokenizer counts the tokens."
+    )

@@ -1,0 +1,287 @@
+"""The shapes of the market's API for its OpenAPI document."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, inline_serializer
+from rest_framework import serializers as s
+
+from marketplace.api.market.requests import BatchRequest, BidRequest, BidUploadRequest
+from marketplace.auction.models import BidStatus
+from marketplace.jobs.models import JobStatus
+
+Fields = dict[str, Any]
+
+
+def _shape(name: str, fields: Fields, *, many: bool = False) -> Any:
+    return inline_serializer(name=name, fields=fields, many=many)
+
+
+def _list(item: Any, **options: Any) -> s.ListField:
+    # A copy: a shape that stands in several lists would be bound to the first.
+    return s.ListField(child=deepcopy(item), **options)
+
+
+def _page(name: str, item: Any) -> Any:
+    return inline_serializer(name=name, fields={"data": _list(item), "has_more": s.BooleanField()})
+
+
+def _usd(**options: Any) -> s.CharField:
+    return s.CharField(help_text="Dollars as a decimal string.", **options)
+
+
+PAGE = [
+    OpenApiParameter("limit", int, description="Items of the page, 1 to 100; 20 without it."),
+    OpenApiParameter("after", str, description="Id of the last item of the page before."),
+    OpenApiParameter("status", str, description="Only items of this status."),
+]
+EVENTS_PAGE = [
+    OpenApiParameter("limit", int, description="Events of the page, 1 to 100; 20 without it."),
+    OpenApiParameter("after", int, description="seq of the last event seen."),
+]
+
+PROBLEM_FIELDS: Fields = {
+    "type": s.CharField(),
+    "title": s.CharField(),
+    "status": s.IntegerField(),
+    "code": s.CharField(help_text="What programs compare; never changes."),
+    "detail": s.CharField(help_text="What is wrong and what to do."),
+    "param": s.CharField(required=False),
+    "request_id": s.CharField(),
+}
+PROBLEM = OpenApiResponse(
+    _shape("Problem", PROBLEM_FIELDS), description="RFC 9457 application/problem+json."
+)
+
+CELL = _shape(
+    "Cell",
+    {
+        "slot": s.IntegerField(),
+        "node": s.CharField(),
+        "starts_at": s.DateTimeField(),
+        "ends_at": s.DateTimeField(),
+    },
+)
+PARTS = _shape(
+    "PriceParts",
+    {
+        "vendor": _usd(),
+        "operational": _usd(),
+        "compute": _usd(),
+        "memory": _usd(),
+        "rounding": _usd(),
+    },
+)
+WORK = _shape("Work", {"samples": s.IntegerField(), "memory_gb": s.FloatField()})
+DECISION = _shape(
+    "Decision",
+    {
+        "admitted": s.BooleanField(),
+        "decided_at": s.DateTimeField(),
+        "position": s.IntegerField(help_text="Position in the zone's log."),
+        "hash": s.CharField(),
+        "payment": _usd(allow_null=True),
+        "price_parts": PARTS,
+        "plan": _list(CELL),
+        "finish_planned_at": s.DateTimeField(allow_null=True),
+        "reason": s.CharField(allow_null=True),
+        "reason_text": s.CharField(allow_null=True),
+        "posted_price": _usd(allow_null=True),
+        "earliest_deadline": s.DateTimeField(allow_null=True),
+        "earliest_deadline_price": _usd(allow_null=True),
+    },
+)
+BID_FIELDS: Fields = {
+    "id": s.CharField(),
+    "object": s.ChoiceField(["bid"]),
+    "zone": s.CharField(),
+    "name": s.CharField(),
+    "status": s.ChoiceField(BidStatus.values),
+    "price": _usd(),
+    "deadline": s.DateTimeField(),
+    "created_at": s.DateTimeField(),
+    "dataset_id": s.CharField(),
+    "adapter": s.DictField(),
+    "training": s.DictField(),
+    "resolved": s.ListField(
+        child=s.CharField(), help_text="Settings that were 'auto' or left out."
+    ),
+    "work": WORK,
+    "decision": DECISION,
+    "job_id": s.CharField(allow_null=True),
+    "refunded": _usd(),
+    "credit": _usd(),
+}
+BID = _shape("Bid", BID_FIELDS)
+BID_PAGE = _page("BidPage", BID)
+REFUSED = OpenApiResponse(
+    _shape(
+        "RefusedBid",
+        PROBLEM_FIELDS
+        | {
+            "reason": s.CharField(required=False),
+            "posted_price": _usd(required=False, allow_null=True),
+            "earliest_deadline": s.DateTimeField(required=False, allow_null=True),
+            "earliest_deadline_price": _usd(required=False, allow_null=True),
+            "bid": BID,
+        },
+    ),
+    description="Refused by the auction (bid_below_price, no_capacity, no_window, no_memory), or "
+    "the wallet has less than the price (insufficient_funds).",
+)
+BID_REQUEST = {"application/json": BidRequest, "multipart/form-data": BidUploadRequest}
+BID_RESPONSES = {
+    201: OpenApiResponse(BID, description="Admitted."),
+    202: OpenApiResponse(BID, description="Not decided yet; look at Location."),
+    400: PROBLEM,
+    401: PROBLEM,
+    402: REFUSED,
+    409: PROBLEM,
+}
+BATCH_REQUEST = BatchRequest
+BATCH = _shape(
+    "BidBatch",
+    {
+        "data": s.ListField(
+            child=_shape("BidBatchItem", {"status": s.IntegerField(), "body": s.DictField()})
+        )
+    },
+)
+QUOTE = _shape(
+    "Quote",
+    {
+        "object": s.ChoiceField(["quote"]),
+        "zone": s.CharField(),
+        "deadline": s.DateTimeField(),
+        "posted_price": _usd(allow_null=True),
+        "price_parts": PARTS,
+        "plan": _list(CELL),
+        "finish_at": s.DateTimeField(allow_null=True),
+        "reason": s.CharField(allow_null=True),
+        "reason_text": s.CharField(allow_null=True),
+        "curve": s.ListField(
+            child=_shape(
+                "CurvePoint",
+                {"deadline": s.DateTimeField(), "price": _usd(), "finish_at": s.DateTimeField()},
+            )
+        ),
+        "adapter": s.DictField(),
+        "training": s.DictField(),
+        "resolved": _list(s.CharField()),
+        "work": WORK,
+        "expires_at": s.DateTimeField(),
+        "position": s.IntegerField(),
+        "head_hash": s.CharField(),
+    },
+)
+ZONE = _shape(
+    "Zone",
+    {
+        "name": s.CharField(),
+        "base_model": s.CharField(),
+        "slot_s": s.IntegerField(),
+        "horizon_slots": s.IntegerField(),
+        "policy": s.CharField(),
+        "max_sequence_length": s.IntegerField(),
+        "earliest_deadline": s.DateTimeField(),
+        "latest_deadline": s.DateTimeField(),
+        "nodes_on_sale": s.IntegerField(),
+    },
+)
+ZONE_LIST = _shape("ZoneList", {"data": _list(ZONE)})
+MARKET = _shape(
+    "Market",
+    {
+        "zone": s.CharField(),
+        "seq": s.IntegerField(),
+        "position": s.IntegerField(),
+        "head_hash": s.CharField(),
+        "slot": s.IntegerField(),
+        "slot_s": s.IntegerField(),
+        "first_slot": s.IntegerField(),
+        "first_slot_at": s.DateTimeField(),
+        "nodes": _list(s.DictField()),
+        "decisions": _list(s.DictField()),
+    },
+)
+DATASET = _shape(
+    "Dataset",
+    {
+        "id": s.CharField(),
+        "object": s.ChoiceField(["dataset"]),
+        "name": s.CharField(),
+        "bytes": s.IntegerField(),
+        "sha256": s.CharField(),
+        "format": s.CharField(),
+        "rows": s.IntegerField(help_text="Usable rows."),
+        "tokens": s.IntegerField(),
+        "longest_row_tokens": s.IntegerField(),
+        "faulty": s.IntegerField(),
+        "errors": _list(s.DictField()),
+        "created_at": s.DateTimeField(),
+    },
+)
+DATASET_PAGE = _page("DatasetPage", DATASET)
+JOB = _shape(
+    "Job",
+    {
+        "id": s.CharField(),
+        "object": s.ChoiceField(["job"]),
+        "bid_id": s.CharField(),
+        "zone": s.CharField(),
+        "name": s.CharField(),
+        "status": s.ChoiceField(JobStatus.values),
+        "price": _usd(),
+        "deadline": s.DateTimeField(),
+        "finish_planned_at": s.DateTimeField(),
+        "created_at": s.DateTimeField(),
+        "started_at": s.DateTimeField(allow_null=True),
+        "finished_at": s.DateTimeField(allow_null=True),
+        "plan": _list(CELL),
+        "progress": s.DictField(),
+        "fault": s.CharField(allow_null=True),
+        "failure_reason": s.CharField(allow_null=True),
+        "seq": s.IntegerField(),
+    },
+)
+JOB_PAGE = _page("JobPage", JOB)
+JOB_EVENT_PAGE = _page(
+    "JobEventPage",
+    _shape(
+        "JobEvent",
+        {
+            "seq": s.IntegerField(),
+            "at": s.DateTimeField(),
+            "kind": s.CharField(),
+            "actor": s.CharField(),
+            "message": s.CharField(),
+            "data": s.DictField(),
+        },
+    ),
+)
+CHECKPOINT_PAGE = _page(
+    "CheckpointPage",
+    _shape(
+        "Checkpoint",
+        {
+            "id": s.CharField(),
+            "step": s.IntegerField(),
+            "bytes": s.IntegerField(),
+            "sha256": s.CharField(),
+            "train_loss": s.FloatField(allow_null=True),
+            "valid_loss": s.FloatField(allow_null=True),
+            "created_at": s.DateTimeField(),
+        },
+    ),
+)
+CANCEL_PREVIEW = _shape(
+    "CancelPreview",
+    {
+        "job_id": s.CharField(),
+        "can_cancel": s.BooleanField(),
+        "payment": _usd(),
+        "refund": _usd(),
+    },
+)

@@ -1,0 +1,87 @@
+"""``/api/zones``, ``/api/market``, ``/api/quotes``: what is on sale and for how much."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.api.callers import caller
+from marketplace.api.market import schemas
+from marketplace.api.market.owned import dataset_of
+from marketplace.api.market.requests import QuoteRequest
+from marketplace.api.market.shapes import market_shape, quote_shape, zone_shape
+from marketplace.api.views import MarketView
+from marketplace.auction.quotes import quote_make
+from marketplace.auction.selectors import market_now
+from marketplace.auction.transcript import transcript_lines
+from marketplace.common import clock
+from marketplace.common.errors import NotAllowed
+from marketplace.fleet.selectors import zone_by_name, zones_open
+
+
+class ZonesView(MarketView):
+    """Zones that take bids."""
+
+    @extend_schema(responses={200: schemas.ZONE_LIST})
+    def get(self, request: Request) -> Response:
+        now = clock.now()
+        return Response({"data": [zone_shape(zone, now=now) for zone in zones_open()]})
+
+
+class MarketNowView(MarketView):
+    """Prices and sold shares of every cell on sale, and the latest decisions."""
+
+    @extend_schema(responses={200: schemas.MARKET})
+    def get(self, request: Request, zone_name: str) -> Response:
+        return Response(market_shape(market_now(zone_by_name(zone_name), now=clock.now())))
+
+
+class TranscriptView(MarketView):
+    """The zone's whole log as JSON lines, to be replayed by ``python -m scheduler auction verify``.
+
+    It holds every bid's amount, so it is for operators unless they publish it.
+    """
+
+    scopes = {"GET": "bids:read"}
+
+    @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
+    def get(self, request: Request, zone_name: str) -> StreamingHttpResponse:
+        if not (settings.PUBLISH_BIDS or request.user.is_operator):
+            raise NotAllowed(
+                "bids_not_published",
+                "The log holds everybody's bids and is not published here; ask an operator.",
+            )
+        zone = zone_by_name(zone_name)
+        return StreamingHttpResponse(
+            (line + "\n" for line in transcript_lines(zone)),
+            content_type="application/jsonl",
+            headers={"Content-Disposition": f'attachment; filename="{zone.name}.jsonl"'},
+        )
+
+
+class QuotesView(MarketView):
+    """The posted price of a job for a deadline, and by deadline; reserves nothing."""
+
+    scopes = {"POST": "bids:read"}
+    throttle_kind = "quotes"
+
+    @extend_schema(request=QuoteRequest, responses={200: schemas.QUOTE, 400: schemas.PROBLEM})
+    def post(self, request: Request) -> Response:
+        organisation = caller(request).organisation
+        body = QuoteRequest(data=request.data)
+        body.is_valid(raise_exception=True)
+        asked = body.validated_data
+        quote = quote_make(
+            organisation=organisation,
+            zone=zone_by_name(asked["zone"]),
+            dataset=dataset_of(organisation, asked["dataset_id"]),
+            adapter=asked["adapter"],
+            training=asked["training"],
+            deadline_at=asked["deadline"],
+            now=clock.now(),
+        )
+        return Response(quote_shape(quote))

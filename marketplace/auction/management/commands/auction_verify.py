@@ -1,0 +1,38 @@
+"""``manage.py auction_verify [--zone NAME]``: replay the log and compare everything with it."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from marketplace.auction.verify import PROBLEMS_SHOWN, zone_verify
+from marketplace.fleet.models import Zone
+
+
+class Command(BaseCommand):
+    help = "Replay every decision, price and hash from the log; fails when anything differs."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--zone", help="name of one zone; all zones without it")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        zones = Zone.objects.order_by("name")
+        if options["zone"]:
+            zones = zones.filter(name=options["zone"])
+            if not zones:
+                raise CommandError(f"There is no zone {options['zone']!r}.")
+        failed = False
+        for zone in zones:
+            found = zone_verify(zone)
+            state = "verified" if found.ok else "DIFFERS"
+            self.stdout.write(
+                f"{zone.name}: {state}, {found.entries} entries, {found.decisions} decisions, "
+                f"head {found.head_hash or 'none'}"
+            )
+            for problem in found.problems[:PROBLEMS_SHOWN]:
+                self.stdout.write(f"  {problem}")
+            failed = failed or not found.ok
+        if failed:
+            raise CommandError("The stored auction is not what its log replays to.")
