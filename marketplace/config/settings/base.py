@@ -190,6 +190,7 @@ CELERY_BEAT_SCHEDULE = {
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
     "tiers": _every("tiers.tick", "BEAT_TIERS_S", 60),
+    "idempotency": _every("api.idempotency_sweep", "BEAT_IDEMPOTENCY_S", 3600),
 }
 
 # --- People -----------------------------------------------------------------------------------
@@ -227,6 +228,24 @@ DEFAULT_FROM_EMAIL = environment.text(
     "DEFAULT_FROM_EMAIL", f"Finetender <no-reply@{_PUBLIC.hostname}>"
 )
 EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+
+# --- The market -----------------------------------------------------------------------------
+
+#: What the house pays for a missed deadline, in percent of the payment.
+SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
+#: Whether anybody signed in may fetch a zone's whole log, which holds every bid's amount.
+PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
+#: Requests a minute and caller, by kind; see ``marketplace.api.throttles``.
+API_REQUESTS_PER_MINUTE = {
+    kind: int(environment.number(f"API_{kind.upper()}_PER_MINUTE", default, at_least=1))
+    for kind, default in {
+        "read": 1200,
+        "quotes": 600,
+        "bids": 1200,
+        "uploads": 60,
+        "public": 300,
+    }.items()
+}
 
 # --- Files and pages --------------------------------------------------------------------------
 
