@@ -11,25 +11,28 @@ from scheduler.simulator.compiled import compiled
 from scheduler.simulator.state import Demotion, Job, Scaling, Worker
 from scheduler.simulator.transitions import (
     Backlog,
-    commit,
+    bring,
     demote,
     done_by,
     learn,
     length_class,
+    plan,
 )
 from scheduler.simulator.workers import (
     Calendar,
     expected_boot_s,
+    gang_price,
     launch,
     next_offer,
+    paid_price,
     price_of,
     release_idle,
     take_idle,
 )
 from scheduler.tiers import (
+    allowance,
     break_even,
     demand,
-    full_tier,
     hazard,
     serverful_scaler,
     serverless_scaler,
@@ -61,7 +64,7 @@ expected_remaining_s = compiled(break_even.expected_remaining_s)
 moves = compiled(break_even.moves)
 age_bin = compiled(hazard.age_bin)
 hazard_rate = compiled(hazard.hazard_rate)
-stays = compiled(full_tier.stays)
+covers = compiled(allowance.covers)
 
 
 @compiled
@@ -110,43 +113,106 @@ def demands(world: World, now: float) -> Floats:
 @compiled
 def decide(world: World, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
     """Improved policy for one probed job on serverless without promised workers."""
-    choice, jobs, t = world.choice[0], world.jobs, world.tally[0]
+    choice, jobs, track, t = world.choice[0], world.jobs, world.track, world.tally[0]
     learn(world, j, now, False)
-    done = done_by(world, j, now)
-    left = jobs[j].predicted_s - done
-    learned = world.learned
-    rate = hazard_rate(
-        learned.deaths, learned.exposure_s, length_class(jobs[j].predicted_s), age_bin(done)
-    )
-    expected = expected_remaining_s(left, rate)
     need = jobs[j].gpus
-    spent = (now - jobs[j].arrive_s) * need
+    left = jobs[j].predicted_s - done_by(world, j, now)
+    expected = expected_left_s(world, j, now)
+    age = now - jobs[j].arrive_s
+    room = len(backlog) == 0 and t.idle + choice.cap - t.live >= need
     skip = choice.reserved_offers if left < choice.long_s else 0
-    offer = next_offer(world, now, skip)
-    price = price_of(world, now, offer)
-    free = t.idle if len(backlog) == 0 else 0
-    boot = 0.0 if free >= need else expected_boot_s(world, offer)
+    if room:
+        price = gang_price(world, now, need, skip)
+        boot = 0.0 if t.idle >= need else expected_boot_s(world, next_offer(world, now, skip))
+    else:
+        price, boot = paid_price(world), 0.0
+    premium = choice.serverless_price - price
     cost = move_cost(
-        choice.checkpoint_s,
-        choice.restore_s,
-        boot,
-        choice.checkpoint_s + choice.restore_s,
-        choice.serverless_price,
-        price,
-        choice.delay_price,
+        choice.checkpoint_s, choice.restore_s, boot, 0.0, choice.serverless_price, price, 0.0
     )
+    if track[j].credit < 0.0:
+        bring(world, j, max(0.0, premium), cost)
+    stay_plan = (age + expected) * premium * need
+    move_plan = ((age + boot) * premium + cost) * need
     if not moves(expected, boot, break_even_s(cost, choice.serverless_price, price)):
-        commit(world, j, spent + expected * need)
+        plan(world, j, stay_plan)
         return
-    if free + choice.cap - t.live >= need and len(backlog) == 0:
-        commit(world, j, -1.0)
-        book(world, calendar, j, now, skip)
+    plan(world, j, move_plan)
+    affordable = covers(t.surplus, stay_plan - move_plan, choice.share)
+    if room:
+        delay = (choice.checkpoint_s + choice.restore_s) * choice.delay_price
+        worth = break_even_s(cost + delay, choice.serverless_price, price)
+        if affordable and not moves(expected, boot, worth):
+            plan(world, j, stay_plan)
+        else:
+            book(world, calendar, j, now, skip)
+    elif affordable:
+        plan(world, j, stay_plan)
+    else:
+        demote(world, calendar, j, now)
+
+
+@compiled
+def expected_left_s(world: World, j: int, now: float) -> float:
+    """Mean remaining run time of a running job that may die early."""
+    done = done_by(world, j, now)
+    predicted = world.jobs[j].predicted_s
+    rate = hazard_rate(
+        world.learned.deaths, world.learned.exposure_s, length_class(predicted), age_bin(done)
+    )
+    return expected_remaining_s(predicted - done, rate)
+
+
+@compiled
+def rehome(world: World, calendar: Calendar, now: float) -> None:
+    """Moves running jobs to offers so much cheaper that the rest repays the move.
+
+    The same break-even as demotion, with the price the job pays now in the place of
+    the serverless price. One move per job at a time; none that would miss a deadline.
+    """
+    choice, jobs, track, t, pool = (
+        world.choice[0],
+        world.jobs,
+        world.track,
+        world.tally[0],
+        world.pool,
+    )
+    pause = choice.checkpoint_s + choice.restore_s
+    first = next_offer(world, now, 0)
+    if first < 0:
         return
-    others = t.committed_s - max(0.0, world.track[j].committed_s)
-    if choice.pooled and stays(expected, float(need), t.pool_s - spent, others):
-        commit(world, j, spent + expected * need)
-        return
-    demote(world, calendar, j, now)
+    lowest = price_of(world, now, first)
+    for i in range(t.serverful_jobs):
+        track[track[i].serverful].paid = 0.0
+    for i in range(t.live):
+        w = pool[i].live
+        if pool[w].state == BUSY:
+            track[pool[w].job].paid += pool[w].price
+    for i in range(t.serverful_jobs):
+        j = track[i].serverful
+        need = jobs[j].gpus
+        if track[j].state != SERVERFUL or track[j].promised > 0 or choice.cap - t.live < need:
+            continue
+        price = track[j].paid / need
+        if price <= lowest:
+            continue
+        left = jobs[j].predicted_s - done_by(world, j, now)
+        if now + left <= jobs[j].due_s < now + left + pause:
+            continue
+        offered = gang_price(world, now, need, 0)
+        boot = choice.marketplace_boot_s
+        cost = move_cost(
+            choice.checkpoint_s,
+            choice.restore_s,
+            boot,
+            pause,
+            price,
+            offered,
+            choice.rehome_delay_price,
+        )
+        if moves(expected_left_s(world, j, now), boot, break_even_s(cost, price, offered)):
+            for _ in range(need):
+                launch(world, calendar, now, j, 0)
 
 
 @compiled
@@ -224,10 +290,7 @@ def hpa_change(world: World, wishes: Floats) -> int:
             ready += 1
             if pool[w].state == BUSY:
                 busy += 1
-    if ready > 0:
-        wish = math.ceil(busy / HPA_UTILISATION)
-    else:
-        wish = int(t.live)
+    wish = math.ceil(busy / HPA_UTILISATION) if ready > 0 else int(t.live)
     wish = max(1, wish)
     if world.choice[0].scaling != HPA:
         wish = min(wish, t.live + 1)
@@ -259,6 +322,8 @@ def tick(
         )
     if choice.demotion == BREAK_EVEN:
         reconsider(world, calendar, backlog, now)
+        if choice.rehomes:
+            rehome(world, calendar, now)
     scale(world, calendar, total[choice.windows - 1], now, wishes)
     if t.ticks < world.series.shape[0]:
         record(world, now)

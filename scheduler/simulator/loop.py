@@ -16,6 +16,7 @@ from scheduler.simulator.transitions import (
     arrive,
     begin_restore,
     begin_run,
+    begin_save,
     demote,
     dispatch,
     done_by,
@@ -27,6 +28,9 @@ from scheduler.simulator.transitions import (
     start_serverless,
 )
 from scheduler.simulator.workers import (
+    ALL,
+    AT_WORK,
+    PROMISED,
     Calendar,
     cancel_boots,
     end_rent,
@@ -58,7 +62,7 @@ STATIC, ON_DEMAND = int(Scaling.STATIC), int(Scaling.ON_DEMAND)
 @compiled
 def on_saved(world: World, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
     """A checkpoint is safe: the job leaves its worker."""
-    t, jobs, track = world.tally[0], world.jobs, world.track
+    track = world.track
     track[j].saved_s = track[j].done_s
     track[j].restores = 1
     track[j].moving_s += now - track[j].since_s
@@ -66,13 +70,21 @@ def on_saved(world: World, calendar: Calendar, backlog: Backlog, j: int, now: fl
         leave_serverless(world, j, now)
         enter_serverful(world, j)
     else:
-        t.saving_victims -= jobs[j].gpus
-        free_workers_of(world, j)
+        end_victim(world, j)
+        free_workers_of(world, j, AT_WORK)
     if track[j].promised > 0:
         take_promised(world, j)
         begin_restore(world, calendar, j, now)
     else:
         enqueue(world, backlog, j, now)
+
+
+@compiled
+def end_victim(world: World, j: int) -> None:
+    """A preempted job no longer saves."""
+    if world.track[j].victim == 1:
+        world.track[j].victim = 0
+        world.tally[0].saving_victims -= world.jobs[j].gpus
 
 
 @compiled
@@ -107,7 +119,19 @@ def on_worker_ready(world: World, calendar: Calendar, w: int, now: float) -> Non
     pool[w].state = HELD
     track[j].ready += 1
     if track[j].ready == world.jobs[j].gpus:
-        demote(world, calendar, j, now)
+        if track[j].place < 0:
+            demote(world, calendar, j, now)
+        else:
+            t.rehomings += 1
+            begin_save(world, calendar, j, now)
+
+
+@compiled
+def lose(world: World, w: int, now: float) -> None:
+    """Ends the rent of a failed worker that was just made idle, before it is given away."""
+    world.tally[0].idle -= 1
+    world.pool[w].state = HELD
+    end_rent(world, w, now)
 
 
 @compiled
@@ -115,19 +139,17 @@ def on_worker_fails(
     world: World, calendar: Calendar, backlog: Backlog, w: int, now: float
 ) -> None:
     """A node dies: its rent ends, and its job falls back to its last safe point."""
-    t, pool, track, jobs = world.tally[0], world.pool, world.track, world.jobs
+    t, pool, track = world.tally[0], world.pool, world.track
     t.failures += 1
     j = pool[w].job
     if j < 0:
         end_rent(world, w, now)
         return
-    if track[j].place < 0:
-        # Still on serverless: the promise is void and the next tick decides anew. A
+    if track[j].place < 0 or pool[w].state == HELD:
+        # Not at work yet: the promise is void and the next tick decides anew. A
         # checkpoint already being written goes to the backlog when it is done.
-        free_workers_of(world, j)
-        t.idle -= 1
-        pool[w].state = HELD
-        end_rent(world, w, now)
+        free_workers_of(world, j, PROMISED)
+        lose(world, w, now)
         return
     every = world.choice[0].safe_every_s
     if track[j].state == SERVERFUL:
@@ -137,16 +159,14 @@ def on_worker_fails(
         track[j].done_s = track[j].saved_s = safe
         track[j].restores = 1 if safe > 0.0 else track[j].restores
     elif track[j].state == SAVING:
-        t.saving_victims -= jobs[j].gpus
+        end_victim(world, j)
         track[j].moving_s += now - track[j].since_s + track[j].done_s - track[j].saved_s
         track[j].done_s = track[j].saved_s
     elif track[j].state == RESTORING:
         track[j].moving_s += now - track[j].since_s
     track[j].version += 1
-    free_workers_of(world, j)
-    t.idle -= 1
-    pool[w].state = HELD
-    end_rent(world, w, now)
+    free_workers_of(world, j, ALL)
+    lose(world, w, now)
     enqueue(world, backlog, j, now)
 
 

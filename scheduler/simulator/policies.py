@@ -9,6 +9,8 @@ from dataclasses import replace
 from scheduler.simulator.state import UNLIMITED, Choice, Demotion, Order, Scaling
 from scheduler.tiers.rules import TierRules, Variant
 
+#: One job may take this much of the surplus (``scheduler.tiers.allowance``).
+SHARE = 0.1
 #: Work since the last multiple of this is lost when a node fails.
 SAFE_EVERY_S = 600.0
 
@@ -22,7 +24,8 @@ def choice(
     order: Order = Order.DEADLINE,
     preemptive: bool = False,
     adaptive: bool = False,
-    pooled: bool = False,
+    rehomes: bool = False,
+    share: float = 0.0,
     reserved_offers: int = 0,
     long_s: float = math.inf,
 ) -> Choice:
@@ -35,7 +38,8 @@ def choice(
         preemptive=preemptive,
         adaptive=adaptive,
         printed_demand=rules.variant is Variant.PRINTED,
-        pooled=pooled,
+        rehomes=rehomes,
+        share=share,
         reserved_offers=reserved_offers,
         long_s=float(long_s),
         cap=UNLIMITED if cap is None else cap,
@@ -52,6 +56,7 @@ def choice(
         checkpoint_s=rules.checkpoint_s,
         restore_s=rules.restore_s,
         delay_price=rules.delay_usd_per_h,
+        rehome_delay_price=rules.rehome_delay_usd_per_h,
         serverless_price=rules.serverless_usd_per_h,
         conventional_price=rules.conventional_usd_per_h,
         marketplace_boot_s=rules.marketplace_boot_s,
@@ -86,7 +91,8 @@ def improved(rules: TierRules, cap: int | None) -> Choice:
         demotion=Demotion.BREAK_EVEN,
         scaling=Scaling.BOOKED,
         adaptive=True,
-        pooled=True,
+        rehomes=True,
+        share=SHARE,
         cap=cap,
     )
 

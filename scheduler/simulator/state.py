@@ -111,8 +111,10 @@ class Choice(NamedTuple):
     adaptive: bool
     #: Equation 1 as printed.
     printed_demand: bool
-    #: Pool of serverless seconds for jobs that cannot move (improved).
-    pooled: bool
+    #: Running jobs move on to much cheaper offers.
+    rehomes: bool
+    #: Largest share of the surplus one job may take to stay on serverless.
+    share: float
     #: Cheapest offers kept for jobs of at least ``long_s``.
     reserved_offers: int
     long_s: float
@@ -130,6 +132,8 @@ class Choice(NamedTuple):
     checkpoint_s: float
     restore_s: float
     delay_price: float
+    #: The same for a job that is moved from worker to worker.
+    rehome_delay_price: float
     serverless_price: float
     conventional_price: float
     marketplace_boot_s: float
@@ -180,8 +184,15 @@ TRACK = np.dtype(
         ("booting_s", np.float64),
         ("serverless_s", np.float64),
         ("finish_s", np.float64),
-        #: GPU seconds of the pool committed to it; below zero: none.
-        ("committed_s", np.float64),
+        #: Its allowance (below zero: not yet known), and what it is planned to take.
+        ("credit", np.float64),
+        ("planned", np.float64),
+        #: Terms the allowance was reckoned with.
+        ("premium", np.float64),
+        ("move_cost", np.float64),
+        ("budget_s", np.float64),
+        #: Scratch: sum of its workers' prices.
+        ("paid", np.float64),
         #: Workers promised by just-in-time hand-off, and how many are ready.
         ("promised", np.int64),
         ("ready", np.int64),
@@ -189,7 +200,8 @@ TRACK = np.dtype(
         ("moved", np.int64),
         #: 1 if a restore is due at its next start.
         ("restores", np.int64),
-        ("preempted", np.int64),
+        #: 1 while it saves because a waiting job preempts it.
+        ("victim", np.int64),
         #: Neighbours in the list of jobs on serverless, in order of start.
         ("after", np.int64),
         ("before", np.int64),
@@ -278,18 +290,17 @@ TALLY = np.dtype(
         ("failures", np.int64),
         ("demotions", np.int64),
         ("preemptions", np.int64),
+        ("rehomings", np.int64),
         ("peak", np.int64),
         ("serverless_gpus", np.int64),
         ("peak_serverless", np.int64),
         ("ticks", np.int64),
         ("threshold_s", np.float64),
         ("pressure", np.float64),
-        ("pool_s", np.float64),
-        ("committed_s", np.float64),
+        ("surplus", np.float64),
         ("serverless_usd", np.float64),
         ("marketplace_usd", np.float64),
         ("conventional_usd", np.float64),
-        ("idle_since", np.float64),
         ("end_s", np.float64),
     ]
 )
@@ -317,7 +328,7 @@ def new_world(choice: Choice, jobs: Records, supply: Supply, *, record_ticks: in
     slots = min(choice.cap, UNLIMITED)
     track = records(len(jobs), TRACK)
     track["finish_s"] = np.nan
-    track["committed_s"] = -1.0
+    track["credit"] = -1.0
     for links in ("after", "before", "place"):
         track[links] = -1
     pool = records(slots, SLOT)

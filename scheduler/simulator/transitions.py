@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from scheduler.simulator.compiled import compiled
 from scheduler.simulator.state import Demotion, Event, Job, Order, Worker
-from scheduler.simulator.workers import Calendar, free_workers_of, post, take_idle
-from scheduler.tiers import full_tier, hazard
+from scheduler.simulator.workers import ALL, Calendar, free_workers_of, post, take_idle
+from scheduler.tiers import allowance, hazard
 
 if TYPE_CHECKING:
     from scheduler.simulator.state import World
@@ -30,7 +30,7 @@ BUSY = int(Worker.BUSY)
 FIRST_QUEUE_S = 300.0
 SECOND_QUEUE_S = 3600.0
 
-allowance_s = compiled(full_tier.allowance_s)
+allowance_of = compiled(allowance.allowance)
 length_class = compiled(hazard.length_class)
 observe = compiled(hazard.observe)
 
@@ -121,7 +121,6 @@ def arrive(world: World, calendar: Calendar, backlog: Backlog, j: int, now: floa
     track[j].state = STARTING
     t.serverless_gpus += jobs[j].gpus
     t.peak_serverless = max(t.peak_serverless, t.serverless_gpus)
-    t.pool_s += jobs[j].gpus * allowance_s(jobs[j].predicted_s, t.threshold_s)
     post(world, calendar, now + jobs[j].serverless_boot_s, SERVERLESS_READY, j, 0)
 
 
@@ -164,11 +163,35 @@ def unlist(world: World, j: int) -> None:
 
 
 @compiled
-def commit(world: World, j: int, seconds: float) -> None:
-    """Sets what the pool owes job ``j``; below zero for nothing."""
-    t, track = world.tally[0], world.track
-    t.committed_s += max(0.0, seconds) - max(0.0, track[j].committed_s)
-    track[j].committed_s = seconds
+def bring(world: World, j: int, premium: float, move_cost: float) -> None:
+    """Credits the allowance of a job, once, when its run time is first known."""
+    t, jobs, track = world.tally[0], world.jobs, world.track
+    track[j].premium = premium
+    track[j].move_cost = move_cost
+    track[j].budget_s = t.threshold_s
+    track[j].credit = jobs[j].gpus * allowance_of(
+        jobs[j].predicted_s, t.threshold_s, premium, move_cost
+    )
+    t.surplus += track[j].credit
+
+
+@compiled
+def plan(world: World, j: int, amount: float) -> None:
+    """Debits what a job is now planned to cost instead of what it was before."""
+    world.tally[0].surplus += world.track[j].planned - amount
+    world.track[j].planned = amount
+
+
+@compiled
+def settle(world: World, j: int) -> None:
+    """Credits an ended job with what Algorithm 1 would truly have spent on it."""
+    t, jobs, track = world.tally[0], world.jobs, world.track
+    if track[j].credit >= 0.0 and jobs[j].run_s < jobs[j].predicted_s:
+        true = jobs[j].gpus * allowance_of(
+            jobs[j].run_s, track[j].budget_s, track[j].premium, track[j].move_cost
+        )
+        t.surplus += true - track[j].credit
+        track[j].credit = true
 
 
 @compiled
@@ -179,8 +202,9 @@ def leave_serverless(world: World, j: int, now: float) -> None:
     world.track[j].serverless_s = spent
     t.serverless_usd += spent / 3600.0 * world.choice[0].serverless_price
     t.serverless_gpus -= jobs[j].gpus
-    t.pool_s -= spent
-    commit(world, j, -1.0)
+    if world.track[j].credit >= 0.0:
+        extra = 0.0 if world.track[j].state == SERVERLESS else world.track[j].move_cost
+        plan(world, j, spent * world.track[j].premium + extra * jobs[j].gpus)
     unlist(world, j)
 
 
@@ -232,12 +256,13 @@ def finish(world: World, j: int, now: float) -> None:
     """The job ended, at its end or by dying; its workers are free."""
     t, jobs, track = world.tally[0], world.jobs, world.track
     learn(world, j, now, jobs[j].run_s < jobs[j].predicted_s)
+    settle(world, j)
     if track[j].state == SERVERLESS:
         leave_serverless(world, j, now)
         if track[j].promised > 0:
-            free_workers_of(world, j)
+            free_workers_of(world, j, ALL)
     else:
-        free_workers_of(world, j)
+        free_workers_of(world, j, ALL)
         leave_serverful(world, j)
     track[j].state = DONE
     track[j].version += 1
@@ -297,6 +322,6 @@ def preempt(world: World, calendar: Calendar, backlog: Backlog, now: float) -> N
         if not better:
             return
         begin_save(world, calendar, victim, now)
-        track[victim].preempted += 1
+        track[victim].victim = 1
         t.preemptions += 1
         t.saving_victims += jobs[victim].gpus

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from scheduler.simulator.compiled import compiled
-from scheduler.simulator.state import Event, Job, Worker
+from scheduler.simulator.state import Event, Worker
 
 if TYPE_CHECKING:
     from scheduler.simulator.state import World
@@ -19,7 +19,11 @@ WORKER_READY = int(Event.WORKER_READY)
 WORKER_FAILS = int(Event.WORKER_FAILS)
 EMPTY, BOOTING, IDLE = int(Worker.EMPTY), int(Worker.BOOTING), int(Worker.IDLE)
 HELD, BUSY = int(Worker.HELD), int(Worker.BUSY)
-SERVERLESS, STARTING = int(Job.SERVERLESS), int(Job.STARTING)
+
+#: Marks an offer while the price of a gang is added up.
+PRICING = 2
+#: Which of a job's workers :func:`free_workers_of` takes.
+AT_WORK, PROMISED, ALL = 0, 1, 2
 
 
 @compiled
@@ -47,7 +51,7 @@ def next_offer(world: World, now: float, skip: int) -> int:
     a dearer one is to be had.
     """
     free = world.taken
-    best, best_price = -1, world.choice[0].conventional_price
+    best = -1
     floor_price, floor_offer = -math.inf, -1
     for _ in range(skip + 1):
         found, found_price = -1, world.choice[0].conventional_price
@@ -59,7 +63,7 @@ def next_offer(world: World, now: float, skip: int) -> int:
                     found, found_price = m, price
         if found < 0:
             break
-        best, best_price = found, found_price
+        best = found
         floor_price, floor_offer = found_price, found
     return best
 
@@ -78,6 +82,43 @@ def expected_boot_s(world: World, offer: int) -> float:
     if offer < 0:
         return world.choice[0].conventional_boot_s
     return world.choice[0].marketplace_boot_s
+
+
+@compiled
+def gang_price(world: World, now: float, gpus: int, skip: int) -> float:
+    """Mean price per GPU of the workers a gang would get now, idle ones first."""
+    t, pool = world.tally[0], world.pool
+    total, found = 0.0, 0
+    if t.idle > 0:
+        for i in range(t.live):
+            w = pool[i].live
+            if pool[w].state == IDLE and found < gpus:
+                total += pool[w].price
+                found += 1
+    for _ in range(gpus - found):
+        offer = next_offer(world, now, skip)
+        total += price_of(world, now, offer)
+        found += 1
+        if offer < 0:
+            break
+        world.taken[offer] = PRICING
+    for m in range(world.taken.shape[0]):
+        if world.taken[m] == PRICING:
+            world.taken[m] = 0
+    total += (gpus - found) * world.choice[0].conventional_price
+    return total / gpus
+
+
+@compiled
+def paid_price(world: World) -> float:
+    """Mean price of the live workers; the conventional price without any."""
+    t, pool = world.tally[0], world.pool
+    if t.live == 0:
+        return world.choice[0].conventional_price
+    total = 0.0
+    for i in range(t.live):
+        total += pool[pool[i].live].price
+    return total / t.live
 
 
 @compiled
@@ -168,23 +209,25 @@ def take_idle(world: World, job: int, state: int, cheapest: bool) -> int:
 
 
 @compiled
-def free_workers_of(world: World, job: int) -> None:
-    """Takes every worker from a job: ready ones turn idle, booting ones unpromised."""
+def free_workers_of(world: World, job: int, which: int) -> None:
+    """Takes workers from a job: ready ones turn idle, booting ones unpromised.
+
+    ``which`` is ``AT_WORK`` (those the job runs on), ``PROMISED`` (those waiting for
+    it) or ``ALL``.
+    """
     t, pool, track = world.tally[0], world.pool, world.track
-    left = world.jobs[job].gpus if track[job].promised == 0 else track[job].promised
     for i in range(t.live):
         w = pool[i].live
-        if pool[w].job == job:
+        at_work = pool[w].state == BUSY
+        if pool[w].job == job and (which == ALL or at_work == (which == AT_WORK)):
             if pool[w].state == BOOTING:
                 pool[w].job = -1
                 t.unpromised_boots += 1
             else:
                 make_idle(world, w)
-            left -= 1
-            if left == 0:
-                break
-    track[job].promised = 0
-    track[job].ready = 0
+    if which != AT_WORK:
+        track[job].promised = 0
+        track[job].ready = 0
 
 
 @compiled

@@ -54,6 +54,9 @@ class TierRules:
     restore_s: float = 250.0
     #: lambda: what the operator pays to save one job one hour of delay, dollars.
     delay_usd_per_h: float = 5.0
+    #: The same for moving a running job to a cheaper worker; above ``delay_usd_per_h``
+    #: because another, still cheaper offer may come.
+    rehome_delay_usd_per_h: float = 30.0
     #: Dollars per GPU hour.
     serverless_usd_per_h: float = 2.10
     conventional_usd_per_h: float = 1.29
