@@ -1,0 +1,236 @@
+"""One sale, told as it happens: a bid over the API becomes an adapter on disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tqdm import tqdm
+
+from marketplace.config.embedded.house import ROOT, House
+from marketplace.config.embedded.services import ServiceFailed, private_write
+
+DATASET = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
+TRAINING = {"epochs": 3}
+#: What the job is worth to the demo's owner, as a multiple of the posted price.
+WORTH = 2
+#: Seconds: a slot of the demo's zone, short enough to watch several pass.
+SLOT_S = 5
+DEADLINE_S = 15 * 60
+NODE_WITHIN_S = 180.0
+JOB_WITHIN_S = 20 * 60.0
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+class DemoFailed(RuntimeError):
+    """The story did not end as it should; the text says where and what to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sale:
+    """What the demo's last line holds, as one JSON object."""
+
+    bid_id: str
+    job_id: str
+    #: Dollars, exact, as text.
+    price: str
+    #: From the bid to the adapter on this disk.
+    seconds: float
+    first_train_loss: float
+    last_train_loss: float
+    valid_loss_before: float
+    valid_loss_after: float
+    adapter_path: str
+
+
+def market_open(running: House, *, say: Callable[[str], None]) -> dict[str, Any]:
+    """Seed the small market and bring its one node online; safe to repeat."""
+    say("Seeding a small market")
+    node_dir = running.data_dir / "node"
+    joined_to = node_dir / "joined-to"
+    # A node keeps the broker's address; when that has changed it has to join again.
+    known = joined_to.exists() and joined_to.read_text() == running.environment.get("REDIS_URL")
+    seeded = json.loads(
+        running.manage(
+            "seed_demo",
+            *("--password", _password(running.data_dir / "password")),
+            *("--slot-s", str(SLOT_S), "--join-tokens", "0" if known else "1", "--json"),
+        )
+    )
+    if not known:
+        say("A node on this machine joins: self-test, a short training run, registration")
+        running.run(
+            *(sys.executable, "-m", "workers", "join", "--url", running.url, "--name", "local-cpu"),
+            *("--token", seeded["join_tokens"][0], "--state-dir", str(node_dir)),
+        )
+        private_write(joined_to, running.environment.get("REDIS_URL", ""))
+    say("Starting the node")
+    running.stack.start("node")
+    _node_wait(running, seeded)
+    return seeded
+
+
+def sell(running: House, seeded: dict[str, Any], *, say: Callable[[str], None]) -> Sale:
+    """Place a bid over the API, follow the job and fetch the adapter.
+
+    Raises
+    ------
+    DemoFailed
+        When the bid is refused, the job does not succeed, or training did not help.
+    """
+    with httpx.Client(
+        base_url=running.url,
+        headers={"Authorization": f"Bearer {seeded['api_key']}"},
+        timeout=60,
+    ) as market:
+        started = time.monotonic()
+        bid = _bid_place(market, seeded["zone"], say=say)
+        job = _job_follow(running, market, bid["job_id"])
+        path = _adapter_fetch(market, job["id"], running.data_dir / "adapters")
+        seconds = time.monotonic() - started
+    sale = Sale(
+        bid_id=bid["id"],
+        job_id=job["id"],
+        price=bid["decision"]["payment"],
+        seconds=round(seconds, 1),
+        first_train_loss=job["progress"]["first_train_loss"],
+        last_train_loss=job["progress"]["train_loss"],
+        valid_loss_before=job["progress"]["valid_loss_before"],
+        valid_loss_after=job["progress"]["valid_loss"],
+        adapter_path=str(path),
+    )
+    if not sale.valid_loss_after < sale.valid_loss_before:
+        raise DemoFailed(
+            f"Training did not help: validation loss went from {sale.valid_loss_before:.3f} "
+            f"to {sale.valid_loss_after:.3f}."
+        )
+    say(
+        f"Validation loss {sale.valid_loss_before:.3f} before, {sale.valid_loss_after:.3f} after. "
+        f"Adapter: {path}"
+    )
+    return sale
+
+
+def _bid_place(market: httpx.Client, zone: str, *, say: Callable[[str], None]) -> dict[str, Any]:
+    with DATASET.open("rb") as file:
+        dataset = _answer(
+            market.post("/api/datasets", data={"zone": zone}, files={"file": (DATASET.name, file)})
+        )
+    say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
+    deadline = (datetime.now(UTC) + timedelta(seconds=DEADLINE_S)).isoformat()
+    work = {"zone": zone, "dataset_id": dataset["id"], "training": TRAINING, "deadline": deadline}
+    quote = _answer(market.post("/api/quotes", json=work))
+    if quote["posted_price"] is None:
+        raise DemoFailed(f"No quote: {quote['reason_text']}")
+    limit = f"{WORTH * float(quote['posted_price']):.6f}"
+    say(f"Posted price ${_short(quote['posted_price'])}; bidding ${_short(limit)}")
+    bid = _answer(
+        market.post(
+            "/api/bids",
+            json=work | {"name": "support-tone", "price": limit},
+            headers={"Idempotency-Key": secrets.token_hex(16)},
+        )
+    )
+    while bid["status"] == "pending":
+        time.sleep(0.2)
+        bid = _answer(market.get(f"/api/bids/{bid['id']}"))
+    if bid["status"] != "admitted":
+        raise DemoFailed(f"The bid was {bid['status']}: {bid['decision']['reason_text']}")
+    plan = bid["decision"]["plan"]
+    say(
+        f"Admitted: pays ${_short(bid['decision']['payment'])}, not the "
+        f"${_short(bid['price'])} bid; {len(plan)} cells planned, done by "
+        f"{bid['decision']['finish_planned_at']}"
+    )
+    return bid
+
+
+def _job_follow(running: House, market: httpx.Client, job_id: str) -> dict[str, Any]:
+    """Draw a progress bar until the job has ended."""
+    deadline = time.monotonic() + JOB_WITHIN_S
+    with tqdm(total=100, unit="%", bar_format="{l_bar}{bar}| {postfix}", file=sys.stderr) as bar:
+        bar.set_description("queued")
+        while True:
+            running.stack.check()
+            job = _answer(market.get(f"/api/jobs/{job_id}"))
+            bar.set_description(job["status"])
+            progress = job["progress"]
+            if progress["total_steps"]:
+                bar.n = min(100, round(100 * progress["step"] / progress["total_steps"]))
+            if progress["train_loss"] is not None:
+                bar.set_postfix_str(
+                    f"step {progress['step']}/{progress['total_steps']}, "
+                    f"loss {progress['train_loss']:.3f}"
+                )
+            bar.refresh()
+            if job["status"] in ENDED:
+                break
+            if time.monotonic() > deadline:
+                raise DemoFailed(
+                    f"Job {job_id} is still {job['status']} after {JOB_WITHIN_S / 60:.0f} minutes; "
+                    f"see {running.stack.log_dir}/node.log"
+                )
+            time.sleep(0.5)
+    if job["status"] != "succeeded":
+        raise DemoFailed(f"Job {job_id} {job['status']}: {job['failure_reason']}")
+    return job
+
+
+def _adapter_fetch(market: httpx.Client, job_id: str, directory: Path) -> Path:
+    answer = market.get(f"/api/jobs/{job_id}/adapter")
+    if answer.status_code != 200:
+        raise DemoFailed(f"The adapter could not be fetched: {answer.text}")
+    path = (directory / job_id).resolve()
+    path.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        archive.extractall(path)
+    return path
+
+
+def _node_wait(running: House, seeded: dict[str, Any]) -> None:
+    """Wait until the zone has a node on sale."""
+    deadline = time.monotonic() + NODE_WITHIN_S
+    while True:
+        running.stack.check()
+        answer = httpx.get(
+            f"{running.url}/api/market/{seeded['zone']}",
+            headers={"Authorization": f"Bearer {seeded['api_key']}"},
+            timeout=30,
+        )
+        if answer.status_code == 200 and any(any(n["on_sale"]) for n in answer.json()["nodes"]):
+            return
+        if time.monotonic() > deadline:
+            raise ServiceFailed(running.stack.failure("node"))
+        time.sleep(0.2)
+
+
+def _answer(response: httpx.Response) -> dict[str, Any]:
+    if response.status_code >= 400:
+        try:
+            body = response.json()
+            words = body.get("detail") or response.text
+        except ValueError:
+            words = response.text
+        raise DemoFailed(f"{response.request.method} {response.request.url.path}: {words}")
+    return response.json()
+
+
+def _password(path: Path) -> str:
+    """One password for the demo's three people, made on the first start."""
+    if not path.exists():
+        private_write(path, secrets.token_urlsafe(9))
+    return path.read_text()
+
+
+def _short(amount: str) -> str:
+    return amount.rstrip("0").rstrip(".") if "." in amount else amount
