@@ -70,8 +70,8 @@ def _redis_database_of(worker: str) -> None:
 
 def _left_behind_remove() -> None:
     """Directories of runs that were killed; their servers died with them."""
-    for path in RUNS_DIR.glob("run-*"):
-        pid = int(path.name.removeprefix("run-"))
+    for path in RUNS_DIR.glob("*-*"):
+        pid = int(path.name.rpartition("-")[2])
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

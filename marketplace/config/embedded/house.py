@@ -78,6 +78,7 @@ def house(
     port: int | None = None,
     settings: str = "marketplace.config.settings.dev",
     durable: bool = True,
+    own_servers: bool = False,
     extra_environment: dict[str, str] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[House]:
@@ -93,12 +94,14 @@ def house(
         Port of the web server; a free one when it is ``None`` or taken.
     durable
         ``False`` trades crash safety of PostgreSQL for speed, for tests.
+    own_servers
+        Start PostgreSQL and Redis even where ``DATABASE_URL`` and ``REDIS_URL`` name some.
     say
         Told, in words for a person, what happens next.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     port = port if port is not None and port_is_free(port) else free_port()
-    postgres, redis = _servers(data_dir, durable=durable)
+    postgres, redis = _servers(data_dir, durable=durable, own=own_servers)
     url = f"http://127.0.0.1:{port}"
     environment = _environment(
         data_dir=data_dir, url=url, settings=settings, postgres=postgres, redis=redis
@@ -155,15 +158,14 @@ def node_program(data_dir: Path, name: str = "node") -> Program:
     )
 
 
-def _servers(data_dir: Path, *, durable: bool) -> tuple[Postgres | None, Redis | None]:
+def _servers(data_dir: Path, *, durable: bool, own: bool) -> tuple[Postgres | None, Redis | None]:
     """Own servers for what the environment does not name."""
-    postgres = (
-        None
-        if os.environ.get("DATABASE_URL")
-        else postgres_prepare(data_dir=data_dir, durable=durable)
+    own_postgres = own or not os.environ.get("DATABASE_URL")
+    own_redis = own or not os.environ.get("REDIS_URL")
+    return (
+        postgres_prepare(data_dir=data_dir, durable=durable) if own_postgres else None,
+        redis_prepare(data_dir=data_dir) if own_redis else None,
     )
-    redis = None if os.environ.get("REDIS_URL") else redis_prepare(data_dir=data_dir)
-    return postgres, redis
 
 
 def _environment(

@@ -1,0 +1,56 @@
+"""What every test may ask for; the servers come from the ``-p`` plugin of pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from marketplace.config.embedded.demo import market_open
+from marketplace.config.embedded.for_tests import RUNS_DIR
+from marketplace.config.embedded.house import House, house
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """A whole running house with one CPU node, and how to sign in to it."""
+
+    house: House
+    api_key: str
+    password: str
+    zone: str
+    owner_email: str
+    provider_email: str
+    operator_email: str
+
+    @property
+    def url(self) -> str:
+        return self.house.url
+
+
+@pytest.fixture(scope="session")
+def market() -> Iterator[Market]:
+    """The real thing: every process of the house, servers of its own, one node online.
+
+    Shared by all tests of the session; a test that kills a process leaves the
+    house whole again before it ends.
+    """
+    data_dir = RUNS_DIR / f"house-{os.getpid()}"
+    try:
+        with house(data_dir=data_dir, durable=False, own_servers=True) as running:
+            seeded = market_open(running, say=lambda _: None)
+            yield Market(
+                house=running,
+                api_key=seeded["api_key"],
+                password=seeded["password"],
+                zone=seeded["zone"],
+                owner_email=seeded["people"]["owner"],
+                provider_email=seeded["people"]["provider"],
+                operator_email=seeded["people"]["operator"],
+            )
+    finally:
+        if not os.environ.get("KEEP_LOGS"):
+            shutil.rmtree(data_dir, ignore_errors=True)
