@@ -6,6 +6,7 @@ code that a node later trains on).
 """
 
 from workers.protocol.messages import (
+    ADAPTER_FILES,
     PATH_ADAPTER,
     PATH_CHECKPOINT,
     PATH_HEARTBEAT,
@@ -43,6 +44,7 @@ from workers.protocol.messages import (
 from workers.protocol.wire import ProtocolError, dumps, from_json, loads, to_json
 
 __all__ = [
+    "ADAPTER_FILES",
     "PATH_ADAPTER",
     "PATH_CHECKPOINT",
     "PATH_HEARTBEAT",

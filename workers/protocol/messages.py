@@ -142,6 +142,8 @@ class SlotPlan:
     ends_at: float
     slices: tuple[SliceSpec, ...] = ()
     version: int = PROTOCOL_VERSION
+    #: Of two plans for one slot the one with the higher number holds.
+    revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +302,24 @@ PATH_RESULT = "/internal/v1/result"
 PATH_CHECKPOINT = "/internal/v1/leases/{lease_token}/checkpoints/{step}"
 #: PUT, one zip of the adapter's directory. Format with ``lease_token``.
 PATH_ADAPTER = "/internal/v1/leases/{lease_token}/adapter"
+
+#: Files the zip of an adapter may hold, all at its top; the first two it must.
+ADAPTER_FILES = (
+    "adapter_config.json",
+    "adapter_model.safetensors",
+    "README.md",
+    "training.json",
+    "metrics.csv",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+)
 
 #: Celery task a node's queue receives; its one keyword is ``plan``, a ``SlotPlan`` as JSON value.
 TASK_RUN_SLOT = "workers.run_slot"

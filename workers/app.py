@@ -1,0 +1,42 @@
+"""A node's Celery application: JSON only, one queue, nothing remote but its plans."""
+
+from __future__ import annotations
+
+from celery import Celery
+
+
+def node_app(*, broker_url: str, queue: str) -> Celery:
+    """The application of one node.
+
+    Parameters
+    ----------
+    broker_url, queue : str
+        As joining the market gave them.
+    """
+    app = Celery("finetender-node", broker=broker_url, set_as_current=False)
+    app.conf.update(
+        task_default_queue=queue,
+        task_create_missing_queues=False,
+        task_ignore_result=True,
+        task_serializer="json",
+        accept_content=["json"],
+        # A plan is only taken in by its task, so one that dies with the process is taken again.
+        task_acks_late=True,
+        worker_prefetch_multiplier=1,
+        # Nobody may steer this process through the broker.
+        worker_enable_remote_control=False,
+        worker_send_task_events=False,
+        worker_hijack_root_logger=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        broker_connection_retry=True,
+        broker_connection_retry_on_startup=True,
+        # Never stop trying: the market's broker may be away for as long as it likes.
+        broker_connection_max_retries=None,
+        broker_transport_options={
+            "socket_connect_timeout": 5,
+            "socket_keepalive": True,
+            "health_check_interval": 15,
+            "visibility_timeout": 3600,
+        },
+    )
+    return app

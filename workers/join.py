@@ -1,0 +1,130 @@
+"""``python -m workers join``: measure this machine and list it with a market."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import re
+import socket
+import sys
+from collections.abc import Sequence
+
+from workers.client import MarketClient, MarketError, Patience
+from workers.node import add_run_arguments, run
+from workers.protocol import (
+    PATH_JOIN,
+    PATH_JOIN_MODELS,
+    JoinModelsReply,
+    JoinModelsRequest,
+    JoinReply,
+    JoinRequest,
+)
+from workers.settings import Credentials, SettingsError, StateDir, save_credentials
+
+#: Holds the join token where a command line would show it to every user of the machine.
+TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"
+EXIT_OK = 0
+EXIT_REFUSED = 1
+_PATIENCE = Patience(total_s=30.0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m workers join", description=__doc__)
+    add_join_arguments(parser)
+    return join(parser.parse_args(arguments))
+
+
+def add_join_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", required=True, help="address of the market")
+    parser.add_argument(
+        "--token",
+        default=os.environ.get(TOKEN_VARIABLE),
+        help=f"one-time token from the provider console (default: ${TOKEN_VARIABLE})",
+    )
+    parser.add_argument("--name", default=None, help="the node's name (default: the host's)")
+    parser.add_argument("--device", default=None, help="cpu, cuda or cuda:N (default: the best)")
+    parser.add_argument(
+        "--memory-gb", type=float, default=None, help="memory to offer (default: most there is)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="measure three cases instead of the whole table"
+    )
+    parser.add_argument("--run", action="store_true", help="go on to run the node")
+    add_run_arguments(parser)
+
+
+def join(options: argparse.Namespace) -> int:
+    """Self-test, registration, credentials; then the node itself with ``--run``."""
+    # Torch takes seconds to import; ``--help`` must not wait for it.
+    from workers.training.faults import TrainingFault
+
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        credentials = register(options)
+    except (MarketError, TrainingFault, SettingsError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_REFUSED
+    print(f"Joined as {credentials.name} ({credentials.node_id}).", flush=True)
+    return run(options) if options.run else EXIT_OK
+
+
+def register(options: argparse.Namespace) -> Credentials:
+    """Ask what to measure, measure it, join, and store what the market gave.
+
+    Raises
+    ------
+    MarketError, TrainingFault, SettingsError
+        Nothing was stored.
+    """
+    from workers.node_selftest import CASES, QUICK_CASES, best_device, node_facts
+
+    if not options.token:
+        raise SettingsError(f"Pass the join token with --token, or set {TOKEN_VARIABLE}.")
+    state = StateDir(options.state_dir)
+    # Before the token is used up: the credentials must have a place to go.
+    state.prepare()
+    if options.memory_gb is not None and not 0 < options.memory_gb < float("inf"):
+        raise SettingsError("--memory-gb must be above 0.")
+    device = options.device or best_device()
+    name = options.name or default_name()
+    with MarketClient(options.url, patience=_PATIENCE) as client:
+        models = client.post(
+            PATH_JOIN_MODELS, JoinModelsRequest(options.token), JoinModelsReply
+        ).base_models
+        print(f"Measuring this machine ({device}).", flush=True)
+        facts = node_facts(
+            device=device,
+            base_models=models,
+            memory_gb=options.memory_gb,
+            cases=QUICK_CASES if options.quick else CASES,
+            say=lambda line: print(f"  {line}", flush=True),
+        )
+        reply = client.post(PATH_JOIN, JoinRequest(options.token, name, facts), JoinReply)
+    credentials = Credentials(
+        market_url=options.url,
+        name=name,
+        node_id=reply.node_id,
+        api_token=reply.api_token,
+        broker_url=reply.broker_url,
+        queue=reply.queue,
+        heartbeat_every_s=reply.heartbeat_every_s,
+        base_models=reply.base_models,
+        device=device,
+        memory_gb=facts.memory_gb,
+    )
+    save_credentials(state, credentials)
+    return credentials
+
+
+def default_name() -> str:
+    """The host's name, in the letters a node's name may have."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")[:64]
+    return name or "node"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
