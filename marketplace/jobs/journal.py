@@ -32,7 +32,10 @@ def event_record(
         message=message[:_MESSAGE_CHARS],
         data=data or {},
     )
-    publish_on_commit(stream=f"job.{job.pk}", event=event_value(event, status=job.status))
+    publish_on_commit(
+        stream=f"job.{job.pk}",
+        event=event_value(event, status=job.status) | {"progress": progress_value(job)},
+    )
     return event
 
 

@@ -40,7 +40,8 @@ def progress_record(*, node: Node, report: ProgressReport, now: datetime) -> Pro
         events = _new_events(held, report)
         if events:
             points = _points_store(job, held, events, now)
-            _job_update(job, events[-1], now)
+            for event in events:
+                _job_update(job, event, now)
             progress_publish(job=job, points=points, log=_log_lines(events))
             job.save()
         held.last_seq = events[-1].seq if events else held.last_seq
@@ -169,7 +170,7 @@ def _job_update(job: Job, event: ProgressEvent, now: datetime) -> None:
             setattr(job, name, value)
     if job.first_train_loss is None:
         job.first_train_loss = event.train_loss
-    if job.valid_loss_before is None and event.step == 0:
+    if job.valid_loss_before is None:
         job.valid_loss_before = event.valid_loss
     job.eta_at = None
     if event.eta_s is not None and 0 <= event.eta_s < _CLOCK_SLACK.total_seconds() * 365:

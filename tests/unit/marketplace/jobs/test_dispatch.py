@@ -23,7 +23,7 @@ from workers.protocol.messages import SliceStatus as Ended
 from workers.protocol.messages import SlotPlan
 from workers.protocol.wire import from_json
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 def plans() -> list[tuple[str, int, int, list[str]]]:

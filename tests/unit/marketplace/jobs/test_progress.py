@@ -1,0 +1,235 @@
+"""What running jobs report, and what they are told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from marketplace.fleet.models import Speed
+from marketplace.jobs.models import EventKind, Job, MetricPoint, SliceStatus
+from marketplace.jobs.selectors import metric_series
+from marketplace.jobs.services import (
+    job_cancel,
+    job_cells_replace,
+    leases_sweep,
+    progress_record,
+    slots_dispatch,
+)
+from scheduler.types import Cell
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.job_builders import at
+from workers.protocol.messages import ProgressReply, ProgressReport
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def running():
+    zone = market.zone()
+    node = market.node(zone)
+    job = build.job(zone, (0, node), (1, node))
+    slots_dispatch(now=NOW)
+    return job, node, build.lease(job)
+
+
+def trace(job: Job) -> tuple[int, int, int]:
+    """What a refused report must leave as it was."""
+    job.refresh_from_db()
+    return job.seq, job.step, MetricPoint.objects.filter(job=job).count()
+
+
+def test_a_report_is_kept_and_renews_the_lease(running):
+    job, node, held = running
+    events = [
+        build.event(1, step=0, valid_loss=3.0),
+        build.event(2, step=2, train_loss=2.5, learning_rate=1e-3, eta_s=4.0, log=("hello",)),
+    ]
+
+    reply = progress_record(node=node, report=build.report(held, *events), now=at(12))
+
+    job.refresh_from_db()
+    assert reply == ProgressReply(
+        keep_running=True,
+        lease_expires_at=at(20 + job.zone.lease_grace_s).timestamp(),
+        last_seq=2,
+    )
+    assert (job.step, job.total_steps, job.samples_done) == (2, 12, 16)
+    assert (job.train_loss, job.first_train_loss) == (2.5, 2.5)
+    assert (job.valid_loss, job.valid_loss_before) == (3.0, 3.0)
+    assert (job.learning_rate, job.eta_at, job.progressed_at) == (1e-3, at(16), at(12))
+    first, second = MetricPoint.objects.filter(job=job).order_by("seq")
+    assert (first.seq, first.step, first.valid_loss, first.train_loss) == (1, 0, 3.0, None)
+    assert (second.step, second.log) == (2, ["hello"])
+    assert second.at == datetime.fromtimestamp(NOW.timestamp() + 2, UTC)
+
+
+def test_the_same_report_again_changes_nothing(running):
+    job, node, held = running
+    report = build.report(held, build.event(1, step=1), build.event(2, step=2))
+    first = progress_record(node=node, report=report, now=at(1))
+    before = trace(job)
+
+    again = progress_record(node=node, report=report, now=at(1))
+
+    assert again == first
+    assert trace(job) == before
+
+
+def test_of_a_report_that_overlaps_only_the_new_events_are_kept(running):
+    _, node, held = running
+    progress_record(
+        node=node,
+        report=build.report(held, build.event(1, step=1), build.event(2, step=2)),
+        now=at(1),
+    )
+
+    reply = progress_record(
+        node=node,
+        report=build.report(held, build.event(2, step=2), build.event(3, step=3)),
+        now=at(2),
+    )
+
+    assert reply.last_seq == 3
+    assert list(MetricPoint.objects.order_by("seq").values_list("seq", flat=True)) == [1, 2, 3]
+
+
+def test_each_published_change_takes_the_next_number_of_the_jobs_stream(running, monkeypatch):
+    job, node, held = running
+    published = []
+    monkeypatch.setattr(
+        "marketplace.jobs.journal.publish_on_commit",
+        lambda *, stream, event: published.append((stream, event)),
+    )
+
+    progress_record(node=node, report=build.report(held, build.event(1, step=1)), now=at(1))
+    job_cancel(job=job, cancelled_by=None, now=at(2))
+
+    job.refresh_from_db()
+    (first_stream, first), (second_stream, second) = published
+    assert first_stream == second_stream == f"job.{job.pk}"
+    assert (first["seq"], first["type"], second["seq"], second["type"]) == (
+        *(3, "progress"),
+        *(4, "event"),
+    )
+    assert job.seq == 4
+    assert (first["step"], len(first["points"])) == (1, 1)
+    assert second["kind"] == EventKind.CANCELLED
+
+
+def test_a_report_for_an_unknown_lease_is_told_to_stop(running):
+    job, node, _ = running
+    before = trace(job)
+    report = ProgressReport(lease_token="nobody's", events=(build.event(1, step=1),))
+    assert progress_record(node=node, report=report, now=at(1)) == ProgressReply(keep_running=False)
+    assert trace(job) == before
+
+
+def test_a_report_from_another_node_is_told_to_stop_and_leaves_no_trace(running):
+    job, _, held = running
+    stranger = market.node(job.zone)
+    before = trace(job)
+    report = build.report(held, build.event(1, step=1))
+    assert progress_record(node=stranger, report=report, now=at(1)).keep_running is False
+    assert trace(job) == before
+
+
+def test_a_report_after_the_lease_ran_out_leaves_no_trace(running):
+    job, node, held = running
+    before = trace(job)
+    report = build.report(held, build.event(1, step=1))
+    expired = held.lease_expires_at
+    assert progress_record(node=node, report=report, now=expired).keep_running is False
+    assert trace(job) == before
+    held.refresh_from_db()
+    assert (held.status, held.last_seq, held.lease_expires_at) == (SliceStatus.OPEN, 0, expired)
+
+
+def test_a_report_after_the_lease_was_lost_leaves_no_trace(running):
+    job, node, held = running
+    leases_sweep(now=held.lease_expires_at)
+    before = trace(job)
+    report = build.report(held, build.event(1, step=1))
+    assert progress_record(node=node, report=report, now=at(1)).keep_running is False
+    assert trace(job) == before
+
+
+def test_a_report_of_a_cancelled_job_is_told_to_stop(running):
+    job, node, held = running
+    job_cancel(job=job, cancelled_by=None, now=at(1))
+    report = build.report(held, build.event(1, step=1))
+    assert progress_record(node=node, report=report, now=at(2)).keep_running is False
+
+
+def test_events_with_impossible_counts_are_passed_over(running):
+    _, node, held = running
+    events = [
+        build.event(1, step=-1),
+        build.event(2, step=13, total_steps=12),
+        build.event(3, step=1, total_steps=2**40),
+        build.event(4, step=4),
+    ]
+    reply = progress_record(node=node, report=build.report(held, *events), now=at(1))
+    assert reply.last_seq == 4
+    assert list(MetricPoint.objects.values_list("step", flat=True)) == [4]
+
+
+def test_log_lines_are_cut_to_size(running):
+    _, node, held = running
+    lines = tuple(f"{number} " + "x" * 1000 for number in range(80)) + ("nul\x00",)
+    progress_record(
+        node=node, report=build.report(held, build.event(1, step=1, log=lines)), now=at(1)
+    )
+    log = MetricPoint.objects.get().log
+    assert len(log) == 50
+    assert log[0] == ("31 " + "x" * 1000)[:500]
+    assert log[-1] == "nul\ufffd"
+
+
+def test_a_nodes_wild_clock_is_replaced_by_ours(running):
+    _, node, held = running
+    event = build.event(1, step=1)
+    wild = ProgressReport(
+        lease_token=held.lease_token,
+        events=(type(event)(**{f: getattr(event, f) for f in event.__slots__} | {"at": 1e30}),),
+    )
+    progress_record(node=node, report=wild, now=at(1))
+    assert MetricPoint.objects.get().at == at(1)
+
+
+def test_steps_done_again_replace_those_reported_before_in_the_series(running):
+    job, node, held = running
+    for seq, step in enumerate([1, 2, 3], start=1):
+        progress_record(
+            node=node, report=build.report(held, build.event(seq, step=step)), now=at(seq)
+        )
+    leases_sweep(now=held.lease_expires_at)
+    job.refresh_from_db()
+
+    job_cells_replace(job=job, cells=[Cell(build.SLOT + 6, node.pk)], reason="again", now=at(60))
+    type(node).objects.filter(pk=node.pk).update(last_heartbeat_at=at(60))
+    slots_dispatch(now=at(60))
+    again = build.lease(job)
+    progress_record(node=node, report=build.report(again, build.event(1, step=2)), now=at(61))
+
+    assert [(p.slice_id, p.step) for p in metric_series(job)] == [(held.pk, 1), (again.pk, 2)]
+
+
+def test_speed_reports_move_the_speed_table_at_most_every_half_minute(running):
+    job, node, held = running
+    row = Speed.objects.get(zone=job.zone, jobs=4)
+
+    def say(seq: int, second: float) -> None:
+        event = build.event(seq, step=seq, samples_per_s=12.0)
+        progress_record(node=node, report=build.report(held, event), now=at(second))
+
+    say(1, 1)  # the first of a lease is not counted: it holds loading
+    assert not Speed.objects.filter(jobs=1).exists()
+    say(2, 2)
+    say(3, 3)
+    alone = Speed.objects.get(zone=job.zone, jobs=1)
+    assert (alone.samples_per_s, alone.observations) == (12.0, 1)
+    row.refresh_from_db()
+    assert row.observations == 0
