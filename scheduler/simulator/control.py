@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.simulator.compiled import compiled
-from scheduler.simulator.state import Demotion, Job, Scaling, Worker
+from scheduler.simulator.state import Demotion, Job, Order, Scaling, Worker
 from scheduler.simulator.transitions import (
     Backlog,
     bring,
@@ -17,6 +17,7 @@ from scheduler.simulator.transitions import (
     learn,
     length_class,
     plan,
+    reorder,
 )
 from scheduler.simulator.workers import (
     Calendar,
@@ -47,7 +48,7 @@ HELD, BUSY, IDLE = int(Worker.HELD), int(Worker.BUSY), int(Worker.IDLE)
 BOOTING = int(Worker.BOOTING)
 PRINTED, CORRECTED, BOOKED = int(Scaling.PRINTED), int(Scaling.CORRECTED), int(Scaling.BOOKED)
 STATIC, ON_DEMAND, HPA = int(Scaling.STATIC), int(Scaling.ON_DEMAND), int(Scaling.HPA)
-BREAK_EVEN = int(Demotion.BREAK_EVEN)
+BREAK_EVEN, EITHER = int(Demotion.BREAK_EVEN), int(Order.DEADLINE_OR_SHORTEST)
 
 #: Kubernetes' default: utilisation aimed at in the paper's experiments, and how
 #: many ticks a lower wish must hold before workers go.
@@ -320,6 +321,11 @@ def tick(
             choice.threshold_min_s,
             choice.threshold_max_s,
         )
+    if choice.order == EITHER:
+        if t.pressure > 1.0 and t.overloaded == 0 and len(backlog) > 0:
+            reorder(world, backlog, True)
+        elif t.overloaded == 1 and len(backlog) == 0:
+            t.overloaded = 0
     if choice.demotion == BREAK_EVEN:
         reconsider(world, calendar, backlog, now)
         if choice.rehomes:

@@ -90,6 +90,7 @@ def improved(rules: TierRules, cap: int | None) -> Choice:
         rules=replace(rules, variant=Variant.IMPROVED),
         demotion=Demotion.BREAK_EVEN,
         scaling=Scaling.BOOKED,
+        order=Order.DEADLINE_OR_SHORTEST,
         adaptive=True,
         rehomes=True,
         share=SHARE,

@@ -98,6 +98,8 @@ class Order(IntEnum):
     DEADLINE = 0
     SHORTEST = 1
     LEAST_ATTAINED = 2
+    #: Deadline, or shortest while the tier is overloaded (``tiers.edf``).
+    DEADLINE_OR_SHORTEST = 3
 
 
 class Choice(NamedTuple):
@@ -283,6 +285,7 @@ TALLY = np.dtype(
         ("unpromised_boots", np.int64),
         ("empty", np.int64),
         ("saving_victims", np.int64),
+        ("overloaded", np.int64),
         ("marketplace_launches", np.int64),
         ("conventional_launches", np.int64),
         ("ready_count", np.int64),

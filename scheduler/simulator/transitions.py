@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scheduler.simulator.compiled import compiled
 from scheduler.simulator.state import Demotion, Event, Job, Order, Worker
 from scheduler.simulator.workers import ALL, Calendar, free_workers_of, post, take_idle
-from scheduler.tiers import allowance, hazard
+from scheduler.tiers import allowance, edf, hazard
 
 if TYPE_CHECKING:
     from scheduler.simulator.state import World
@@ -23,6 +23,7 @@ SERVERFUL, DONE = int(Job.SERVERFUL), int(Job.DONE)
 SERVERLESS_READY, JOB_ENDS = int(Event.SERVERLESS_READY), int(Event.JOB_ENDS)
 SAVED, RESTORED, PROBED = int(Event.SAVED), int(Event.RESTORED), int(Event.PROBED)
 SHORTEST, LEAST_ATTAINED = int(Order.SHORTEST), int(Order.LEAST_ATTAINED)
+EITHER = int(Order.DEADLINE_OR_SHORTEST)
 SERVERFUL_ONLY, BREAK_EVEN = int(Demotion.SERVERFUL_ONLY), int(Demotion.BREAK_EVEN)
 BUSY = int(Worker.BUSY)
 
@@ -31,6 +32,7 @@ FIRST_QUEUE_S = 300.0
 SECOND_QUEUE_S = 3600.0
 
 allowance_of = compiled(allowance.allowance)
+backlog_key = compiled(edf.backlog_key)
 length_class = compiled(hazard.length_class)
 observe = compiled(hazard.observe)
 
@@ -64,8 +66,11 @@ def learn(world: World, j: int, now: float, died: bool) -> None:
 @compiled
 def priority(world: World, j: int) -> float:
     """The backlog's key of a job that is not running."""
+    left = world.jobs[j].predicted_s - world.track[j].done_s
+    if world.choice[0].order == EITHER:
+        return backlog_key(world.jobs[j].due_s, left, world.tally[0].overloaded == 1)
     if world.choice[0].order == SHORTEST:
-        return world.jobs[j].predicted_s - world.track[j].done_s
+        return left
     if world.choice[0].order == LEAST_ATTAINED:
         return float(attained_queue(world.track[j].done_s))
     return world.jobs[j].due_s
@@ -87,6 +92,16 @@ def enqueue(world: World, backlog: Backlog, j: int, now: float) -> None:
     track[j].queued_s = now
     world.tally[0].queued_gpus += world.jobs[j].gpus
     heapq.heappush(backlog, (priority(world, j), j, j))
+
+
+@compiled
+def reorder(world: World, backlog: Backlog, overloaded: bool) -> None:
+    """Sorts the backlog anew when the tier becomes overloaded or no longer is."""
+    world.tally[0].overloaded = 1 if overloaded else 0
+    for i in range(len(backlog)):
+        j = backlog[i][2]
+        backlog[i] = (priority(world, j), j, j)
+    heapq.heapify(backlog)
 
 
 @compiled

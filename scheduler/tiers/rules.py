@@ -56,7 +56,7 @@ class TierRules:
     delay_usd_per_h: float = 5.0
     #: The same for moving a running job to a cheaper worker; above ``delay_usd_per_h``
     #: because another, still cheaper offer may come.
-    rehome_delay_usd_per_h: float = 30.0
+    rehome_delay_usd_per_h: float = 50.0
     #: Dollars per GPU hour.
     serverless_usd_per_h: float = 2.10
     conventional_usd_per_h: float = 1.29
