@@ -14,7 +14,7 @@ from marketplace.common import clock
 class AccountAdapter(DefaultAccountAdapter):
     def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
         """Saves the person and their personal organisation, both or neither."""
-        user = super().save_user(request, user, form, commit=False)
+        super().save_user(request, user, form, commit=False)
         user.email = user.email.lower()
         if commit:
             with transaction.atomic():

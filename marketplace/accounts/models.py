@@ -1,7 +1,7 @@
 """People, the organisations they act for, and the keys their programs carry."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pghistory
 from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, PermissionsMixin
@@ -11,13 +11,17 @@ from django.db.models.functions import Lower
 
 from marketplace.common.models import IdField, TimestampedModel
 
+Row = TypeVar("Row", bound=models.Model)
 
-def audited(*fields: str) -> Callable[[type], type]:
+
+def audited(*fields: str) -> Callable[[type[Row]], type[Row]]:
     """Keeps every change of ``fields``, with who made it, in a table the database fills."""
 
-    def track(model: type) -> type:
+    def track(model: type[Row]) -> type[Row]:
         events = (pghistory.InsertEvent(), pghistory.UpdateEvent(), pghistory.DeleteEvent())
-        return pghistory.track(*events, fields=fields, model_name=f"{model.__name__}Change")(model)
+        return pghistory.track(*events, fields=list(fields), model_name=f"{model.__name__}Change")(
+            model
+        )
 
     return track
 
@@ -95,6 +99,8 @@ class User(AbstractBaseUser, PermissionsMixin):
 class Organisation(TimestampedModel):
     """Who bids, owns data and adapters, holds a wallet, or provides nodes."""
 
+    memberships: "models.Manager[Membership]"
+
     id = IdField(prefix="org")
     name = models.CharField(max_length=120)
     slug = models.SlugField(max_length=140, unique=True)
@@ -124,6 +130,9 @@ class Role(models.TextChoices):
 
 @audited("organisation", "user", "role")
 class Membership(TimestampedModel):
+    organisation_id: str
+    user_id: str
+
     id = IdField(prefix="mem")
     organisation = models.ForeignKey(
         Organisation, on_delete=models.PROTECT, related_name="memberships"
@@ -145,6 +154,9 @@ class Membership(TimestampedModel):
 
 class Invitation(TimestampedModel):
     """A place in an organisation, kept for an email address until accepted."""
+
+    organisation_id: str
+    accepted_by_id: str | None
 
     id = IdField(prefix="inv")
     organisation = models.ForeignKey(

@@ -1,7 +1,7 @@
 """What every table is made of."""
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 
@@ -12,6 +12,10 @@ ID_LENGTH = 40
 
 class IdField(models.CharField):
     """A primary key like ``bid_01j9x...``, made before the row is saved."""
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, *, prefix: str, **kwargs: Any) -> "IdField": ...
 
     def __init__(self, *, prefix: str, **kwargs: Any) -> None:
         self.prefix = prefix

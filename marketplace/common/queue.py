@@ -21,7 +21,7 @@ def enqueue(
     """
 
     def send() -> None:
-        current_app.send_task(
+        current_app.send_task(  # type: ignore[operator]
             name, kwargs=kwargs, queue=queue, countdown=delay_s, expires=expires_s
         )
 

@@ -47,6 +47,8 @@ HOUSE_KINDS = (
 class LedgerAccount(models.Model):
     """Where amounts gather; one per kind, and per organisation unless the house's own."""
 
+    organisation_id: str | None
+
     id = IdField(prefix="acc")
     kind = models.CharField(max_length=20, choices=AccountKind.choices)
     organisation = models.ForeignKey(
@@ -124,6 +126,8 @@ class EntryKind(models.TextChoices):
 class Entry(models.Model):
     """One business event; written once, with all its postings, and never changed."""
 
+    postings: "models.Manager[Posting]"
+
     id = IdField(prefix="ent")
     kind = models.CharField(max_length=20, choices=EntryKind.choices)
     #: Names the event within its kind, so that saying it twice books it once.
@@ -163,6 +167,9 @@ class Entry(models.Model):
 
 class Posting(models.Model):
     """One account's part of an entry."""
+
+    entry_id: str
+    account_id: str
 
     entry = models.ForeignKey(Entry, on_delete=models.PROTECT, related_name="postings")
     account = models.ForeignKey(LedgerAccount, on_delete=models.PROTECT, related_name="postings")
@@ -217,6 +224,8 @@ class Hold(models.Model):
 
     Changed only while the organisation's wallet accounts are locked.
     """
+
+    organisation_id: str
 
     id = IdField(prefix="hold")
     organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="holds")
@@ -293,6 +302,8 @@ class EarningKind(models.TextChoices):
 
 class Earning(models.Model):
     """One line of what an organisation earned: pending until ``payable_at``, then payable."""
+
+    organisation_id: str
 
     id = IdField(prefix="earn")
     organisation = models.ForeignKey(

@@ -5,6 +5,7 @@ Environment: ``DATABASE_URL``, ``REDIS_URL``, ``SECRET_KEY``, ``ALLOWED_HOSTS``,
 """
 
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import dj_database_url
@@ -108,7 +109,7 @@ TEMPLATES = [
 DATABASE_URL = environment.text("DATABASE_URL", "postgresql://localhost/finetender")
 REDIS_URL = environment.text("REDIS_URL", "redis://127.0.0.1:6379/0")
 
-DATABASES = {"default": dj_database_url.parse(DATABASE_URL)}
+DATABASES: dict[str, Any] = {"default": dj_database_url.parse(DATABASE_URL)}
 if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
     raise environment.ImproperlyConfigured(
         "DATABASE_URL must name a PostgreSQL database, such as postgresql://localhost/finetender."
@@ -189,7 +190,6 @@ CELERY_BEAT_SCHEDULE = {
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
-    "tiers": _every("tiers.tick", "BEAT_TIERS_S", 60),
     "idempotency": _every("api.idempotency_sweep", "BEAT_IDEMPOTENCY_S", 3600),
 }
 

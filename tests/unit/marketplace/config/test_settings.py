@@ -13,7 +13,7 @@ from marketplace.config.settings import environment
 ROOT = Path(__file__).parents[4]
 SOUND = {
     "DJANGO_SETTINGS_MODULE": "marketplace.config.settings.production",
-    "SECRET_KEY": "k" * 60,
+    "SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz-_" * 2,
     "DATABASE_URL": "postgresql://db.internal/finetender",
     "REDIS_URL": "redis://cache.internal:6379/0",
     "PUBLIC_URL": "https://market.example",

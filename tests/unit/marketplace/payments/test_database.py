@@ -1,5 +1,8 @@
 """What the database refuses, whoever asks."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 from django.db import IntegrityError, ProgrammingError, connection, transaction
 
@@ -9,7 +12,7 @@ from marketplace.payments.services import funds_hold, hold_settle
 from tests import builders
 from tests.builders import NOW
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
@@ -20,9 +23,19 @@ def funded():
     return made
 
 
-def run(sql: str, *parameters: object) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
+def run(sql: str) -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+@contextmanager
+def committed() -> Iterator[None]:
+    """A savepoint that ends with the checks the database makes at a commit."""
+    with transaction.atomic():
+        yield
+        with connection.cursor() as cursor:
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            cursor.execute("SET CONSTRAINTS ALL DEFERRED")
 
 
 @pytest.mark.parametrize(
@@ -51,7 +64,7 @@ def test_what_is_written_cannot_be_changed_or_taken_away(funded, sql: str) -> No
 def test_a_balance_cannot_be_set_by_hand(funded) -> None:
     with pytest.raises(IntegrityError, match="through postings only"):
         run("UPDATE payments_ledgeraccount SET balance_micros = balance_micros + 1")
-    with pytest.raises(IntegrityError, match="starts at zero"):
+    with pytest.raises(IntegrityError, match="starts at zero"), transaction.atomic():
         LedgerAccount.objects.create(
             kind=AccountKind.EARNINGS_PENDING, organisation=funded, balance_micros=1
         )
@@ -62,7 +75,7 @@ def test_an_entry_that_does_not_sum_to_zero_is_not_committed(funded) -> None:
     clearing = LedgerAccount.objects.create(kind=AccountKind.CLEARING)
 
     def write() -> None:
-        with transaction.atomic():
+        with committed():
             entry = Entry.objects.create(kind="grant", reference="forged", booked_at=NOW)
             Posting.objects.create(entry=entry, account=account, amount_micros=1_000_000)
             Posting.objects.create(entry=entry, account=clearing, amount_micros=-999_999)
@@ -78,7 +91,7 @@ def test_postings_added_to_an_old_entry_must_sum_to_zero_too(funded) -> None:
     account = LedgerAccount.objects.create(
         kind=AccountKind.EARNINGS_PENDING, organisation=funded, balance_micros=0
     )
-    with pytest.raises(IntegrityError, match="do not sum to zero"):
+    with pytest.raises(IntegrityError, match="do not sum to zero"), committed():
         Posting.objects.create(entry=old, account=account, amount_micros=5)
 
 
@@ -86,7 +99,7 @@ def test_postings_added_to_an_old_entry_must_sum_to_zero_too(funded) -> None:
 def test_an_entry_needs_two_postings(funded, postings: int) -> None:
 
     def write() -> None:
-        with transaction.atomic():
+        with committed():
             entry = Entry.objects.create(kind="grant", reference="lonely", booked_at=NOW)
             for account in LedgerAccount.objects.filter(organisation=funded)[:postings]:
                 Posting.objects.create(entry=entry, account=account, amount_micros=1)
@@ -101,7 +114,7 @@ def test_no_wallet_falls_below_zero_whoever_posts(funded) -> None:
     available = LedgerAccount.objects.get(kind=AccountKind.WALLET_AVAILABLE, organisation=funded)
 
     def write() -> None:
-        with transaction.atomic():
+        with committed():
             entry = Entry.objects.create(kind="release", reference="forged", booked_at=NOW)
             Posting.objects.create(entry=entry, account=available, amount_micros=3_000_001)
             Posting.objects.create(entry=entry, account=held, amount_micros=-3_000_001)
@@ -136,11 +149,11 @@ def test_an_ended_hold_stays_ended(funded) -> None:
 
 def test_there_is_one_account_of_a_kind(funded) -> None:
     LedgerAccount.objects.create(kind=AccountKind.REVENUE)
-    with pytest.raises(IntegrityError, match="ledger_account_once"):
+    with pytest.raises(IntegrityError, match="ledger_account_once"), transaction.atomic():
         LedgerAccount.objects.create(kind=AccountKind.REVENUE)
-    with pytest.raises(IntegrityError, match="ledger_account_once"):
+    with pytest.raises(IntegrityError, match="ledger_account_once"), transaction.atomic():
         LedgerAccount.objects.create(
             kind=AccountKind.WALLET_HELD, organisation=funded, balance_micros=0
         )
-    with pytest.raises(IntegrityError, match="house_or_organisation"):
+    with pytest.raises(IntegrityError, match="house_or_organisation"), transaction.atomic():
         LedgerAccount.objects.create(kind=AccountKind.CLEARING, organisation=funded)
