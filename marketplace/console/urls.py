@@ -1,3 +1,11 @@
-from django.urls import URLPattern, URLResolver
+from django.urls import path
 
-urlpatterns: list[URLPattern | URLResolver] = []
+from marketplace.console import views
+
+urlpatterns = [
+    path("nodes", views.node_list, name="node_list"),
+    path("nodes/new", views.node_new, name="node_new"),
+    path("nodes/<str:node_id>/ask", views.node_ask, name="node_ask"),
+    path("nodes/<str:node_id>/drain", views.node_drain_switch, name="node_drain"),
+    path("operator", views.operator, name="operator"),
+]

@@ -7,7 +7,7 @@ and the tests hold both to it. The poll fallback and the websocket give the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -72,18 +72,16 @@ def job_snapshot(*, user: User | None, job_id: str) -> dict[str, Any]:
             "job_id": job.pk,
             "status": str(job.status),
             "progress": progress_value(job),
-            "points": [point_value(point) for point in points],
+            "points": series_extend([], points.values(*POINT_FIELDS)),
             "events": [event_value(event) for event in events],
-            "log": [line for point in points for line in point.log][-LOG_SHOWN:],
+            "log": [line for lines in points.values_list("log", flat=True) for line in lines][
+                -LOG_SHOWN:
+            ],
         }
 
 
 #: What a chart needs of a progress event.
 POINT_FIELDS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_norm")
-
-
-def point_value(point: MetricPoint) -> dict[str, Any]:
-    return {name: getattr(point, name) for name in POINT_FIELDS}
 
 
 def job_apply(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,14 +91,25 @@ def job_apply(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str
     after = {**snapshot, "seq": event["seq"], "status": event["status"]}
     if event["type"] == "event":
         told = {name: value for name, value in event.items() if name != "status"}
-        return after | {"events": [*snapshot["events"], told]}
-    progress = {name: event[name] for name in snapshot["progress"]}
-    points = [{name: point.get(name) for name in POINT_FIELDS} for point in event["points"]]
+        progress = told.pop("progress")
+        return after | {"progress": progress, "events": [*snapshot["events"], told]}
     return after | {
-        "progress": progress,
-        "points": [*snapshot["points"], *points],
+        "progress": {name: event[name] for name in snapshot["progress"]},
+        "points": series_extend(snapshot["points"], event["points"]),
         "log": [*snapshot["log"], *event["log"]][-LOG_SHOWN:],
     }
+
+
+def series_extend(
+    series: Sequence[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Append points to a rising series; steps done again replace what was reported before."""
+    rising = [dict(point) for point in series]
+    for point in new:
+        while rising and rising[-1]["step"] > point["step"]:
+            rising.pop()
+        rising.append({name: point.get(name) for name in POINT_FIELDS})
+    return rising
 
 
 def market_seq(*, zone_name: str) -> int:

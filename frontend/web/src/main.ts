@@ -41,13 +41,15 @@ document.addEventListener("click", (event) => {
 
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
-  for (const open of document.querySelectorAll<HTMLDetailsElement>("details[data-menu][open]")) open.open = false;
+  for (const open of document.querySelectorAll<HTMLDetailsElement>("details[data-menu][open]"))
+    open.open = false;
 });
 
 // One submit per form: the second click of a double click goes nowhere.
 document.addEventListener("submit", (event) => {
   const form = event.target as HTMLFormElement;
-  const question = (event.submitter as HTMLElement | null)?.dataset["confirm"] ?? form.dataset["confirm"];
+  const question =
+    (event.submitter as HTMLElement | null)?.dataset["confirm"] ?? form.dataset["confirm"];
   if (question && !window.confirm(question)) {
     event.preventDefault();
     return;
@@ -95,7 +97,13 @@ if (zone && readCookie("tz") !== zone) {
   setCookie("tz", zone);
   const shown = document.documentElement.dataset["tz"];
   // Where cookies are refused the reload would not help, and would never end.
-  if (first && readCookie("tz") === zone && shown !== zone && document.querySelector("time") && !document.querySelector("form[method=post] .field")) {
+  if (
+    first &&
+    readCookie("tz") === zone &&
+    shown !== zone &&
+    document.querySelector("time") &&
+    !document.querySelector("form[method=post] .field")
+  ) {
     location.reload();
   }
 }

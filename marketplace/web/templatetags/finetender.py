@@ -224,3 +224,43 @@ def page_script(entry: str) -> SafeString:
 @register.simple_tag
 def public_url() -> str:
     return settings.PUBLIC_URL
+
+
+@register.filter
+def marked(fault: dict[str, Any]) -> SafeString:
+    """The excerpt of a faulty line with the fault marked."""
+    text = fault.get("excerpt", "")
+    start, end = fault.get("excerpt_mark_start", 0), fault.get("excerpt_mark_end", 0)
+    if not 0 <= start < end <= len(text):
+        return format_html("{}", text)
+    return format_html("{}<mark>{}</mark>{}", text[:start], text[start:end], text[end:])
+
+
+@register.simple_tag
+def now_day() -> str:
+    """``Fri 20 Nov, times in CET``: the zone once per page."""
+    local = timezone.localtime(clock.now())
+    return f"{local:%a} {local.day} {local:%b}, times in {local:%Z}"
+
+
+@register.simple_tag
+def as_percent(share: float | None) -> str:
+    """A width attribute."""
+    return f"{max(0.0, min(1.0, share or 0.0)) * 100:.2f}%"
+
+
+@register.simple_tag
+def as_rest(share: float | None) -> str:
+    """Where the last ``share`` of a bar begins."""
+    return f"{(1 - max(0.0, min(1.0, share or 0.0))) * 100:.2f}%"
+
+
+@register.simple_tag
+def time_plain(at: datetime) -> str:
+    return clock_words(at, clock.now())
+
+
+@register.filter
+def short_reference(reference: str) -> str:
+    """``bid:bid_01j…`` as its last part, shortened."""
+    return short_hash(reference.rpartition(":")[2])

@@ -7,8 +7,8 @@ import { earliestWin, snapDeadline, treadAt, wins, type Quote } from "./quote";
 export interface CurveState {
   quote: Quote;
   deadline: number;
-  /** Micro-dollars. */
-  limit: number;
+  /** Micro-dollars; `null` until one is typed. */
+  limit: number | null;
 }
 
 export interface CurveEvents {
@@ -28,16 +28,24 @@ interface Scale {
   high: number;
 }
 
+/** While a handle is dragged the axis stands still under it. */
+let heldCeiling: number | null = null;
+
 /** The plot shows the bend of the staircase and the limit, not the whole first riser. */
 function ceilingOf(state: CurveState): number {
+  if (heldCeiling !== null) return heldCeiling;
   const prices = state.quote.curve.map((tread) => tread.price);
-  const least = prices.at(-1) ?? state.limit;
+  const limit = state.limit ?? 0;
+  const least = prices.at(-1) ?? limit;
   const here = treadAt(state.quote.curve, state.deadline)?.price ?? least;
-  const most = prices[0] ?? state.limit;
-  return Math.max(1, Math.min(most * 1.12, Math.max(state.limit, here, least) * 3), state.limit * 1.25, here * 1.3);
+  const most = prices[0] ?? limit;
+  const shown = Math.max(limit, here, least);
+  return Math.max(1, Math.min(most * 1.12, shown * 3), limit * 1.25, here * 1.3);
 }
 
-const TICK_STEPS_S = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+const TICK_STEPS_S = [
+  1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
+];
 
 /** Round clock times between `from` and `to`, at most `limit` of them. */
 export function timeTicks(from: number, to: number, limit: number, offsetS: number): number[] {
@@ -54,19 +62,28 @@ export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEv
   if (!box.width) return;
   const small = box.width < 480;
   const scale: Scale = {
-    left: small ? 44 : 54, right: 20, top: 26, bottom: 52, width: box.width, height: box.height,
-    from: quote.now, to: quote.horizonEnd, high: ceilingOf(state),
+    left: small ? 44 : 54,
+    right: 20,
+    top: 26,
+    bottom: 52,
+    width: box.width,
+    height: box.height,
+    from: quote.now,
+    to: quote.horizonEnd,
+    high: ceilingOf(state),
   };
   const X = (at: number) =>
-    scale.left + ((at - scale.from) / (scale.to - scale.from || 1)) * (scale.width - scale.left - scale.right);
+    scale.left +
+    ((at - scale.from) / (scale.to - scale.from || 1)) * (scale.width - scale.left - scale.right);
   const Y = (micros: number) =>
-    scale.top + (1 - Math.min(micros, scale.high) / scale.high) * (scale.height - scale.top - scale.bottom);
+    scale.top +
+    (1 - Math.min(micros, scale.high) / scale.high) * (scale.height - scale.top - scale.bottom);
   const base = Y(0);
   const top = scale.top;
   const edge = scale.width - scale.right;
   const handle = X(deadline);
   const here = treadAt(quote.curve, deadline);
-  const ok = wins(here, limit);
+  const ok = limit === null ? here !== null : wins(here, limit);
   const nowDate = new Date(quote.now * 1000);
   const withSeconds = scale.to - scale.from < 3600;
   const at = (seconds: number) => clock(new Date(seconds * 1000), nowDate, withSeconds);
@@ -77,26 +94,48 @@ export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEv
   const shade = draw(defs, "linearGradient", { id: "curve-in", x1: 0, x2: 0, y1: 0, y2: 1 });
   draw(shade, "stop", { offset: 0, class: "in-0" });
   draw(shade, "stop", { offset: 1, class: "in-1" });
-  const hatch = draw(defs, "pattern", { id: "curve-no", width: 6, height: 6, patternTransform: "rotate(45)", patternUnits: "userSpaceOnUse" });
+  const hatch = draw(defs, "pattern", {
+    id: "curve-no",
+    width: 6,
+    height: 6,
+    patternTransform: "rotate(45)",
+    patternUnits: "userSpaceOnUse",
+  });
   draw(hatch, "path", { d: "M0 0V6", class: "no-line" });
 
   for (const value of niceTicks(0, scale.high / 1e6, 5)) {
     const y = Y(value * 1e6);
     if (value * 1e6 > scale.high) continue;
     draw(svg, "path", { d: `M${scale.left} ${y}H${edge}`, class: value ? "gl" : "ax" });
-    draw(svg, "text", { x: scale.left - 9, y: y + 4, "text-anchor": "end" }, `$${Number(value.toPrecision(6))}`);
+    draw(
+      svg,
+      "text",
+      { x: scale.left - 9, y: y + 4, "text-anchor": "end" },
+      `$${Number(value.toPrecision(6))}`,
+    );
   }
   const offset = -nowDate.getTimezoneOffset() * 60;
   for (const tick of timeTicks(scale.from, scale.to, small ? 4 : 9, offset)) {
     draw(svg, "path", { d: `M${X(tick)} ${base}v4`, class: "ax" });
     if (Math.abs(X(tick) - handle) > 62) {
-      draw(svg, "text", { x: X(tick), y: base + 18, "text-anchor": "middle" }, clock(new Date(tick * 1000), new Date(tick * 1000), withSeconds));
+      draw(
+        svg,
+        "text",
+        { x: X(tick), y: base + 18, "text-anchor": "middle" },
+        clock(new Date(tick * 1000), new Date(tick * 1000), withSeconds),
+      );
     }
   }
 
   const first = quote.curve[0];
   const tooSoonEnd = first ? X(first.deadline) : edge;
-  draw(svg, "rect", { x: X(scale.from), y: top, width: Math.max(0, tooSoonEnd - X(scale.from)), height: base - top, class: "no" });
+  draw(svg, "rect", {
+    x: X(scale.from),
+    y: top,
+    width: Math.max(0, tooSoonEnd - X(scale.from)),
+    height: base - top,
+    class: "no",
+  });
   if (first) {
     let area = `M${X(first.deadline)} ${top}`;
     quote.curve.forEach((tread, i) => {
@@ -104,7 +143,13 @@ export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEv
       area += `L${X(tread.deadline)} ${Y(tread.price)}L${X(until)} ${Y(tread.price)}`;
     });
     draw(svg, "path", { d: `${area}L${edge} ${top}Z`, class: "in" });
-    if (!small) draw(svg, "text", { x: edge - 10, y: top + 18, "text-anchor": "end", class: "b t-accent" }, "You are in");
+    if (!small)
+      draw(
+        svg,
+        "text",
+        { x: edge - 10, y: top + 18, "text-anchor": "end", class: "b t-accent" },
+        "You are in",
+      );
     if (!small && tooSoonEnd - X(scale.from) > 96) {
       plate(svg, X(scale.from) + 10, base - 26, ["Too soon:", `${at(first.deadline)} earliest`]);
     }
@@ -114,33 +159,75 @@ export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEv
       const y = Y(tread.price);
       draw(svg, "path", { d: `M${X(tread.deadline)} ${previous}V${y}`, class: "riser" });
       previous = y;
-      draw(svg, "path", { d: `M${X(tread.deadline)} ${y}H${X(until)}`, class: tread === here ? "tread on" : "tread" });
+      draw(svg, "path", {
+        d: `M${X(tread.deadline)} ${y}H${X(until)}`,
+        class: tread === here ? "tread on" : "tread",
+      });
       if (X(until) - X(tread.deadline) > 52 && tread !== here) {
-        draw(svg, "text", { x: (X(tread.deadline) + X(until)) / 2, y: y - 8, "text-anchor": "middle", class: "lab" }, usd(tread.price));
+        draw(
+          svg,
+          "text",
+          {
+            x: (X(tread.deadline) + X(until)) / 2,
+            y: y - 8,
+            "text-anchor": "middle",
+            class: "lab",
+          },
+          usd(tread.price),
+        );
       }
     }
   }
 
-  const limitY = Y(limit);
-  draw(svg, "path", { d: `M${scale.left} ${limitY}H${edge}`, class: "limit" });
+  // Without a limit the handle waits at the top, where it takes nothing away.
+  const limitY = limit === null ? top + 14 : Y(limit);
+  if (limit !== null) draw(svg, "path", { d: `M${scale.left} ${limitY}H${edge}`, class: "limit" });
   if (here) {
     const priceY = Y(here.price);
     const rightSide = handle < scale.width - 190;
     const textX = rightSide ? handle + 13 : handle - 13;
     const anchor = rightSide ? "start" : "end";
-    draw(svg, "path", { d: `M${handle} ${base}V${ok ? priceY : limitY}`, class: ok ? "pay" : "faint" });
-    draw(svg, "path", { d: `M${handle} ${priceY}V${limitY}`, class: ok ? "keep" : "short" });
-    if (ok) {
+    draw(svg, "path", {
+      d: `M${handle} ${base}V${ok ? priceY : limitY}`,
+      class: ok ? "pay" : "faint",
+    });
+    if (limit !== null)
+      draw(svg, "path", { d: `M${handle} ${priceY}V${limitY}`, class: ok ? "keep" : "short" });
+    if (limit === null) {
       label(svg, textX, (base + priceY) / 2 + 5, anchor, `Pay ${usd(here.price)}`, "t-accent");
-      if (priceY - limitY > 26) label(svg, textX, (priceY + limitY) / 2 + 3, anchor, `Keep ${usd(limit - here.price)}`, "t-good");
+    } else if (ok) {
+      label(svg, textX, (base + priceY) / 2 + 5, anchor, `Pay ${usd(here.price)}`, "t-accent");
+      if (priceY - limitY > 26)
+        label(
+          svg,
+          textX,
+          (priceY + limitY) / 2 + 3,
+          anchor,
+          `Keep ${usd(limit - here.price)}`,
+          "t-good",
+        );
     } else {
-      label(svg, textX, priceY - 12, anchor, limit === here.price ? "Must be above the price" : `${usd(here.price - limit)} short`, "t-bad");
+      label(
+        svg,
+        textX,
+        priceY - 12,
+        anchor,
+        limit === here.price ? "Must be above the price" : `${usd(here.price - limit)} short`,
+        "t-bad",
+      );
       const later = earliestWin(quote.curve, limit, deadline);
       if (later) {
         draw(svg, "circle", { cx: X(later.deadline), cy: Y(later.price), r: 6, class: "win" });
         const words = `${small ? "" : "Wins from "}${at(later.deadline)}, ${usd(later.price)}`;
         const flip = X(later.deadline) > scale.width - 220;
-        label(svg, X(later.deadline) + (flip ? -13 : 13), Y(later.price) - 10, flip ? "end" : "start", words, "t-good");
+        label(
+          svg,
+          X(later.deadline) + (flip ? -13 : 13),
+          Y(later.price) - 10,
+          flip ? "end" : "start",
+          words,
+          "t-good",
+        );
       }
     }
     draw(svg, "circle", { cx: handle, cy: priceY, r: 6, class: "pt" });
@@ -153,40 +240,86 @@ function plate(svg: SVGSVGElement, x: number, y: number, lines: string[]): void 
   const group = draw(svg, "g", {});
   lines.forEach((line, i) => draw(group, "text", { x, y: y + i * 15, class: "t-ink2" }, line));
   const box = group.getBBox();
-  const back = draw(group, "rect", { x: box.x - 6, y: box.y - 3, width: box.width + 12, height: box.height + 6, rx: 4, class: "t-on" });
+  const back = draw(group, "rect", {
+    x: box.x - 6,
+    y: box.y - 3,
+    width: box.width + 12,
+    height: box.height + 6,
+    rx: 4,
+    class: "t-on",
+  });
   group.prepend(back);
 }
 
-function label(svg: SVGSVGElement, x: number, y: number, anchor: string, text: string, tone: string): void {
+function label(
+  svg: SVGSVGElement,
+  x: number,
+  y: number,
+  anchor: string,
+  text: string,
+  tone: string,
+): void {
   const node = draw(svg, "text", { x, y, "text-anchor": anchor, class: `b ${tone}` }, text);
   const box = node.getBBox();
-  const back = draw(svg, "rect", { x: box.x - 6, y: box.y - 2, width: box.width + 12, height: box.height + 4, rx: 5, class: "plate" });
+  const back = draw(svg, "rect", {
+    x: box.x - 6,
+    y: box.y - 2,
+    width: box.width + 12,
+    height: box.height + 4,
+    rx: 5,
+    class: "plate",
+  });
   svg.insertBefore(back, node);
 }
 
-function limitKnob(svg: SVGSVGElement, state: CurveState, scale: Scale, y: number, small: boolean, events: CurveEvents): void {
+function limitKnob(
+  svg: SVGSVGElement,
+  state: CurveState,
+  scale: Scale,
+  y: number,
+  small: boolean,
+  events: CurveEvents,
+): void {
   const step = 10 ** Math.floor(Math.log10(Math.max(scale.high, 10))) / 40;
   const knob = draw(svg, "g", {
-    class: "knob lim", role: "slider", tabindex: 0, id: "knob-limit", "aria-label": "Most it is worth to you",
-    "aria-orientation": "vertical", "aria-valuemin": 0, "aria-valuemax": scale.high / 1e6,
-    "aria-valuenow": state.limit / 1e6, "aria-valuetext": usd(state.limit),
+    class: "knob lim",
+    role: "slider",
+    tabindex: 0,
+    id: "knob-limit",
+    "aria-label": "Most it is worth to you",
+    "aria-orientation": "vertical",
+    "aria-valuemin": 0,
+    "aria-valuemax": scale.high / 1e6,
+    "aria-valuenow": (state.limit ?? 0) / 1e6,
+    "aria-valuetext": state.limit === null ? "not set" : usd(state.limit),
   });
   const width = small ? 104 : 142;
   const x = scale.width - scale.right - width;
   draw(knob, "rect", { x: x - 3, y: y - 16, width: width + 6, height: 32, rx: 16, class: "ring" });
   draw(knob, "rect", { x, y: y - 13, width, height: 26, rx: 13, class: "lim-plate" });
   draw(knob, "text", { x: x + 13, y: y + 4.5, class: "t-ink2" }, small ? "Limit" : "Your limit");
-  draw(knob, "text", { x: x + width - 13, y: y + 4.5, "text-anchor": "end", class: "b t-ink" }, usd(state.limit));
+  draw(
+    knob,
+    "text",
+    { x: x + width - 13, y: y + 4.5, "text-anchor": "end", class: "b t-ink" },
+    state.limit === null ? "set" : usd(state.limit),
+  );
   const rounded = (micros: number) => Math.max(step, Math.round(micros / step) * step);
-  follow(svg, knob, (event, done) => {
+  follow(svg, knob, scale.high, (event, done) => {
     const box = svg.getBoundingClientRect();
-    const share = 1 - (event.clientY - box.top - scale.top) / (scale.height - scale.top - scale.bottom);
+    const share =
+      1 - (event.clientY - box.top - scale.top) / (scale.height - scale.top - scale.bottom);
     events.limit(rounded(Math.min(1, Math.max(0, share)) * scale.high), done);
   });
   knob.addEventListener("keydown", (event) => {
     const move = keyMove(event);
     if (move === null) return;
-    const to = move === Infinity ? scale.high : move === -Infinity ? step : state.limit + move * step * 4;
+    const to =
+      move === Infinity
+        ? scale.high
+        : move === -Infinity
+          ? step
+          : (state.limit ?? scale.high / 2) + move * step * 4;
     events.limit(rounded(Math.max(step, to)), true);
   });
 }
@@ -194,7 +327,13 @@ function limitKnob(svg: SVGSVGElement, state: CurveState, scale: Scale, y: numbe
 function deadlineKnob(
   svg: SVGSVGElement,
   state: CurveState,
-  place: { X: (at: number) => number; base: number; top: number; handle: number; at: (s: number) => string },
+  place: {
+    X: (at: number) => number;
+    base: number;
+    top: number;
+    handle: number;
+    at: (s: number) => string;
+  },
   scale: Scale,
   events: CurveEvents,
 ): void {
@@ -202,30 +341,53 @@ function deadlineKnob(
   const here = treadAt(state.quote.curve, state.deadline);
   const first = state.quote.curve[0]?.deadline ?? state.quote.slotEdge;
   const knob = draw(svg, "g", {
-    class: "knob dl", role: "slider", tabindex: 0, id: "knob-deadline", "aria-label": "Deadline",
-    "aria-valuemin": first, "aria-valuemax": state.quote.horizonEnd, "aria-valuenow": state.deadline,
+    class: "knob dl",
+    role: "slider",
+    tabindex: 0,
+    id: "knob-deadline",
+    "aria-label": "Deadline",
+    "aria-valuemin": first,
+    "aria-valuemax": state.quote.horizonEnd,
+    "aria-valuenow": state.deadline,
     "aria-valuetext": `${at(state.deadline)}, ${here ? `price ${usd(here.price)}` : "too soon"}`,
   });
   const text = at(state.deadline);
   const width = 40 + text.length * 7;
   draw(knob, "path", { d: `M${x} ${top}V${base}`, class: "pin" });
-  draw(knob, "rect", { x: x - width / 2 - 3, y: base + 5, width: width + 6, height: 36, rx: 18, class: "ring" });
-  draw(knob, "path", { d: `M${x - 5} ${base + 9}L${x} ${base + 3}L${x + 5} ${base + 9}Z`, class: "red" });
+  draw(knob, "rect", {
+    x: x - width / 2 - 3,
+    y: base + 5,
+    width: width + 6,
+    height: 36,
+    rx: 18,
+    class: "ring",
+  });
+  draw(knob, "path", {
+    d: `M${x - 5} ${base + 9}L${x} ${base + 3}L${x + 5} ${base + 9}Z`,
+    class: "red",
+  });
   draw(knob, "rect", { x: x - width / 2, y: base + 8, width, height: 30, rx: 15, class: "red" });
   for (const dx of [12, 16]) {
-    for (const dy of [-4, 0, 4]) draw(knob, "circle", { cx: x - width / 2 + dx, cy: base + 23 + dy, r: 1.1, class: "grip" });
+    for (const dy of [-4, 0, 4])
+      draw(knob, "circle", { cx: x - width / 2 + dx, cy: base + 23 + dy, r: 1.1, class: "grip" });
   }
   draw(knob, "text", { x: x + 7, y: base + 27.5, "text-anchor": "middle", class: "b t-on" }, text);
   const span = scale.to - scale.from;
-  follow(svg, knob, (event, done) => {
+  follow(svg, knob, scale.high, (event, done) => {
     const box = svg.getBoundingClientRect();
-    const share = (event.clientX - box.left - scale.left) / (scale.width - scale.left - scale.right);
+    const share =
+      (event.clientX - box.left - scale.left) / (scale.width - scale.left - scale.right);
     events.deadline(snapDeadline(state.quote, scale.from + share * span), done);
   });
   knob.addEventListener("keydown", (event) => {
     const move = keyMove(event);
     if (move === null) return;
-    const to = move === Infinity ? state.quote.horizonEnd : move === -Infinity ? first : state.deadline + move * state.quote.slot;
+    const to =
+      move === Infinity
+        ? state.quote.horizonEnd
+        : move === -Infinity
+          ? first
+          : state.deadline + move * state.quote.slot;
     events.deadline(snapDeadline(state.quote, to), true);
   });
 }
@@ -233,7 +395,14 @@ function deadlineKnob(
 /** Arrows move one step, Page keys six, Home and End to the ends. */
 function keyMove(event: KeyboardEvent): number | null {
   const moves: Record<string, number> = {
-    ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 6, PageDown: -6, End: Infinity, Home: -Infinity,
+    ArrowRight: 1,
+    ArrowUp: 1,
+    ArrowLeft: -1,
+    ArrowDown: -1,
+    PageUp: 6,
+    PageDown: -6,
+    End: Infinity,
+    Home: -Infinity,
   };
   const move = moves[event.key];
   if (move === undefined) return null;
@@ -241,9 +410,15 @@ function keyMove(event: KeyboardEvent): number | null {
   return move;
 }
 
-function follow(svg: SVGSVGElement, knob: Element, move: (event: PointerEvent, done: boolean) => void): void {
+function follow(
+  svg: SVGSVGElement,
+  knob: Element,
+  ceiling: number,
+  move: (event: PointerEvent, done: boolean) => void,
+): void {
   knob.addEventListener("pointerdown", (down) => {
     down.preventDefault();
+    heldCeiling = ceiling;
     // The knob is redrawn while it moves, so the drawing holds the pointer.
     svg.setPointerCapture((down as PointerEvent).pointerId);
     const onMove = (event: PointerEvent) => move(event, false);
@@ -251,6 +426,7 @@ function follow(svg: SVGSVGElement, knob: Element, move: (event: PointerEvent, d
       svg.removeEventListener("pointermove", onMove);
       svg.removeEventListener("pointerup", onUp);
       svg.removeEventListener("pointercancel", onUp);
+      heldCeiling = null;
       if (event.type === "pointerup") move(event, true);
     };
     svg.addEventListener("pointermove", onMove);

@@ -43,7 +43,11 @@ export function wins(tread: Tread | null, limit: number): boolean {
 }
 
 /** The earliest deadline after `deadline` at which `limit` wins. */
-export function earliestWin(curve: readonly Tread[], limit: number, deadline: number): Tread | null {
+export function earliestWin(
+  curve: readonly Tread[],
+  limit: number,
+  deadline: number,
+): Tread | null {
   return curve.find((tread) => tread.deadline > deadline && wins(tread, limit)) ?? null;
 }
 
@@ -67,9 +71,14 @@ export function nudges(
   words: (later: number, saves: number) => string,
 ): Nudge[] {
   const here = treadAt(curve, deadline);
-  if (!here) return curve.slice(0, 3).map((t) => ({ deadline: t.deadline, price: t.price, words: "First that can be met" })).slice(0, 1);
+  if (!here)
+    return curve
+      .slice(0, 3)
+      .map((t) => ({ deadline: t.deadline, price: t.price, words: "First that can be met" }))
+      .slice(0, 1);
   const later = curve.filter((tread) => tread.deadline > deadline && tread.price < here.price);
-  const picked = later.length <= 3 ? later : [later[0]!, later[Math.floor(later.length / 2)]!, later.at(-1)!];
+  const picked =
+    later.length <= 3 ? later : [later[0]!, later[Math.floor(later.length / 2)]!, later.at(-1)!];
   return picked.map((tread) => ({
     deadline: tread.deadline,
     price: tread.price,

@@ -33,7 +33,9 @@ export function niceTicks(lo: number, hi: number, limit = 4): number[] {
       const first = Math.floor(lo / step + 1e-9);
       const last = Math.ceil(hi / step - 1e-9);
       if (last - first + 1 <= limit) {
-        return Array.from({ length: last - first + 1 }, (_, i) => Number(((first + i) * step).toPrecision(12)));
+        return Array.from({ length: last - first + 1 }, (_, i) =>
+          Number(((first + i) * step).toPrecision(12)),
+        );
       }
     }
   }
@@ -84,7 +86,8 @@ export function lineChart(svg: SVGSVGElement, options: ChartOptions): void {
   const yHigh = options.yTicks.at(-1)?.[0] ?? 1;
   const X = (value: number) =>
     left + ((value - options.x[0]) / (options.x[1] - options.x[0] || 1)) * (width - left - right);
-  const Y = (value: number) => top + (1 - (value - yLow) / (yHigh - yLow || 1)) * (height - top - bottom);
+  const Y = (value: number) =>
+    top + (1 - (value - yLow) / (yHigh - yLow || 1)) * (height - top - bottom);
   svg.replaceChildren();
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("aria-label", options.label);
@@ -108,11 +111,15 @@ export function lineChart(svg: SVGSVGElement, options: ChartOptions): void {
       const base = height - bottom;
       const from = X(points[0]![0]).toFixed(1);
       const to = X(points.at(-1)![0]).toFixed(1);
-      draw(svg, "path", { class: `area ${series.tone}`, d: `M${from} ${base}L${path}L${to} ${base}Z` });
+      draw(svg, "path", {
+        class: `area ${series.tone}`,
+        d: `M${from} ${base}L${path}L${to} ${base}Z`,
+      });
     }
     draw(svg, "path", { class: `line ${series.tone}${series.raw ? " raw" : ""}`, d: `M${path}` });
     const end = points.at(-1)!;
-    if (series.dot) draw(svg, "circle", { class: `dot ${series.tone}`, cx: X(end[0]), cy: Y(end[1]), r: 4.5 });
+    if (series.dot)
+      draw(svg, "circle", { class: `dot ${series.tone}`, cx: X(end[0]), cy: Y(end[1]), r: 4.5 });
   }
 }
 

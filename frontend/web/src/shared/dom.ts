@@ -26,7 +26,10 @@ export function draw(
 ): SVGGraphicsElement {
   const node = document.createElementNS(NS, tag) as SVGGraphicsElement;
   for (const [name, value] of Object.entries(attributes)) {
-    node.setAttribute(name, typeof value === "number" ? String(Math.round(value * 100) / 100) : value);
+    node.setAttribute(
+      name,
+      typeof value === "number" ? String(Math.round(value * 100) / 100) : value,
+    );
   }
   if (text !== undefined) node.textContent = text;
   parent.append(node);
@@ -58,11 +61,16 @@ export function refreshParts(onDone: () => void = () => undefined): Promise<void
       const fresh = new DOMParser().parseFromString(await reply.text(), "text/html");
       const focused = document.activeElement?.id;
       for (const part of document.querySelectorAll<HTMLElement>("[data-part]")) {
-        if (part.contains(document.activeElement) && part.querySelector("input:focus, textarea:focus")) continue;
+        if (
+          part.contains(document.activeElement) &&
+          part.querySelector("input:focus, textarea:focus")
+        )
+          continue;
         const next = fresh.getElementById(part.id);
         if (next && next.outerHTML !== part.outerHTML) part.replaceWith(document.adoptNode(next));
       }
-      if (focused && document.activeElement?.id !== focused) byId(focused)?.focus({ preventScroll: true });
+      if (focused && document.activeElement?.id !== focused)
+        byId(focused)?.focus({ preventScroll: true });
       onDone();
     } while (again);
   };

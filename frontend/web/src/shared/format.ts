@@ -40,10 +40,12 @@ export function duration(seconds: number): string {
   const whole = Math.max(0, Math.round(seconds));
   if (seconds < 1) return `${Math.max(0, seconds).toFixed(2)} s`;
   if (whole < 60) return `${whole} s`;
-  if (whole < 600) return whole % 60 ? `${Math.floor(whole / 60)} min ${whole % 60} s` : `${whole / 60} min`;
+  if (whole < 600)
+    return whole % 60 ? `${Math.floor(whole / 60)} min ${whole % 60} s` : `${whole / 60} min`;
   const minutes = Math.round(whole / 60);
   if (minutes < 60) return `${minutes} min`;
-  if (minutes < 1440) return minutes % 60 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${minutes / 60} h`;
+  if (minutes < 1440)
+    return minutes % 60 ? `${Math.floor(minutes / 60)} h ${minutes % 60} min` : `${minutes / 60} h`;
   const hours = Math.round(minutes / 60);
   return hours % 24 ? `${Math.floor(hours / 24)} d ${hours % 24} h` : `${hours / 24} d`;
 }

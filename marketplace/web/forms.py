@@ -1,0 +1,162 @@
+"""What people type, before the services judge it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.utils import timezone
+
+from marketplace.accounts.models import Organisation, Scope
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at, slot_starts_at
+from marketplace.jobs.models import Dataset
+
+AUTO = "auto"
+#: Form field by the services' name of it.
+PARAMS = {
+    "price": "price",
+    "deadline": "deadline",
+    "deadline_at": "deadline",
+    "name": "name",
+    "file": "file",
+    "dataset_id": "dataset",
+    "zone": "zone",
+}
+TRAINING = ("epochs", "batch_size", "learning_rate")
+ADAPTER = ("rank", "alpha", "dropout")
+HYPER = (*TRAINING, *ADAPTER)
+_DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
+_INPUT_FORMAT = "%Y-%m-%dT%H:%M:%S"
+
+
+class HyperField(forms.CharField):
+    """A number, or ``auto``; left to the services to judge."""
+
+    def __init__(self, *, label: str, **kwargs: Any) -> None:
+        widget = forms.TextInput(attrs={"class": "field num", "autocomplete": "off"})
+        super().__init__(label=label, required=False, max_length=24, widget=widget, **kwargs)
+
+    def clean(self, value: Any) -> Any:
+        text = super().clean(value).strip().lower()
+        if text in ("", AUTO):
+            return AUTO
+        try:
+            number = float(text.replace(",", "."))
+        except ValueError:
+            raise forms.ValidationError("Give a number, or auto.") from None
+        return int(number) if number.is_integer() else number
+
+
+class BidForm(forms.Form):
+    name = forms.CharField(
+        max_length=64, widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"})
+    )
+    zone = forms.ModelChoiceField(
+        label="Model", queryset=Zone.objects.none(), to_field_name="name", empty_label=None
+    )
+    dataset = forms.ModelChoiceField(
+        label="Data set",
+        queryset=Dataset.objects.none(),
+        required=False,
+        empty_label="Choose an uploaded data set",
+        widget=forms.Select(attrs={"class": "field"}),
+    )
+    file = forms.FileField(
+        label="Upload a file",
+        required=False,
+        allow_empty_file=True,
+        widget=forms.FileInput(
+            attrs={"class": "field", "accept": ".jsonl,.json,.csv,.tsv,.txt,text/*"}
+        ),
+    )
+    epochs = HyperField(label="Epochs")
+    rank = HyperField(label="LoRA rank")
+    alpha = HyperField(label="LoRA alpha")
+    dropout = HyperField(label="Dropout")
+    learning_rate = HyperField(label="Learning rate")
+    batch_size = HyperField(label="Batch size")
+    deadline = forms.DateTimeField(
+        input_formats=[_INPUT_FORMAT, "%Y-%m-%dT%H:%M"],
+        widget=forms.DateTimeInput(
+            format=_INPUT_FORMAT, attrs={"type": "datetime-local", "class": "field num", "step": 1}
+        ),
+        error_messages={"invalid": "Give a day and a time, such as 2026-11-20T18:00."},
+    )
+    price = forms.CharField(
+        label="Most it is worth to you",
+        required=False,
+        max_length=24,
+        widget=forms.TextInput(
+            attrs={"inputmode": "decimal", "autocomplete": "off", "aria-describedby": "price_help"}
+        ),
+    )
+    #: Names this submission, so that a double click is one bid.
+    key = forms.CharField(max_length=64, widget=forms.HiddenInput)
+
+    def __init__(self, *args: Any, organisation: Organisation, zones: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["zone"].queryset = zones  # type: ignore[attr-defined]
+        self.fields["dataset"].queryset = Dataset.objects.filter(  # type: ignore[attr-defined]
+            organisation=organisation
+        ).order_by("-created_at")
+
+    def clean_price(self) -> str:
+        """``9,50`` is nine and a half; ``1,000`` could be two amounts and is refused as it is."""
+        text = self.cleaned_data["price"].strip().removeprefix("$").strip()
+        return text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text
+
+    @property
+    def adapter(self) -> dict[str, Any]:
+        return {name: self.cleaned_data.get(name, AUTO) for name in ADAPTER}
+
+    @property
+    def training(self) -> dict[str, Any]:
+        return {name: self.cleaned_data.get(name, AUTO) for name in TRAINING}
+
+    def refuse(self, error: UserError) -> None:
+        """Put a service's refusal beside the field it is about."""
+        param = (error.param or "").rpartition(".")[2]
+        field = PARAMS.get(param, param if param in HYPER else None)
+        self.add_error(field, error.message)
+
+
+def bid_defaults(*, zone: Zone | None, now: datetime) -> dict[str, Any]:
+    """A form to start from; every setting is left to the house."""
+    defaults: dict[str, Any] = {name: AUTO for name in HYPER}
+    defaults |= {"key": uuid.uuid4().hex, "name": f"job-{timezone.localtime(now):%m%d-%H%M}"}
+    if zone is not None:
+        slots = max(2, zone.horizon_slots // 2)
+        defaults |= {
+            "zone": zone.name,
+            "deadline": slot_starts_at(zone, slot_at(zone, now) + slots),
+        }
+    return defaults
+
+
+class UploadForm(forms.Form):
+    file = forms.FileField(allow_empty_file=True, widget=forms.FileInput(attrs={"class": "field"}))
+
+
+class ApiKeyForm(forms.Form):
+    name = forms.CharField(
+        max_length=80, widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"})
+    )
+    scopes = forms.MultipleChoiceField(
+        choices=Scope.choices, widget=forms.CheckboxSelectMultiple, initial=Scope.values
+    )
+    days = forms.TypedChoiceField(
+        label="Expires",
+        coerce=int,
+        choices=[(30, "in 30 days"), (90, "in 90 days"), (365, "in a year"), (0, "never")],
+        initial=90,
+        widget=forms.Select(attrs={"class": "field"}),
+    )
+
+    def expires_at(self, now: datetime) -> datetime | None:
+        days = self.cleaned_data["days"]
+        return now + timedelta(days=days) if days else None

@@ -1,0 +1,179 @@
+"""The market's heat map: nodes by slots, placed in percent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from marketplace.web.templatetags.finetender import clock_words, usd
+
+#: More columns than this are joined into steps of several slots.
+COLUMNS_MAX = 72
+LEVELS = 9
+ROW_HEIGHT, ROW_GAP, TOP = 23, 3, 24
+
+
+@dataclass(frozen=True, slots=True)
+class HeatCell:
+    x: str
+    width: str
+    #: ``h0`` to ``h8``, or ``hx`` where nothing is offered.
+    css: str
+    #: What the tooltip and the table say; empty where nothing is offered.
+    title: str
+    when: str
+    price: str
+    sold: str
+    memory: str
+    #: Share of memory sold, as a height.
+    memory_share: str
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    name: str
+    gpu: str
+    tier: str
+    y: int
+    middle: int
+    cells: tuple[HeatCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    rows: tuple[HeatRow, ...]
+    axis: tuple[tuple[str, str], ...]
+    height: int
+    row_height: int
+    low: str
+    high: str
+    #: Slots in one column.
+    step: int
+    spoken: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    name: str
+    gpu: str
+    tier: str
+    compute_capacity: float
+
+
+def heat_of(
+    *,
+    rows: Sequence[object],
+    facts: Mapping[str, NodeFacts],
+    first_slot_at: datetime,
+    slot_s: int,
+    now: datetime,
+    by: str = "price",
+    slots_max: int | None = None,
+) -> Heat:
+    """Rows of ``auction.selectors.NodeRow`` as boxes.
+
+    A cell's price is that of the whole slot of the node: its ask and the compute price of all its
+    samples. ``by`` is ``price`` or ``sold``: what the fill means.
+    """
+    slots = min((len(row.on_sale) for row in rows), default=0)  # type: ignore[attr-defined]
+    slots = min(slots, slots_max or slots)
+    step = max(1, -(-slots // COLUMNS_MAX))
+    columns = -(-slots // step)
+    table = [_averages(row, facts[row.node_id], columns, step) for row in rows]  # type: ignore[attr-defined]
+    prices = [cell[0] for row in table for cell in row if cell is not None]
+    low, high = min(prices, default=0.0), max(prices, default=0.0)
+    width = 100 / columns if columns else 100.0
+    seconds = slot_s * step * columns < 3600
+
+    def cell_at(row: HeatRow | NodeFacts, column: int, value: _Average | None) -> HeatCell:
+        x, box = f"{column * width:.3f}%", f"{width * 0.9:.3f}%"
+        if value is None:
+            return HeatCell(x, box, "hx", "", "", "", "", "", "0")
+        price, sold, memory = value
+        starts_at = first_slot_at + timedelta(seconds=slot_s * step * column)
+        ends_at = starts_at + timedelta(seconds=slot_s * step)
+        share = sold if by == "sold" else _share(price, low, high)
+        when = f"{clock_words(starts_at, now, seconds=seconds)} to " + clock_words(
+            ends_at, ends_at, seconds=seconds
+        )
+        return HeatCell(
+            x=x,
+            width=box,
+            css=f"h{min(LEVELS - 1, int(share * LEVELS))}",
+            title=f"{row.name}, {row.gpu}",
+            when=when,
+            price=usd(round(price)),
+            sold=f"{sold:.0%}".replace("%", " %"),
+            memory=f"{memory:.0%}".replace("%", " %"),
+            memory_share=f"{memory:.3f}",
+        )
+
+    heat_rows = []
+    for index, (row, values) in enumerate(zip(rows, table, strict=True)):
+        fact = facts[row.node_id]  # type: ignore[attr-defined]
+        y = TOP + index * (ROW_HEIGHT + ROW_GAP)
+        heat_rows.append(
+            HeatRow(
+                name=fact.name,
+                gpu=fact.gpu,
+                tier=fact.tier,
+                y=y,
+                middle=y + ROW_HEIGHT // 2 + 4,
+                cells=tuple(cell_at(fact, k, value) for k, value in enumerate(values)),
+            )
+        )
+    return Heat(
+        rows=tuple(heat_rows),
+        axis=_axis(first_slot_at, slot_s * step, columns, width, now, seconds),
+        height=TOP + len(rows) * (ROW_HEIGHT + ROW_GAP) + 6,
+        row_height=ROW_HEIGHT,
+        low=usd(round(low)),
+        high=usd(round(high)),
+        step=step,
+        spoken=f"{len(rows)} nodes over the next {columns * step} slots; a whole slot costs from "
+        f"{usd(round(low))} to {usd(round(high))}.",
+    )
+
+
+_Average = tuple[float, float, float]
+
+
+def _averages(row: object, facts: NodeFacts, columns: int, step: int) -> list[_Average | None]:
+    """Price, sold compute and sold memory of each column; ``None`` where nothing is offered."""
+    out: list[_Average | None] = []
+    for column in range(columns):
+        offered = [
+            slot
+            for slot in range(column * step, min((column + 1) * step, len(row.on_sale)))  # type: ignore[attr-defined]
+            if row.on_sale[slot]  # type: ignore[attr-defined]
+        ]
+        if not offered:
+            out.append(None)
+            continue
+        mean = [
+            sum(values[slot] for slot in offered) / len(offered)
+            for values in (row.compute_price, row.compute_sold, row.memory_sold)  # type: ignore[attr-defined]
+        ]
+        price = row.ask_micros + mean[0] * facts.compute_capacity  # type: ignore[attr-defined]
+        out.append((price, min(1.0, mean[1]), min(1.0, mean[2])))
+    return out
+
+
+def _share(price: float, low: float, high: float) -> float:
+    """A little more contrast among the cheap cells, where most of them are."""
+    return 0.0 if high <= low else ((price - low) / (high - low)) ** 0.65
+
+
+def _axis(
+    first_at: datetime, column_s: int, columns: int, width: float, now: datetime, seconds: bool
+) -> tuple[tuple[str, str], ...]:
+    every = max(1, columns // 12)
+    return tuple(
+        (
+            f"{column * width:.3f}%",
+            clock_words(at := first_at + timedelta(seconds=column_s * column), at, seconds=seconds),
+        )
+        for column in range(0, columns, every)
+        if column == 0 or columns - column >= every / 2
+    )

@@ -1,0 +1,79 @@
+"""Ribbons of bids and jobs, from their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from marketplace.auction.models import Bid
+from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.selectors import slot_starts_at
+from marketplace.jobs.models import Checkpoint, Job
+from marketplace.web.presenters.ribbon import Machine, Mark, Ribbon, ribbon_of, stays_of
+
+#: More checkpoints than this are drawn without their steps.
+LABELLED_MAX = 6
+
+
+def machines_of(zone: Zone) -> dict[str, Machine]:
+    """Every node the zone ever had: old plans name nodes that have left."""
+    return {
+        node.pk: Machine(node.name, node.tier, node.gpu_type_id)
+        for node in Node.objects.filter(zone=zone)
+    }
+
+
+def bid_ribbon(bid: Bid, *, now: datetime) -> Ribbon:
+    return _ribbon(bid.zone, bid.cells or [], bid.created_at, bid.deadline_at, now=now)
+
+
+def job_ribbon(
+    job: Job,
+    *,
+    now: datetime,
+    begun_at: datetime | None = None,
+    checkpoints: Iterable[Checkpoint] = (),
+    machines: dict[str, Machine] | None = None,
+) -> Ribbon:
+    points = sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
+    labelled = {point.pk for point in points[:: max(1, len(points) // LABELLED_MAX)]}
+    marks = [
+        Mark(point.created_at, f"{point.step:,}" if point.pk in labelled else "")
+        for point in points
+    ]
+    if job.status == "succeeded" and job.finished_at is not None:
+        marks.append(Mark(job.finished_at, "adapter", final=True))
+    elif job.is_active:
+        marks.append(Mark(job.finish_planned_at, "adapter", final=True))
+    return _ribbon(
+        job.zone,
+        job.cells,
+        begun_at or job.created_at,
+        job.deadline_at,
+        now=now,
+        ended_at=job.finished_at,
+        marks=marks,
+        machines=machines,
+    )
+
+
+def _ribbon(
+    zone: Zone,
+    cells: Sequence[Sequence[object]],
+    begun_at: datetime,
+    deadline_at: datetime,
+    *,
+    now: datetime,
+    ended_at: datetime | None = None,
+    marks: Sequence[Mark] = (),
+    machines: dict[str, Machine] | None = None,
+) -> Ribbon:
+    return ribbon_of(
+        stays=stays_of(cells, slot_starts_at=lambda slot: slot_starts_at(zone, slot), until=ended_at),
+        machines=machines or machines_of(zone),
+        begun_at=begun_at,
+        deadline_at=deadline_at,
+        now=now,
+        ended_at=ended_at,
+        marks=marks,
+    )

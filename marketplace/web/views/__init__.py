@@ -1,0 +1,1 @@
+"""The pages of bidders: one view per address, one domain call per view."""

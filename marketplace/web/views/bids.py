@@ -1,0 +1,296 @@
+"""A new bid, and what the auction answered to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from marketplace.accounts.models import Organisation
+from marketplace.auction.measure import Measured, job_measure
+from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.quotes import Quote, quote_make
+from marketplace.auction.selectors import bid_of, job_ids_of
+from marketplace.auction.services import bid_cancel, bid_place, bid_wait
+from marketplace.auction.terms import price_check
+from marketplace.auction.words import bid_refusal_words
+from marketplace.common import clock
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import NodeStatus, Zone
+from marketplace.fleet.selectors import nodes_on_sale, slot_starts_at, zones_open
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.services import dataset_create
+from marketplace.web.forms import ADAPTER, TRAINING, BidForm, bid_defaults
+from marketplace.web.presenters.curve import curve_table, quote_data
+from marketplace.web.presenters.plans import bid_ribbon
+from marketplace.web.presenters.receipt import price_lines
+from marketplace.web.templatetags.finetender import usd_input
+from marketplace.web.views.requests import PageRequest, page
+
+
+@page
+@require_http_methods(["GET", "POST"])
+def bid_new(request: PageRequest) -> HttpResponse:
+    """The form; ``do=check`` reads the data and quotes, ``do=place`` bids."""
+    now = clock.now()
+    zones = zones_open()
+    if request.method == "GET":
+        initial = bid_defaults(zone=zones.first(), now=now) | _again(request)
+        form = BidForm(
+            _typed(initial), organisation=request.organisation, zones=zones, prefix=None
+        )
+        return _form_page(request, form, zones, now=now, status=200, fresh="deadline" not in request.GET)
+    form = BidForm(
+        request.POST, request.FILES, organisation=request.organisation, zones=zones
+    )
+    upload_error = _upload(request, form, now=now)
+    if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
+        try:
+            bid = _place(request, form, now=now)
+        except UserError as error:
+            form.refuse(error)
+            return _form_page(request, form, zones, now=now, status=error.status)
+        return redirect("bid_detail", bid_id=bid_wait(bid=bid).pk)
+    return _form_page(
+        request, form, zones, now=now, status=200 if request.POST.get("do") != "place" else 400,
+        upload_error=upload_error,
+    )
+
+
+def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
+    data = form.cleaned_data
+    if data["dataset"] is None:
+        raise UserError("no_dataset", "Upload a file or choose a data set first.", param="dataset_id")
+    return bid_place(
+        organisation=request.organisation,
+        placed_by=request.user,
+        zone=data["zone"],
+        dataset=data["dataset"],
+        name=data["name"],
+        adapter=form.adapter,
+        training=form.training,
+        price_micros=price_check(data["price"]),
+        deadline_at=data["deadline"],
+        idempotency_key=f"form-{data['key']}",
+        now=now,
+    )
+
+
+def _upload(request: PageRequest, form: BidForm, *, now: datetime) -> UserError | None:
+    """Read an uploaded file and choose it; what is wrong with it otherwise."""
+    file = request.FILES.get("file")
+    if file is None:
+        return None
+    zone = zones_open().filter(name=request.POST.get("zone", "")).first()
+    try:
+        dataset = dataset_create(
+            organisation=request.organisation,
+            name=file.name or "data set",
+            content=file,
+            uploaded_by=request.user,
+            now=now,
+            zone=zone,
+        )
+    except UserError as error:
+        return error
+    form.data = form.data.copy()
+    form.data["dataset"] = dataset.pk
+    form.files = type(form.files)()
+    return None
+
+
+def _form_page(
+    request: PageRequest,
+    form: BidForm,
+    zones: Any,
+    *,
+    now: datetime,
+    status: int,
+    upload_error: UserError | None = None,
+    fresh: bool = False,
+) -> HttpResponse:
+    form.is_valid()
+    data = form.cleaned_data
+    dataset: Dataset | None = data.get("dataset")
+    zone: Zone | None = data.get("zone") or zones.first()
+    quote, refusal = _quote(request.organisation, form, zone, dataset, now=now)
+    if fresh and quote is not None:
+        quote = _quote_at_bend(request.organisation, form, quote, now=now)
+    context = {
+        "form": form,
+        "zone": zone,
+        "dataset": dataset,
+        "upload_error": upload_error,
+        "quote": quote,
+        "quote_refusal": refusal,
+        "quote_data": None if quote is None else quote_data(quote),
+        "curve_table": [] if quote is None else curve_table(quote),
+        "models": _models(request.organisation, zones, form, dataset, chosen=zone),
+        "now": now,
+        "resolved": None if quote is None else quote.measured.terms,
+    }
+    return render(request, "web/bid_new.html", context, status=status)
+
+
+def _quote(
+    organisation: Organisation,
+    form: BidForm,
+    zone: Zone | None,
+    dataset: Dataset | None,
+    *,
+    now: datetime,
+) -> tuple[Quote | None, UserError | None]:
+    deadline = form.cleaned_data.get("deadline")
+    if zone is None or dataset is None or deadline is None:
+        return None, None
+    try:
+        quote = quote_make(
+            organisation=organisation,
+            zone=zone,
+            dataset=dataset,
+            adapter=form.adapter,
+            training=form.training,
+            deadline_at=deadline,
+            now=now,
+        )
+    except UserError as error:
+        return None, error
+    return quote, None
+
+
+def _quote_at_bend(
+    organisation: Organisation, form: BidForm, quote: Quote, *, now: datetime
+) -> Quote:
+    """For a new form: half-way along the treads, neither the dearest nor the slowest."""
+    if not quote.curve:
+        return quote
+    deadline = quote.curve[len(quote.curve) // 2].deadline_at
+    form.cleaned_data["deadline"] = deadline
+    form.data = form.data | {"deadline": _local_input(deadline)}
+    better, _ = _quote(organisation, form, quote.zone, form.cleaned_data["dataset"], now=now)
+    return better or quote
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """One model's card: whether the job fits and how much memory it takes."""
+
+    zone: Zone
+    chosen: bool
+    nodes: int
+    #: The base model and the job; ``None`` without a data set.
+    needs_gb: float | None
+    largest_gb: float | None
+    fits: bool | None
+
+    @property
+    def share(self) -> float:
+        return (self.needs_gb or 0.0) / self.largest_gb if self.largest_gb else 0.0
+
+
+def _models(
+    organisation: Organisation, zones: Any, form: BidForm, dataset: Dataset | None, *, chosen: Any
+) -> list[ModelChoice]:
+    choices = []
+    for zone in zones:
+        measured = _measured(organisation, zone, form, dataset)
+        memory = [node.memory_gb for node in nodes_on_sale(zone)]
+        needs = None if measured is None else zone.base_memory_gb + measured.memory_demand_gb
+        largest = max(memory, default=None)
+        fits = None if needs is None or largest is None else needs <= largest
+        choices.append(ModelChoice(zone, zone == chosen, len(memory), needs, largest, fits))
+    return choices
+
+
+def _measured(
+    organisation: Organisation, zone: Zone, form: BidForm, dataset: Dataset | None
+) -> Measured | None:
+    if dataset is None:
+        return None
+    try:
+        return job_measure(
+            organisation=organisation,
+            zone=zone,
+            dataset=dataset,
+            adapter=form.adapter,
+            training=form.training,
+        )
+    except UserError:
+        return None
+
+
+def _again(request: PageRequest) -> dict[str, Any]:
+    """Terms of an earlier bid, or what the address names."""
+    asked = {name: request.GET[name] for name in ("dataset", "zone", "name") if name in request.GET}
+    if "again" in request.GET:
+        bid = bid_of(request.organisation, request.GET["again"])
+        settings = {
+            name: value
+            for group, names in ((bid.adapter, ADAPTER), (bid.training, TRAINING))
+            for name in names
+            if (value := group.get(name)) is not None
+            and not {f"adapter.{name}", f"training.{name}"} & set(bid.resolved)
+        }
+        asked |= settings | {
+            "dataset": bid.dataset_id,
+            "zone": bid.zone.name,
+            "name": bid.name,
+            "price": usd_input(bid.price_micros),
+        }
+    if "deadline" in request.GET:
+        asked["deadline"] = request.GET["deadline"]
+    return asked
+
+
+def _typed(initial: dict[str, Any]) -> dict[str, Any]:
+    """Initial values as a browser would send them, so that they can be quoted at once."""
+    return {
+        name: _local_input(value) if isinstance(value, datetime) else value
+        for name, value in initial.items()
+    }
+
+
+def _local_input(at: datetime) -> str:
+    return timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+@page
+@require_GET
+def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
+    bid = bid_of(request.organisation, bid_id)
+    now = clock.now()
+    nodes = list(bid.zone.nodes.exclude(status=NodeStatus.LEFT))
+    context: dict[str, Any] = {
+        "bid": bid,
+        "now": now,
+        "decide_s": (bid.decided_at - bid.created_at).total_seconds() if bid.decided_at else None,
+        "largest_gb": max((node.memory_gb for node in nodes), default=None),
+    }
+    if bid.status == BidStatus.ADMITTED:
+        assert bid.payment_micros is not None
+        context |= {
+            "job_id": job_ids_of([bid]).get(bid.pk),
+            "lines": price_lines(bid.parts or {}, bid.payment_micros),
+            "kept_micros": bid.price_micros - bid.payment_micros,
+            "ribbon": bid_ribbon(bid, now=now),
+        }
+    elif bid.status == BidStatus.REFUSED:
+        context |= {
+            "words": bid_refusal_words(bid),
+            "short_micros": (bid.winning_price_micros or 0) - bid.price_micros,
+            "again_deadline": bid.winning_deadline_at
+            and _local_input(max(bid.winning_deadline_at, slot_starts_at(bid.zone, 0))),
+        }
+    return render(request, "web/bid.html", context)
+
+
+@page
+@require_POST
+def bid_withdraw(request: PageRequest, bid_id: str) -> HttpResponse:
+    bid_cancel(bid=bid_of(request.organisation, bid_id), now=clock.now())
+    return redirect("bid_detail", bid_id=bid_id)

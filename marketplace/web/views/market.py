@@ -1,0 +1,77 @@
+"""The public page: prices, decisions, and how the auction works."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Avg, F
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from marketplace.auction.models import Bid
+from marketplace.auction.selectors import MarketNow, market_now
+from marketplace.common import clock
+from marketplace.common.errors import SystemFault
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import zone_by_name, zones_open
+from marketplace.jobs.models import Job, JobStatus
+from marketplace.web.presenters.heat import Heat, NodeFacts, heat_of
+
+DECISIONS_LISTED = 8
+
+
+@never_cache
+@require_GET
+def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
+    now = clock.now()
+    zones = list(zones_open())
+    zone = zone_by_name(zone_name) if zone_name else next(iter(zones), None)
+    context: dict[str, Any] = {"zones": zones, "zone": zone, "now": now}
+    if zone is not None:
+        try:
+            book = market_now(zone, now=now)
+        except SystemFault:
+            # Prices are away; the rest of the page is not.
+            context["closed"] = True
+        else:
+            context |= {
+                "book": book,
+                "heat": market_heat(book, now=now),
+                "decisions": book.decisions[:DECISIONS_LISTED],
+            }
+        context["figures"] = market_figures(zone)
+    return render(request, "web/market.html", context)
+
+
+def market_heat(book: MarketNow, *, now: Any, by: str = "price", only: Any = None) -> Heat:
+    facts = {
+        node.pk: NodeFacts(node.name, node.gpu_type_id, node.tier, node.compute_capacity)
+        for node in book.zone.nodes.all()
+    }
+    rows = [row for row in book.rows if row.node_id in facts and (only is None or row.node_id in only)]
+    return heat_of(
+        rows=rows,
+        facts=facts,
+        first_slot_at=book.first_slot_at,
+        slot_s=book.zone.slot_s,
+        now=now,
+        by=by,
+    )
+
+
+def market_figures(zone: Zone) -> dict[str, Any]:
+    """What the page says of the past: how many decisions, how fast, how punctual."""
+    decided = Bid.objects.filter(zone=zone, position__isnull=False)
+    speed = decided.aggregate(mean=Avg(F("decided_at") - F("created_at")))["mean"]
+    ended = Job.objects.filter(zone=zone, status=JobStatus.SUCCEEDED)
+    in_time = ended.filter(finished_at__lte=F("deadline_at")).count()
+    return {
+        "decided": decided.count(),
+        "decide_s": speed.total_seconds() if speed is not None else None,
+        "ended": ended.count(),
+        "in_time_share": in_time / ended.count() if ended.count() else None,
+        "nodes_online": zone.nodes.filter(status="online").count(),
+        "nodes": zone.nodes.exclude(status="left").count(),
+    }

@@ -1,0 +1,89 @@
+"""The wallet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_GET
+
+from marketplace.auction.models import Bid
+from marketplace.common import clock
+from marketplace.payments.models import Hold, HoldStatus, Posting
+from marketplace.payments.selectors import StatementRow, wallet, wallet_statement
+from marketplace.web.views.requests import PageRequest, page
+
+ROWS_PER_PAGE = 30
+
+#: What an entry is called, and what it did.
+WORDS = {
+    "grant": "Added to your wallet",
+    "hold": "Hold",
+    "charge": "Charge",
+    "release": "Release",
+    "refund": "Refund",
+    "sla_credit": "Credit for a missed deadline",
+}
+
+
+@page
+@require_GET
+def wallet_page(request: PageRequest) -> HttpResponse:
+    organisation = request.organisation
+    before = request.GET.get("before", "")
+    rows = wallet_statement(
+        organisation=organisation,
+        limit=ROWS_PER_PAGE,
+        before=int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None,
+    )
+    double = request.GET.get("view") == "double"
+    holds = Hold.objects.filter(organisation=organisation, status=HoldStatus.HELD)
+    context = {
+        "wallet": wallet(organisation=organisation),
+        "holds": [(hold, _names([hold.reference]).get(hold.reference)) for hold in holds[:20]],
+        "rows": _told(rows, double=double),
+        "double": double,
+        "older": rows[-1].cursor if len(rows) == ROWS_PER_PAGE else None,
+        "now": clock.now(),
+    }
+    return render(request, "web/wallet.html", context)
+
+
+def _told(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]]:
+    bids = _names([row.reference for row in rows])
+    legs: dict[str, list[Posting]] = {}
+    if double:
+        postings = Posting.objects.filter(entry__in=[row.entry_id for row in rows])
+        for posting in postings.select_related("account", "account__organisation").order_by("pk"):
+            legs.setdefault(posting.entry_id, []).append(posting)
+    return [
+        {
+            "row": row,
+            "words": WORDS.get(row.kind, row.kind.replace("_", " ").capitalize()),
+            "bid": bids.get(row.reference),
+            "in_micros": row.available_change_micros if row.available_change_micros > 0 else None,
+            "out_micros": -row.available_change_micros if row.available_change_micros < 0 else None,
+            "legs": [
+                {
+                    "account": posting.account.get_kind_display(),
+                    "organisation": posting.account.organisation,
+                    "debit": -posting.amount_micros if posting.amount_micros < 0 else None,
+                    "credit": posting.amount_micros if posting.amount_micros > 0 else None,
+                }
+                for posting in sorted(legs.get(row.entry_id, []), key=lambda leg: leg.amount_micros)
+            ],
+        }
+        for row in rows
+    ]
+
+
+def _names(references: list[str]) -> dict[str, Bid]:
+    """Bids by the reference their money goes by."""
+    ids = {
+        part: reference
+        for reference in references
+        for part in reference.split(":")
+        if part.startswith("bid_")
+    }
+    return {ids[bid.pk]: bid for bid in Bid.objects.filter(pk__in=ids).only("pk", "name")}

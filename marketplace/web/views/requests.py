@@ -1,0 +1,32 @@
+"""What every view needs of a request, with its types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import cast
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.cache import never_cache
+
+from marketplace.accounts.models import Organisation, User
+
+
+class PageRequest(HttpRequest):
+    """A request after ``ActingMiddleware``, by somebody signed in."""
+
+    user: User  # type: ignore[assignment]
+    organisation: Organisation
+
+
+def page(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    """For people who signed in; never kept by a cache, for it shows what is theirs."""
+
+    @never_cache
+    @login_required
+    @wraps(view)
+    def seen(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+        return view(cast(PageRequest, request), *args, **kwargs)
+
+    return seen

@@ -1,0 +1,115 @@
+"""Data sets, API keys, and whom one acts for."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.http import require_http_methods, require_POST
+
+from marketplace.accounts.models import ApiKey, Scope
+from marketplace.accounts.selectors import organisation_current
+from marketplace.accounts.services import api_key_create, api_key_revoke
+from marketplace.common import clock
+from marketplace.common.errors import NotFound, UserError
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.services import dataset_create
+from marketplace.web.acting import CHOSEN
+from marketplace.web.forms import ApiKeyForm, UploadForm
+from marketplace.web.views.requests import PageRequest, page
+
+DATASETS_LISTED = 100
+
+
+@page
+@require_http_methods(["GET", "POST"])
+def dataset_list(request: PageRequest) -> HttpResponse:
+    form = UploadForm(request.POST or None, request.FILES or None)
+    error: UserError | None = None
+    if request.method == "POST" and form.is_valid():
+        file = form.cleaned_data["file"]
+        try:
+            dataset = dataset_create(
+                organisation=request.organisation,
+                name=file.name or "data set",
+                content=file,
+                uploaded_by=request.user,
+                now=clock.now(),
+            )
+        except UserError as refusal:
+            error = refusal
+        else:
+            return redirect("dataset_detail", dataset_id=dataset.pk)
+    datasets = Dataset.objects.filter(organisation=request.organisation).order_by("-created_at")
+    context = {
+        "form": form,
+        "error": error,
+        "datasets": datasets[:DATASETS_LISTED],
+        "limit_bytes": settings.UPLOAD_BYTES_MAX,
+    }
+    return render(request, "web/datasets.html", context, status=error.status if error else 200)
+
+
+@page
+@require_http_methods(["GET"])
+def dataset_detail(request: PageRequest, dataset_id: str) -> HttpResponse:
+    dataset = (
+        Dataset.objects.select_related("zone", "uploaded_by")
+        .filter(pk=dataset_id.replace("\0", ""), organisation=request.organisation)
+        .first()
+    )
+    if dataset is None:
+        raise NotFound("unknown_dataset", f"{request.organisation.name} has no such data set.")
+    return render(request, "web/dataset.html", {"dataset": dataset})
+
+
+@sensitive_variables("secret")
+@page
+@require_http_methods(["GET", "POST"])
+def api_key_list(request: PageRequest) -> HttpResponse:
+    now = clock.now()
+    form = ApiKeyForm(request.POST or None, initial={"scopes": Scope.values, "days": 90})
+    made: ApiKey | None = None
+    secret = ""
+    if request.method == "POST" and form.is_valid():
+        try:
+            made, secret = api_key_create(
+                organisation=request.organisation,
+                created_by=request.user,
+                name=form.cleaned_data["name"],
+                scopes=form.cleaned_data["scopes"],
+                expires_at=form.expires_at(now),
+                now=now,
+            )
+        except UserError as error:
+            form.add_error("name" if error.param == "name" else None, error.message)
+    keys = ApiKey.objects.filter(organisation=request.organisation).select_related("created_by")
+    # Shown in the answer to the POST itself: the secret is in no address and no session.
+    context = {
+        "form": form if made is None else ApiKeyForm(initial={"scopes": Scope.values, "days": 90}),
+        "made": made,
+        "secret": secret,
+        "keys": keys.order_by("revoked_at", "-created_at"),
+        "now": now,
+    }
+    return render(request, "web/api_keys.html", context)
+
+
+@page
+@require_POST
+def api_key_end(request: PageRequest, key_id: str) -> HttpResponse:
+    api_key_revoke(organisation=request.organisation, key_id=key_id, now=clock.now())
+    messages.success(request, "The key is revoked; programs that use it are refused from now on.")
+    return redirect("api_key_list")
+
+
+@page
+@require_POST
+def organisation_choose(request: PageRequest) -> HttpResponse:
+    chosen = organisation_current(
+        user=request.user, organisation_id=request.POST.get("organisation", "")
+    )
+    request.session[CHOSEN] = chosen.pk
+    return redirect("job_list")
