@@ -152,7 +152,7 @@ class NodeRuntime:
         validation_path: Path | None,
         checkpoint_path: Path | None,
         sink: JobSink,
-    ) -> tuple[RunningJob, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    ) -> tuple[RunningJob, dict[str, torch.Tensor]]:
         check_training(job.training)
         check_adapter(job)
         resident = self.resident(job.base_model)
@@ -177,15 +177,15 @@ class NodeRuntime:
             checkpoint_due_at=time.monotonic() + job.checkpoint_every_s,
             log=list(data.report.sentences()),
         )
-        names = resident.model.target_names(job.adapter.target_modules)
-        values = resident.model.initial_values(names, rank=job.adapter.rank, seed=job.training.seed)
-        if checkpoint_path is not None:
-            state = self._resume(running, checkpoint_path)
-            if state is not None:
-                values = {
-                    name: (state.params[f"{name}.lora_A"], state.params[f"{name}.lora_B"])
-                    for name in names
-                }
+        state = None if checkpoint_path is None else self._resume(running, checkpoint_path)
+        if state is not None:
+            return running, state.params
+        values = resident.model.initial_values(
+            job.adapter,
+            seed=job.training.seed,
+            labels=len(data.labels),
+            tokenizer=resident.tokenizer,
+        )
         return running, values
 
     def _resume(self, running: RunningJob, path: Path) -> Checkpoint | None:
@@ -266,9 +266,7 @@ class NodeRuntime:
             else:
                 self._after_step(running, result)
 
-    def _admit(
-        self, running: RunningJob, values: dict[str, tuple[torch.Tensor, torch.Tensor]]
-    ) -> None:
+    def _admit(self, running: RunningJob, values: dict[str, torch.Tensor]) -> None:
         running.resident.trainer.add(running.job, values)
         with self._names_lock:
             self._running[running.job.job_id] = running

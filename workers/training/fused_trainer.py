@@ -14,8 +14,9 @@ import torch
 
 from workers.training.faults import SystemFault, TrainingFault, UserFault
 from workers.training.job import Batch, TrainingJob
-from workers.training.loss import preference_losses, sequence_sums, token_nll
+from workers.training.objective import example_losses, learn_reference
 from workers.training.optimizer import adamw_step, clip_gradients, scheduled_rate
+from workers.training.pack_plan import Waiting, fitting, plan_pack
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, Pack, Share, pack_shares
 
@@ -65,16 +66,9 @@ class FusedTrainer:
         self._last_served: dict[str, int] = {}
         self._round = 0
 
-    def add(self, job: TrainingJob, values: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Let a job in. ``values`` are its adapter's matrices by layer."""
-        adapter = job.spec.adapter
-        self.model.attach(
-            job.job_id,
-            names=tuple(sorted(values)),
-            rank=adapter.rank,
-            alpha=adapter.alpha,
-            values=values,
-        )
+    def add(self, job: TrainingJob, values: dict[str, torch.Tensor]) -> None:
+        """Let a job in. ``values`` are its adapter's tensors by name."""
+        self.model.attach(job.job_id, job.spec.adapter, values)
         for name, tensor, _ in self.model.tensors(job.job_id):
             for moments in (job.means, job.squares):
                 kept = moments.get(name)
@@ -99,9 +93,7 @@ class FusedTrainer:
         for share in shares:
             self._last_served[share.job_id] = self._round
         try:
-            self._reference(shares)
-            pack = pack_shares(shares, device=self.model.device, pad_to=self.pad_to)
-            failed = self._forward_backward(pack)
+            failed = self._forward_backward(shares)
         except torch.OutOfMemoryError:
             return self._out_of_memory(shares)
         if failed:
@@ -115,151 +107,75 @@ class FusedTrainer:
         examples = job.data.valid
         if not examples:
             return None
-        total = 0.0
         limit = min(self.token_budget, job.micro_tokens or self.token_budget)
-        start = 0
+        total, start = 0.0, 0
         while start < len(examples):
-            stop = start + _fitting(examples[start:], limit)
-            part = examples[start:stop]
-            self._reference_rows(job, range(start, stop), held_out=True)
+            sizes = [job.tokens_of(example) for example in examples[start:]]
+            rows = range(start, start + max(1, fitting(sizes, limit)))
+            learn_reference(self.model, job, rows, pad_to=self.pad_to, held_out=True)
+            part = tuple(examples[row] for row in rows)
             share = Share(job.job_id, part, 0, 0, virtual_tokens=job.virtual_tokens)
-            pack = pack_shares([share], device=self.model.device, pad_to=self.pad_to)
+            pack = self._pack([share])
             with self.model.streaming(pack):
-                nll_S = self._sequence_nll(pack)
-            rows = range(start, stop)
-            total += float(self._example_losses(job, nll_S, rows, held_out=True).sum())
-            start = stop
+                losses = example_losses(self.model, pack, [job], [rows], held_out=True)
+            total += float(losses[0].sum())
+            start = rows.stop
         return total / job.loss_weight(list(examples))
 
     def _plan_shares(self) -> list[Share]:
-        """Equal tokens for everyone, what small batches leave free going to the others."""
         waiting = [job for job in self.jobs.values() if not job.done]
         if self._suspects:
             waiting = [self.jobs[self._suspects[0]]]
-        waiting.sort(key=lambda job: self._last_served[job.job_id])
-        left = self.token_budget
-        chosen: list[TrainingJob] = []
-        for job in waiting:
-            need = self._tokens(job, self._waiting_examples(job)[0])
-            if chosen and need > left:
-                continue
-            left -= need
-            chosen.append(job)
-        chosen.sort(key=lambda job: sum(self._tokens(job, e) for e in self._waiting_examples(job)))
-        left = self.token_budget
-        takes: dict[str, int] = {}
-        for index, job in enumerate(chosen):
-            examples = self._waiting_examples(job)
-            # what the others need at least stays theirs
-            rest = sum(
-                self._tokens(other, self._waiting_examples(other)[0])
-                for other in chosen[index + 1 :]
-            )
-            quota = max(left // (len(chosen) - index), 1)
-            quota = min(quota, left - rest, job.micro_tokens or quota)
-            takes[job.job_id] = _fitting(examples, quota, extra=job.virtual_tokens)
-            left -= sum(self._tokens(job, e) for e in examples[: takes[job.job_id]])
-        return [
-            self._share(job, takes[job.job_id]) for job in self.jobs.values() if job.job_id in takes
-        ]
-
-    def _share(self, job: TrainingJob, count: int) -> Share:
-        batch = job.current_batch()
-        return Share(
-            job_id=job.job_id,
-            examples=tuple(self._waiting_examples(job)[:count]),
-            first_row=batch.taken,
-            step=job.progress.step,
-            seed=job.spec.training.seed,
-            dropout=job.spec.adapter.dropout,
-            virtual_tokens=job.virtual_tokens,
-        )
-
-    def _waiting_examples(self, job: TrainingJob) -> list[Example]:
-        batch = job.current_batch()
-        return [job.data.train[row] for row in batch.rows[batch.taken :]]
-
-    def _tokens(self, job: TrainingJob, example: Example) -> int:
-        return example.token_count + job.virtual_tokens * len(example.sequences)
-
-    def _forward_backward(self, pack: Pack) -> list[Stepped | Failed]:
-        """Add the pack's gradients; nothing is added when a job's loss is not finite."""
-        with self.model.streaming(pack):
-            nll_S = self._sequence_nll(pack)
-            rows = [self._rows(share) for share in pack.shares]
-            parts = []
-            start = 0
-            for share, share_rows in zip(pack.shares, rows, strict=True):
-                end = start + sum(len(example.sequences) for example in share.examples)
-                parts.append(
-                    self._example_losses(self.jobs[share.job_id], nll_S[start:end], share_rows)
+        takes = plan_pack(
+            [
+                Waiting(
+                    job.job_id,
+                    tuple(job.tokens_of(example) for example in _left(job)),
+                    self._last_served[job.job_id],
+                    job.micro_tokens,
                 )
-                start = end
-            weights = [self.jobs[share.job_id].current_batch().weight for share in pack.shares]
+                for job in waiting
+            ],
+            token_budget=self.token_budget,
+        )
+        # in the order of arrival, which is that of the adapters
+        return [_share(job, takes[name]) for name, job in self.jobs.items() if name in takes]
+
+    def _pack(self, shares: list[Share]) -> Pack:
+        return pack_shares(shares, device=self.model.device, pad_to=self.pad_to)
+
+    def _forward_backward(self, shares: list[Share]) -> list[Stepped | Failed]:
+        """Add the pack's gradients; nothing is added when a job's loss is not finite."""
+        jobs = [self.jobs[share.job_id] for share in shares]
+        batches = [job.current_batch() for job in jobs]
+        rows = [
+            batch.rows[batch.taken : batch.taken + len(share.examples)].tolist()
+            for batch, share in zip(batches, shares, strict=True)
+        ]
+        for job, job_rows in zip(jobs, rows, strict=True):
+            learn_reference(self.model, job, job_rows, pad_to=self.pad_to)
+        pack = self._pack(shares)
+        with self.model.streaming(pack):
+            parts = example_losses(self.model, pack, jobs, rows)
             losses = torch.stack(
-                [part.sum() / weight for part, weight in zip(parts, weights, strict=True)]
+                [part.sum() / batch.weight for part, batch in zip(parts, batches, strict=True)]
             )
-            values = losses.tolist()
+            # everything the loop reads of a pack, in one transfer
+            values, per_row = losses.tolist(), torch.cat(parts).tolist()
             failed: list[Stepped | Failed] = [
-                self._diverged(share.job_id, "loss")
-                for share, value in zip(pack.shares, values, strict=True)
+                self._diverged(job.job_id, "loss")
+                for job, value in zip(jobs, values, strict=True)
                 if not math.isfinite(value)
             ]
             if failed:
                 return failed
             losses.sum().backward()
-        for share, share_rows, part, value in zip(pack.shares, rows, parts, values, strict=True):
-            self._note(share, share_rows, part.detach(), value)
+        at = 0
+        for job, share, job_rows, value in zip(jobs, shares, rows, values, strict=True):
+            end = at + len(share.examples)
+            job.note(share.examples, rows=job_rows, losses=per_row[at:end], loss=value)
+            at = end
         return []
-
-    def _note(self, share: Share, rows: list[int], losses_E: torch.Tensor, value: float) -> None:
-        job = self.jobs[share.job_id]
-        batch = job.current_batch()
-        for row, example, loss in zip(rows, share.examples, losses_E.tolist(), strict=True):
-            per_token = job.data.kind == "tokens"
-            job.row_losses[row] = loss / example.trained_tokens if per_token else loss
-        batch.taken += len(share.examples)
-        batch.loss += value
-        batch.tokens += sum(self._tokens(job, example) for example in share.examples)
-
-    def _sequence_nll(self, pack: Pack) -> torch.Tensor:
-        hidden_TD = self.model.hidden(pack)
-        nll_M = token_nll(hidden_TD[pack.predict_M], *self.model.head, pack.targets_M)
-        return sequence_sums(nll_M, pack.sequence_M, len(pack.starts) - 1)
-
-    def _example_losses(
-        self, job: TrainingJob, nll_S: torch.Tensor, rows: list[int] | range, held_out: bool = False
-    ) -> torch.Tensor:
-        """``float32[E]``: what each example adds to the sum the job's loss is a mean of."""
-        if job.data.kind == "tokens":
-            return nll_S
-        known = [job.reference_nll[held_out, row] for row in rows]
-        reference_S = torch.tensor(known, device=nll_S.device).reshape(-1)
-        return preference_losses(nll_S, reference_S, job.spec.training.dpo_beta)
-
-    def _rows(self, share: Share) -> list[int]:
-        batch = self.jobs[share.job_id].current_batch()
-        return batch.rows[share.first_row : share.first_row + len(share.examples)].tolist()
-
-    def _reference(self, shares: list[Share]) -> None:
-        for share in shares:
-            self._reference_rows(self.jobs[share.job_id], self._rows(share), held_out=False)
-
-    @torch.no_grad()
-    def _reference_rows(self, job: TrainingJob, rows: list[int] | range, *, held_out: bool) -> None:
-        """Losses of the bare base on preference rows not seen before."""
-        if job.data.kind != "pairs":
-            return
-        examples = job.data.valid if held_out else job.data.train
-        missing = [row for row in rows if (held_out, row) not in job.reference_nll]
-        if not missing:
-            return
-        share = Share(job.job_id, tuple(examples[row] for row in missing), 0, 0)
-        pack = pack_shares([share], device=self.model.device, pad_to=self.pad_to)
-        with self.model.streaming(pack, adapters=False):
-            nll = self._sequence_nll(pack)[: 2 * len(missing)].reshape(-1, 2).tolist()
-        for row, (chosen, rejected) in zip(missing, nll, strict=True):
-            job.reference_nll[held_out, row] = (chosen, rejected)
 
     def _step(self, jobs: list[TrainingJob]) -> list[Stepped | Failed]:
         """Clip and step each job; whose gradient is not finite does not step."""
@@ -362,7 +278,7 @@ class FusedTrainer:
         self._pack_was_too_big = False
         job = self.jobs[share.job_id]
         if len(share.examples) == 1:
-            tokens = self._tokens(job, share.examples[0])
+            tokens = job.tokens_of(share.examples[0])
             return [
                 Failed(
                     job.job_id,
@@ -372,7 +288,7 @@ class FusedTrainer:
                     ),
                 )
             ]
-        job.micro_tokens = sum(self._tokens(job, e) for e in share.examples) // 2
+        job.micro_tokens = sum(job.tokens_of(e) for e in share.examples) // 2
         return []
 
     def _cleared(self, job_id: str) -> None:
@@ -390,11 +306,19 @@ def _complete(job: TrainingJob) -> bool:
     return batch.taken == len(batch.rows)
 
 
-def _fitting(examples: list[Example] | tuple[Example, ...], tokens: int, extra: int = 0) -> int:
-    """How many of the first examples have at most ``tokens`` together; at least one."""
-    total = 0
-    for count, example in enumerate(examples):
-        total += example.token_count + extra * len(example.sequences)
-        if total > tokens:
-            return max(1, count)
-    return len(examples)
+def _left(job: TrainingJob) -> list[Example]:
+    """What the job's batch still lacks."""
+    batch = job.current_batch()
+    return [job.data.train[row] for row in batch.rows[batch.taken :]]
+
+
+def _share(job: TrainingJob, count: int) -> Share:
+    return Share(
+        job_id=job.job_id,
+        examples=tuple(_left(job)[:count]),
+        first_row=job.current_batch().taken,
+        step=job.progress.step,
+        seed=job.spec.training.seed,
+        dropout=job.spec.adapter.dropout,
+        virtual_tokens=job.virtual_tokens,
+    )

@@ -112,6 +112,27 @@ class TrainingJob:
             self.batch = Batch(rows=rows, weight=self.loss_weight(examples))
         return self.batch
 
+    def tokens_of(self, example: Example) -> int:
+        """Tokens an example takes in a pack, virtual ones included."""
+        return example.token_count + self.virtual_tokens * len(example.sequences)
+
+    def note(
+        self,
+        examples: tuple[Example, ...],
+        *,
+        rows: list[int],
+        losses: list[float],
+        loss: float,
+    ) -> None:
+        """Count examples of the current batch whose gradients have been added."""
+        assert self.batch is not None
+        for row, example, value in zip(rows, examples, losses, strict=True):
+            per_token = self.data.kind == "tokens"
+            self.row_losses[row] = value / example.trained_tokens if per_token else value
+            self.batch.tokens += self.tokens_of(example)
+        self.batch.taken += len(examples)
+        self.batch.loss += loss
+
     def loss_weight(self, examples: list[Example]) -> float:
         """What a sum of losses is divided by: trained tokens, pairs, or sequences."""
         if self.data.kind == "tokens":

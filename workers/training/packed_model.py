@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from workers.training import attention
+from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.training import attention, heads
 from workers.training.architectures import architecture_of, target_names
 from workers.training.multi_lora import (
     DENSE_RANK_LIMIT,
@@ -22,6 +23,9 @@ from workers.training.multi_lora import (
     initial_down,
 )
 from workers.training.packing import Pack
+
+#: Name of a soft prompt's tensor, in checkpoints and in PEFT's files.
+PROMPT = "prompt_embeddings"
 
 
 class PackedModel:
@@ -46,6 +50,8 @@ class PackedModel:
         self.prefix = f"{model.base_model_prefix}." if model.base_model_prefix else ""
         self.stream = Stream()
         self.layers: dict[str, MultiLoRALinear] = {}
+        #: Per job, what is not stacked: its soft prompt or classification head.
+        self._loose: dict[str, dict[str, nn.Parameter]] = {}
         #: Recompute each layer in the backward pass instead of keeping its activations.
         self.checkpoint_layers = checkpoint_layers
         self._projections = {
@@ -81,58 +87,93 @@ class PackedModel:
     def layer_features(self, name: str) -> tuple[int, int]:
         return features(self._projections[name])
 
-    def attach(
-        self,
-        job_id: str,
-        *,
-        names: tuple[str, ...],
-        rank: int,
-        alpha: float,
-        values: dict[str, tuple[torch.Tensor, torch.Tensor]],
-    ) -> None:
-        """Put a job's adapter beside each named layer."""
-        for name in names:
-            A_RD, B_RO = values[name]
-            self._layer(name).attach(job_id, rank=rank, scale=alpha / rank, A_RD=A_RD, B_RO=B_RO)
+    def initial_values(
+        self, adapter: AdapterSpec, *, seed: int, labels: int = 0, tokenizer: Any = None
+    ) -> dict[str, torch.Tensor]:
+        """A fresh adapter by tensor name.
+
+        LoRA starts with a random ``A`` and a zero ``B``; a soft prompt with the base's
+        embeddings of its initial text, or of random tokens when there is none (Lester et
+        al. 2021, section 3.2); a classification head is random.
+
+        Parameters
+        ----------
+        labels : int
+            Classes, for encoders.
+        tokenizer
+            Soft prompts only, to read their initial text.
+        """
+        values: dict[str, torch.Tensor] = {}
+        if adapter.kind is AdapterKind.SOFT_PROMPT:
+            values[PROMPT] = self._initial_prompt(adapter, seed=seed, tokenizer=tokenizer)
+        else:
+            for name in self.target_names(adapter.target_modules):
+                width_in, width_out = self.layer_features(name)
+                values[f"{name}.lora_A"] = initial_down(
+                    name=name, seed=seed, rank=adapter.rank, width=width_in
+                )
+                values[f"{name}.lora_B"] = torch.zeros(adapter.rank, width_out)
+        if self.architecture.encoder:
+            config = self.model.config
+            values |= heads.initial_head(
+                config.model_type,
+                width=config.hidden_size,
+                labels=labels,
+                deviation=config.initializer_range,
+                seed=seed,
+            )
+        return values
+
+    def attach(self, job_id: str, adapter: AdapterSpec, values: dict[str, torch.Tensor]) -> None:
+        """Put a job's adapter in place."""
+        layers = {n.removesuffix(".lora_A") for n in values if n.endswith(".lora_A")}
+        for name in sorted(layers):
+            scale = adapter.alpha / adapter.rank
+            A_RD, B_RO = values[f"{name}.lora_A"], values[f"{name}.lora_B"]
+            self._layer(name).attach(job_id, rank=adapter.rank, scale=scale, A_RD=A_RD, B_RO=B_RO)
+        loose = {}
+        for name, value in values.items():
+            if name.rpartition(".")[2] not in ("lora_A", "lora_B"):
+                parameter = nn.Parameter(value.detach().to(self.device, torch.float32, copy=True))
+                parameter.grad = torch.zeros_like(parameter)
+                loose[name] = parameter
+        self._loose[job_id] = loose
 
     def detach(self, job_id: str) -> None:
         """Take a job's adapter out, whichever layers it is on."""
         for layer in self.layers.values():
             if job_id in layer.slots:
                 layer.detach(job_id)
-
-    def initial_values(
-        self, names: tuple[str, ...], *, rank: int, seed: int
-    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """A fresh adapter: random ``A``, zero ``B``."""
-        return {
-            name: (
-                initial_down(name=name, seed=seed, rank=rank, width=self.layer_features(name)[0]),
-                torch.zeros(rank, self.layer_features(name)[1]),
-            )
-            for name in names
-        }
+        self._loose.pop(job_id, None)
 
     def tensors(self, job_id: str) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """``(name, values, gradient)`` of each of the job's matrices, as views."""
+        """``(name, values, gradient)`` of each of the job's tensors, as views."""
         for name in sorted(self.layers):
             layer = self.layers[name]
             if job_id in layer.slots:
                 for letter, (values, grad) in zip("AB", layer.tensors(job_id), strict=True):
                     yield f"{name}.lora_{letter}", values, grad
+        for name, parameter in self._loose[job_id].items():
+            assert parameter.grad is not None
+            yield name, parameter.data, parameter.grad
 
-    def hidden(self, pack: Pack, embeddings_TD: torch.Tensor | None = None) -> torch.Tensor:
+    def hidden(self, pack: Pack) -> torch.Tensor:
         """Last hidden states, ``[T, D]``; call inside ``streaming(pack)``."""
         inputs: dict[str, Any] = {"position_ids": self._positions(pack)[None]}
-        if embeddings_TD is None:
-            inputs["input_ids"] = pack.tokens_T[None]
+        if pack.virtual and self.stream.pack is not None:
+            inputs["inputs_embeds"] = self._with_prompts(pack)[None]
         else:
-            inputs["inputs_embeds"] = embeddings_TD[None]
+            inputs["input_ids"] = pack.tokens_T[None]
         if self.architecture.encoder:
             inputs["token_type_ids"] = torch.zeros_like(pack.tokens_T)[None]
         else:
             inputs["use_cache"] = False
         return self.backbone(pack=pack, **inputs).last_hidden_state[0]
+
+    def classify(self, job_id: str, first_SD: torch.Tensor) -> torch.Tensor:
+        """An encoder job's logits, ``[S, labels]``, from first hidden states."""
+        model_type = self.model.config.model_type
+        return heads.classify(model_type, self.backbone, self._loose[job_id], first_SD)
 
     @contextmanager
     def streaming(self, pack: Pack, *, adapters: bool = True) -> Iterator[None]:
@@ -151,9 +192,29 @@ class PackedModel:
         assert isinstance(layer, nn.Linear)
         return layer.weight, layer.bias
 
-    def embed(self, tokens_T: torch.Tensor) -> torch.Tensor:
-        """The frozen input embeddings of tokens, ``[T, D]``."""
+    def _embed(self, tokens_T: torch.Tensor) -> torch.Tensor:
         return self.model.get_input_embeddings()(tokens_T)
+
+    def _with_prompts(self, pack: Pack) -> torch.Tensor:
+        embeddings_TD = self._embed(pack.tokens_T)
+        for job_id, places in pack.virtual.items():
+            prompt_VD = self._loose[job_id][PROMPT].to(embeddings_TD.dtype)
+            repeats = len(places) // len(prompt_VD)
+            embeddings_TD = embeddings_TD.index_copy(0, places, prompt_VD.repeat(repeats, 1))
+        return embeddings_TD
+
+    def _initial_prompt(self, adapter: AdapterSpec, *, seed: int, tokenizer: Any) -> torch.Tensor:
+        count = adapter.virtual_tokens
+        ids: list[int] = []
+        if adapter.init_text.strip():
+            ids = tokenizer(adapter.init_text, add_special_tokens=False).input_ids
+        if ids:
+            tokens = torch.tensor((ids * (count // len(ids) + 1))[:count])
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            vocabulary = self.model.config.vocab_size
+            tokens = torch.randint(vocabulary, (count,), generator=generator)
+        return self._embed(tokens.to(self.device)).detach().to("cpu", torch.float32)
 
     def _positions(self, pack: Pack) -> torch.Tensor:
         if self.model.config.model_type == "roberta":

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
@@ -32,6 +33,11 @@ from workers.protocol.messages import (
     TrainingSpec,
 )
 from workers.runtime.sink import JobSummary
+from workers.training.data import DataReport, PreparedData
+from workers.training.fused_trainer import FusedTrainer, Stepped
+from workers.training.job import TrainingJob
+from workers.training.packed_model import PackedModel
+from workers.training.packing import Example, TokenSequence
 
 WIDTH = 32
 CONTEXT = 96
@@ -62,6 +68,8 @@ def tiny_config(family: str) -> Any:
         "bos_token_id": 1,
         "eos_token_id": 2,
         "pad_token_id": 0,
+        # large enough that adapters have something to work with
+        "initializer_range": 0.15,
     }
     if family == "gpt2":
         return GPT2Config(
@@ -70,6 +78,7 @@ def tiny_config(family: str) -> Any:
             n_layer=2,
             n_head=4,
             n_positions=CONTEXT,
+            initializer_range=0.15,
             bos_token_id=1,
             eos_token_id=2,
         )
@@ -166,3 +175,69 @@ class RecordingSink:
         assert self.outcome is None, f"{self.outcome}, then {outcome}"
         self.outcome, self.summary = outcome, summary
         self.ended.set()
+
+
+def random_examples(
+    count: int, *, seed: int, shortest: int = 6, longest: int = 24
+) -> tuple[Example, ...]:
+    """Sequences of learnable structure: arithmetic steps through the vocabulary."""
+    random = np.random.default_rng(seed)
+    examples = []
+    for line in range(1, count + 1):
+        length = int(random.integers(shortest, longest + 1))
+        start, stride = random.integers(3, 259), random.integers(1, 4)
+        tokens = 3 + (start + stride * np.arange(length)) % 256
+        weights = np.ones(length, dtype=np.float32)
+        weights[: int(random.integers(1, length // 2))] = 0
+        examples.append(Example(line, (TokenSequence(tokens.astype(np.int64), weights),)))
+    return tuple(examples)
+
+
+def prepared(train: tuple[Example, ...], valid: tuple[Example, ...] = ()) -> PreparedData:
+    """Examples as if read from a file."""
+    report = DataReport(
+        rows=len(train) + len(valid),
+        train_rows=len(train),
+        valid_rows=len(valid),
+        tokens=sum(example.token_count for example in train),
+        loss_tokens=sum(example.trained_tokens for example in train),
+        longest_tokens=max(example.token_count for example in train),
+        truncated_lines=(),
+        dropped_lines=(),
+        sha256="0" * 64,
+    )
+    return PreparedData(train, valid, "tokens", report)
+
+
+def training_job(job_id: str, examples: tuple[Example, ...], **changes: Any) -> TrainingJob:
+    """A job over given examples; ``adapter=`` and ``training=`` take dicts."""
+    adapter = {"rank": 4, "alpha": 8.0} | changes.pop("adapter", {})
+    training = {"batch_size": 4, "learning_rate": 2e-3} | changes.pop("training", {})
+    spec = JobSpec(
+        job_id=job_id,
+        base_model=BaseModelRef(name="tiny", source="tiny"),
+        data_format=DataFormat.TEXT,
+        dataset=BlobRef(url="", sha256="", bytes=0),
+        adapter=AdapterSpec(**adapter),
+        training=TrainingSpec(**training),
+    )
+    return TrainingJob(spec, prepared(examples, changes.pop("valid", ())))
+
+
+def trainer(model: Any, *, token_budget: int = 4096) -> FusedTrainer:
+    return FusedTrainer(PackedModel(model), token_budget=token_budget)
+
+
+def admit(fused: FusedTrainer, job: TrainingJob) -> None:
+    """Let a job in with the adapter its seed gives."""
+    fused.add(job, fused.model.initial_values(job.spec.adapter, seed=job.spec.training.seed))
+
+
+def run_steps(fused: FusedTrainer, steps: int) -> dict[str, list[float]]:
+    """Train until every job made so many steps or is done; losses by job."""
+    losses: dict[str, list[float]] = {name: [] for name in fused.jobs}
+    while any(len(losses[name]) < steps and not job.done for name, job in fused.jobs.items()):
+        for result in fused.round():
+            assert isinstance(result, Stepped), result
+            losses.setdefault(result.job_id, []).append(result.loss)
+    return {name: values[:steps] for name, values in losses.items()}

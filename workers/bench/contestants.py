@@ -1,0 +1,170 @@
+"""The two ways of training the same tokens: this engine, and stock PEFT."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from workers.bench.cases import Case, base_config
+from workers.protocol.messages import (
+    AdapterSpec,
+    BaseModelRef,
+    BlobRef,
+    DataFormat,
+    JobSpec,
+    TrainingSpec,
+)
+from workers.training.data import DataReport, PreparedData
+from workers.training.fused_trainer import FusedTrainer, Stepped
+from workers.training.job import TrainingJob
+from workers.training.packed_model import PackedModel
+from workers.training.packing import Example, TokenSequence
+
+LEARNING_RATE = 1e-4
+
+
+def random_base(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+    """A model with random weights, made on the device."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(base_config(name), dtype=dtype)
+
+
+def job_examples(case: Case, job: int, rows: int, vocabulary: int) -> tuple[Example, ...]:
+    random = np.random.default_rng([job, case.length])
+    examples = []
+    for line in range(rows):
+        low = case.length // 2 if case.ragged else case.length
+        tokens = random.integers(3, vocabulary, size=int(random.integers(low, case.length + 1)))
+        weights = np.ones(len(tokens), dtype=np.float32)
+        weights[0] = 0
+        examples.append(Example(line + 1, (TokenSequence(tokens.astype(np.int64), weights),)))
+    return tuple(examples)
+
+
+class Fused:
+    """All jobs in one step of the engine."""
+
+    def __init__(self, case: Case, model: Any, steps: int) -> None:
+        cuda = model.device.type == "cuda"
+        self.trainer = FusedTrainer(
+            PackedModel(model),
+            token_budget=max(16384 if cuda else 4096, case.length),
+            pad_to=256 if cuda else 1,
+        )
+        for index in range(case.jobs):
+            job = _job(case, index, steps, model.config.vocab_size)
+            values = self.trainer.model.initial_values(job.spec.adapter, seed=index)
+            self.trainer.add(job, values)
+
+    def step(self) -> int:
+        """One optimizer step of every job; tokens trained."""
+        done: set[str] = set()
+        tokens = 0
+        while len(done) < len(self.trainer.jobs):
+            for result in self.trainer.round():
+                assert isinstance(result, Stepped), result
+                done.add(result.job_id)
+                tokens += result.tokens
+        return tokens
+
+
+class SequentialPeft:
+    """The same jobs one after the other with PEFT's own adapter and torch's AdamW.
+
+    One run's model serves them all in turn, which spares the loading each real run pays.
+    """
+
+    def __init__(self, case: Case, model: Any, steps: int) -> None:
+        self.case = case
+        fan_in = model.config.model_type == "gpt2"
+        targets = list(PackedModel(copy.copy(model)).architecture.target_modules)
+        model.set_attn_implementation("sdpa")
+        config = LoraConfig(
+            r=case.rank,
+            lora_alpha=2 * case.rank,
+            lora_dropout=0.0,
+            target_modules=targets,
+            fan_in_fan_out=fan_in,
+            task_type="CAUSAL_LM",
+        )
+        self.model = get_peft_model(model, config)
+        self.model.train()
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, weight_decay=0.0)
+        self.parameters = parameters
+        self.batches = []
+        for index in range(case.jobs):
+            job = _job(case, index, steps, model.config.vocab_size)
+            rows = [job.batch_rows(step) for step in range(steps)]
+            self.batches.append(
+                [_padded([job.data.train[row] for row in batch], model.device) for batch in rows]
+            )
+        self.at = 0
+
+    def step(self) -> int:
+        """One optimizer step of every job; tokens trained (padding not counted)."""
+        tokens = 0
+        for job in range(self.case.jobs):
+            ids, mask, labels = self.batches[job][self.at % len(self.batches[job])]
+            loss = self.model(input_ids=ids, attention_mask=mask, labels=labels).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            loss.item()
+            tokens += int(mask.sum())
+        self.at += 1
+        return tokens
+
+
+def _job(case: Case, index: int, steps: int, vocabulary: int) -> TrainingJob:
+    name = f"job-{index}"
+    spec = JobSpec(
+        job_id=name,
+        base_model=BaseModelRef(name=case.base, source=case.base),
+        data_format=DataFormat.TEXT,
+        dataset=BlobRef(url="", sha256="", bytes=0),
+        adapter=AdapterSpec(rank=case.rank, alpha=2.0 * case.rank),
+        training=TrainingSpec(
+            epochs=1,
+            batch_size=case.batch,
+            learning_rate=LEARNING_RATE,
+            schedule="constant",
+            seed=index,
+        ),
+    )
+    examples = job_examples(case, index, steps * case.batch, vocabulary)
+    report = DataReport(
+        rows=len(examples),
+        train_rows=len(examples),
+        valid_rows=0,
+        tokens=sum(e.token_count for e in examples),
+        loss_tokens=sum(e.trained_tokens for e in examples),
+        longest_tokens=case.length,
+        truncated_lines=(),
+        dropped_lines=(),
+        sha256="",
+    )
+    return TrainingJob(spec, PreparedData(examples, (), "tokens", report))
+
+
+def _padded(
+    examples: list[Example], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What a stock collator makes: rows padded to the longest."""
+    sequences = [example.sequences[0] for example in examples]
+    longest = max(len(sequence) for sequence in sequences)
+    ids = np.zeros((len(sequences), longest), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    labels = np.full_like(ids, -100)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = sequence.tokens
+        mask[row, : len(sequence)] = 1
+        labels[row, : len(sequence)] = sequence.tokens
+    return tuple(torch.from_numpy(part).to(device) for part in (ids, mask, labels))  # type: ignore[return-value]

@@ -1,0 +1,95 @@
+"""What each example adds to its job's loss: tokens, preferences or classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+
+from workers.training.job import TrainingJob
+from workers.training.loss import preference_losses, sequence_sums, token_nll
+from workers.training.packed_model import PackedModel
+from workers.training.packing import Pack, Share, pack_shares
+
+
+def example_losses(
+    model: PackedModel,
+    pack: Pack,
+    jobs: Sequence[TrainingJob],
+    rows: Sequence[Sequence[int]],
+    *,
+    held_out: bool = False,
+) -> list[torch.Tensor]:
+    """Losses of a pack's examples; call inside ``model.streaming(pack)``.
+
+    Parameters
+    ----------
+    jobs, rows
+        Job and row numbers behind each share of the pack.
+
+    Returns
+    -------
+    list of float32[E]
+        Per share. A job's loss is their sum over ``TrainingJob.loss_weight``.
+    """
+    hidden_TD = model.hidden(pack)
+    if model.architecture.encoder:
+        return _label_losses(model, pack, hidden_TD)
+    nll_S = _sequence_nll(model, pack, hidden_TD)
+    losses = []
+    start = 0
+    for share, job, share_rows in zip(pack.shares, jobs, rows, strict=True):
+        end = start + sum(len(example.sequences) for example in share.examples)
+        part_S = nll_S[start:end]
+        if job.data.kind == "pairs":
+            known = [job.reference_nll[held_out, row] for row in share_rows]
+            reference_S = torch.tensor(known, device=part_S.device).reshape(-1)
+            part_S = preference_losses(part_S, reference_S, job.spec.training.dpo_beta)
+        losses.append(part_S)
+        start = end
+    return losses
+
+
+@torch.no_grad()
+def learn_reference(
+    model: PackedModel,
+    job: TrainingJob,
+    rows: Sequence[int],
+    *,
+    pad_to: int,
+    held_out: bool = False,
+) -> None:
+    """Losses of the bare base on preference rows not seen before; they never change."""
+    if job.data.kind != "pairs":
+        return
+    examples = job.data.valid if held_out else job.data.train
+    missing = [row for row in rows if (held_out, row) not in job.reference_nll]
+    if not missing:
+        return
+    share = Share(job.job_id, tuple(examples[row] for row in missing), 0, 0)
+    pack = pack_shares([share], device=model.device, pad_to=pad_to)
+    with model.streaming(pack, adapters=False):
+        nll_S = _sequence_nll(model, pack, model.hidden(pack))
+    for row, (chosen, rejected) in zip(
+        missing, nll_S[: 2 * len(missing)].reshape(-1, 2).tolist(), strict=True
+    ):
+        job.reference_nll[held_out, row] = (chosen, rejected)
+
+
+def _sequence_nll(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> torch.Tensor:
+    nll_M = token_nll(hidden_TD[pack.predict_M], *model.head, pack.targets_M)
+    return sequence_sums(nll_M, pack.sequence_M, len(pack.starts) - 1)
+
+
+def _label_losses(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> list[torch.Tensor]:
+    first_SD = hidden_TD[torch.from_numpy(pack.starts[:-1].astype("int64")).to(hidden_TD.device)]
+    losses = []
+    start = 0
+    for share in pack.shares:
+        end = start + len(share.examples)
+        logits = model.classify(share.job_id, first_SD[start:end])
+        labels = torch.tensor([example.label for example in share.examples], device=logits.device)
+        losses.append(F.cross_entropy(logits, labels, reduction="none"))
+        start = end
+    return losses
