@@ -4,18 +4,26 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.utils.crypto import constant_time_compare
 from django_prometheus.exports import ExportToDjangoView
+from health_check.contrib.redis import Redis as RedisCheck
 from health_check.views import HealthCheckView
 from redis.asyncio import Redis
 
-healthz = HealthCheckView.as_view(
-    checks=[
-        "health_check.checks.Database",
-        (
-            "health_check.contrib.redis.Redis",
-            {"client_factory": lambda: Redis.from_url(settings.REDIS_URL, socket_timeout=2)},
-        ),
-    ]
-)
+
+class RedisAnswers(RedisCheck):
+    """Named without the server's address, which is nobody's business."""
+
+    def __init__(self) -> None:
+        super().__init__(client_factory=_redis)
+
+    def __repr__(self) -> str:
+        return "Redis"
+
+
+def _redis() -> Redis:
+    return Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2)
+
+
+healthz = HealthCheckView.as_view(checks=["health_check.checks.Database", RedisAnswers])
 
 
 def metrics(request: HttpRequest) -> HttpResponse:

@@ -81,9 +81,9 @@ def _house_accounts(kinds: list[str]) -> dict[str, str]:
     accounts = LedgerAccount.objects.filter(organisation=None, kind__in=kinds)
     found = dict(accounts.values_list("kind", "pk"))
     if len(found) < len(set(kinds)):
+        # All of them, always in this order: two first payments must not wait for each other.
         LedgerAccount.objects.bulk_create(
-            [LedgerAccount(kind=kind) for kind in kinds if kind not in found],
-            ignore_conflicts=True,
+            [LedgerAccount(kind=kind) for kind in HOUSE_KINDS], ignore_conflicts=True
         )
         found = dict(accounts.all().values_list("kind", "pk"))
     return found

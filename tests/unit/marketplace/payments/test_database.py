@@ -72,7 +72,7 @@ def test_a_balance_cannot_be_set_by_hand(funded) -> None:
 
 def test_an_entry_that_does_not_sum_to_zero_is_not_committed(funded) -> None:
     account = LedgerAccount.objects.get(kind=AccountKind.WALLET_AVAILABLE, organisation=funded)
-    clearing = LedgerAccount.objects.create(kind=AccountKind.CLEARING)
+    clearing = LedgerAccount.objects.get(kind=AccountKind.CLEARING)
 
     def write() -> None:
         with committed():
@@ -147,13 +147,19 @@ def test_an_ended_hold_stays_ended(funded) -> None:
     assert Hold.objects.get().status == "charged"
 
 
-def test_there_is_one_account_of_a_kind(funded) -> None:
-    LedgerAccount.objects.create(kind=AccountKind.REVENUE)
-    with pytest.raises(IntegrityError, match="ledger_account_once"), transaction.atomic():
-        LedgerAccount.objects.create(kind=AccountKind.REVENUE)
-    with pytest.raises(IntegrityError, match="ledger_account_once"), transaction.atomic():
+@pytest.mark.parametrize(
+    ("kind", "of_organisation", "rule"),
+    [
+        (AccountKind.GRANTS, False, "ledger_account_once"),
+        (AccountKind.WALLET_HELD, True, "ledger_account_once"),
+        (AccountKind.CLEARING, True, "house_or_organisation"),
+        (AccountKind.WALLET_HELD, False, "house_or_organisation"),
+    ],
+)
+def test_there_is_one_account_of_a_kind_and_owner(funded, kind, of_organisation, rule) -> None:
+    with pytest.raises(IntegrityError, match=rule), transaction.atomic():
         LedgerAccount.objects.create(
-            kind=AccountKind.WALLET_HELD, organisation=funded, balance_micros=0
+            kind=kind,
+            organisation=funded if of_organisation else None,
+            balance_micros=0 if of_organisation else None,
         )
-    with pytest.raises(IntegrityError, match="house_or_organisation"), transaction.atomic():
-        LedgerAccount.objects.create(kind=AccountKind.CLEARING, organisation=funded)
