@@ -197,7 +197,10 @@ class MarketClient:
         if have > blob.bytes:
             part.unlink()
             have = 0
-        headers = {"Range": f"bytes={have}-", "Accept": "*/*"} if have else {"Accept": "*/*"}
+        # A compressed answer has no bytes to continue from.
+        headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
+        if have:
+            headers["Range"] = f"bytes={have}-"
         if have == blob.bytes and have:
             return httpx.Response(200)
         with self._http.stream("GET", blob.url, headers=headers) as response:

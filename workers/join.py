@@ -23,7 +23,7 @@ from workers.protocol import (
 from workers.settings import Credentials, SettingsError, StateDir, save_credentials
 
 #: Holds the join token where a command line would show it to every user of the machine.
-TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"
+TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"  # noqa: S105
 EXIT_OK = 0
 EXIT_REFUSED = 1
 _PATIENCE = Patience(total_s=30.0)

@@ -43,6 +43,8 @@ class PlanReceiver:
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
+        # Celery looks up a received task in its thread's application.
+        self._app.set_current()
         pause = 1.0
         while not self._closing.is_set():
             try:

@@ -20,7 +20,8 @@ def register_tasks(app: Celery, *, offer: Callable[[SlotPlan], None]) -> None:
     ``offer`` compares a plan with what runs already, so a plan may arrive twice.
     """
 
-    @app.task(name=TASK_RUN_SLOT)
+    # Not shared: another application in this process must not get it.
+    @app.task(name=TASK_RUN_SLOT, shared=False)
     def run_slot(*, plan: Any) -> None:
         try:
             offer(from_json(SlotPlan, plan))

@@ -1,0 +1,120 @@
+"""A runtime that trains nothing but keeps the promises of ``NodeRuntime`` to the letter."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.protocol import Fault, JobSpec, ProgressEvent
+from workers.runtime.sink import JobSink, JobSummary
+from workers.training.faults import SystemFault, TrainingFault
+
+
+@dataclass
+class Attached:
+    spec: JobSpec
+    sink: JobSink
+    data: bytes
+    checkpoint: bytes | None
+    step: int = 0
+
+    def summary(self) -> JobSummary:
+        return JobSummary(self.spec.job_id, self.step, 100, self.step * 8, 3.0, 2.0, 3.1, 2.1, 640)
+
+
+class RuntimeDouble:
+    """Steps are taken by the test; the sink is called as the real one would."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.attached: dict[str, Attached] = {}
+        self.history: list[str] = []
+        #: Raised by the next attach.
+        self.fault: TrainingFault | None = None
+        #: Attaching waits for it, so that tests can act meanwhile.
+        self.gate = threading.Event()
+        self.gate.set()
+        self.changed = threading.Condition()
+
+    def attach(
+        self,
+        *,
+        job: JobSpec,
+        data_path: Path,
+        validation_path: Path | None,
+        checkpoint_path: Path | None,
+        sink: JobSink,
+    ) -> None:
+        self.note(f"attaching {job.job_id}")
+        assert self.gate.wait(30)
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+        if job.job_id in self.attached:
+            raise SystemFault(f"Job {job.job_id} is already on this node.")
+        checkpoint = None if checkpoint_path is None else checkpoint_path.read_bytes()
+        self.attached[job.job_id] = Attached(job, sink, data_path.read_bytes(), checkpoint)
+        self.note(f"attached {job.job_id}")
+
+    def detach(self, job_id: str, *, checkpoint: bool) -> None:
+        job = self.attached.pop(job_id, None)
+        self.note(f"detached {job_id} {'with' if checkpoint else 'without'} checkpoint")
+        if job is not None and checkpoint:
+            job.sink.checkpointed(self.checkpoint_file(job), job.step)
+            job.sink.paused(job.summary())
+
+    def note(self, what: str) -> None:
+        with self.changed:
+            self.history.append(what)
+            self.changed.notify_all()
+
+    def wait_for(self, what: str, *, times: int = 1) -> None:
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.history.count(what) >= times, 30):
+                raise AssertionError(f"{what!r} never happened: {self.history}")
+
+    # What the training loop would do.
+
+    def steps(self, job_id: str, count: int = 1, *, loss: float | None = 2.5) -> None:
+        job = self.attached[job_id]
+        for _ in range(count):
+            job.step += 1
+            job.sink.progress(
+                ProgressEvent(
+                    seq=job.step,
+                    at=time.time(),
+                    step=job.step,
+                    total_steps=100,
+                    epoch=job.step / 100,
+                    samples_done=job.step * 8,
+                    train_loss=loss,
+                    log=(f"step {job.step}",),
+                )
+            )
+
+    def checkpoint_file(self, job: Attached) -> Path:
+        folder = self.work / job.spec.job_id
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"step-{job.step:08d}.safetensors"
+        path.write_bytes(b"checkpoint of step %d" % job.step)
+        return path
+
+    def write_checkpoint(self, job_id: str) -> None:
+        job = self.attached[job_id]
+        job.sink.checkpointed(self.checkpoint_file(job), job.step)
+
+    def finish(self, job_id: str) -> None:
+        job = self.attached.pop(job_id)
+        folder = self.work / job_id / "adapter"
+        folder.mkdir(parents=True)
+        (folder / "adapter_config.json").write_text("{}")
+        (folder / "adapter_model.safetensors").write_bytes(b"weights")
+        (folder / "secret.txt").write_text("not part of an adapter")
+        job.step = 100
+        job.sink.finished(folder, job.summary())
+
+    def fail(self, job_id: str, fault: Fault, reason: str) -> None:
+        job = self.attached.pop(job_id)
+        job.sink.failed(fault, reason, job.summary())
