@@ -15,12 +15,14 @@ from django.core.files.base import ContentFile
 from marketplace.accounts.models import Organisation
 from marketplace.auction.models import Bid
 from marketplace.auction.services import bid_place
+from marketplace.auction.settlement import slice_result_apply
 from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Speed, Zone
 from marketplace.fleet.services import provider_ensure, zone_ensure
-from marketplace.jobs.models import Dataset
+from marketplace.jobs.models import Artifact, Dataset, Job, Slice, SliceStatus
 from tests import builders
 from tests.builders import NOW
+from workers.protocol import messages as protocol
 
 SLOT_S = 10
 HORIZON_SLOTS = 60
@@ -145,3 +147,43 @@ def bid(
         **job_terms(epochs=epochs),
     } | changed
     return bid_place(**terms)
+
+
+def slot_at(made: Zone, slot: int) -> datetime:
+    """A moment early in a slot."""
+    return made.epoch_at + timedelta(seconds=made.slot_s * slot + 1)
+
+
+def open_slice(job: Job) -> Slice:
+    return Slice.objects.select_related("node").get(job=job, status=SliceStatus.OPEN)
+
+
+def slice_end(
+    job: Job,
+    *,
+    status: protocol.SliceStatus,
+    now: datetime,
+    step: int,
+    total_steps: int = 100,
+    fault: protocol.Fault | None = None,
+    reason: str = "",
+) -> None:
+    """The node that has the job reports how its slice ended."""
+    held = open_slice(job)
+    if status == protocol.SliceStatus.FINISHED:
+        artifact = Artifact(job=job, slice=held, sha256="0" * 64, bytes=3, created_at=now)
+        artifact.file.save("adapter.zip", ContentFile(b"zip"), save=False)
+        artifact.save()
+    slice_result_apply(
+        node=held.node,
+        result=protocol.SliceResult(
+            lease_token=held.lease_token,
+            status=status,
+            step=step,
+            total_steps=total_steps,
+            samples_done=step,
+            fault=fault,
+            reason=reason,
+        ),
+        now=now,
+    )

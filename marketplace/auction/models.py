@@ -84,7 +84,7 @@ class Bid(models.Model):
     winning_deadline_at = models.DateTimeField(null=True)
     winning_deadline_price_micros = models.BigIntegerField(null=True)
 
-    #: Latest slot in which the lane looked for a new plan of the job.
+    #: Slot in which the lane last looked for a new plan of the job and found none.
     replanned_slot = models.BigIntegerField(null=True)
     #: Part of the payment that was given back when the job ended.
     refund_micros = models.BigIntegerField(default=0)

@@ -61,7 +61,8 @@ def _job_replan(lane: Lane, job: Job, bid: Bid) -> None:
     task = _task_left(lane, job, bid)
     outcome = lane.apply(events.TaskReplanned(task=task, slot=lane.first_free_slot)).outcome
     assert isinstance(outcome, Replan)
-    bid.replanned_slot = lane.slot
+    # Only what found nothing waits for the next slot; new trouble is looked at at once.
+    bid.replanned_slot = lane.slot if outcome.schedule is None else None
     bid.save(update_fields=["replanned_slot"])
     reservations_release(bid_id=bid.pk, which=Q(slot__gte=lane.first_free_slot), now=lane.now)
     if outcome.schedule is None:

@@ -84,12 +84,8 @@ def test_deadlines_that_cannot_be_kept_are_refused(zone, owner, after, words):
 
 
 def test_deadlines_at_both_ends_of_the_horizon_are_taken(zone, owner):
-    first = market.bid(
-        owner, zone, price_micros=1_000_000, deadline_at=NOW + timedelta(seconds=20)
-    )
-    last = market.bid(
-        owner, zone, price_micros=1_000_000, deadline_at=NOW + timedelta(seconds=600)
-    )
+    first = market.bid(owner, zone, price_micros=1_000_000, deadline_at=NOW + timedelta(seconds=20))
+    last = market.bid(owner, zone, price_micros=1_000_000, deadline_at=NOW + timedelta(seconds=600))
     assert (first.status, last.status) == ("pending", "pending")
 
 
@@ -153,9 +149,7 @@ def test_wrong_adapter_settings_are_named(zone, owner, adapter, param):
 
 
 def test_settings_left_to_us_are_resolved_and_recorded(zone, owner):
-    bid = market.bid(
-        owner, zone, adapter={"rank": "auto"}, training={"epochs": "auto", "seed": 7}
-    )
+    bid = market.bid(owner, zone, adapter={"rank": "auto"}, training={"epochs": "auto", "seed": 7})
     bid.refresh_from_db()
     assert bid.adapter["rank"] == 16
     assert bid.adapter["alpha"] == 32.0
