@@ -29,7 +29,13 @@ class NodeStatus(models.TextChoices):
     OFFLINE = "offline", "Offline"
     #: Not sold any more; what was sold is still served.
     DRAINING = "draining", "Draining"
+    #: Failed jobs of several owners in a row; off sale until its provider puts it back.
+    SUSPENDED = "suspended", "Suspended"
     LEFT = "left", "Left"
+
+
+#: Nodes that run nothing: what is leased to them is taken back.
+GONE = (NodeStatus.OFFLINE, NodeStatus.SUSPENDED, NodeStatus.LEFT)
 
 
 class GpuType(models.Model):
@@ -140,6 +146,8 @@ class Node(models.Model):
     available_until_at = models.DateTimeField(null=True, blank=True)
     last_heartbeat_at = models.DateTimeField(null=True)
     memory_used_gb = models.FloatField(null=True)
+    #: Slices that failed by the house's fault since the last checkpoint or adapter.
+    faults_in_row = models.PositiveIntegerField(default=0)
     queue = models.CharField(max_length=64, unique=True)
     #: SHA-256 of the node's bearer token.
     api_token_hash = models.CharField(max_length=64, unique=True)

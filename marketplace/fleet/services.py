@@ -17,6 +17,7 @@ from marketplace.fleet import base_models, locks, selectors
 from marketplace.fleet.broker import node_broker_url
 from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import (
+    GONE,
     Ask,
     GpuType,
     JoinToken,
@@ -48,6 +49,7 @@ from workers.protocol.wire import to_json
 
 #: A thousand dollars a slot: above it, a slip of the keyboard.
 ASK_LIMIT_MICROS = 1_000 * 1_000_000
+FAULTS_IN_ROW_MAX = 3
 JOIN_TOKEN_LIFE = timedelta(hours=24)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -273,16 +275,35 @@ def node_drain(*, node: Node, now: datetime) -> Node:
 
 
 def node_undrain(*, node: Node, now: datetime) -> Node:
-    """Put a draining node back on sale."""
+    """Put a draining or suspended node back on sale."""
     with transaction.atomic():
         node = locks.node_lock(node.pk)
-        if node.status != NodeStatus.DRAINING:
-            raise Conflict("node_not_draining", "Only a draining node can be put back on sale.")
+        if node.status not in (NodeStatus.DRAINING, NodeStatus.SUSPENDED):
+            raise Conflict(
+                "node_not_draining", "Only a draining or suspended node can be put back on sale."
+            )
         node.status = (
             NodeStatus.OFFLINE if selectors.node_is_silent(node, now) else NodeStatus.ONLINE
         )
-        node.save(update_fields=["status"])
+        node.faults_in_row = 0
+        node.save(update_fields=["status", "faults_in_row"])
     return node
+
+
+def node_fault_note(*, node: Node, now: datetime) -> Node:
+    """A job failed on the node through no fault of its owner; too many in a row suspend it."""
+    with transaction.atomic():
+        node = locks.node_lock(node.pk)
+        node.faults_in_row += 1
+        if node.faults_in_row >= FAULTS_IN_ROW_MAX and node.status not in GONE:
+            node.status = NodeStatus.SUSPENDED
+        node.save(update_fields=["faults_in_row", "status"])
+    return node
+
+
+def node_work_note(*, node: Node) -> None:
+    """The node delivered a checkpoint or an adapter: it works."""
+    Node.objects.filter(pk=node.pk, faults_in_row__gt=0).update(faults_in_row=0)
 
 
 def node_leave(*, node: Node, now: datetime) -> Node:

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from marketplace.common.locks import advisory_lock
-from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.models import GONE, Node, Zone
 from marketplace.fleet.selectors import (
     node_is_silent,
     slot_at,
@@ -75,6 +75,51 @@ def lease_expiry(zone: Zone, slot: int) -> datetime:
     return slot_ends_at(zone, slot) + timedelta(seconds=zone.lease_grace_s)
 
 
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """A zone at the moment of a dispatch."""
+
+    zone: Zone
+    slot: int
+    now: datetime
+    nodes: dict[str, Node]
+    #: Jobs and the nodes that failed them in this slot: trying again at once would fail again.
+    failed: frozenset[tuple[str, str]]
+
+    def node_of(self, job: Job) -> Node | None:
+        """The node of the job's cell, if there is one and it is there to run it."""
+        node = self.nodes.get(job.node_in(self.slot) or "")
+        if node is None or node.status in GONE or node_is_silent(node, self.now):
+            return None
+        return node
+
+    def can_start(self, job: Job) -> bool:
+        node = self.node_of(job)
+        if node is None or (job.pk, node.pk) in self.failed:
+            return False
+        # So near the end a start would be stopped at once, unless the node keeps the job.
+        stays = job.node_in(self.slot + 1) == node.pk
+        return stays or self.now < handover_at(self.zone, self.slot)
+
+    def node_gone(self, job: Job) -> bool:
+        """Whether the job has a cell now and nothing there to run it, unnoticed yet."""
+        due = job.node_in(self.slot) is not None
+        return due and not job.needs_replan and self.node_of(job) is None
+
+    def out_of_cells(self, job: Job) -> bool:
+        last = job.last_slot
+        return not job.needs_replan and (last is None or last < self.slot)
+
+    def overruns(self, job: Job) -> bool:
+        """Whether a job in its last cell will, at its present speed, not end within it."""
+        return (
+            not job.needs_replan
+            and job.last_slot == self.slot
+            and job.eta_at is not None
+            and job.eta_at > job.finish_planned_at
+        )
+
+
 def _zone_dispatch(zone: Zone, now: datetime) -> list[str]:
     slot = slot_at(zone, now)
     open_slices = {
@@ -87,18 +132,27 @@ def _zone_dispatch(zone: Zone, now: datetime) -> list[str]:
         job.pk: job
         for job in Job.objects.filter(zone=zone, status__in=Job.ACTIVE, cells__contains=[[slot]])
     }
-    nodes = {node.pk: node for node in Node.objects.filter(zone=zone).select_related("zone")}
-    changing = {
+    failed = Slice.objects.filter(
+        job__in=list(due), status=SliceStatus.FAILED, last_slot__gte=slot
+    ).values_list("job_id", "node_id")
+    present = _Present(
+        zone=zone,
+        slot=slot,
+        now=now,
+        nodes={node.pk: node for node in Node.objects.filter(zone=zone).select_related("zone")},
+        failed=frozenset(failed),
+    )
+    changing = _stranded(zone, slot) | {
         job_id
-        for job_id in due.keys() | open_slices.keys() | _stranded(zone, slot)
-        if _changes(due.get(job_id), open_slices.get(job_id), zone, nodes, slot, now)
+        for job_id in due.keys() | open_slices.keys()
+        if _changes(present, due.get(job_id), open_slices.get(job_id))
     }
     started = []
     with transaction.atomic():
         for job in locks.jobs_lock(changing).values():
-            if _job_dispatch(job, zone, nodes, slot, now):
+            if _job_dispatch(present, job):
                 started.append(job.pk)
-        _plans_record(zone, nodes, slot, now)
+        _plans_record(present)
     NodePlan.objects.filter(node__zone=zone, made_at__lt=now - PLANS_KEPT).delete()
     return started
 
@@ -114,53 +168,50 @@ def _stranded(zone: Zone, slot: int) -> set[str]:
     return set(waiting.values_list("pk", flat=True))
 
 
-def _changes(
-    job: Job | None,
-    held: Slice | None,
-    zone: Zone,
-    nodes: dict[str, Node],
-    slot: int,
-    now: datetime,
-) -> bool:
+def _changes(present: _Present, due: Job | None, held: Slice | None) -> bool:
     """Whether a job is to be locked and written; most seconds none is."""
     if held is None:
-        return (
-            job is None
-            or _can_start(job, zone, nodes, slot, now)
-            or _node_gone(job, nodes, slot, now)
-        )
-    node_id = held.job.node_in(slot)
-    if node_id == held.node_id:
-        return held.last_slot < slot or _overruns(held.job, slot, now)
-    return held.job.status == JobStatus.RUNNING or _out_of_cells(held.job, slot)
+        return due is not None and (present.can_start(due) or present.node_gone(due))
+    if held.job.node_in(present.slot) == held.node_id:
+        return held.last_slot < present.slot or present.overruns(held.job)
+    return held.job.status == JobStatus.RUNNING or present.out_of_cells(held.job)
 
 
-def _job_dispatch(job: Job, zone: Zone, nodes: dict[str, Node], slot: int, now: datetime) -> bool:
+def _job_dispatch(present: _Present, job: Job) -> bool:
     """Bring one locked job in line with its cells; true when it got a lease."""
     if not job.is_active:
         return False
     held = locks.open_slice_lock(job)
-    node_id = job.node_in(slot)
-    if held is None:
-        if node_id is None or not _can_start(job, zone, nodes, slot, now):
-            if _out_of_cells(job, slot):
-                replan_want(job=job, reason="Its planned slots are over.", now=now)
-            elif _node_gone(job, nodes, slot, now):
-                replan_want(job=job, reason="The node of its slot is gone.", now=now)
-            return False
-        _slice_open(job, nodes[node_id], zone, slot, now)
+    if held is not None:
+        _slice_continue(present, job, held)
+        return False
+    node = present.node_of(job)
+    if node is not None and present.can_start(job):
+        _slice_open(present, job, node)
         return True
+    if present.out_of_cells(job):
+        replan_want(job=job, reason="Its planned slots are over.", now=present.now)
+    elif present.node_gone(job):
+        replan_want(job=job, reason="The node of its slot is gone.", now=present.now)
+    return False
+
+
+def _slice_continue(present: _Present, job: Job, held: Slice) -> None:
+    """Prolong a lease whose job stays, and see off a job that leaves."""
+    zone, slot, now = present.zone, present.slot, present.now
+    node_id = job.node_in(slot)
     if node_id == held.node_id:
         held.last_slot = max(held.last_slot, slot)
         held.lease_expires_at = max(held.lease_expires_at, lease_expiry(zone, slot))
         held.save(update_fields=["last_slot", "lease_expires_at"])
-        if _overruns(job, slot, now):
+        if present.overruns(job):
             replan_want(job=job, reason="It is slower than planned.", now=now)
-        return False
+        return
     if job.status == JobStatus.RUNNING:
         status_set(job, JobStatus.MOVING)
         job.save(update_fields=["status"])
-        where = "its next slot" if node_id is None else f"node {nodes[node_id].name}"
+        following = present.nodes.get(node_id or "")
+        where = "its next slot" if following is None else f"node {following.name}"
         event_record(
             job=job,
             kind=EventKind.MOVING,
@@ -168,57 +219,19 @@ def _job_dispatch(job: Job, zone: Zone, nodes: dict[str, Node], slot: int, now: 
             now=now,
             data={"from_node": held.node_id, "to_node": node_id, "slot": slot},
         )
-    if _out_of_cells(job, slot):
+    if present.out_of_cells(job):
         replan_want(job=job, reason="It did not end within its planned slots.", now=now)
-    return False
 
 
-def _can_start(job: Job, zone: Zone, nodes: dict[str, Node], slot: int, now: datetime) -> bool:
-    if _node_of(job, nodes, slot, now) is None:
-        return False
-    # So near the end a start would be stopped at once, unless the node keeps the job.
-    return now < handover_at(zone, slot) or job.node_in(slot + 1) == job.node_in(slot)
-
-
-def _node_of(job: Job, nodes: dict[str, Node], slot: int, now: datetime) -> Node | None:
-    """The node of the job's cell, if there is one and it is there to run it."""
-    node = nodes.get(job.node_in(slot) or "")
-    if node is None or node.status in (NodeStatus.LEFT, NodeStatus.OFFLINE):
-        return None
-    return None if node_is_silent(node, now) else node
-
-
-def _node_gone(job: Job, nodes: dict[str, Node], slot: int, now: datetime) -> bool:
-    return (
-        not job.needs_replan
-        and job.node_in(slot) is not None
-        and _node_of(job, nodes, slot, now) is None
-    )
-
-
-def _out_of_cells(job: Job, slot: int) -> bool:
-    last = job.last_slot
-    return not job.needs_replan and (last is None or last < slot)
-
-
-def _overruns(job: Job, slot: int, now: datetime) -> bool:
-    """Whether a job in its last cell will, at its present speed, not end within it."""
-    return (
-        not job.needs_replan
-        and job.last_slot == slot
-        and job.eta_at is not None
-        and job.eta_at > job.finish_planned_at
-    )
-
-
-def _slice_open(job: Job, node: Node, zone: Zone, slot: int, now: datetime) -> Slice:
-    held = Slice.objects.create(
+def _slice_open(present: _Present, job: Job, node: Node) -> None:
+    slot, now = present.slot, present.now
+    Slice.objects.create(
         job=job,
         node=node,
         lease_token=secrets.token_urlsafe(_LEASE_BYTES),
         first_slot=slot,
         last_slot=slot,
-        lease_expires_at=lease_expiry(zone, slot),
+        lease_expires_at=lease_expiry(present.zone, slot),
         opened_at=now,
     )
     status_set(job, JobStatus.RUNNING)
@@ -238,10 +251,10 @@ def _slice_open(job: Job, node: Node, zone: Zone, slot: int, now: datetime) -> S
         now=now,
         data={"node": node.pk, "tier": node.tier, "slot": slot, "step": step},
     )
-    return held
 
 
-def _plans_record(zone: Zone, nodes: dict[str, Node], slot: int, now: datetime) -> None:
+def _plans_record(present: _Present) -> None:
+    zone, slot = present.zone, present.slot
     leased: dict[str, list[Slice]] = defaultdict(list)
     current = Slice.objects.filter(
         job__zone=zone, status=SliceStatus.OPEN, last_slot__gte=slot
@@ -250,9 +263,8 @@ def _plans_record(zone: Zone, nodes: dict[str, Node], slot: int, now: datetime) 
         if held.job.node_in(slot) == held.node_id:
             leased[held.node_id].append(held)
     latest = plans_latest(zone)
-    for node_id in sorted(nodes):
-        node = nodes[node_id]
-        if node.status in (NodeStatus.LEFT, NodeStatus.OFFLINE):
+    for node_id, node in sorted(present.nodes.items()):
+        if node.status in GONE:
             continue
         plan_record(
             zone=zone,
@@ -260,5 +272,5 @@ def _plans_record(zone: Zone, nodes: dict[str, Node], slot: int, now: datetime) 
             slot=slot,
             slices=leased[node_id],
             latest=latest.get(node_id),
-            now=now,
+            now=present.now,
         )

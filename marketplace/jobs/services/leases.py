@@ -11,7 +11,7 @@ from django.db.models import Q
 from marketplace.common.errors import UserError
 from marketplace.common.queue import enqueue
 from marketplace.fleet import services as fleet
-from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.models import GONE, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs import locks
 from marketplace.jobs.journal import event_record
@@ -26,6 +26,7 @@ from marketplace.jobs.models import (
     SliceStatus,
 )
 from marketplace.jobs.services.life import fail, job_end, replan_want, slice_close
+from marketplace.jobs.services.uploads import checkpoint_set_aside
 from marketplace.jobs.transitions import status_set
 from workers.protocol import messages as protocol
 from workers.protocol.messages import Heartbeat, HeartbeatReply, SliceResult
@@ -37,6 +38,13 @@ __all__ = ["LeaseLost", "SliceOutcome", "heartbeat_apply", "leases_sweep", "slic
 SYSTEM_FAULTS_MAX = 5
 #: Heartbeats in a row that must leave out a lease before it counts as dropped.
 HEARTBEATS_BEFORE_DROPPED = 2
+#: At this many faults in a row the newest checkpoint is suspected and set aside.
+SYSTEM_FAULTS_SUSPICIOUS = 3
+_GONE_WORDS = {
+    NodeStatus.OFFLINE: "went silent",
+    NodeStatus.SUSPENDED: "was suspended after failing several jobs",
+    NodeStatus.LEFT: "left",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ def slice_finish(*, node: Node, result: SliceResult, now: datetime) -> SliceOutc
 
 def leases_sweep(*, now: datetime) -> tuple[str, ...]:
     """Take back every lease that ran out or whose node is gone; returns the jobs' ids."""
-    gone = Q(node__status__in=[NodeStatus.OFFLINE, NodeStatus.LEFT])
+    gone = Q(node__status__in=GONE)
     candidates = list(
         Slice.objects.filter(status=SliceStatus.OPEN)
         .filter(Q(lease_expires_at__lte=now) | gone)
@@ -108,8 +116,8 @@ def leases_sweep(*, now: datetime) -> tuple[str, ...]:
             job, held = found
             if held.lease_expires_at <= now:
                 reason = f"Node {held.node.name} did not report in time."
-            elif held.node.status in (NodeStatus.OFFLINE, NodeStatus.LEFT):
-                reason = f"Node {held.node.name} went silent."
+            elif held.node.status in GONE:
+                reason = f"Node {held.node.name} {_GONE_WORDS[NodeStatus(held.node.status)]}."
             else:
                 continue
             slice_lose(job=job, held=held, reason=reason, now=now)
@@ -174,6 +182,7 @@ def _finished(job: Job, held: Slice, result: SliceResult, now: datetime) -> None
             status=409,
         )
     slice_close(held, status=SliceStatus.FINISHED, reason=result.reason, now=now)
+    fleet.node_work_note(node=held.node)
     job_end(
         job=job,
         status=JobStatus.SUCCEEDED,
@@ -217,6 +226,7 @@ def _failed(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:
     if result.fault == protocol.Fault.USER:
         fail(job=job, fault=FaultOf.USER, reason=reason, now=now, actor=held.node_id)
         return
+    fleet.node_fault_note(node=held.node, now=now)
     _set_back(job)
     event_record(
         job=job,
@@ -243,6 +253,9 @@ def _system_fault(job: Job, reason: str, now: datetime) -> None:
         return
     if job.status == JobStatus.RUNNING:
         status_set(job, JobStatus.MOVING)
+    if job.system_faults == SYSTEM_FAULTS_SUSPICIOUS:
+        checkpoint_set_aside(job)
+        _set_back(job)
     job.save()
     replan_want(job=job, reason=reason, now=now)
 

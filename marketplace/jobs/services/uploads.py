@@ -21,13 +21,14 @@ from django.db import transaction
 from marketplace.common.errors import UserError
 from marketplace.common.ids import new_id
 from marketplace.fleet.models import Node
+from marketplace.fleet.services import node_work_note
 from marketplace.jobs.archives import adapter_zip_check, safetensors_check
 from marketplace.jobs.files import Content, received
 from marketplace.jobs.journal import event_record
 from marketplace.jobs.leases import current_slice, current_slice_lock
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job
 
-#: The newest is where a job goes on; those before it are for its owner.
+#: The newest is where a job goes on; should it prove useless, the one before it is.
 CHECKPOINTS_KEPT = 3
 STEPS_MAX = 2**31 - 1
 CHECKPOINT_BYTES_MAX = 8 * 1024**3
@@ -76,6 +77,7 @@ def checkpoint_store(
             checkpoint.valid_loss = job.valid_loss
             checkpoint.created_at = now
             checkpoint.save()
+            node_work_note(node=node)
             if step > job.checkpoint_step:
                 job.checkpoint_step = step
                 # What was saved is safe: earlier faults no longer threaten the job.
@@ -134,6 +136,17 @@ def adapter_store(
                 data={"bytes": upload.bytes, "sha256": upload.sha256},
             )
     return artifact
+
+
+def checkpoint_set_aside(job: Job) -> None:
+    """Drop the newest checkpoint of a locked job: it may be what every node fails on."""
+    newest, *older = job.checkpoints.exclude(file="").order_by("-step", "-pk")[:2] or (None,)
+    if newest is None:
+        return
+    _delete_on_commit(newest.file.name)
+    newest.file.name = ""
+    newest.save(update_fields=["file"])
+    job.checkpoint_step = older[0].step if older else 0
 
 
 @contextmanager
