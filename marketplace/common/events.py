@@ -1,9 +1,12 @@
 """Telling browsers what happened, after it is committed and never before."""
 
+import atexit
+import os
 import re
+from functools import cache
 from typing import Any
 
-from asgiref.sync import async_to_sync
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from channels.layers import get_channel_layer
 from django.db import transaction
 
@@ -28,6 +31,23 @@ def publish_on_commit(*, stream: str, event: dict[str, Any]) -> None:
     message = {"type": MESSAGE_TYPE, "stream": stream, "event": event}
 
     def publish() -> None:
-        async_to_sync(get_channel_layer().group_send)(stream, message)  # type: ignore[union-attr]
+        _portal(os.getpid()).call(get_channel_layer().group_send, stream, message)  # type: ignore[union-attr]
 
     transaction.on_commit(publish, robust=True)
+
+
+@cache
+def _portal(pid: int) -> BlockingPortal:
+    """This process's way into an event loop that stays, and keeps its Redis connections.
+
+    ``async_to_sync`` would make a loop and a connection for each event. A fork begins anew.
+    """
+    running = start_blocking_portal(name="events")
+    portal = running.__enter__()
+
+    def stop() -> None:
+        if os.getpid() == pid:
+            running.__exit__(None, None, None)
+
+    atexit.register(stop)
+    return portal

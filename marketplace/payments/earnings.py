@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import transaction
 
-from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotFound
 from marketplace.payments.ledger import Account, entry_post, house
 from marketplace.payments.locks import WALLET_KINDS, accounts_lock, hold_lock
@@ -86,43 +85,6 @@ def charge_distribute(*, hold_reference: str, shares: Iterable[Share], now: date
         hold.distributed_at = now
         hold.save(update_fields=["distributed_at"])
     return hold
-
-
-def provider_accrue(
-    *, organisation: Organisation, amount_micros: int, reference: str, now: datetime
-) -> Earning:
-    """Owes a provider something that is no part of a job's payment; the house bears it.
-
-    A job's own payment is shared out by ``charge_distribute``.
-    """
-    with transaction.atomic():
-        accounts_lock([(organisation.pk, AccountKind.EARNINGS_PENDING)])
-        made = Earning.objects.filter(
-            organisation=organisation, kind=EarningKind.PROVIDER, reference=reference
-        ).first()
-        if made is not None:
-            if made.amount_micros != amount_micros:
-                raise Conflict(
-                    "reference_reused",
-                    f"The reference {reference} was used before, for another amount.",
-                )
-            return made
-        entry_post(
-            kind=EntryKind.ACCRUAL,
-            reference=f"{organisation.pk}:{reference}",
-            amounts={
-                house(AccountKind.REVENUE): -amount_micros,
-                Account(organisation.pk, AccountKind.EARNINGS_PENDING): amount_micros,
-            },
-            now=now,
-        )
-        return _earning_create(
-            organisation_id=organisation.pk,
-            kind=EarningKind.PROVIDER,
-            reference=reference,
-            amount_micros=amount_micros,
-            now=now,
-        )
 
 
 def earnings_mature(*, now: datetime) -> int:

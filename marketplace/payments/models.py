@@ -117,7 +117,6 @@ class EntryKind(models.TextChoices):
     CHARGE = "charge"
     RELEASE = "release"
     DISTRIBUTION = "distribution"
-    ACCRUAL = "accrual"
     MATURITY = "maturity"
     REFUND = "refund"
     SLA_CREDIT = "sla_credit"

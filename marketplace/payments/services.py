@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.common.money import MAX_MICROS, format_usd
-from marketplace.payments.earnings import Share, charge_distribute, provider_accrue
+from marketplace.payments.earnings import Share, charge_distribute
 from marketplace.payments.ledger import Account, entry_post, house
 from marketplace.payments.locks import WALLET_KINDS, accounts_lock, hold_lock, wallets_lock
 from marketplace.payments.models import (
@@ -30,7 +30,6 @@ __all__ = [
     "funds_hold",
     "hold_release",
     "hold_settle",
-    "provider_accrue",
     "sla_credit_pay",
     "wallet_grant",
     "wallets_lock",

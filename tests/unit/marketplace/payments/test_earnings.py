@@ -22,7 +22,6 @@ from marketplace.payments.services import (
     funds_hold,
     hold_release,
     hold_settle,
-    provider_accrue,
 )
 from tests import builders
 from tests.builders import NOW
@@ -130,28 +129,16 @@ def test_only_a_charge_is_shared_out(provider) -> None:
     assert Earning.objects.count() == 0
 
 
-def test_an_accrual_outside_a_payment_is_paid_by_the_house_once(provider) -> None:
-    for _ in range(2):
-        provider_accrue(organisation=provider, amount_micros=50_000, reference="slice_9", now=NOW)
-    assert earnings(organisation=provider).pending_micros == 50_000
-    assert house_balances()["revenue"] == -50_000
-    with pytest.raises(Conflict):
-        provider_accrue(organisation=provider, amount_micros=1, reference="slice_9", now=NOW)
-    other = builders.provider_organisation()
-    provider_accrue(organisation=other, amount_micros=70_000, reference="slice_9", now=NOW)
-    assert earnings(organisation=other).pending_micros == 70_000
-
-
 def test_earnings_become_payable_when_the_delay_is_over_and_not_before(provider, settings) -> None:
     settings.PAYOUT_DELAY_DAYS = 7
     other = builders.provider_organisation()
-    for day, organisation, reference in ((0, provider, "a"), (1, provider, "b"), (0, other, "a")):
-        provider_accrue(
-            organisation=organisation,
-            amount_micros=10_000 * (day + 1),
-            reference=reference,
-            now=NOW + timedelta(days=day),
-        )
+    owner = builders.organisation(usd="1")
+    for day, organisation, reference in ((0, provider, "a"), (1, provider, "b"), (0, other, "c")):
+        at = NOW + timedelta(days=day)
+        funds_hold(organisation=owner, amount_micros=50_000, reference=reference, now=at)
+        hold_settle(hold_reference=reference, charge_micros=50_000, now=at)
+        share = Share(organisation.pk, 10_000 * (day + 1))
+        charge_distribute(hold_reference=reference, shares=[share], now=at)
     assert earnings_mature(now=NOW + timedelta(days=7, seconds=-1)) == 0
     assert earnings_mature(now=NOW + timedelta(days=7)) == 2
     assert earnings_mature(now=NOW + timedelta(days=7)) == 0
