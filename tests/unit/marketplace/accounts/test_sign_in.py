@@ -148,7 +148,21 @@ def test_only_operators_enter_the_back_office(client) -> None:
         "payments/earning/",
     ):
         assert client.get(f"/admin/{page}").status_code == 200, page
-    assert client.get("/admin/payments/entry/add/").status_code == 403
+
+
+def test_an_operator_sees_the_back_office_and_changes_nothing_in_it(client) -> None:
+    operator = builders.operator()
+    client.force_login(operator)
+    person = builders.user()
+    page = f"/admin/accounts/user/{person.pk}/change/"
+    assert client.get(page).status_code == 200
+    assert client.post(page, {"email": "x@example.com", "is_superuser": "on"}).status_code == 403
+    assert client.get("/admin/accounts/user/add/").status_code == 403
+    person.refresh_from_db()
+    assert not person.is_superuser
+    operator.is_active = False
+    assert not operator.has_perm("accounts.view_user")
+    assert not operator.has_module_perms("accounts")
 
 
 def test_a_person_added_in_the_back_office_has_an_organisation_and_no_password(client) -> None:
