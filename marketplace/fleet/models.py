@@ -29,6 +29,8 @@ class NodeStatus(models.TextChoices):
     OFFLINE = "offline", "Offline"
     #: Not sold any more; what was sold is still served.
     DRAINING = "draining", "Draining"
+    #: Its process is being stopped and hands over what it runs; it may come back.
+    STOPPING = "stopping", "Stopping"
     #: Failed jobs of several owners in a row; off sale until its provider puts it back.
     SUSPENDED = "suspended", "Suspended"
     LEFT = "left", "Left"

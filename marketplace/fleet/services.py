@@ -50,6 +50,8 @@ from workers.protocol.wire import to_json
 #: A thousand dollars a slot: above it, a slip of the keyboard.
 ASK_LIMIT_MICROS = 1_000 * 1_000_000
 FAULTS_IN_ROW_MAX = 3
+#: Between these a node goes by its own heartbeats.
+_ITS_OWN = (NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.OFFLINE)
 JOIN_TOKEN_LIFE = timedelta(hours=24)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -192,18 +194,16 @@ def node_join(*, request: JoinRequest, now: datetime) -> JoinReply:
 
 
 def node_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node:
-    """The node is alive; one that was silent is on sale again.
+    """The node is alive; one that was silent, or was being stopped, is on sale again.
 
-    A node that says it is draining is drained. One that has left stays so.
+    One that drains, is suspended or has left stays so: only its provider changes that.
     """
     with transaction.atomic():
         node = locks.node_lock(node.pk)
         node.last_heartbeat_at = now
         node.memory_used_gb = heartbeat.memory_used_gb
-        if node.status in (NodeStatus.JOINING, NodeStatus.OFFLINE):
-            node.status = NodeStatus.ONLINE
-        if heartbeat.draining and node.status == NodeStatus.ONLINE:
-            node.status = NodeStatus.DRAINING
+        if node.status in _ITS_OWN:
+            node.status = NodeStatus.STOPPING if heartbeat.draining else NodeStatus.ONLINE
         node.save(update_fields=["last_heartbeat_at", "memory_used_gb", "status"])
     return node
 
@@ -217,20 +217,14 @@ def nodes_offline_sweep(*, now: datetime) -> tuple[str, ...]:
             .annotate(heard_at=Coalesce("last_heartbeat_at", "joined_at"))
             .filter(heard_at__lte=selectors.silent_since(zone, now))
         )
-        serving = Q(status__in=[NodeStatus.ONLINE, NodeStatus.JOINING])
+        own = Q(status__in=[NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING])
+        draining = Q(status=NodeStatus.DRAINING)
         with transaction.atomic():
-            ids = silent.filter(serving | Q(status=NodeStatus.DRAINING)).values_list(
-                "pk", flat=True
-            )
-            locked = {node.pk for node in locks.nodes_lock(ids)}
-            # Read again under the lock: a heartbeat may have come in between.
-            still = silent.filter(pk__in=locked)
-            gone = list(
-                still.filter(serving | Q(status=NodeStatus.DRAINING)).values_list("pk", flat=True)
-            )
-            still.filter(serving).update(status=NodeStatus.OFFLINE)
-            still.filter(status=NodeStatus.DRAINING).update(status=NodeStatus.LEFT, left_at=now)
-            changed += gone
+            locks.nodes_lock(silent.filter(own | draining).values_list("pk", flat=True))
+            # Asked again under the lock: a heartbeat may have come in between.
+            changed += silent.filter(own | draining).values_list("pk", flat=True)
+            silent.filter(own).update(status=NodeStatus.OFFLINE)
+            silent.filter(draining).update(status=NodeStatus.LEFT, left_at=now)
     return tuple(sorted(changed))
 
 

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 
 from marketplace.common.locks import advisory_lock
-from marketplace.fleet.models import GONE, Node, Zone
+from marketplace.fleet.models import GONE, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import (
     node_is_silent,
     slot_at,
@@ -89,9 +89,9 @@ class _Present:
     def node_of(self, job: Job) -> Node | None:
         """The node of the job's cell, if there is one and it is there to run it."""
         node = self.nodes.get(job.node_in(self.slot) or "")
-        if node is None or node.status in GONE or node_is_silent(node, self.now):
+        if node is None or node.status in (*GONE, NodeStatus.STOPPING):
             return None
-        return node
+        return None if node_is_silent(node, self.now) else node
 
     def can_start(self, job: Job) -> bool:
         node = self.node_of(job)
@@ -264,7 +264,7 @@ def _plans_record(present: _Present) -> None:
             leased[held.node_id].append(held)
     latest = plans_latest(zone)
     for node_id, node in sorted(present.nodes.items()):
-        if node.status in GONE:
+        if node.status in (*GONE, NodeStatus.STOPPING):
             continue
         plan_record(
             zone=zone,

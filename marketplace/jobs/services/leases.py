@@ -147,7 +147,11 @@ def heartbeat_apply(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Heart
     )
     for token, found in held.items():
         _heartbeat_note(token, named=token in named, acknowledged=found.acknowledged_at, now=now)
-    return HeartbeatReply(revoked=tuple(revoked), drain=_may_leave(node, now))
+    may_leave = _may_leave(node, now)
+    if may_leave and heartbeat.draining and not named:
+        # It was told, and this is its last word.
+        fleet.node_leave(node=node, now=now)
+    return HeartbeatReply(revoked=tuple(revoked), drain=may_leave)
 
 
 def slice_lose(*, job: Job, held: Slice, reason: str, now: datetime) -> None:

@@ -1,0 +1,296 @@
+"""Checkpoints and adapters from nodes, honest and hostile."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+
+import pytest
+from django.core.files.storage import default_storage
+
+from marketplace.common.errors import UserError
+from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job
+from marketplace.jobs.selectors import checkpoint_newest, job_checkpoints
+from marketplace.jobs.services import (
+    LeaseLost,
+    adapter_store,
+    checkpoint_store,
+    job_cancel,
+    slots_dispatch,
+)
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.job_builders import at
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def leased(tmp_path, settings):
+    settings.MEDIA_ROOT = tmp_path
+    zone = market.zone()
+    node = market.node(zone)
+    job = build.job(zone, (0, node), (1, node))
+    slots_dispatch(now=NOW)
+    return job, node, build.lease(job)
+
+
+def store(leased, content: bytes, *, step: int = 1, now=NOW) -> Checkpoint:
+    _, node, held = leased
+    return checkpoint_store(
+        node=node, lease_token=held.lease_token, step=step, content=io.BytesIO(content), now=now
+    )
+
+
+def store_adapter(leased, content: bytes, *, now=NOW) -> Artifact:
+    _, node, held = leased
+    return adapter_store(
+        node=node, lease_token=held.lease_token, content=io.BytesIO(content), now=now
+    )
+
+
+def stored_files(job: Job) -> list[str]:
+    found = []
+    for folder in ("checkpoints", "adapters"):
+        path = f"jobs/{job.pk}/{folder}"
+        if default_storage.exists(path):
+            found += default_storage.listdir(path)[1]
+    return found
+
+
+def assert_no_trace(job: Job, *, seq: int) -> None:
+    job.refresh_from_db()
+    assert not Checkpoint.objects.exists()
+    assert not Artifact.objects.exists()
+    assert stored_files(job) == []
+    assert (job.seq, job.checkpoint_step) == (seq, 0)
+
+
+def test_a_checkpoint_is_stored_whole_and_becomes_where_the_job_goes_on(leased):
+    job, node, _ = leased
+    content = build.safetensors(7)
+    stored = store(leased, content, step=5)
+    with stored.file.open("rb") as file:
+        assert file.read() == content
+    job.refresh_from_db()
+    assert (job.checkpoint_step, checkpoint_newest(job)) == (5, stored)
+    told = job.events.get(kind=EventKind.CHECKPOINTED)
+    assert (told.actor, told.data["step"]) == (node.pk, 5)
+
+
+def test_the_same_checkpoint_again_is_stored_once(leased):
+    job, _, _ = leased
+    first = store(leased, build.safetensors(), step=5)
+    seq = Job.objects.get(pk=job.pk).seq
+    assert store(leased, build.safetensors(), step=5) == first
+    assert len(stored_files(job)) == 1
+    assert Job.objects.get(pk=job.pk).seq == seq
+
+
+def test_another_checkpoint_for_the_same_step_takes_its_place(
+    leased, django_capture_on_commit_callbacks
+):
+    job, _, _ = leased
+    first = store(leased, build.safetensors(1), step=5)
+    with django_capture_on_commit_callbacks(execute=True):
+        second = store(leased, build.safetensors(2), step=5)
+    assert second.pk == first.pk
+    with second.file.open("rb") as file:
+        assert file.read() == build.safetensors(2)
+    assert len(stored_files(job)) == 1
+
+
+def test_only_the_last_three_checkpoints_keep_their_files(
+    leased, django_capture_on_commit_callbacks
+):
+    job, _, _ = leased
+    with django_capture_on_commit_callbacks(execute=True):
+        for step in range(1, 6):
+            store(leased, build.safetensors(step), step=step)
+    assert [checkpoint.step for checkpoint in job_checkpoints(job)] == [5, 4, 3]
+    assert len(stored_files(job)) == 3
+    assert Checkpoint.objects.filter(job=job).count() == 5
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "file_empty"),
+        (b"x", "invalid_checkpoint"),
+        (b"\x80\x04\x95" + b"pickle" * 10, "invalid_checkpoint"),
+        (build.safetensors()[:-1], "invalid_checkpoint"),
+        (build.safetensors() + b"x", "invalid_checkpoint"),
+        (struct.pack("<Q", 2**63) + b"{}", "invalid_checkpoint"),
+        (struct.pack("<Q", 2) + b"{}", "invalid_checkpoint"),
+        (struct.pack("<Q", 2) + b"[]", "invalid_checkpoint"),
+        (struct.pack("<Q", 9) + b'{"w": {}}', "invalid_checkpoint"),
+        (struct.pack("<Q", 9) + b"not json!", "invalid_checkpoint"),
+        (struct.pack("<Q", 90_000) + b"[" * 90_000, "invalid_checkpoint"),
+    ],
+)
+def test_what_is_no_whole_checkpoint_leaves_no_trace(leased, content, code):
+    job, _, _ = leased
+    seq = Job.objects.get(pk=job.pk).seq
+    with pytest.raises(UserError) as refused:
+        store(leased, content)
+    assert refused.value.code == code
+    assert_no_trace(job, seq=seq)
+
+
+def test_a_tensor_whose_place_is_not_in_the_file_is_refused(leased):
+    for offsets in ([0, 999], [-4, 16], [8, 4], [0, True], "0", None):
+        header = json.dumps({"w": {"dtype": "F32", "shape": [4], "data_offsets": offsets}}).encode()
+        content = struct.pack("<Q", len(header)) + header + bytes(16)
+        with pytest.raises(UserError, match="is no safetensors file"):
+            store(leased, content)
+
+
+@pytest.mark.parametrize("step", [-1, 2**31])
+def test_a_step_no_job_has_is_refused(leased, step):
+    with pytest.raises(UserError, match="not one of this job"):
+        store(leased, build.safetensors(), step=step)
+    assert stored_files(leased[0]) == []
+
+
+def test_an_upload_beyond_the_limit_stops_at_the_limit(leased, settings):
+    settings.CHECKPOINT_BYTES_MAX = 3 * 1024 * 1024
+    job, node, held = leased
+
+    class Endless:
+        given = 0
+
+        def read(self, size: int, /) -> bytes:
+            self.given += size
+            return bytes(size)
+
+    endless = Endless()
+    with pytest.raises(UserError) as refused:
+        checkpoint_store(node=node, lease_token=held.lease_token, step=1, content=endless, now=NOW)
+    assert (refused.value.code, refused.value.status) == ("file_too_large", 413)
+    assert endless.given == 4 * 1024 * 1024
+    assert stored_files(job) == []
+
+
+@pytest.mark.parametrize("stage", ["before", "during"])
+def test_a_lease_lost_before_or_during_an_upload_keeps_nothing(leased, stage):
+    job, node, held = leased
+
+    class Slow(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if stage == "during":
+                job_cancel(job=job, cancelled_by=None, now=at(1))
+            return super().read(size)
+
+    if stage == "before":
+        job_cancel(job=job, cancelled_by=None, now=at(1))
+    for call in (
+        lambda: checkpoint_store(
+            node=node,
+            lease_token=held.lease_token,
+            step=1,
+            content=Slow(build.safetensors()),
+            now=at(1),
+        ),
+        lambda: adapter_store(
+            node=node,
+            lease_token=held.lease_token,
+            content=Slow(build.adapter_zip()),
+            now=at(1),
+        ),
+    ):
+        with pytest.raises(LeaseLost):
+            call()
+    assert not Checkpoint.objects.exists()
+    assert not Artifact.objects.exists()
+    assert stored_files(job) == []
+
+
+def test_an_adapter_is_stored_once_and_replaced_by_a_newer_one(
+    leased, django_capture_on_commit_callbacks
+):
+    job, _, _ = leased
+    first = store_adapter(leased, build.adapter_zip(1))
+    assert store_adapter(leased, build.adapter_zip(1)) == first
+    with django_capture_on_commit_callbacks(execute=True):
+        second = store_adapter(leased, build.adapter_zip(2))
+    assert second.pk == first.pk
+    with second.file.open("rb") as file:
+        assert file.read() == build.adapter_zip(2)
+    assert len(stored_files(job)) == 1
+
+
+def _bomb() -> bytes:
+    """A few kilobytes that unpack to thirty megabytes."""
+    return build.adapter_zip(**{"README.md": bytes(30 * 1024 * 1024)})
+
+
+def _lying_bomb() -> bytes:
+    """The same, with a directory that claims one byte."""
+    content = bytearray(_bomb())
+    at_entry = content.rfind(b"PK\x01\x02", 0, content.rfind(b"README.md"))
+    content[at_entry + 24 : at_entry + 28] = struct.pack("<I", 1)
+    return bytes(content)
+
+
+def _link() -> bytes:
+    out = io.BytesIO(build.adapter_zip(drop="README.md"))
+    with zipfile.ZipFile(out, "a") as archive:
+        link = zipfile.ZipInfo("README.md")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+    return out.getvalue()
+
+
+def _twice() -> bytes:
+    out = io.BytesIO(build.adapter_zip())
+    with zipfile.ZipFile(out, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("adapter_config.json", "{}")
+    return out.getvalue()
+
+
+def _damaged() -> bytes:
+    content = bytearray(build.adapter_zip())
+    content[60] ^= 0xFF
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: b"not a zip", "readable zip"),
+        (lambda: build.adapter_zip()[:-30], "readable zip"),
+        (_damaged, "readable zip"),
+        (lambda: build.adapter_zip(drop="adapter_config.json"), "adapter_config.json is missing"),
+        (lambda: build.adapter_zip(drop="adapter_model.safetensors"), "safetensors is missing"),
+        (lambda: build.adapter_zip(**{"../evil": b"x"}), "no adapter has"),
+        (lambda: build.adapter_zip(**{"/etc/passwd": b"x"}), "no adapter has"),
+        (lambda: build.adapter_zip(**{"adapter_model.bin": b"x"}), "no adapter has"),
+        (lambda: build.adapter_zip(**{"data.pkl": b"x"}), "no adapter has"),
+        (lambda: build.adapter_zip(**{"adapter_config.json": b"[]"}), "names no peft_type"),
+        (lambda: build.adapter_zip(**{"adapter_config.json": b"{"}), "is not JSON"),
+        (
+            lambda: build.adapter_zip(**{"adapter_config.json": b"[" * 100_000}),
+            "is not JSON",
+        ),
+        (
+            lambda: build.adapter_zip(**{"adapter_model.safetensors": b"\x80\x04pickle"}),
+            "no safetensors file",
+        ),
+        (_bomb, "unpacks to more than"),
+        (_lying_bomb, "readable zip"),
+        (_link, "is a link"),
+        (_twice, "a file twice"),
+    ],
+)
+def test_a_hostile_adapter_leaves_no_trace(leased, settings, make, word):
+    settings.ADAPTER_BYTES_MAX = 4 * 1024 * 1024
+    job, _, _ = leased
+    seq = Job.objects.get(pk=job.pk).seq
+    with pytest.raises(UserError) as refused:
+        store_adapter(leased, make())
+    assert refused.value.code == "invalid_adapter"
+    assert word in refused.value.message
+    assert_no_trace(job, seq=seq)
