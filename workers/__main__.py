@@ -1,0 +1,32 @@
+"""``python -m workers COMMAND``: each command is a module that is imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+#: Command, the module whose ``main(arguments)`` it is, and what it does.
+COMMANDS = {
+    "join": ("workers.join", "test this machine and register it with a market"),
+    "run": ("workers.node", "train what the market plans for this node"),
+    "train": ("workers.training.command", "train jobs of a YAML file, without a market"),
+    "calibrate": ("workers.bench.calibrate", "measure this device's speed table"),
+    "bench": ("workers.bench.__main__", "measure the fused engine against stock PEFT"),
+}
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in {"-h", "--help"}:
+        print("usage: python -m workers COMMAND [OPTIONS]\n")
+        for name, (_, words) in COMMANDS.items():
+            print(f"  {name:10} {words}")
+        return 0 if arguments else 2
+    name, *rest = arguments
+    if name not in COMMANDS:
+        print(f"There is no command {name}; choose {', '.join(COMMANDS)}.", file=sys.stderr)
+        return 2
+    return importlib.import_module(COMMANDS[name][0]).main(rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
