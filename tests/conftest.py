@@ -14,6 +14,15 @@ from marketplace.config.embedded.for_tests import RUNS_DIR
 from marketplace.config.embedded.house import House, house
 
 
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """The test database; what listens on it in this process lets go before it is dropped."""
+    yield
+    from marketplace.auction.wakeups import listener
+
+    listener.close()
+
+
 @dataclass(frozen=True, slots=True)
 class Market:
     """A whole running house with one CPU node, and how to sign in to it."""

@@ -102,7 +102,7 @@ class DecisionListener:
                     del self._waiting[bid_id]
 
     def close(self) -> None:
-        """End the connection now instead of after ``LINGER_S``."""
+        """End the connection now instead of after ``LINGER_S``; the next waiter opens another."""
         with self._lock:
             thread, self._closing = self._thread, True
         if thread is not None:

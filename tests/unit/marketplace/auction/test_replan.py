@@ -115,7 +115,7 @@ def test_job_without_another_node_waits_and_is_tried_once_a_slot(zone, owner):
 
 def test_job_that_can_go_nowhere_fails_at_its_deadline_by_our_fault(zone, owner):
     node = market.node(zone)
-    bid, job = admitted(owner, zone, epochs=3, slots=5)
+    _, job = admitted(owner, zone, epochs=3, slots=5)
     node.status = NodeStatus.OFFLINE
     node.save()
     zone_refresh(zone=zone, now=NOW)
@@ -185,7 +185,7 @@ def test_refresh_with_nothing_new_writes_nothing(zone, owner):
 
 def test_job_that_was_slower_than_measured_gets_more_cells(zone, owner):
     market.node(zone)
-    bid, job = admitted(owner, zone, epochs=3)
+    _, job = admitted(owner, zone, epochs=3)
     Job.objects.filter(pk=job.pk).update(total_steps=100, step=60, checkpoint_step=60)
     job_replan_request(job=job, reason="It did not end in time.", now=market.slot_at(zone, 103))
     jobs_replan(now=market.slot_at(zone, 103))

@@ -1,0 +1,308 @@
+"""The lane under faults: no bid is lost or decided twice, and the books balance."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection, connections, transaction
+from django.test import override_settings
+
+from marketplace.auction import wakeups
+from marketplace.auction.decisions import decide_pending_bids
+from marketplace.auction.lane import zone_lane
+from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation
+from marketplace.auction.services import bid_cancel, bid_wait
+from marketplace.auction.sweeps import zones_sweep
+from marketplace.auction.verify import zone_verify
+from marketplace.common import clock
+from marketplace.common.errors import Conflict, PaymentRequired
+from marketplace.jobs.models import Job
+from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.services import wallets_lock
+from tests import builders, lane_process
+from tests import market_builders as market
+from tests.unit.marketplace.common.threads import at_once
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.faults]
+
+
+@pytest.fixture(autouse=True)
+def _no_old_wake_ups():
+    lane_process.queue_clear()
+
+
+@pytest.fixture
+def zone():
+    zone = market.zone()
+    for _ in range(4):
+        market.node(zone)
+    return zone
+
+
+def bids_of(zone, organisations, *, each, price_micros=400_000):
+    now = clock.now()
+    return [
+        market.bid(owner, zone, price_micros=price_micros, slots=30, now=now)
+        for _ in range(each)
+        for owner in organisations
+    ]
+
+
+def all_decided(zone):
+    return not Bid.objects.filter(zone=zone, status="pending").exists()
+
+
+def assert_decided_once(zone, bids):
+    """Everything that must hold after any fault."""
+    ids = {bid.pk for bid in bids}
+    stored = Bid.objects.filter(pk__in=ids)
+    assert stored.count() == len(ids)
+    assert {bid.status for bid in stored} <= {"admitted", "refused"}
+    events = LogEntry.objects.filter(zone=zone, kind="BidArrived")
+    assert events.count() == len(ids)
+    admitted = {bid.pk for bid in stored if bid.status == "admitted"}
+    assert set(Job.objects.filter(zone=zone).values_list("bid_id", flat=True)) == admitted
+    check = ledger_check()
+    assert check.balanced, check
+    assert zone_verify(zone).problems == []
+    for owner in {bid.organisation for bid in stored}:
+        spent = sum(bid.payment_micros or 0 for bid in stored if bid.organisation_id == owner.pk)
+        have = wallet(organisation=owner)
+        assert (have.available_micros, have.held_micros) == (10_000_000 - spent, 0)
+
+
+def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path):
+    first, second = builders.organisation(usd="10"), builders.organisation(usd="10")
+    bids = bids_of(zone, [first, second], each=5)
+    with lane_process.lane(log_dir=tmp_path) as lane, transaction.atomic():
+        # The batch writes its decisions, then waits here for the wallet of the second.
+        wallets_lock([second.pk])
+        wakeups.lane_wake(zone_id=zone.pk)
+        lane_process.until(lane_process.blocked_backends, what="the lane is in its batch")
+        lane.kill()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
+                " current_database() AND pid <> pg_backend_pid() AND wait_event_type = 'Lock'"
+            )
+    lane_process.until(lambda: not lane_process.blocked_backends(), what="its session is gone")
+    assert set(Bid.objects.values_list("status", flat=True)) == {"pending"}
+    assert not LogEntry.objects.exists()
+    assert not MarketHead.objects.exists()
+    assert not Reservation.objects.exists()
+    assert not Job.objects.exists()
+    assert wallet(organisation=first).held_micros == 5 * 400_000
+    assert ledger_check().balanced
+
+    with lane_process.lane(log_dir=tmp_path, name="next"):
+        wakeups.lane_wake(zone_id=zone.pk)
+        lane_process.until(lambda: all_decided(zone), what="the next lane decides them")
+    assert_decided_once(zone, bids)
+
+
+def test_two_lanes_for_one_zone_decide_every_bid_once(zone, tmp_path):
+    owners = [builders.organisation(usd="10") for _ in range(4)]
+    with (
+        lane_process.lane(log_dir=tmp_path, name="one"),
+        lane_process.lane(log_dir=tmp_path, name="two"),
+    ):
+
+        def place(owner):
+            return lambda: bids_of(zone, [owner], each=8)
+
+        placed = at_once([place(owner) for owner in owners])
+        lane_process.until(lambda: all_decided(zone), what="all bids are decided")
+    assert_decided_once(zone, [bid for bids in placed for bid in bids])
+
+
+def test_bids_placed_while_the_lane_is_down_are_decided_once_when_it_is_back(zone, tmp_path):
+    owner = builders.organisation(usd="10")
+    bids = bids_of(zone, [owner], each=3)
+    waited = bid_wait(bid=bids[0], timeout_s=0.2)
+    assert waited.status == "pending"
+    with lane_process.lane(log_dir=tmp_path):
+        decided = bid_wait(bid=bids[0], timeout_s=30)
+        assert decided.status == "admitted"
+        lane_process.until(lambda: all_decided(zone), what="the others are decided too")
+    assert_decided_once(zone, bids)
+
+
+def test_lanes_in_threads_of_one_process_do_not_mix_their_engines(zone):
+    owners = [builders.organisation(usd="10") for _ in range(3)]
+    bids = bids_of(zone, owners, each=6)
+    now = clock.now()
+
+    def decide():
+        return sum(decide_pending_bids(zone=zone, now=now, limit=2).decided for _ in range(5))
+
+    decided = at_once([decide] * 3)
+    decide_pending_bids(zone=zone, now=now)
+    assert sum(decided) <= len(bids)
+    assert_decided_once(zone, bids)
+
+
+def test_lane_waits_for_another_and_sees_what_that_one_decided(zone):
+    owner = builders.organisation(usd="10")
+    now = clock.now()
+    with zone_lane(zone=zone, now=now):
+        [bid] = bids_of(zone, [owner], each=1)
+    decide_pending_bids(zone=zone, now=now)
+    assert_decided_once(zone, [bid])
+
+
+def test_lane_that_waits_too_long_steps_aside_and_loses_nothing(zone):
+    owner = builders.organisation(usd="10")
+    [bid] = bids_of(zone, [owner], each=1)
+    now = clock.now()
+
+    def impatient():
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = '100ms'")
+        return decide_pending_bids(zone=zone, now=now)
+
+    with zone_lane(zone=zone, now=now):
+        [batch] = at_once([impatient])
+        assert batch.stepped_aside
+        assert batch.decided == 0
+    decide_pending_bids(zone=zone, now=now)
+    assert_decided_once(zone, [bid])
+
+
+def test_same_key_in_parallel_threads_places_one_bid(zone):
+    owner = builders.organisation(usd="10")
+    data = market.dataset(owner, zone)
+    now = clock.now()
+
+    def place():
+        return market.bid(owner, zone, data=data, key="once", slots=30, now=now).pk
+
+    placed = at_once([place] * 8)
+    assert len(set(placed)) == 1
+    assert Bid.objects.count() == 1
+    assert wallet(organisation=owner).held_micros == 5_000_000
+    decide_pending_bids(zone=zone, now=now)
+    assert_decided_once(zone, list(Bid.objects.all()))
+
+
+def test_same_key_with_different_requests_in_parallel_places_one_and_refuses_the_others(zone):
+    owner = builders.organisation(usd="10")
+    data = market.dataset(owner, zone)
+    now = clock.now()
+
+    def place(price_micros):
+        return lambda: market.bid(
+            owner, zone, data=data, key="once", slots=30, now=now, price_micros=price_micros
+        )
+
+    placed = at_once([place(1_000_000 + number) for number in range(5)])
+    won = [item for item in placed if isinstance(item, Bid)]
+    lost = [item for item in placed if isinstance(item, Conflict)]
+    assert (len(won), len(lost)) == (1, 4)
+    assert {error.code for error in lost} == {"idempotency_key_reused"}
+    assert wallet(organisation=owner).held_micros == won[0].price_micros
+
+
+def test_wallet_is_not_overdrawn_by_bids_placed_at_once(zone):
+    owner = builders.organisation(usd="10")
+    now = clock.now()
+    data = market.dataset(owner, zone)
+
+    def place():
+        return market.bid(owner, zone, data=data, price_micros=3_000_000, slots=30, now=now)
+
+    placed = at_once([place] * 6)
+    won = [item for item in placed if isinstance(item, Bid)]
+    lost = [item for item in placed if isinstance(item, PaymentRequired)]
+    assert (len(won), len(lost)) == (3, 3)
+    assert Bid.objects.count() == 3
+    decide_pending_bids(zone=zone, now=now)
+    assert_decided_once(zone, won)
+
+
+def test_cancelling_and_deciding_at_once_has_one_outcome(zone):
+    owner = builders.organisation(usd="10")
+    now = clock.now()
+    for _ in range(5):
+        [bid] = bids_of(zone, [owner], each=1)
+        cancelled, batch = at_once(
+            [
+                lambda bid=bid: bid_cancel(bid=bid, now=now),
+                lambda: decide_pending_bids(zone=zone, now=now),
+            ]
+        )
+        bid.refresh_from_db()
+        if bid.status == "cancelled":
+            assert batch.decided == 0
+            assert bid.position is None
+        else:
+            assert isinstance(cancelled, Conflict)
+            assert bid.status == "admitted"
+        assert ledger_check().balanced
+    assert zone_verify(zone).problems == []
+
+
+def test_bid_is_taken_and_found_by_the_sweep_when_redis_is_away(zone):
+    owner = builders.organisation(usd="10")
+    away = {
+        "default": {
+            "BACKEND": "django.core.cache.backends.redis.RedisCache",
+            "LOCATION": "redis://127.0.0.1:1/0",
+        }
+    }
+    with override_settings(CACHES=away):
+        [bid] = bids_of(zone, [owner], each=1)
+        zones_sweep(clock=clock.now)
+    assert_decided_once(zone, [bid])
+
+
+def test_organisations_of_two_zones_are_settled_without_waiting_in_a_circle():
+    zones = [market.zone(), market.zone()]
+    for zone in zones:
+        market.node(zone)
+        market.node(zone)
+    owners = [builders.organisation(usd="10") for _ in range(4)]
+    placed = []
+    for round_number in range(3):
+        for zone, order in ((zones[0], owners), (zones[1], owners[::-1])):
+            placed += bids_of(zone, order, each=1, price_micros=400_000)
+        now = clock.now()
+        batches = at_once(
+            [lambda zone=zone: decide_pending_bids(zone=zone, now=now) for zone in zones]
+        )
+        assert [batch.decided for batch in batches] == [4, 4], round_number
+    assert ledger_check().balanced
+    assert [zone_verify(zone).problems for zone in zones] == [[], []]
+
+
+def test_waiter_hears_of_its_decision_at_once(zone):
+    owner = builders.organisation(usd="10")
+    [bid] = bids_of(zone, [owner], each=1)
+    now = clock.now()
+
+    def decide():
+        lane_process.until(
+            lambda: bid.pk in wakeups.listener._waiting, what="somebody waits for it"
+        )
+        return decide_pending_bids(zone=zone, now=now)
+
+    waited, _ = at_once([lambda: bid_wait(bid=bid, timeout_s=30), decide])
+    assert waited.status == "admitted"
+
+
+def test_processes_that_were_behind_catch_up_before_they_decide(zone):
+    """Two engines for one zone, as in two processes, taking turns."""
+    from marketplace.auction import book as books
+
+    owner = builders.organisation(usd="10")
+    kept: list[dict] = [{}, {}]
+    placed = []
+    now = clock.now()
+    for turn in range(6):
+        placed += bids_of(zone, [owner], each=1)
+        books._lane_books.clear()
+        books._lane_books.update(kept[turn % 2])
+        decide_pending_bids(zone=zone, now=now + timedelta(seconds=10 * turn))
+        kept[turn % 2] = dict(books._lane_books)
+    connections.close_all()
+    assert_decided_once(zone, placed)

@@ -1,0 +1,97 @@
+"""A real lane: a Celery worker of the lane's queue in a process of its own, on the test database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from django.db import connection
+
+from marketplace.config.embedded.stack import BOUND
+
+ROOT = Path(__file__).parents[1]
+WITHIN_S = 60.0
+
+
+def until(true: Callable[[], object], *, what: str, within_s: float = WITHIN_S) -> None:
+    """Look until something is true; says what it was when it never is."""
+    ends_at = time.monotonic() + within_s
+    while not true():
+        if time.monotonic() > ends_at:
+            raise AssertionError(f"not within {within_s:g} s: {what}")
+        time.sleep(0.02)
+
+
+def environment() -> dict[str, str]:
+    """What makes a process use the test's own database and Redis."""
+    url = urlsplit(os.environ["DATABASE_URL"])
+    database = connection.settings_dict["NAME"]
+    return os.environ | {
+        "DJANGO_SETTINGS_MODULE": "marketplace.config.settings.test",
+        "DATABASE_URL": urlunsplit(url._replace(path=f"/{database}")),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+def queue_clear() -> None:
+    """Forget wake-ups that earlier tests left behind."""
+    with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
+        client.flushdb()
+
+
+class LaneProcess:
+    """One worker; ``kill`` is kill -9, of its whole group."""
+
+    def __init__(self, *, name: str, log_dir: Path) -> None:
+        self.log = log_dir / f"{name}.log"
+        command = ["celery", "--app", "marketplace.config.celery", "worker", "--queues", "lane"]
+        with self.log.open("w") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(BOUND), "--", sys.executable, "-W", "ignore", "-m", *command]
+                + ["--pool", "solo", "--loglevel", "INFO", "--without-gossip", "--without-mingle"]
+                + ["--hostname", f"{name}-{os.getpid()}@test"],
+                cwd=ROOT,
+                env=environment(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def ready(self) -> bool:
+        if self._process.poll() is not None:
+            raise AssertionError(f"the lane ended: {self.log.read_text()[-3000:]}")
+        return " ready." in self.log.read_text()
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(30)
+
+
+@contextmanager
+def lane(*, log_dir: Path, name: str = "lane") -> Iterator[LaneProcess]:
+    """A lane that is ready to work; killed at the end."""
+    process = LaneProcess(name=name, log_dir=log_dir)
+    try:
+        until(process.ready, what=f"{name} is ready")
+        yield process
+    finally:
+        process.kill()
+
+
+def blocked_backends() -> int:
+    """Other sessions of the test database that wait for a lock."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND wait_event_type = 'Lock'"
+        )
+        return cursor.fetchone()[0]
