@@ -75,10 +75,11 @@ def _skewed(rng: np.random.Generator, jobs: int) -> Floats:
 
 
 #: Share of GPU jobs of Seren that end within 2**k seconds (Acme, NSDI 24, figure of
-#: GPU job durations; k = 0 .. 21), rounded.
+#: GPU job durations; k = 0 .. 21).
 SEREN_SHARES = (
-    0.022, 0.028, 0.037, 0.054, 0.124, 0.242, 0.355, 0.489, 0.648, 0.781, 0.876,
-    0.925, 0.952, 0.970, 0.982, 0.990, 0.995, 0.9975, 0.9985, 0.9994, 0.9999, 1.0,
+    0.0218, 0.0278, 0.0562, 0.1176, 0.2338, 0.3171, 0.3712, 0.4891,
+    0.6563, 0.7921, 0.8803, 0.9294, 0.9599, 0.9753, 0.9844, 0.9919,
+    0.9964, 0.9983, 0.9993, 0.9998, 1.0000, 1.0000,
 )  # fmt: skip
 #: GPUs of a job and their shares, after the same paper.
 SEREN_GPUS = ((1, 0.60), (2, 0.06), (4, 0.07), (8, 0.22), (16, 0.03), (32, 0.015), (64, 0.005))
@@ -106,7 +107,7 @@ def seren_like(*, seed: int, jobs: int, days: float | None = None) -> Workload:
     span_s = 86400.0 * (days if days is not None else 184.0 * jobs / 818_327)
     rank = rng.random(jobs)
     shares = np.array((0.0, *SEREN_SHARES))
-    powers = np.array((-1.0, *range(len(SEREN_SHARES))))
+    powers = np.arange(-1.0, len(SEREN_SHARES))
     duration = np.maximum(1.0, 2.0 ** np.interp(rank, shares, powers))
     counts = np.array([count for count, _ in SEREN_GPUS], np.int64)
     weights = np.array([share for _, share in SEREN_GPUS])
