@@ -8,6 +8,7 @@ from datetime import datetime
 
 from celery import current_app
 from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
 from kombu.exceptions import OperationalError
 
 from marketplace.fleet.models import Node, Zone
@@ -137,12 +138,13 @@ def plans_send(*, now: datetime) -> tuple[NodePlan, ...]:
     A process that dies between sending and noting it sends again: a node takes the same plan twice
     as once. A broker that is down leaves the plans for the next beat.
     """
-    latest: dict[str, NodePlan] = {}
-    for plan in NodePlan.objects.filter(sent_at__isnull=True).order_by("slot", "revision"):
-        latest[plan.node_id] = plan
+    later = NodePlan.objects.filter(node=OuterRef("node")).filter(
+        Q(slot__gt=OuterRef("slot")) | Q(slot=OuterRef("slot"), revision__gt=OuterRef("revision"))
+    )
+    waiting = NodePlan.objects.filter(~Exists(later), sent_at__isnull=True, ends_at__gt=now)
     sent: list[NodePlan] = []
     with transaction.atomic():
-        for plan in locks.unsent_plans_lock(p.pk for p in latest.values() if p.ends_at > now):
+        for plan in locks.unsent_plans_lock(waiting.values_list("pk", flat=True)):
             try:
                 current_app.send_task(
                     TASK_RUN_SLOT,

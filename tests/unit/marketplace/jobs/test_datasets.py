@@ -1,0 +1,191 @@
+"""Uploads of training data: what is stored, and what leaves no trace."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from django.core.files.storage import default_storage
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.errors import UserError
+from marketplace.jobs.models import Dataset, DatasetTokens
+from marketplace.jobs.services import dataset_create, dataset_tokens_ensure
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+def tokenizer_file(folder, *, name: str = "tokenizer.json", split: bool = True) -> str:
+    """A tokenizer of one token per word, or per whole text."""
+    words = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    if split:
+        words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    words.save(str(path))
+    return str(path)
+
+
+@pytest.fixture
+def zone(tmp_path, settings):
+    settings.MEDIA_ROOT = tmp_path / "media"
+    return market.zone(tokenizer_source=tokenizer_file(tmp_path))
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation()
+
+
+def upload(owner: Organisation, content: bytes, *, name: str = "data.jsonl", **more) -> Dataset:
+    return dataset_create(
+        organisation=owner,
+        name=name,
+        content=io.BytesIO(content),
+        uploaded_by=None,
+        now=NOW,
+        **more,
+    )
+
+
+def completion(prompt: str, answer: str) -> bytes:
+    return json.dumps({"prompt": prompt, "completion": answer}).encode() + b"\n"
+
+
+def assert_no_trace(owner: Organisation) -> None:
+    assert not Dataset.objects.exists()
+    assert not default_storage.exists(f"datasets/{owner.pk}")
+
+
+def test_a_data_set_is_stored_with_its_rows_and_tokens_counted(zone, owner):
+    content = completion("one two", " three") + completion("one", " two three four five")
+    data = upload(owner, content)
+    assert (data.format, data.rows, data.faulty, data.errors) == ("completion", 2, 0, [])
+    # Two more tokens a row: its beginning and its end.
+    assert (data.tokens, data.longest_row_tokens) == (3 + 2 + 5 + 2, 7)
+    assert (data.bytes, data.zone) == (len(content), zone)
+    with data.file.open("rb") as file:
+        assert file.read() == content
+
+
+def test_chat_is_counted_in_its_frame_and_preferences_by_their_longer_answer(zone, owner):
+    chat = {"messages": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]}
+    data = upload(owner, json.dumps(chat).encode())
+    # "### User:" and "### Assistant:" are two words each.
+    assert (data.format, data.tokens) == ("chat", 4 + 3 + 2)
+    pair = {"prompt": "a", "chosen": "b c d", "rejected": "e"}
+    data = upload(owner, json.dumps(pair).encode())
+    assert (data.format, data.rows) == ("preference", 1)
+    assert data.longest_row_tokens == 1 + 3 + 2
+
+
+def test_faulty_lines_are_told_by_line_and_left_out(zone, owner):
+    content = completion("a", " b") + b"{broken\n" + completion("c", " d") + b"[]\n"
+    data = upload(owner, content)
+    assert (data.rows, data.faulty, data.faulty_lines) == (2, 2, [2, 4])
+    assert [error["line"] for error in data.errors] == [2, 4]
+    assert all(error["message"] for error in data.errors)
+
+
+def test_only_the_first_faults_are_kept_in_full(zone, owner):
+    data = upload(owner, completion("a", " b") + b"{broken\n" * 80)
+    assert (data.faulty, len(data.errors), len(data.faulty_lines)) == (80, 50, 80)
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "code", "word"),
+    [
+        (b"", "data.jsonl", "file_empty", "empty"),
+        (b"  \n\n  ", "data.jsonl", "invalid_dataset", "empty"),
+        (b"\x00\x01\x02\xff" * 100, "data.jsonl", "invalid_dataset", "binary"),
+        (b"PK\x03\x04rest", "data.zip", "invalid_dataset", "zip"),
+        (b'[{"text": "a"}]', "data.json", "invalid_dataset", "list"),
+        (b"{broken\n" * 3, "data.jsonl", "invalid_dataset", "usable row"),
+        (b'{"what": 1}\n' * 3, "data.jsonl", "invalid_dataset", "usable row"),
+        (completion("a", " b") + b"{x\n" * 1001, "data.jsonl", "invalid_dataset", "1,000"),
+    ],
+)
+def test_a_file_that_cannot_be_used_leaves_no_trace(zone, owner, content, name, code, word):
+    with pytest.raises(UserError) as refused:
+        upload(owner, content, name=name)
+    assert refused.value.code == code
+    assert word in refused.value.message
+    assert_no_trace(owner)
+
+
+def test_a_refusal_shows_the_first_faults(zone, owner):
+    with pytest.raises(UserError) as refused:
+        upload(owner, b"{broken\n" * 70)
+    assert refused.value.extra["faulty"] == 70
+    assert [error["line"] for error in refused.value.extra["errors"]] == list(range(1, 51))
+
+
+def test_a_file_beyond_the_limit_is_refused_at_the_limit(zone, owner, settings):
+    settings.UPLOAD_BYTES_MAX = 1000
+    with pytest.raises(UserError) as refused:
+        upload(owner, completion("a", " b") * 100)
+    assert (refused.value.code, refused.value.status) == ("file_too_large", 413)
+    assert_no_trace(owner)
+
+
+def test_a_line_of_megabytes_is_a_fault_of_that_line_alone(zone, owner):
+    long = b'{"prompt": "' + b"x" * (5 * 1024 * 1024) + b'", "completion": "y"}\n'
+    data = upload(owner, completion("a", " b") + long + completion("c", " d"))
+    assert (data.rows, data.faulty_lines) == (2, [2])
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("C:\\data\\mine.jsonl", "mine.jsonl"),
+        ("line\nbreak\x00\u202e.jsonl", "line break  .jsonl"),
+        ("", "dataset"),
+        ("x" * 400, "x" * 255),
+    ],
+)
+def test_a_hostile_name_is_cleaned_and_never_part_of_a_path(zone, owner, given, kept):
+    data = upload(owner, completion("a", " b"), name=given)
+    assert data.name == kept
+    assert data.file.name == f"datasets/{owner.pk}/{data.pk}"
+
+
+def test_nothing_is_left_when_the_row_cannot_be_written(zone, owner, monkeypatch):
+    def fail(*_args: object, **_kwargs: object) -> None:
+        raise RuntimeError("the database went away")
+
+    monkeypatch.setattr(Dataset, "save", fail)
+    with pytest.raises(RuntimeError, match="went away"):
+        upload(owner, completion("a", " b"))
+    assert not default_storage.exists(f"datasets/{owner.pk}") or default_storage.listdir(
+        f"datasets/{owner.pk}"
+    ) == ([], [])
+
+
+def test_a_zone_with_another_tokenizer_counts_once_more_and_remembers(zone, owner, tmp_path):
+    data = upload(owner, completion("one two", " three") + b"{broken\n")
+    other = market.zone(tokenizer_source=tokenizer_file(tmp_path / "b", split=False))
+    same = market.zone(tokenizer_source=zone.tokenizer_source)
+    assert dataset_tokens_ensure(dataset=data, zone=zone) == (5, 5)
+    assert dataset_tokens_ensure(dataset=data, zone=same) == (5, 5)
+    assert not DatasetTokens.objects.exists()
+    assert dataset_tokens_ensure(dataset=data, zone=other) == (2 + 2, 4)
+    data.file.delete()
+    assert dataset_tokens_ensure(dataset=data, zone=other) == (4, 4)
+    assert DatasetTokens.objects.count() == 1
+
+
+def test_an_unreadable_tokenizer_refuses_before_anything_is_stored(owner, tmp_path, settings):
+    settings.MEDIA_ROOT = tmp_path / "media"
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text("{}")
+    market.zone(tokenizer_source=str(broken))
+    with pytest.raises(UserError) as refused:
+        upload(owner, completion("a", " b"))
+    assert refused.value.code == "unknown_tokenizer"
+    assert_no_trace(owner)

@@ -1,0 +1,277 @@
+"""The same thing at the same moment, on connections of its own: it counts once."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+
+import pytest
+from celery import current_app
+from django.conf import settings
+from redis import Redis
+
+from marketplace.jobs.models import (
+    Artifact,
+    Checkpoint,
+    Job,
+    JobEvent,
+    JobStatus,
+    MetricPoint,
+    NodePlan,
+    Slice,
+    SliceStatus,
+)
+from marketplace.jobs.plans import plans_send
+from marketplace.jobs.services import (
+    LeaseLost,
+    adapter_store,
+    checkpoint_store,
+    job_cancel,
+    job_open,
+    leases_sweep,
+    progress_record,
+    slice_finish,
+    slots_dispatch,
+)
+from scheduler.types import Cell
+from tests import builders
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.job_builders import SLOT, at
+from tests.unit.marketplace.common.threads import at_once
+from workers.protocol.messages import AdapterSpec, ProgressReply, TrainingSpec
+from workers.protocol.messages import SliceStatus as Ended
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def running():
+    zone = market.zone()
+    node = market.node(zone)
+    job = build.job(zone, (0, node), (1, node))
+    slots_dispatch(now=NOW)
+    return job, node, build.lease(job)
+
+
+@pytest.fixture
+def broker():
+    with Redis.from_url(settings.REDIS_URL) as client:
+        client.flushdb()
+        yield client
+        client.flushdb()
+
+
+def plans_in(broker: Redis, queue: str) -> list[dict]:
+    """The plans that wait in a node's queue, oldest first."""
+    bodies = [json.loads(raw)["body"] for raw in reversed(broker.lrange(queue, 0, -1))]
+    return [json.loads(base64.b64decode(body))[1]["plan"] for body in bodies]
+
+
+def assert_seqs_rise(job: Job) -> None:
+    seqs = list(JobEvent.objects.filter(job=job).order_by("pk").values_list("seq", flat=True))
+    assert seqs == sorted(set(seqs))
+
+
+def test_two_dispatchers_at_once_make_one_plan_and_send_it(broker):
+    zone = market.zone()
+    node = market.node(zone)
+    jobs = [build.job(zone, (0, node)) for _ in range(3)]
+
+    results = at_once([lambda: slots_dispatch(now=NOW)] * 4)
+
+    assert [r for r in results if isinstance(r, Exception)] == []
+    assert sorted(started for r in results for started in r.started) == sorted(
+        job.pk for job in jobs
+    )
+    assert NodePlan.objects.count() == 1
+    assert Slice.objects.count() == 3
+    (plan,) = plans_in(broker, node.queue)
+    assert plan == NodePlan.objects.get().plan
+
+
+def test_a_plan_that_could_not_be_sent_is_sent_by_the_next_beat(broker, monkeypatch):
+    zone = market.zone()
+    node = market.node(zone)
+    build.job(zone, (0, node))
+    send = current_app.send_task
+
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise ConnectionRefusedError("no broker")
+
+    monkeypatch.setattr(current_app, "send_task", refuse)
+    assert slots_dispatch(now=NOW).sent == ()
+    monkeypatch.setattr(current_app, "send_task", send)
+
+    (sent,) = slots_dispatch(now=at(1)).sent
+
+    assert (sent.sent_at, NodePlan.objects.count()) == (at(1), 1)
+    (plan,) = plans_in(broker, node.queue)
+    assert plan == sent.plan
+
+
+def test_only_the_newest_of_the_plans_that_wait_is_sent(broker, monkeypatch):
+    zone = market.zone()
+    node = market.node(zone)
+    first = build.job(zone, (0, node))
+    monkeypatch.setattr("marketplace.jobs.services.dispatch.plans_send", lambda *, now: ())
+    slots_dispatch(now=NOW)
+    second = build.job(zone, (0, node), now=at(1))
+    slots_dispatch(now=at(1))
+
+    (sent,) = plans_send(now=at(2))
+
+    (plan,) = plans_in(broker, node.queue)
+    assert plan == sent.plan
+    assert {part["job"]["job_id"] for part in plan["slices"]} == {first.pk, second.pk}
+    assert plans_send(now=at(3)) == ()
+
+
+def test_a_plan_whose_slot_is_over_is_never_sent(broker, monkeypatch):
+    zone = market.zone()
+    build.job(zone, (0, market.node(zone)))
+    monkeypatch.setattr("marketplace.jobs.services.dispatch.plans_send", lambda *, now: ())
+    slots_dispatch(now=NOW)
+    assert plans_send(now=at(10)) == ()
+
+
+def test_two_results_for_one_lease_at_once_count_once(running):
+    job, node, held = running
+    finished = build.result(held, Ended.FINISHED)
+    adapter_store(
+        node=node,
+        lease_token=held.lease_token,
+        content=io.BytesIO(build.adapter_zip()),
+        now=at(1),
+    )
+    results = at_once([lambda: slice_finish(node=node, result=finished, now=at(2))] * 4)
+    assert sorted(result.repeated for result in results) == [False, True, True, True]
+    assert [result.job_ended for result in results].count(True) == 1
+    assert JobEvent.objects.filter(job=job, kind="succeeded").count() == 1
+    assert_seqs_rise(job)
+
+
+def test_of_two_different_results_at_once_one_counts(running):
+    job, node, held = running
+    paused = build.result(held, Ended.PAUSED, step=3)
+    other = build.result(held, Ended.PAUSED, step=4)
+    results = at_once(
+        [
+            lambda: slice_finish(node=node, result=paused, now=at(2)),
+            lambda: slice_finish(node=node, result=other, now=at(2)),
+        ]
+    )
+    assert sum(isinstance(result, LeaseLost) for result in results) == 1
+    assert Job.objects.get(pk=job.pk).status == JobStatus.QUEUED
+    assert JobEvent.objects.filter(job=job, kind="paused").count() == 1
+
+
+def test_the_same_report_at_once_is_kept_once(running):
+    job, node, held = running
+    report = build.report(held, *[build.event(seq, step=seq) for seq in range(1, 6)])
+    replies = at_once([lambda: progress_record(node=node, report=report, now=at(1))] * 4)
+    assert {reply.last_seq for reply in replies} == {5}
+    assert MetricPoint.objects.filter(job=job).count() == 5
+    assert Job.objects.get(pk=job.pk).seq == 2 + 1
+
+
+def test_a_report_and_the_leases_end_at_once_leave_either_all_or_nothing(running):
+    job, node, held = running
+    expired = held.lease_expires_at
+    report = build.report(held, build.event(1, step=4))
+    reply, lost = at_once(
+        [
+            lambda: progress_record(node=node, report=report, now=at(19)),
+            lambda: leases_sweep(now=expired),
+        ]
+    )
+    held.refresh_from_db()
+    job.refresh_from_db()
+    if held.status == SliceStatus.LOST and reply == ProgressReply(keep_running=False):
+        assert (MetricPoint.objects.count(), lost) == (0, (job.pk,))
+    else:
+        # The report came first: it renewed the lease, so nothing was lost.
+        assert reply.keep_running
+        assert (MetricPoint.objects.count(), lost, held.status) == (1, (), SliceStatus.OPEN)
+        assert held.lease_expires_at > expired
+    assert_seqs_rise(job)
+
+
+def test_two_sweeps_at_once_lose_a_lease_once(running):
+    job, _, held = running
+    lost = at_once([lambda: leases_sweep(now=held.lease_expires_at)] * 3)
+    assert sorted(lost) == [(), (), (job.pk,)]
+    assert Job.objects.get(pk=job.pk).system_faults == 1
+
+
+def test_the_same_checkpoint_at_once_is_stored_once(running, tmp_path, settings):
+    settings.MEDIA_ROOT = tmp_path
+    job, node, held = running
+
+    def store() -> Checkpoint:
+        return checkpoint_store(
+            node=node,
+            lease_token=held.lease_token,
+            step=3,
+            content=io.BytesIO(build.safetensors()),
+            now=at(1),
+        )
+
+    stored = at_once([store] * 3)
+    assert len({checkpoint.pk for checkpoint in stored}) == 1
+    checkpoint = Checkpoint.objects.get(job=job)
+    assert [file.name for file in (tmp_path / "jobs" / job.pk / "checkpoints").iterdir()] == [
+        checkpoint.file.name.rpartition("/")[2]
+    ]
+
+
+def test_a_result_and_a_cancellation_at_once_end_the_job_once(running):
+    job, node, held = running
+    adapter_store(
+        node=node,
+        lease_token=held.lease_token,
+        content=io.BytesIO(build.adapter_zip()),
+        now=at(1),
+    )
+    at_once(
+        [
+            lambda: slice_finish(node=node, result=build.result(held, Ended.FINISHED), now=at(2)),
+            lambda: job_cancel(job=job, cancelled_by=None, now=at(2)),
+        ]
+    )
+    job.refresh_from_db()
+    held.refresh_from_db()
+    ends = JobEvent.objects.filter(job=job, kind__in=["succeeded", "cancelled"])
+    assert [event.kind for event in ends] == [job.status]
+    expected = {"succeeded": SliceStatus.FINISHED, "cancelled": SliceStatus.REVOKED}
+    assert held.status == expected[job.status]
+    assert Artifact.objects.filter(job=job).count() == 1
+
+
+def test_a_bid_opened_twice_at_once_has_one_job():
+    zone = market.zone()
+    node = market.node(zone)
+    owner = builders.organisation()
+    data = market.dataset(owner, zone)
+
+    def open_job() -> Job:
+        return job_open(
+            bid_id="bid_1",
+            organisation=owner,
+            created_by=None,
+            zone=zone,
+            dataset=data,
+            name="a job",
+            adapter=AdapterSpec(),
+            training=TrainingSpec(),
+            cells=[Cell(SLOT, node.pk)],
+            deadline_at=at(100),
+            price_micros=1,
+            now=NOW,
+        )
+
+    jobs = at_once([open_job] * 3)
+    assert len({job.pk for job in jobs}) == 1
+    assert JobEvent.objects.count() == 1
