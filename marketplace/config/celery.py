@@ -9,3 +9,16 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings.dev
 app = Celery("finetender")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@app.on_after_configure.connect
+def _redbeat_configure(sender: Celery, **_: object) -> None:
+    # RedBeat does not find its options among settings with a prefix.
+    from django.conf import settings
+
+    sender.conf.update(
+        redbeat_redis_url=settings.REDIS_URL,
+        redbeat_redis_options={"socket_connect_timeout": 2, "socket_keepalive": True},
+        # Seconds until another beat takes over from one that died.
+        redbeat_lock_timeout=10,
+    )

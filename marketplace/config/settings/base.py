@@ -180,9 +180,6 @@ def _every(task: str, variable: str, default_s: float) -> dict[str, object]:
 
 CELERY_BEAT_SCHEDULER = "redbeat.RedBeatScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
-CELERY_REDBEAT_REDIS_URL = REDIS_URL
-CELERY_REDBEAT_REDIS_OPTIONS = {"socket_connect_timeout": 2}
-CELERY_REDBEAT_LOCK_TIMEOUT = 10
 CELERY_BEAT_SCHEDULE = {
     "slots": _every("jobs.slots_dispatch", "BEAT_SLOTS_S", 1),
     "leases": _every("jobs.leases_sweep", "BEAT_LEASES_S", 2),
@@ -319,5 +316,10 @@ LOGGING = {
         "line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
     },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    # Every tick of the beat would be two lines; failures are logged above this level.
+    "loggers": {
+        name: {"level": "WARNING"}
+        for name in ("celery.beat", "celery.worker.strategy", "celery.app.trace")
+    },
     "root": {"handlers": ["console"], "level": environment.text("LOG_LEVEL", "INFO")},
 }

@@ -103,4 +103,4 @@ def test_celery_takes_json_only_and_gives_back_what_a_dead_worker_had() -> None:
     assert app.conf.task_serializer == "json"
     assert app.conf.task_acks_late
     assert app.conf.task_reject_on_worker_lost
-    assert app.conf.broker_url == settings.REDIS_URL
+    assert app.conf.broker_url == app.conf.redbeat_redis_url == settings.REDIS_URL
