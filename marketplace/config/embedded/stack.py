@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import http.client
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -110,7 +111,7 @@ class Stack:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._control.unlink(missing_ok=True)
+            shutil.rmtree(self._control.parent, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
