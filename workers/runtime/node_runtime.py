@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 import torch
 
 from workers.protocol.messages import AdapterKind, BaseModelRef, Fault, JobSpec
+from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_writer import CheckpointWriter, checkpoints, newest_whole
-from workers.runtime.resident import ResidentBase, load_resident
-from workers.runtime.running_job import RunningJob
+from workers.runtime.memory_plan import device_limit_gb, fit, state_gb
+from workers.runtime.resident import TOKEN_BUDGET, ResidentBase, load_resident
+from workers.runtime.running_job import RunningJob, metrics_rows, metrics_table
 from workers.runtime.sink import JobSink
-from workers.training.adapter_export import export_adapter
 from workers.training.checkpoint import Checkpoint, fingerprint
 from workers.training.data import prepare_data
 from workers.training.faults import SystemFault, TrainingFault, UserFault
@@ -53,11 +54,11 @@ class NodeRuntime:
     ) -> None:
         self.device = torch.device(device)
         self.cache_dir = cache_dir
-        self.memory_limit_gb = memory_limit_gb
+        self.memory_limit_gb = memory_limit_gb or device_limit_gb(self.device)
         self._residents: dict[BaseModelRef, ResidentBase] = {}
         self._residents_lock = threading.Lock()
         self._running: dict[str, RunningJob] = {}
-        self._attaching: set[str] = set()
+        self._attaching: dict[str, BaseModelRef] = {}
         self._names_lock = threading.Lock()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._closed = False
@@ -91,13 +92,13 @@ class NodeRuntime:
                 raise SystemFault("The node's runtime is closed.")
             if job.job_id in self._running or job.job_id in self._attaching:
                 raise SystemFault(f"Job {job.job_id} is already on this node.")
-            self._attaching.add(job.job_id)
+            self._attaching[job.job_id] = job.base_model
         try:
             running, values = self._prepare(job, data_path, validation_path, checkpoint_path, sink)
             self._call(lambda: self._admit(running, values))
         finally:
             with self._names_lock:
-                self._attaching.discard(job.job_id)
+                self._attaching.pop(job.job_id, None)
 
     def checkpoint(self, job_id: str) -> None:
         """Have a checkpoint written soon; it arrives at the job's sink."""
@@ -140,10 +141,25 @@ class NodeRuntime:
         """
         with self._residents_lock:
             if ref not in self._residents:
-                self._residents[ref] = load_resident(ref, device=self.device)
+                self._residents[ref] = self._load(ref)
             return self._residents[ref]
 
     # On the caller's thread.
+
+    def _load(self, ref: BaseModelRef) -> ResidentBase:
+        resident = load_resident(ref, device=self.device, limit_gb=self.memory_limit_gb)
+        # bases nobody trains on make room for one somebody asks for
+        used = resident.plan.base_gb
+        for other in list(self._residents):
+            used += self._residents[other].plan.base_gb
+            if used > self.memory_limit_gb and not self._in_use(other):
+                used -= self._residents.pop(other).plan.base_gb
+        return resident
+
+    def _in_use(self, ref: BaseModelRef) -> bool:
+        with self._names_lock:
+            running = [r.resident.ref for r in self._running.values()]
+            return ref in running or ref in self._attaching.values()
 
     def _prepare(
         self,
@@ -206,6 +222,7 @@ class NodeRuntime:
         job.progress = replace(state.progress)
         job.means, job.squares = dict(state.means), dict(state.squares)
         job.row_losses = state.row_losses.copy()
+        running.metrics = metrics_rows(state.metrics)
         running.valid_loss = job.progress.valid_loss_after or job.progress.valid_loss_before
         running.evaluated_step = job.progress.step
         running.log.append(f"Continues from step {job.progress.step}.")
@@ -259,6 +276,8 @@ class NodeRuntime:
                 Failed(job_id, SystemFault(f"The node's training step failed: {error}."))
                 for job_id in list(resident.trainer.jobs)
             ]
+        stepped = [self._running[r.job_id] for r in results]
+        self._note_memory(resident, stepped)
         for result in results:
             running = self._running[result.job_id]
             if isinstance(result, Failed):
@@ -267,7 +286,10 @@ class NodeRuntime:
                 self._after_step(running, result)
 
     def _admit(self, running: RunningJob, values: dict[str, torch.Tensor]) -> None:
-        running.resident.trainer.add(running.job, values)
+        resident = running.resident
+        running.state_gb = state_gb(values.values())
+        self._fit(resident, newcomer=running)
+        resident.trainer.add(running.job, values)
         with self._names_lock:
             self._running[running.job.job_id] = running
         if running.evaluated_step is None:
@@ -299,15 +321,8 @@ class NodeRuntime:
         running.evaluated(loss)
 
     def _finish(self, running: RunningJob) -> None:
-        directory = running.directory / "adapter"
-        shutil.rmtree(directory, ignore_errors=True)
         try:
-            export_adapter(
-                model=running.resident.model,
-                tokenizer=running.resident.tokenizer,
-                job=running.job,
-                directory=directory,
-            )
+            directory = write_artifacts(running)
         except OSError as error:
             raise SystemFault(f"The adapter cannot be written on this node: {error}.") from error
         self._tell(lambda: running.report(force=True))
@@ -396,6 +411,7 @@ class NodeRuntime:
             means={n: t.to("cpu", copy=True) for n, t in job.means.items()},
             squares={n: t.to("cpu", copy=True) for n, t in job.squares.items()},
             row_losses=job.row_losses.copy(),
+            metrics=metrics_table(running.metrics),
         )
 
     def _remove(self, running: RunningJob) -> None:
@@ -403,6 +419,58 @@ class NodeRuntime:
         running.resident.trainer.remove(job_id)
         with self._names_lock:
             del self._running[job_id]
+        # a plan that measured more than it foresaw must not trip who stays
+        with contextlib.suppress(SystemFault):
+            self._fit(running.resident)
+
+    def _fit(self, resident: ResidentBase, newcomer: RunningJob | None = None) -> None:
+        """Size the packs so that all of a base's jobs fit.
+
+        Raises
+        ------
+        SystemFault
+            When the newcomer does not fit beside the others; nothing is changed then.
+        """
+        jobs = [r for r in self._running.values() if r.resident is resident]
+        if newcomer is not None:
+            jobs.append(newcomer)
+        if not jobs:
+            return
+        others_gb = sum(
+            other.plan.base_gb for other in self._residents.values() if other is not resident
+        )
+        others_gb += sum(r.state_gb for r in self._running.values() if r.resident is not resident)
+        found = fit(
+            resident.plan,
+            states_gb=others_gb + sum(r.state_gb for r in jobs),
+            longest_tokens=max(r.longest_tokens for r in jobs),
+            most_tokens=TOKEN_BUDGET[self.device.type],
+        )
+        resident.trainer.token_budget = found.token_budget
+        resident.model.checkpoint_layers = found.recompute
+
+    def _note_memory(self, resident: ResidentBase, jobs: list[RunningJob]) -> None:
+        """Feed what was measured back into the plan, and into the jobs' reports."""
+        trainer = resident.trainer
+        if trainer.saved_per_token is not None:
+            resident.plan = resident.plan.measured(
+                token_gb=trainer.saved_per_token / 1e9, recomputed=resident.model.checkpoint_layers
+            )
+            trainer.saved_per_token = None
+        for running in jobs:
+            used = self._memory_gb(resident)
+            running.peak_memory_gb = max(used, running.peak_memory_gb or 0.0)
+
+    def _memory_gb(self, resident: ResidentBase) -> float:
+        """The engine's memory: the device's own count, or on a CPU what the parts add up to."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / 1e9
+        states = sum(r.state_gb for r in self._running.values())
+        bases = sum(other.plan.base_gb for other in self._residents.values())
+        token_gb = resident.plan.token_gb
+        if resident.model.checkpoint_layers:
+            token_gb = resident.plan.recomputed_token_gb
+        return bases + states + resident.trainer.largest_pack * token_gb + resident.plan.head_gb
 
     def _guarded(self, running: RunningJob, action: Callable[[], Any]) -> bool:
         """Whether the action went well; if not, the job alone has failed."""

@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from workers.models import bundled_path, is_bundled
 from workers.protocol.messages import BaseModelRef
+from workers.runtime.memory_plan import MemoryPlan, rehearse
 from workers.training.architectures import architecture_of
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer
@@ -27,10 +28,10 @@ class ResidentBase:
     tokenizer: Any
     model: PackedModel
     trainer: FusedTrainer
-    memory_gb: float
+    plan: MemoryPlan
 
 
-def load_resident(ref: BaseModelRef, *, device: torch.device) -> ResidentBase:
+def load_resident(ref: BaseModelRef, *, device: torch.device, limit_gb: float) -> ResidentBase:
     """Load a base model and freeze it.
 
     Raises
@@ -60,16 +61,19 @@ def load_resident(ref: BaseModelRef, *, device: torch.device) -> ResidentBase:
         ) from error
     if not ref.four_bit:
         model.to(device)  # pyright: ignore[reportArgumentType]
-    return resident_from(ref, model=model, tokenizer=tokenizer)
+    return resident_from(ref, model=model, tokenizer=tokenizer, limit_gb=limit_gb)
 
 
-def resident_from(ref: BaseModelRef, *, model: Any, tokenizer: Any) -> ResidentBase:
-    """Make a loaded model resident."""
+def resident_from(
+    ref: BaseModelRef, *, model: Any, tokenizer: Any, limit_gb: float
+) -> ResidentBase:
+    """Make a loaded model resident and measure what a token of it costs."""
     packed = PackedModel(model)
     kind = packed.device.type
     trainer = FusedTrainer(packed, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    return ResidentBase(ref, tokenizer, packed, trainer, size / 1e9)
+    plan = rehearse(packed, base_gb=size / 1e9, limit_gb=limit_gb)
+    return ResidentBase(ref, tokenizer, packed, trainer, plan)
 
 
 def model_source(source: str) -> str:

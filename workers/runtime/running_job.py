@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,26 @@ class MetricsRow:
     tokens: int | None = None
 
 
+def metrics_table(rows: list[MetricsRow]) -> np.ndarray:
+    """``float64[rows, columns]`` for a checkpoint; NaN where nothing was measured."""
+    values = [[math.nan if v is None else v for v in astuple(row)] for row in rows]
+    return np.asarray(values, dtype=np.float64).reshape(len(rows), len(fields(MetricsRow)))
+
+
+def metrics_rows(table: np.ndarray) -> list[MetricsRow]:
+    """``metrics_table`` read back."""
+    rows = []
+    for values in table.tolist():
+        step, epoch, *rest = (None if math.isnan(value) else value for value in values)
+        *losses, tokens = rest
+        rows.append(
+            MetricsRow(
+                int(step or 0), epoch or 0.0, *losses, None if tokens is None else int(tokens)
+            )
+        )
+    return rows
+
+
 @dataclass(slots=True)
 class RunningJob:
     job: TrainingJob
@@ -60,6 +81,14 @@ class RunningJob:
     writing: bool = False
     checkpoint_wanted: bool = False
     peak_memory_gb: float | None = None
+    #: Adapter, gradient and moments.
+    state_gb: float = 0.0
+    #: Tokens of the longest example.
+    longest_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        rows = (*self.job.data.train, *self.job.data.valid)
+        self.longest_tokens = max(self.job.tokens_of(example) for example in rows)
 
     def stepped(self, step: Stepped) -> None:
         """Take note of an optimizer step."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
 
-from workers.training.architectures import Architecture
+from workers.protocol.messages import AdapterKind
 from workers.training.checkpoint import write_atomically
 from workers.training.job import TrainingJob
-from workers.training.packed_model import PackedModel
+from workers.training.packed_model import PROMPT, PackedModel
 
 
 def export_adapter(
@@ -30,47 +29,58 @@ def export_adapter(
     tensors = {
         peft_name(name): _peft_layout(name, values) for name, values, _ in model.tensors(job.job_id)
     }
-    config = peft_config(model=model, job=job)
     write_atomically(
         directory / "adapter_model.safetensors", save(tensors, metadata={"format": "pt"})
     )
-    write_atomically(
-        directory / "adapter_config.json",
-        (json.dumps(config, indent=2, sort_keys=True) + "\n").encode(),
-    )
+    config = json.dumps(peft_config(model=model, job=job), indent=2, sort_keys=True)
+    write_atomically(directory / "adapter_config.json", f"{config}\n".encode())
     tokenizer.save_pretrained(directory)
 
 
 def peft_name(name: str) -> str:
-    """PEFT's name of ``<layer>.lora_A`` or ``<layer>.lora_B``."""
+    """PEFT's name of one of our tensors."""
+    if name == PROMPT:
+        return PROMPT
+    if name.startswith("classifier."):
+        return f"base_model.model.{name}"
     return f"base_model.model.{name}.weight"
 
 
 def peft_config(*, model: PackedModel, job: TrainingJob) -> dict[str, Any]:
     """What goes into ``adapter_config.json``."""
-    spec = job.spec
-    return {
-        "peft_type": "LORA",
-        "task_type": "SEQ_CLS" if model.architecture.encoder else "CAUSAL_LM",
+    spec, adapter = job.spec, job.spec.adapter
+    shared = {
         "base_model_name_or_path": spec.base_model.source,
         "revision": spec.base_model.revision,
-        "r": spec.adapter.rank,
-        "lora_alpha": spec.adapter.alpha,
-        "lora_dropout": spec.adapter.dropout,
-        "target_modules": target_modules(model.architecture, spec.adapter.target_modules),
+        "inference_mode": True,
+        "task_type": "SEQ_CLS" if model.architecture.encoder else "CAUSAL_LM",
+    }
+    if adapter.kind is AdapterKind.SOFT_PROMPT:
+        config = model.model.config
+        return shared | {
+            "peft_type": "PROMPT_TUNING",
+            # the learnt embeddings are in the file; PEFT must not look for the text again
+            "prompt_tuning_init": "RANDOM",
+            "num_virtual_tokens": adapter.virtual_tokens,
+            "token_dim": config.hidden_size,
+            "num_transformer_submodules": 1,
+            "num_attention_heads": config.num_attention_heads,
+            "num_layers": config.num_hidden_layers,
+        }
+    return shared | {
+        "peft_type": "LORA",
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": adapter.dropout,
+        "target_modules": sorted(adapter.target_modules or model.architecture.target_modules),
+        "modules_to_save": ["classifier"] if model.architecture.encoder else None,
         "fan_in_fan_out": model.model.config.model_type == "gpt2",
         "bias": "none",
-        "inference_mode": True,
         "init_lora_weights": True,
     }
-
-
-def target_modules(architecture: Architecture, chosen: tuple[str, ...] | None) -> list[str]:
-    """The endings PEFT matches modules by."""
-    return sorted(chosen or architecture.target_modules)
 
 
 def _peft_layout(name: str, values: torch.Tensor) -> torch.Tensor:
     """Ours keep both matrices with the rank first; PEFT's ``B`` is ``[O, R]``."""
     values = values.detach().to("cpu", torch.float32)
-    return (values.T if re.search(r"\.lora_B$", name) else values).contiguous().clone()
+    return (values.T if name.endswith(".lora_B") else values).contiguous().clone()

@@ -1,6 +1,6 @@
 """A job's whole state in one safetensors file; nothing is ever unpickled.
 
-Tensors: ``param/<name>``, ``mean/<name>``, ``square/<name>`` and ``row_losses``. The
+Tensors: ``param/<name>``, ``mean/<name>``, ``square/<name>``, ``row_losses`` and ``metrics``. The
 header's metadata hold, as JSON, the step, the counts, the settings the run depends on
 and a checksum of the tensors. Scheduler, random state and data position need no more:
 they are pure functions of settings and step.
@@ -44,6 +44,8 @@ class Checkpoint:
     means: dict[str, torch.Tensor]
     squares: dict[str, torch.Tensor]
     row_losses: np.ndarray
+    #: ``float64[rows, columns]``: the lines of ``metrics.csv`` so far, NaN where empty.
+    metrics: np.ndarray
 
 
 def fingerprint(spec: JobSpec, *, data_sha256: str) -> str:
@@ -97,6 +99,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             means=_group(tensors, "mean/"),
             squares=_group(tensors, "square/"),
             row_losses=tensors["row_losses"].numpy(),
+            metrics=tensors["metrics"].numpy(),
         )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise CheckpointCorrupt(f"{path.name} cannot be read: {error}") from error
@@ -124,7 +127,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _tensors(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    tensors = {"row_losses": torch.from_numpy(checkpoint.row_losses)}
+    tensors = {
+        "row_losses": torch.from_numpy(checkpoint.row_losses),
+        "metrics": torch.from_numpy(checkpoint.metrics),
+    }
     for prefix, group in (
         ("param/", checkpoint.params),
         ("mean/", checkpoint.means),

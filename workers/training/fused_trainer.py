@@ -19,6 +19,7 @@ from workers.training.optimizer import adamw_step, clip_gradients, scheduled_rat
 from workers.training.pack_plan import Waiting, fitting, plan_pack
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, Pack, Share, pack_shares
+from workers.training.saved_bytes import SavedBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class FusedTrainer:
         self._pack_was_too_big = False
         self._last_served: dict[str, int] = {}
         self._round = 0
+        #: Bytes autograd kept per token, measured in the first pack after a job came.
+        self.saved_per_token: float | None = None
+        self._measure = False
+        #: Tokens of the largest pack so far.
+        self.largest_pack = 0
 
     def add(self, job: TrainingJob, values: dict[str, torch.Tensor]) -> None:
         """Let a job in. ``values`` are its adapter's tensors by name."""
@@ -74,6 +80,7 @@ class FusedTrainer:
                 kept = moments.get(name)
                 moments[name] = torch.zeros_like(tensor) if kept is None else kept.to(tensor.device)
         self.jobs[job.job_id] = job
+        self._measure = True
         self._last_served[job.job_id] = self._round
 
     def remove(self, job_id: str) -> TrainingJob:
@@ -155,8 +162,15 @@ class FusedTrainer:
         for job, job_rows in zip(jobs, rows, strict=True):
             learn_reference(self.model, job, job_rows, pad_to=self.pad_to)
         pack = self._pack(shares)
+        self.largest_pack = max(self.largest_pack, pack.tokens)
         with self.model.streaming(pack):
-            parts = example_losses(self.model, pack, jobs, rows)
+            if self._measure:
+                with SavedBytes(self.model.model) as saved:
+                    parts = example_losses(self.model, pack, jobs, rows)
+                self.saved_per_token = saved.total / pack.tokens
+                self._measure = False
+            else:
+                parts = example_losses(self.model, pack, jobs, rows)
             losses = torch.stack(
                 [part.sum() / batch.weight for part, batch in zip(parts, batches, strict=True)]
             )

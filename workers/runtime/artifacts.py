@@ -1,0 +1,128 @@
+"""What the owner of a finished job gets: the adapter, its metrics and its card."""
+
+from __future__ import annotations
+
+import csv
+import io
+import platform
+import shutil
+from dataclasses import astuple, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from workers.protocol.messages import AdapterKind
+from workers.runtime.running_job import MetricsRow, RunningJob, row_outliers
+from workers.training.adapter_export import export_adapter
+from workers.training.checkpoint import write_atomically
+from workers.training.job import TrainingJob
+
+_PACKAGES = ("finetender", "torch", "transformers", "peft", "safetensors")
+
+
+def write_artifacts(running: RunningJob) -> Path:
+    """Write everything into the job's ``adapter`` folder, replacing an older one.
+
+    Raises
+    ------
+    OSError
+        Such as a full disk.
+    """
+    directory = running.directory / "adapter"
+    shutil.rmtree(directory, ignore_errors=True)
+    export_adapter(
+        model=running.resident.model,
+        tokenizer=running.resident.tokenizer,
+        job=running.job,
+        directory=directory,
+    )
+    write_atomically(directory / "metrics.csv", metrics_csv(running.metrics).encode())
+    write_atomically(directory / "README.md", model_card(running).encode())
+    return directory
+
+
+def metrics_csv(rows: list[MetricsRow]) -> str:
+    """A line per optimizer step or evaluation; empty where nothing was measured."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([field.name for field in fields(MetricsRow)])
+    for row in rows:
+        writer.writerow(["" if value is None else value for value in astuple(row)])
+    return out.getvalue()
+
+
+def model_card(running: RunningJob) -> str:
+    """The card that hubs show, with everything needed to train the same adapter again."""
+    job = running.job
+    spec, report, progress = job.spec, job.data.report, job.progress
+    adapter, training = spec.adapter, spec.training
+    soft = adapter.kind is AdapterKind.SOFT_PROMPT
+    kind = f"soft prompt of {adapter.virtual_tokens} tokens" if soft else "LoRA"
+    facts: list[tuple[str, object]] = [
+        ("Base model", spec.base_model.source),
+        ("Base revision", spec.base_model.revision or "not pinned"),
+        ("Adapter", kind),
+        ("Data SHA-256", report.sha256),
+        ("Rows trained on", report.train_rows),
+        ("Rows held out", report.valid_rows),
+        ("Tokens trained", progress.trained_tokens),
+        ("Optimizer steps", progress.step),
+        (
+            "First and last training loss",
+            _pair(progress.first_train_loss, progress.last_train_loss),
+        ),
+        (
+            "Validation loss before and after",
+            _pair(progress.valid_loss_before, progress.valid_loss_after),
+        ),
+    ]
+    if not soft:
+        targets = adapter.target_modules or running.resident.model.architecture.target_modules
+        facts += [
+            ("Rank", adapter.rank),
+            ("Alpha", adapter.alpha),
+            ("Dropout", adapter.dropout),
+            ("Target modules", ", ".join(targets)),
+        ]
+    facts += [
+        ("Epochs", training.epochs),
+        ("Batch size", training.batch_size),
+        ("Learning rate", training.learning_rate),
+        ("Schedule", f"{training.schedule}, warm-up {training.warmup_share:.0%} of the steps"),
+        ("Weight decay", training.weight_decay),
+        ("Gradient clipping", training.max_grad_norm or "off"),
+        ("Sequence length", training.sequence_length),
+        ("Seed", training.seed),
+        ("Compute type", str(running.resident.model.dtype).removeprefix("torch.")),
+        ("Versions", _versions()),
+    ]
+    if job.data.kind == "pairs":
+        facts.append(("DPO beta", training.dpo_beta))
+    if job.data.labels:
+        facts.append(("Labels, by number", ", ".join(job.data.labels)))
+    front = f"---\nbase_model: {spec.base_model.source}\nlibrary_name: peft\n---\n\n"
+    table = "".join(f"| {name} | {value} |\n" for name, value in facts)
+    return front + f"# {spec.job_id}\n\n| | |\n|--|--|\n{table}" + _notes(job)
+
+
+def _notes(job: TrainingJob) -> str:
+    lines = [f"- {sentence}" for sentence in job.data.report.sentences()]
+    outliers = row_outliers(job)
+    if outliers:
+        rows = ", ".join(f"line {outlier.line} ({outlier.loss:.3f})" for outlier in outliers)
+        lines.append(f"- Rows with an unusually high loss at the end: {rows}.")
+    return "\n## Data\n\n" + "\n".join(lines) + "\n"
+
+
+def _pair(first: float | None, last: float | None) -> str:
+    shown = ["not measured" if value is None else f"{value:.4f}" for value in (first, last)]
+    return " and ".join(shown)
+
+
+def _versions() -> str:
+    found = [f"Python {platform.python_version()}"]
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
