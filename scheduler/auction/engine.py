@@ -254,16 +254,13 @@ class Engine:
         price = None if parts is None else parts.total
         deadline = deadline_price = None
         if self.rules.refusal_hints and self._policy.residual:
-            later = search.by_deadline(
+            deadline = search.earliest_below(
                 first=task.deadline_slot + 1,
                 last=self._grid.horizon.last_slot,
-                ceiling=task.bid,
+                ceiling=self._most_below(task.bid),
             )
-            for at, found in later.items():
-                candidate = self._rounded(found.parts).total
-                if task.bid > candidate:
-                    deadline, deadline_price = at, candidate
-                    break
+            better = None if deadline is None else search.at_deadline(deadline)
+            deadline_price = None if better is None else self._rounded(better.parts).total
         return Decision(
             task_id=task.id,
             admitted=False,
@@ -291,6 +288,13 @@ class Engine:
         # The sum's own rounding error must not cost a whole unit.
         whole = math.ceil(raw / quantum - 1e-9) * quantum
         return replace(parts, rounding=whole - raw)
+
+    def _most_below(self, bid: float) -> float:
+        """Give the price before rounding that a plan must undercut for a bid to win."""
+        quantum = self.rules.money_quantum
+        if quantum <= 0:
+            return bid
+        return (math.ceil(bid / quantum) - 1) * quantum + 1e-9 * quantum
 
     def _raise(self, task: Task, plan: Plan) -> list[Hold]:
         """Move the prices of a plan's cells; give what reserving them would hold."""

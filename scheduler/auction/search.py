@@ -16,15 +16,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from scheduler.auction.grid import TOLERANCE, Floats, Grid, Ints
-from scheduler.auction.kernels import gather_cells, search
+from scheduler.auction.kernels import (
+    earliest_below,
+    gather_cells,
+    solve_curve,
+    solve_deadline,
+)
 from scheduler.types import NO_VENDOR, Cell, PriceParts, Refusal, Schedule, Task
 
 _UNIT_BITS = 41
 _NEVER = 1 << 61
+
+#: What ``gather_cells`` returns.
+Listed = tuple[Ints, Ints, Ints, Floats, Floats, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,6 @@ class Search:
         elif slots:
             self._entry[0] = 0.0
         self._cost = self._costs()
-        self._gathered: tuple[Ints, Ints, Ints, Floats, Floats, Floats] | None = None
 
     def _units(self, by_type: Floats) -> None:
         task = self._task
@@ -119,7 +127,7 @@ class Search:
                 cost[: len(own), k] = own
         return cost
 
-    def _cells(self, last_slot: int) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
+    def _cells(self, last_slot: int) -> Listed:
         """Gather up to a slot; rows of the cost matrix count from ``_begin``."""
         grid = self._grid
         first = grid.row(self._begin)
@@ -147,15 +155,25 @@ class Search:
             self._additive,
         )
 
-    def by_deadline(self, *, first: int, last: int, ceiling: float = math.inf) -> dict[int, Plan]:
+    def at_deadline(self, deadline: int) -> Plan | None:
+        """Give the cheapest plan that ends by a deadline, if there is one."""
+        deadline = min(deadline, self._last)
+        if deadline < self._begin or not len(self._class_rate):
+            return None
+        listed = self._cells(deadline)
+        cells = np.empty(deadline - self._begin + 1, np.int64)
+        _, count, door, _ = solve_deadline(
+            *self._arguments(listed), deadline - self._begin, math.inf, -math.inf, cells
+        )
+        return self._plan_of(listed, cells[:count], door) if count else None
+
+    def by_deadline(self, *, first: int, last: int) -> dict[int, Plan]:
         """Give the cheapest plan for each deadline at which it gets cheaper.
 
         Parameters
         ----------
         first, last : int
             Deadline slots, inclusive; slots not on sale are left out.
-        ceiling : float
-            Only plans cheaper than this are looked for.
 
         Returns
         -------
@@ -166,8 +184,40 @@ class Search:
         first, last = max(first, self._begin), min(last, self._last)
         if last < first or not len(self._class_rate):
             return {}
-        starts, node, cls, lam, phi, own = self._cells(last)
-        value, length, vendor_slot, cells, _ = search(
+        listed = self._cells(last)
+        _, count, door, cells = solve_curve(
+            *self._arguments(listed), first - self._begin, last - self._begin
+        )
+        treads: dict[int, Plan] = {}
+        least = math.inf
+        before: Ints | None = None
+        for i in np.flatnonzero(count).tolist():
+            picked = cells[i, : count[i]]
+            if before is not None and np.array_equal(picked, before):
+                continue
+            before = picked
+            plan = self._plan_of(listed, picked, int(door[i]))
+            if plan.price < least:
+                least = plan.price
+                treads[first + i] = plan
+        return treads
+
+    def earliest_below(self, *, first: int, last: int, ceiling: float) -> int | None:
+        """Give the first deadline of a range with a plan cheaper than a ceiling."""
+        first, last = max(first, self._begin), min(last, self._last)
+        if last < first or not len(self._class_rate):
+            return None
+        at = earliest_below(
+            *self._arguments(self._cells(last)),
+            first - self._begin,
+            last - self._begin,
+            ceiling,
+        )
+        return None if at < 0 else self._begin + at
+
+    def _arguments(self, listed: Listed) -> tuple[Any, ...]:
+        starts, _, cls, lam, phi, own = listed
+        return (
             starts,
             cls,
             lam,
@@ -178,28 +228,15 @@ class Search:
             self._need,
             self._task.memory_demand,
             self._entry,
-            first - self._begin,
-            last - self._begin,
-            ceiling,
         )
-        treads: dict[int, Plan] = {}
-        previous = math.inf
-        slot_of = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        for i in range(last - first + 1):
-            if length[i] > 0 and value[i] < previous:
-                previous = value[i]
-                picked = cells[i, : length[i]]
-                treads[first + i] = self._plan(
-                    rows=slot_of[picked] + self._grid.row(self._begin),
-                    columns=node[picked],
-                    vendor=int(self._entry_vendor[vendor_slot[i]]),
-                )
-        return treads
 
-    def at_deadline(self, deadline: int) -> Plan | None:
-        """Give the cheapest plan that ends by a deadline."""
-        deadline = min(deadline, self._last)
-        return self.by_deadline(first=deadline, last=deadline).get(deadline)
+    def _plan_of(self, listed: Listed, picked: Ints, door: int) -> Plan:
+        starts, node = listed[0], listed[1]
+        return self._plan(
+            rows=np.searchsorted(starts, picked, side="right") - 1 + self._grid.row(self._begin),
+            columns=node[picked],
+            vendor=int(self._entry_vendor[door]),
+        )
 
     def most_work(self) -> Plan | None:
         """Give the fastest cell of every slot on sale, cheapest first among equals.

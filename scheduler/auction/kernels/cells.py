@@ -1,0 +1,228 @@
+"""Compiled layout of one task over a grid: which cells a best schedule may use.
+
+Slots are rows and nodes are columns. Operation order is fixed, so a result is
+the same bit for bit on every run; ``reference.py`` answers the same questions
+slowly and from the definition, and the tests hold one against the other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+INFINITY = np.inf
+
+
+@njit(cache=True)
+def gather_cells(
+    lam,
+    phi,
+    free_compute,
+    free_memory,
+    cost,
+    rate,
+    node_class,
+    need_compute,
+    need_memory,
+    classes,
+    memory,
+    first,
+    last,
+    additive,
+):
+    """List the cells a best schedule may use, slot by slot.
+
+    Within a slot, a cell is dropped when another of the same rate costs no more
+    in every respect: one cell per rate stays in the additive form, the Pareto
+    front of (compute price, memory price, operational cost) in the max form.
+    Cells that tie in everything go to the fuller node (best fit), then to the
+    node that joined first; neither depends on the bid.
+
+    Parameters
+    ----------
+    lam, phi : float64[slot, node]
+        Dual prices.
+    free_compute, free_memory : float64[slot, node]
+        What is left on sale; minus infinity where the node is not on sale.
+    cost : float64[slot or 1, node]
+        Operational cost e_ikt of this task.
+    rate : float64[node]
+        s_ik.
+    node_class : int64[node]
+        Index of the node's distinct rate, -1 where the task cannot run.
+    need_compute, need_memory : float64[node]
+        What must be free, tolerance taken off.
+    classes : int
+        Number of distinct rates.
+    memory : float
+        r_i.
+    first, last : int
+        Rows to look at, inclusive.
+    additive : bool
+
+    Returns
+    -------
+    starts : int64[last - first + 2]
+        Where each slot's cells begin in the lists below.
+    node, cls : int64[n]
+    lam_out, phi_out, own : float64[n]
+        Prices that enter through their maximum, and the cell's own cost.
+    """
+    slots = last - first + 1
+    nodes = lam.shape[1]
+    room = 256
+    starts = np.zeros(slots + 1, np.int64)
+    node = np.empty(room, np.int64)
+    cls = np.empty(room, np.int64)
+    lam_out = np.empty(room)
+    phi_out = np.empty(room)
+    own = np.empty(room)
+    by_slot = cost.shape[0] > 1
+    count = 0
+    for i in range(slots):
+        t = first + i
+        begin = count
+        row = t if by_slot else 0
+        if count + nodes > room:
+            room = 2 * room + nodes
+            node = longer_int(node, room)
+            cls = longer_int(cls, room)
+            lam_out = longer(lam_out, room)
+            phi_out = longer(phi_out, room)
+            own = longer(own, room)
+        for k in range(nodes):
+            c = node_class[k]
+            if c < 0 or free_compute[t, k] < need_compute[k] or free_memory[t, k] < need_memory[k]:
+                continue
+            a = lam[t, k]
+            b = phi[t, k]
+            e = cost[row, k]
+            if additive:
+                e = e + rate[k] * a + memory * b
+                a = 0.0
+                b = 0.0
+            beaten = False
+            j = begin
+            while j < count:
+                if cls[j] == c:
+                    if lam_out[j] <= a and phi_out[j] <= b and own[j] <= e:
+                        beaten = True
+                        if lam_out[j] == a and phi_out[j] == b and own[j] == e:
+                            other = node[j]
+                            if (
+                                free_compute[t, k] * memory + free_memory[t, k] * rate[k]
+                                < free_compute[t, other] * memory + free_memory[t, other] * rate[k]
+                            ):
+                                node[j] = k
+                        break
+                    if a <= lam_out[j] and b <= phi_out[j] and e <= own[j]:
+                        count -= 1
+                        node[j] = node[count]
+                        cls[j] = cls[count]
+                        lam_out[j] = lam_out[count]
+                        phi_out[j] = phi_out[count]
+                        own[j] = own[count]
+                        continue
+                j += 1
+            if not beaten:
+                node[count] = k
+                cls[count] = c
+                lam_out[count] = a
+                phi_out[count] = b
+                own[count] = e
+                count += 1
+        starts[i + 1] = count
+    return starts, node, cls, lam_out, phi_out, own
+
+
+@njit(cache=True)
+def longer(old, size):
+    new = np.empty(size)
+    new[: old.shape[0]] = old
+    return new
+
+
+@njit(cache=True)
+def longer_int(old, size):
+    new = np.empty(size, np.int64)
+    new[: old.shape[0]] = old
+    return new
+
+
+@njit(cache=True)
+def box_costs(
+    starts,
+    cls,
+    lam,
+    phi,
+    own,
+    class_rate,
+    memory,
+    last,
+    low_lam,
+    low_phi,
+    cap_lam,
+    cap_phi,
+    tilt,
+    best,
+    best_cell,
+):
+    """Fill in the cheapest cell of every slot and rate within a box of prices.
+
+    Only cells with prices strictly below the caps count, and each is charged at
+    least the low prices: a schedule whose largest prices lie in [low, cap) costs
+    at least the sum of its cells here. ``tilt`` makes later slots dearer by less
+    than any price could tell, so that among equals the early ones, which would
+    otherwise go unused, are taken.
+    """
+    classes = class_rate.shape[0]
+    for t in range(last + 1):
+        for c in range(classes):
+            best[t, c] = INFINITY
+            best_cell[t, c] = -1
+        late = tilt * (t + 1)
+        for j in range(starts[t], starts[t + 1]):
+            if lam[j] < cap_lam and phi[j] < cap_phi:
+                c = cls[j]
+                price = (
+                    own[j]
+                    + class_rate[c] * max(low_lam, lam[j])
+                    + memory * max(low_phi, phi[j])
+                    + late
+                )
+                if price < best[t, c]:
+                    best[t, c] = price
+                    best_cell[t, c] = j
+
+
+@njit(cache=True)
+def least_floor(starts, cls, price, other, cap_price, cap_other, units, need, first, last):
+    """Find the least cap on one price that leaves enough cells to cover the work.
+
+    Every cover within the caps has a largest price of at least this; a floor
+    raised to it makes the box's bound tighter. Infinity when nothing covers.
+    """
+    classes = units.shape[0]
+    slots = last - first + 1
+    least = np.full(slots * classes, INFINITY)
+    for i in range(slots):
+        for j in range(starts[first + i], starts[first + i + 1]):
+            if price[j] < cap_price and other[j] < cap_other:
+                at = i * classes + cls[j]
+                if price[j] < least[at]:
+                    least[at] = price[j]
+    order = np.argsort(least)
+    reached = np.zeros(slots)
+    covered = 0.0
+    for n in range(order.shape[0]):
+        at = order[n]
+        if least[at] == INFINITY:
+            break
+        i = at // classes
+        gain = units[at - i * classes] - reached[i]
+        if gain > 0.0:
+            reached[i] += gain
+            covered += gain
+            if covered >= need:
+                return least[at]
+    return INFINITY

@@ -1,0 +1,169 @@
+"""Compiled bounds on covers, and their rounding to first schedules.
+
+A cover picks at most one cell per slot so that the units of work add up to the
+need, at the least cost. ``best[slot, rate]`` holds cell costs, infinity where
+there is no cell.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+INFINITY = np.inf
+
+
+@njit(cache=True)
+def relaxed(best, units, need, first, last, mu):
+    """Evaluate the Lagrangian bound of a cover at one price of work.
+
+    Returns
+    -------
+    bound, slope : float
+        ``mu * need + sum over slots of min(0, cost - mu * units)`` and its
+        derivative.
+    """
+    bound = mu * need
+    slope = float(need)
+    for t in range(first, last + 1):
+        gain = 0.0
+        taken = 0.0
+        for c in range(units.shape[0]):
+            reduced = best[t, c] - mu * units[c]
+            if reduced < gain:
+                gain = reduced
+                taken = units[c]
+        bound += gain
+        slope -= taken
+    return bound, slope
+
+
+@njit(cache=True)
+def multiplier(best, units, need, first, last, guess, enough):
+    """Find the price of work that gives the best Lagrangian bound.
+
+    The bound is concave and piecewise linear; the two tangents that enclose its
+    peak are intersected until they meet. Every price of work gives a valid
+    bound, so stopping early costs strength only; a bound of ``enough`` will do.
+
+    Returns
+    -------
+    mu, bound : float
+        ``bound`` is infinity when the slots cannot cover the work at all.
+    """
+    most = 0.0
+    for t in range(first, last + 1):
+        top = 0.0
+        for c in range(units.shape[0]):
+            if best[t, c] < INFINITY and units[c] > top:
+                top = units[c]
+        most += top
+    if most < need:
+        return 0.0, INFINITY
+    left, left_bound, left_slope = 0.0, 0.0, float(need)
+    right = guess
+    if right <= 0.0:
+        for t in range(first, last + 1):
+            for c in range(units.shape[0]):
+                if best[t, c] < INFINITY:
+                    right = max(right, best[t, c] / units[c])
+        if right <= 0.0:
+            return 0.0, 0.0
+    right_bound, right_slope = relaxed(best, units, need, first, last, right)
+    while right_slope > 0.0:
+        left, left_bound, left_slope = right, right_bound, right_slope
+        right = 2.0 * right
+        if right > 1e300:
+            return left, left_bound
+        right_bound, right_slope = relaxed(best, units, need, first, last, right)
+    for _ in range(24):
+        if right_slope == 0.0 or right_bound >= enough:
+            return right, right_bound
+        if left_bound >= enough:
+            return left, left_bound
+        mu = (right_bound - left_bound + left_slope * left - right_slope * right) / (
+            left_slope - right_slope
+        )
+        if not left < mu < right:
+            break
+        bound, slope = relaxed(best, units, need, first, last, mu)
+        if slope > 0.0:
+            if bound <= left_bound:
+                break
+            left, left_bound, left_slope = mu, bound, slope
+        else:
+            if bound <= right_bound:
+                break
+            right, right_bound, right_slope = mu, bound, slope
+    if right_bound >= left_bound:
+        return right, right_bound
+    return left, left_bound
+
+
+@njit(cache=True)
+def greedy(best, best_cell, units, need, first, last, mu, path):
+    """Round the relaxed cover to a real one: a first schedule, often the best.
+
+    Returns
+    -------
+    int
+        Cells put into ``path``, in slot order; 0 when this way leads nowhere.
+    """
+    slots = last - first + 1
+    reduced = np.empty(slots)
+    choice = np.empty(slots, np.int64)
+    for i in range(slots):
+        reduced[i] = INFINITY
+        choice[i] = -1
+        for c in range(units.shape[0]):
+            value = best[first + i, c] - mu * units[c]
+            if value < reduced[i] or (
+                value == reduced[i] and choice[i] >= 0 and units[c] > units[choice[i]]
+            ):
+                reduced[i] = value
+                choice[i] = c
+    order = np.argsort(reduced, kind="mergesort")
+    covered = 0.0
+    count = 0
+    while count < slots and covered < need and choice[order[count]] >= 0:
+        covered += units[choice[order[count]]]
+        count += 1
+    if covered < need:
+        return 0
+    taken = np.zeros(slots, np.bool_)
+    for n in range(count):
+        taken[order[n]] = True
+    for n in range(count - 1, -1, -1):
+        spare = units[choice[order[n]]]
+        if covered - spare >= need:
+            covered -= spare
+            taken[order[n]] = False
+    n = 0
+    for i in range(slots):
+        if taken[i]:
+            path[n] = best_cell[first + i, choice[i]]
+            n += 1
+    return n
+
+
+@njit(cache=True)
+def least_cover(class_units, need):
+    """Raise the need to the least sum of units that covers it.
+
+    Exact for one and for two rates; with more, the need stays as it is, which
+    only weakens bounds.
+    """
+    if class_units.shape[0] == 1:
+        u = class_units[0]
+        return (need + u - 1) // u * u
+    if class_units.shape[0] != 2:
+        return need
+    fast = max(class_units[0], class_units[1])
+    slow = min(class_units[0], class_units[1])
+    least = (need + fast - 1) // fast * fast
+    if least // fast > 4096:
+        return need
+    for n in range(least // fast):
+        rest = need - n * fast
+        least = min(least, n * fast + (rest + slow - 1) // slow * slow)
+    return least
