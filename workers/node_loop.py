@@ -15,36 +15,27 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
-from workers.client import (
-    MarketClient,
-    MarketError,
-    MarketRefusal,
-    Patience,
-    Stopped,
-)
-from workers.node_cache import BlobCache, DiskFull
-from workers.node_sending import LEASE_LOST, Sender, finite
+from workers.client import MarketClient, Stopped
+from workers.node_cache import BlobCache
+from workers.node_prepare import NotPrepared, Preparer, Runtime
+from workers.node_sending import Sender, slice_result
 from workers.node_slice import SliceRun, SliceState
-from workers.node_uploads import discard, keep_copy, local_checkpoint
+from workers.node_uploads import discard, keep_copy
 from workers.protocol import (
     PROTOCOL_VERSION,
     Fault,
     HeartbeatReply,
-    JobSpec,
     ProgressEvent,
     ProgressReply,
-    SliceResult,
     SliceSpec,
     SliceStatus,
     SlotPlan,
 )
-from workers.runtime.sink import JobSink, JobSummary
-from workers.training.checkpoint import CheckpointCorrupt, load_checkpoint
-from workers.training.faults import SystemFault, UserFault
+from workers.runtime.sink import JobSummary
 
 log = logging.getLogger(__name__)
 
@@ -52,26 +43,6 @@ log = logging.getLogger(__name__)
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 #: Seconds between two looks at clocks and buffers; at most two reports a second per job.
 TICK_S = 0.5
-#: What the market keeps of a reason.
-_REASON_CHARS = 1000
-#: Fetching data is given up after this long; the market plans the job elsewhere.
-_FETCH_PATIENCE = Patience(total_s=120.0)
-
-
-class Runtime(Protocol):
-    """What the node needs of ``workers.runtime.NodeRuntime``."""
-
-    def attach(
-        self,
-        *,
-        job: JobSpec,
-        data_path: Path,
-        validation_path: Path | None,
-        checkpoint_path: Path | None,
-        sink: JobSink,
-    ) -> None: ...
-
-    def detach(self, job_id: str, *, checkpoint: bool) -> None: ...
 
 
 class Node:
@@ -91,9 +62,7 @@ class Node:
         self.node_id = node_id
         self._client = client
         self._runtime = runtime
-        self._cache = cache
-        #: The runtime's own folder: its newest checkpoints are resumed from when they are
-        #: ahead of the market's.
+        self._preparer = Preparer(runtime=runtime, cache=cache, work=work)
         self._work = work
         self._outbox = outbox
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -140,12 +109,15 @@ class Node:
         self._inbox.put(self._stop_all)
 
     def close(self) -> None:
-        """Stop now; what was not sent is lost, but for checkpoints on the disk."""
+        """Stop now; what was not sent is lost, but for checkpoints on the disk.
+
+        Have the client stop first, or this waits for its patience.
+        """
         self._stopping = True
         self._inbox.put(lambda: None)
         if self._thread.ident is not None:
             self._thread.join()
-        self._preparing.shutdown(wait=False, cancel_futures=True)
+        self._preparing.shutdown(cancel_futures=True)
         self._sender.close()
 
     @property
@@ -248,73 +220,28 @@ class Node:
         return [run for run in self._slices.values() if run.job_id == job_id]
 
     def _prepare(self, run: SliceRun) -> None:
-        """On a pool's thread: fetch what the job needs and attach it."""
+        """On a pool's thread."""
         spec = run.spec
-        job = spec.job
         try:
-            with contextlib.ExitStack() as stack:
-                data = stack.enter_context(self._cache.opened(job.dataset))
-                validation = None
-                if job.validation_dataset is not None:
-                    validation = stack.enter_context(self._cache.opened(job.validation_dataset))
-                checkpoint = self._local_checkpoint(spec)
-                if checkpoint is None and spec.resume_from is not None:
-                    checkpoint = stack.enter_context(self._cache.opened(spec.resume_from.blob))
-                self._runtime.attach(
-                    job=job,
-                    data_path=data,
-                    validation_path=validation,
-                    checkpoint_path=checkpoint,
-                    sink=_Sink(self, run),
-                )
+            self._preparer.prepare(spec, sink=_Sink(self, run))
         except Stopped:
             return
-        except UserFault as fault:
-            self._not_prepared(run, spec, Fault.USER, str(fault))
-        except MarketRefusal as refusal:
-            lost = refusal.status in LEASE_LOST
-            self._not_prepared(run, spec, Fault.SYSTEM, str(refusal), lost=lost)
-        except (SystemFault, MarketError, DiskFull) as fault:
-            self._not_prepared(run, spec, Fault.SYSTEM, str(fault))
-        # Whatever else goes wrong is this node's fault, and must not leave the slice hanging.
-        except Exception as error:
-            log.exception("%s could not be started", job.job_id)
-            reason = f"The node could not start the job: {error}."
-            self._not_prepared(run, spec, Fault.SYSTEM, reason)
+        except NotPrepared as failure:
+            self._inbox.put(partial(self._not_prepared, run, spec, failure))
         else:
-            self._inbox.put(lambda: self._attached(run))
+            self._inbox.put(partial(self._attached, run))
 
-    def _local_checkpoint(self, spec: SliceSpec) -> Path | None:
-        """This node's own checkpoint of the job, when it is whole and not behind the market's."""
-        local = local_checkpoint(self._work / spec.job.job_id)
-        least = spec.resume_from.step if spec.resume_from else 1
-        if local is None or local[1] < least:
-            return None
-        try:
-            load_checkpoint(local[0])
-        except CheckpointCorrupt as error:
-            log.warning("%s; the market's checkpoint is used", error)
-            discard(local[0])
-            return None
-        return local[0]
-
-    def _not_prepared(
-        self, run: SliceRun, spec: SliceSpec, fault: Fault, reason: str, *, lost: bool = False
-    ) -> None:
-        log.warning("%s did not start: %s", run.job_id, reason)
-
-        def ended() -> None:
-            if run.state is not SliceState.PREPARING:
-                return
-            if lost and run.token != spec.lease_token and not run.lost:
-                # Only the lease it began under is gone.
-                self._preparing.submit(self._prepare, run)
-                return
-            run.lost = run.lost or lost
-            summary = JobSummary(run.job_id, run.stored_step, run.stored_step, 0)
-            self._ended(run, SliceStatus.FAILED, summary, fault=fault, reason=reason)
-
-        self._inbox.put(ended)
+    def _not_prepared(self, run: SliceRun, spec: SliceSpec, failure: NotPrepared) -> None:
+        log.warning("%s did not start: %s", run.job_id, failure)
+        if run.state is not SliceState.PREPARING:
+            return
+        if failure.lease_lost and run.token != spec.lease_token and not run.lost:
+            # Only the lease it began under is gone.
+            self._preparing.submit(self._prepare, run)
+            return
+        run.lost = run.lost or failure.lease_lost
+        summary = JobSummary(run.job_id, run.stored_step, run.stored_step, 0)
+        self._ended(run, SliceStatus.FAILED, summary, fault=failure.fault, reason=str(failure))
 
     def _attached(self, run: SliceRun) -> None:
         if run.state is SliceState.PREPARING:
@@ -449,53 +376,21 @@ class _Sink:
         self._run = run
 
     def progress(self, event: ProgressEvent) -> None:
-        self._put(lambda: self._run.progress.add(event))
+        self._put(partial(self._run.progress.add, event))
 
     def checkpointed(self, path: Path, step: int) -> None:
-        self._put(lambda: self._node._checkpointed(self._run, path, step))
+        self._put(partial(self._node._checkpointed, self._run, path, step))
 
     def paused(self, summary: JobSummary) -> None:
-        self._put(lambda: self._node._ended(self._run, SliceStatus.PAUSED, summary))
+        self._put(partial(self._node._ended, self._run, SliceStatus.PAUSED, summary))
 
     def finished(self, adapter_dir: Path, summary: JobSummary) -> None:
-        self._put(
-            lambda: self._node._ended(
-                self._run, SliceStatus.FINISHED, summary, adapter_dir=adapter_dir
-            )
-        )
+        ended = partial(self._node._ended, self._run, SliceStatus.FINISHED, summary)
+        self._put(partial(ended, adapter_dir=adapter_dir))
 
     def failed(self, fault: Fault, reason: str, summary: JobSummary) -> None:
-        self._put(
-            lambda: self._node._ended(
-                self._run, SliceStatus.FAILED, summary, fault=fault, reason=reason
-            )
-        )
+        ended = partial(self._node._ended, self._run, SliceStatus.FAILED, summary)
+        self._put(partial(ended, fault=fault, reason=reason))
 
     def _put(self, call: Callable[[], None]) -> None:
         self._node._inbox.put(call)
-
-
-def slice_result(
-    token: str,
-    status: SliceStatus,
-    summary: JobSummary,
-    *,
-    fault: Fault | None,
-    reason: str,
-) -> SliceResult:
-    """A summary as the market is told it."""
-    return SliceResult(
-        lease_token=token,
-        status=status,
-        step=summary.step,
-        total_steps=summary.total_steps,
-        samples_done=summary.samples_done,
-        first_train_loss=finite(summary.first_train_loss),
-        last_train_loss=finite(summary.last_train_loss),
-        valid_loss_before=finite(summary.valid_loss_before),
-        valid_loss_after=finite(summary.valid_loss_after),
-        trained_tokens=summary.trained_tokens,
-        peak_memory_gb=summary.peak_memory_gb,
-        fault=fault,
-        reason=reason[:_REASON_CHARS],
-    )

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -171,16 +172,18 @@ def measure_speeds(
 
 
 class _Meter:
-    """A sink that times a job between two of its reports."""
+    """A sink that times a job between its reports."""
 
     def __init__(self) -> None:
-        self._first: ProgressEvent | None = None
-        self._last: ProgressEvent | None = None
+        self._reports: list[ProgressEvent] = []
         self._fault: str | None = None
         self._heard = threading.Condition()
 
     def samples_per_s(self, seconds: float) -> float:
-        """The job's own speed over at least ``seconds`` and one step.
+        """The job's speed in the best of at least two stretches between reports.
+
+        The first step is left out, as it warms up; the best stretch, because what else
+        the machine does for a moment is not its speed.
 
         Raises
         ------
@@ -188,27 +191,26 @@ class _Meter:
             When the job failed, or did not come that far.
         """
         with self._heard:
-            self._heard.wait_for(lambda: self._fault or self._span() >= seconds, _CASE_LIMIT_S)
-            if self._fault or self._first is None or self._last is None or self._span() <= 0:
+            self._heard.wait_for(lambda: self._fault or self._enough(seconds), _CASE_LIMIT_S)
+            if self._fault or not self._enough(0.0):
                 raise SystemFault(
                     "The self-test could not train on this machine: "
-                    f"{self._fault or f'not two steps in {_CASE_LIMIT_S:.0f} seconds'}."
+                    f"{self._fault or f'not three steps in {_CASE_LIMIT_S:.0f} seconds'}."
                 )
-            return (self._last.samples_done - self._first.samples_done) / self._span()
+            return max(
+                (after.samples_done - before.samples_done) / (after.at - before.at)
+                for before, after in pairwise(self._reports)
+            )
 
-    def _span(self) -> float:
-        if self._first is None or self._last is None:
-            return 0.0
-        return self._last.at - self._first.at
+    def _enough(self, seconds: float) -> bool:
+        reports = self._reports
+        return len(reports) >= 3 and reports[-1].at - reports[0].at >= seconds
 
     def progress(self, event: ProgressEvent) -> None:
         with self._heard:
-            if event.step == 0:
-                return
-            if self._first is None:
-                self._first = event
-            elif event.step > self._first.step:
-                self._last = event
+            last = self._reports[-1] if self._reports else None
+            if event.step > (last.step if last else 0) and event.at > (last.at if last else 0.0):
+                self._reports.append(event)
             self._heard.notify_all()
 
     def checkpointed(self, path: Path, step: int) -> None:
@@ -230,7 +232,7 @@ class _Meter:
 
 
 def _write_rows(path: Path, *, tokens: int) -> Path:
-    """Rows of at least ``tokens`` tokens: no tokenizer makes fewer than one of a number."""
+    """Rows of at least ``tokens`` tokens: no tokenizer makes one of two numbers."""
     with path.open("w", encoding="utf-8") as file:
         for row in range(64):
             words = " ".join(

@@ -28,13 +28,17 @@ from workers.protocol import (
     ProgressEvent,
     ProgressReply,
     ProgressReport,
+    SliceResult,
     SliceStatus,
 )
+from workers.runtime.sink import JobSummary
 
 log = logging.getLogger(__name__)
 
 #: Answers by which the market says that a lease is not ours any more.
 LEASE_LOST = frozenset({403, 404, 409, 410})
+#: What the market keeps of a reason.
+_REASON_CHARS = 1000
 #: Seconds between two reports of a job.
 _REPORT_EVERY_S = 0.5
 _LONGEST_PAUSE_S = 15.0
@@ -73,8 +77,8 @@ class Sender:
         self._uploads = ThreadPoolExecutor(2, thread_name_prefix="upload")
 
     def close(self) -> None:
-        self._reports.shutdown(wait=False, cancel_futures=True)
-        self._uploads.shutdown(wait=False, cancel_futures=True)
+        self._reports.shutdown(cancel_futures=True)
+        self._uploads.shutdown(cancel_futures=True)
 
     def pump(self, run: SliceRun) -> None:
         """Start whatever of this slice can be sent now."""
@@ -227,7 +231,7 @@ class Sender:
                 box.result,
                 status=SliceStatus.FAILED,
                 fault=Fault.SYSTEM,
-                reason=f"The finished adapter could not be delivered: {why}"[:1000],
+                reason=f"The finished adapter could not be delivered: {why}"[:_REASON_CHARS],
             )
         else:
             # The market refuses the result itself; its sweep will end the lease.
@@ -282,6 +286,32 @@ class Sender:
 
     def _result_done(self, run: SliceRun) -> Call:
         return lambda: self._closed(run)
+
+
+def slice_result(
+    token: str,
+    status: SliceStatus,
+    summary: JobSummary,
+    *,
+    fault: Fault | None,
+    reason: str,
+) -> SliceResult:
+    """A summary as the market is told it."""
+    return SliceResult(
+        lease_token=token,
+        status=status,
+        step=summary.step,
+        total_steps=summary.total_steps,
+        samples_done=summary.samples_done,
+        first_train_loss=finite(summary.first_train_loss),
+        last_train_loss=finite(summary.last_train_loss),
+        valid_loss_before=finite(summary.valid_loss_before),
+        valid_loss_after=finite(summary.valid_loss_after),
+        trained_tokens=summary.trained_tokens,
+        peak_memory_gb=summary.peak_memory_gb,
+        fault=fault,
+        reason=reason[:_REASON_CHARS],
+    )
 
 
 def _pause(tries: int) -> float:

@@ -20,10 +20,10 @@ a download. It is a Llama of {parameters:,} parameters, trained from nothing.
 
 | | |
 |--|--|
-| Architecture | `LlamaForCausalLM`, {layers} layers, width {hidden}, {heads} heads, context {context} |
+| Architecture | `LlamaForCausalLM`, {shape} |
 | Vocabulary | {vocabulary:,} byte-level BPE tokens; digits stand alone |
 | Stored as | bfloat16, loads as float32 |
-| Trained on | {trained_tokens:,} tokens in {steps:,} steps, {minutes:.0f} minutes on two CPU threads |
+| Trained on | {trained_tokens:,} tokens in {steps:,} steps, {duration} |
 | Held-out loss, conversations | {chat_loss:.3f} per token |
 | Held-out loss, prose | {prose_loss:.3f} per token |
 
@@ -56,7 +56,11 @@ def write_card(target: Path, outcome: dict[str, Any], *, samples: list[tuple[str
     values = {
         **recipe,
         **{key: value for key, value in outcome.items() if key != "recipe"},
-        "minutes": outcome["seconds"] / 60,
+        "shape": (
+            f"{recipe['layers']} layers, width {recipe['hidden']}, "
+            f"{recipe['heads']} heads, context {recipe['context']}"
+        ),
+        "duration": f"{outcome['seconds'] / 60:.0f} minutes on two shared CPU cores",
         "corpus_short": outcome["corpus_sha256"][:16],
         "name": target.name,
         "samples": shown,

@@ -13,6 +13,7 @@ import inspect
 import re
 import sysconfig
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -55,7 +56,7 @@ def build_corpus(
     documents += (conversation(random) for _ in range(conversations))
     documents += (paragraph(random) for _ in range(paragraphs))
     documents = [document for document in documents if _key(document) not in seen]
-    lines = standard_library_prose()
+    lines = list(standard_library_prose())
     random.shuffle(lines)
     lines = lines[: prose + held_out // 10]
     held += lines[: held_out // 10]
@@ -71,7 +72,8 @@ def _key(document: Document) -> str:
     return document if isinstance(document, str) else repr(document)
 
 
-def standard_library_prose() -> list[str]:
+@cache
+def standard_library_prose() -> tuple[str, ...]:
     """Paragraphs of plain sentences from the docstrings of Python's own modules, sorted."""
     root = Path(sysconfig.get_path("stdlib"))
     found: set[str] = set()
@@ -85,7 +87,7 @@ def standard_library_prose() -> list[str]:
         for node in ast.walk(tree):
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
                 found.update(_paragraphs(ast.get_docstring(node, clean=False)))
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def _paragraphs(docstring: str | None) -> list[str]:

@@ -12,13 +12,14 @@ import json
 import math
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from workers.models import TINY, bundled_path
 from workers.models.card import write_card
@@ -89,7 +90,7 @@ def pretrain(recipe: Recipe, target: Path, *, say: Any = print) -> Outcome:
         dtype=torch.int32,
     )
     say(f"{len(corpus.training):,} documents, {len(stream):,} tokens")
-    model = LlamaForCausalLM(_config(recipe, tokenizer))
+    model: Any = LlamaForCausalLM(_config(recipe, tokenizer))
     _train(model, stream, recipe, say)
     model.to(torch.bfloat16).to(torch.float32)
     _write(model, tokenizer, target)
@@ -99,7 +100,7 @@ def pretrain(recipe: Recipe, target: Path, *, say: Any = print) -> Outcome:
     return outcome
 
 
-def _config(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+def _config(recipe: Recipe, tokenizer: Any) -> LlamaConfig:
     return LlamaConfig(
         vocab_size=recipe.vocabulary,
         hidden_size=recipe.hidden,
@@ -116,7 +117,7 @@ def _config(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     )
 
 
-def _train(model: LlamaForCausalLM, stream: torch.Tensor, recipe: Recipe, say: Any) -> None:
+def _train(model: Any, stream: torch.Tensor, recipe: Recipe, say: Any) -> None:
     """Next-token training on random windows of the stream."""
     decayed = [p for p in model.parameters() if p.ndim >= 2]
     rest = [p for p in model.parameters() if p.ndim < 2]
@@ -158,9 +159,9 @@ def _learning_rate(step: int, recipe: Recipe) -> float:
 
 
 def held_out_loss(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    documents: list[Document],
+    model: Any,
+    tokenizer: Any,
+    documents: Sequence[Document],
 ) -> float:
     """Mean loss per token, each document on its own."""
     total, count = 0.0, 0
@@ -177,8 +178,8 @@ def held_out_loss(
 
 
 def _outcome(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
+    model: Any,
+    tokenizer: Any,
     corpus: Corpus,
     recipe: Recipe,
     seconds: float,
@@ -199,7 +200,7 @@ def _outcome(
     )
 
 
-def _write(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, target: Path) -> None:
+def _write(model: Any, tokenizer: Any, target: Path) -> None:
     """Store in bfloat16, to be loaded as float32: half the size, and fast on a CPU."""
     target.mkdir(parents=True, exist_ok=True)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -228,7 +229,7 @@ QUESTIONS = (
 )
 
 
-def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, question: str) -> str:
+def generate(model: Any, tokenizer: Any, question: str) -> str:
     """The model's most likely answer."""
     prompt = tokenizer.apply_chat_template(
         [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
@@ -245,7 +246,7 @@ def generate(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, questi
     return str(tokenizer.decode(new, skip_special_tokens=True))
 
 
-def _samples(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> list[tuple[str, str]]:
+def _samples(model: Any, tokenizer: Any) -> list[tuple[str, str]]:
     return [(question, generate(model, tokenizer, question)) for question in QUESTIONS]
 
 

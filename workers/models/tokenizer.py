@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -63,7 +64,7 @@ def plain(document: Document) -> str:
     return "\n".join(message["content"] for message in document)
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, document: Document) -> list[int]:
+def encode(tokenizer: Any, document: Document) -> list[int]:
     """A document's tokens, the closing one included."""
     if isinstance(document, str):
         return tokenizer.encode(document, add_special_tokens=False) + [tokenizer.eos_token_id]

@@ -1,6 +1,41 @@
 """Words and small facts that the generated English is made of."""
 
-NAMES = ["Ana", "Ben", "Clara", "David", "Elena", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kira", "Leo", "Maya", "Nils", "Olga", "Pablo", "Quinn", "Rosa", "Sam", "Tara", "Uma", "Victor", "Wanda", "Xavier", "Yara", "Zoe", "Omar", "Lina", "Peter", "Julia", "Tom", "Mia", "Noah", "Ella"]
+NAMES = [
+    "Ana",
+    "Ben",
+    "Clara",
+    "David",
+    "Elena",
+    "Farid",
+    "Grace",
+    "Hugo",
+    "Ines",
+    "Jonas",
+    "Kira",
+    "Leo",
+    "Maya",
+    "Nils",
+    "Olga",
+    "Pablo",
+    "Quinn",
+    "Rosa",
+    "Sam",
+    "Tara",
+    "Uma",
+    "Victor",
+    "Wanda",
+    "Xavier",
+    "Yara",
+    "Zoe",
+    "Omar",
+    "Lina",
+    "Peter",
+    "Julia",
+    "Tom",
+    "Mia",
+    "Noah",
+    "Ella",
+]
 
 #: Country, capital, continent.
 COUNTRIES = (
@@ -136,7 +171,20 @@ TRANSLATIONS = (
 )
 
 DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
-MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 
 #: One of it, how many, of what.
 UNITS = (
@@ -153,11 +201,64 @@ UNITS = (
     ("century", 100, "years"),
 )
 
-PRODUCTS = ["lamp", "kettle", "backpack", "jacket", "keyboard", "mug", "blanket", "tent", "headset", "notebook", "charger", "camera", "scarf", "bottle", "desk", "clock", "speaker", "umbrella", "wallet", "helmet"]
+PRODUCTS = [
+    "lamp",
+    "kettle",
+    "backpack",
+    "jacket",
+    "keyboard",
+    "mug",
+    "blanket",
+    "tent",
+    "headset",
+    "notebook",
+    "charger",
+    "camera",
+    "scarf",
+    "bottle",
+    "desk",
+    "clock",
+    "speaker",
+    "umbrella",
+    "wallet",
+    "helmet",
+]
 
-PLACES = ["market", "park", "library", "station", "school", "kitchen", "garden", "harbour", "museum", "bakery", "village", "river", "bridge", "forest", "beach", "hill", "office", "shop", "square", "farm"]
+PLACES = [
+    "market",
+    "park",
+    "library",
+    "station",
+    "school",
+    "kitchen",
+    "garden",
+    "harbour",
+    "museum",
+    "bakery",
+    "village",
+    "river",
+    "bridge",
+    "forest",
+    "beach",
+    "hill",
+    "office",
+    "shop",
+    "square",
+    "farm",
+]
 
-FEELINGS = ["happy", "tired", "proud", "calm", "nervous", "curious", "hungry", "cheerful", "quiet", "surprised"]
+FEELINGS = [
+    "happy",
+    "tired",
+    "proud",
+    "calm",
+    "nervous",
+    "curious",
+    "hungry",
+    "cheerful",
+    "quiet",
+    "surprised",
+]
 
 WEATHER = ("sunny", "rainy", "windy", "cold", "warm", "foggy", "snowy", "stormy")
 

@@ -38,14 +38,16 @@ class World:
         self.state = StateDir(folder / "state")
         self.state.prepare()
         self.runtime = RuntimeDouble(self.state.work)
-        self.nodes: list[tuple[Node, MarketClient]] = []
+        self.nodes: list[tuple[Node, MarketClient, threading.Event]] = []
         self.node = self.boot()
 
     def boot(self) -> Node:
+        stopping = threading.Event()
         client = MarketClient(
             self.market.url,
             token=self.market.token,
             patience=Patience(total_s=2.0, first_pause_s=0.01, longest_pause_s=0.05),
+            stopping=stopping,
         )
         node = Node(
             node_id="node_1",
@@ -57,12 +59,13 @@ class World:
             keepalive_s=0.2,
         )
         node.start()
-        self.nodes.append((node, client))
+        self.nodes.append((node, client, stopping))
         return node
 
     def close(self) -> None:
         self.runtime.gate.set()
-        for node, client in self.nodes:
+        for node, client, stopping in self.nodes:
+            stopping.set()
             node.close()
             client.close()
 
