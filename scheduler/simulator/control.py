@@ -302,9 +302,7 @@ def hpa_change(world: World, wishes: Floats) -> int:
 
 
 @compiled
-def tick(
-    world: World, calendar: Calendar, backlog: Backlog, now: float, wishes: Floats
-) -> None:
+def tick(world: World, calendar: Calendar, backlog: Backlog, now: float, wishes: Floats) -> None:
     """One turn of both scalers (Algorithms 1 and 2) and of the improved policy."""
     choice, t = world.choice[0], world.tally[0]
     total = demands(world, now)

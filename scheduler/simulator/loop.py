@@ -135,9 +135,7 @@ def lose(world: World, w: int, now: float) -> None:
 
 
 @compiled
-def on_worker_fails(
-    world: World, calendar: Calendar, backlog: Backlog, w: int, now: float
-) -> None:
+def on_worker_fails(world: World, calendar: Calendar, backlog: Backlog, w: int, now: float) -> None:
     """A node dies: its rent ends, and its job falls back to its last safe point."""
     t, pool, track = world.tally[0], world.pool, world.track
     t.failures += 1

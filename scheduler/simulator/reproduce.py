@@ -15,7 +15,9 @@ EXPERIMENTS = {
 
 def main(argv: Sequence[str]) -> int:
     if not argv or argv[0] not in EXPERIMENTS:
-        print(f"usage: python -m scheduler reproduce {{{','.join(EXPERIMENTS)}}} ...", file=sys.stderr)
+        print(
+            f"usage: python -m scheduler reproduce {{{','.join(EXPERIMENTS)}}} ...", file=sys.stderr
+        )
         return 2
     status: int = importlib.import_module(EXPERIMENTS[argv[0]]).main(argv[1:])
     return status

@@ -142,9 +142,7 @@ def prepare(
     )
 
 
-def outcome(
-    world: World, *, policy: str, workload: str, seed: int, cap: int | None
-) -> Outcome:
+def outcome(world: World, *, policy: str, workload: str, seed: int, cap: int | None) -> Outcome:
     """Reads the figures of a finished world."""
     jobs, track, tally = world.jobs, world.track, world.tally[0]
     jct = track.finish_s - jobs.arrive_s

@@ -344,9 +344,7 @@ def new_world(choice: Choice, jobs: Records, supply: Supply, *, record_ticks: in
     tally["empty"] = slots
     tally["head"] = tally["tail"] = -1
     tally["threshold_s"] = choice.threshold_s
-    learned = Learned(
-        np.zeros((LENGTH_CLASSES, AGE_BINS)), np.zeros((LENGTH_CLASSES, AGE_BINS))
-    )
+    learned = Learned(np.zeros((LENGTH_CLASSES, AGE_BINS)), np.zeros((LENGTH_CLASSES, AGE_BINS)))
     return World(
         choice=chosen,
         jobs=jobs,

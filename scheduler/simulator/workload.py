@@ -163,9 +163,7 @@ class OwnerRules:
             raise ValueError(f"dying is 'uniform' or 'soon', got {self.dying!r}")
 
 
-def draw_jobs(
-    *, workload: Workload, owners: OwnerRules, supply: SupplyRules, seed: int
-) -> Records:
+def draw_jobs(*, workload: Workload, owners: OwnerRules, supply: SupplyRules, seed: int) -> Records:
     """The workload with deadlines, early deaths and serverless start-up times drawn."""
     rng = np.random.default_rng([seed, 4])
     n = len(workload)
