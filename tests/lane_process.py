@@ -1,4 +1,4 @@
-"""A real lane: a Celery worker of the lane's queue in a process of its own, on the test database."""
+"""A real lane: a Celery worker of the lane queue in its own process, on the test database."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
@@ -21,13 +22,23 @@ REQUEST_ID = "X-Request-Id"
 _GIVEN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
+class StrictJSONParser(JSONParser):
+    """JSON that is too deep to read is malformed, not a fault of ours."""
+
+    def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        try:
+            return super().parse(stream, media_type, parser_context)
+        except RecursionError:
+            raise ParseError("The JSON is nested too deeply.") from None
+
+
 class MarketView(APIView):
     """JSON in and out, API key or session, problems with a code, limits, a request id."""
 
     authentication_classes = AUTHENTICATION
     permission_classes = [HasScope]
     throttle_classes = [CallerThrottle]
-    parser_classes = [JSONParser]
+    parser_classes = [StrictJSONParser]
     renderer_classes = [JSONRenderer, ProblemRenderer]
     #: Scope of an API key by method; a method that is not named is public.
     scopes: dict[str, str] = {}

@@ -111,13 +111,13 @@ def bid_place(
     return bid
 
 
-def bid_wait(*, bid: Bid, timeout_s: float = WAIT_S) -> Bid:
-    """The bid once it is decided, or as it stands after ``timeout_s``.
+def bid_wait(*, bid: Bid, timeout_s: float | None = None) -> Bid:
+    """The bid once it is decided, or as it stands after ``timeout_s`` (``WAIT_S``).
 
     Call outside a transaction. The database connection goes back to the pool
     while waiting, so that waiting requests do not starve deciding ones.
     """
-    ends_at = time.monotonic() + timeout_s
+    ends_at = time.monotonic() + (WAIT_S if timeout_s is None else timeout_s)
     with wakeups.listener.waiting_for(bid.pk) as decided:
         while True:
             bid.refresh_from_db()

@@ -268,7 +268,7 @@ def test_organisations_of_two_zones_are_settled_without_waiting_in_a_circle():
             placed += bids_of(zone, order, each=1, price_micros=400_000)
         now = clock.now()
         batches = at_once(
-            [lambda zone=zone: decide_pending_bids(zone=zone, now=now) for zone in zones]
+            [lambda zone=zone, now=now: decide_pending_bids(zone=zone, now=now) for zone in zones]
         )
         assert [batch.decided for batch in batches] == [4, 4], round_number
     assert ledger_check().balanced

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
-from rest_framework.parsers import FormParser, JSONParser, MultiPartParser
+from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -17,7 +17,7 @@ from marketplace.api.market.requests import BatchRequest, BidRequest, BidUploadR
 from marketplace.api.market.shapes import bids_shape
 from marketplace.api.pagination import page
 from marketplace.api.problems import exception_handler, problem
-from marketplace.api.views import MarketView
+from marketplace.api.views import MarketView, StrictJSONParser
 from marketplace.auction import selectors
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.services import bid_cancel, bid_place, bid_wait
@@ -30,7 +30,7 @@ from scheduler.types import Refusal
 
 
 class BidsView(MarketView):
-    parser_classes = [JSONParser, MultiPartParser, FormParser]
+    parser_classes = [StrictJSONParser, MultiPartParser, FormParser]
     scopes = {"GET": "bids:read", "POST": "bids:write"}
 
     @extend_schema(
