@@ -130,7 +130,7 @@ class Organisation(TimestampedModel):
 
 
 class Role(models.TextChoices):
-    #: May do everything, members, keys and money included.
+    #: May do everything, members included.
     OWNER = "owner"
     #: May bid and see the organisation's work.
     MEMBER = "member"

@@ -201,7 +201,15 @@ def api_key_create(
     now: datetime,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Makes a key and returns it with its secret, which nobody can read again."""
+    """Makes a key and returns it with its secret, which nobody can read again.
+
+    Raises
+    ------
+    NotAllowed
+        ``not_a_member``: ``created_by`` does not belong to the organisation.
+    """
+    if not organisation.memberships.filter(user=created_by).exists():
+        raise NotAllowed("not_a_member", "Only members of an organisation make keys for it.")
     if not name.strip():
         raise UserError(
             "invalid_name", "Give the key a name, so that you know it later.", param="name"

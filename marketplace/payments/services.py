@@ -135,6 +135,7 @@ def hold_settle(*, hold_reference: str, charge_micros: int, now: datetime) -> Ho
     Conflict
         ``hold_ended``: the hold was released, or charged another amount.
     """
+    _whole_check(charge_micros)
     with transaction.atomic():
         hold = _hold_locked(hold_reference)
         if hold.status == HoldStatus.CHARGED and hold.charged_micros == charge_micros:
@@ -312,14 +313,18 @@ def _held_check(hold: Hold) -> None:
 
 
 def _amount_check(amount_micros: int) -> None:
-    if isinstance(amount_micros, bool) or not isinstance(amount_micros, int):
-        raise TypeError("amounts are whole micro-dollars")
+    _whole_check(amount_micros)
     if not 0 < amount_micros <= MAX_MICROS:
         raise UserError(
             "invalid_amount",
             "The amount must be more than zero and at most a billion dollars.",
             param="amount_micros",
         )
+
+
+def _whole_check(amount_micros: int) -> None:
+    if isinstance(amount_micros, bool) or not isinstance(amount_micros, int):
+        raise TypeError("amounts are whole micro-dollars")
 
 
 def _reused(reference: str) -> Conflict:

@@ -32,6 +32,8 @@ if urlsplit(environment.text("PUBLIC_URL")).scheme != "https":
 DEBUG = False
 SECURE_SSL_REDIRECT = environment.flag("SECURE_SSL_REDIRECT", default=True)
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^metrics$"]
+# Set by the proxy that ends TLS; it must drop what a client sends under these names.
+ALLAUTH_TRUSTED_PROXY_COUNT = int(environment.number("TRUSTED_PROXY_COUNT", 1))
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 SECURE_HSTS_SECONDS = int(environment.number("SECURE_HSTS_SECONDS", 365 * 24 * 3600))
 SECURE_HSTS_INCLUDE_SUBDOMAINS = True

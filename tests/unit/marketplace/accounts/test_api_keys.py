@@ -10,7 +10,7 @@ from marketplace.accounts.services import (
     api_key_create,
     api_key_revoke,
 )
-from marketplace.common.errors import UserError
+from marketplace.common.errors import NotAllowed, UserError
 from tests import builders
 from tests.builders import NOW
 
@@ -92,6 +92,13 @@ def test_a_key_whose_maker_left_the_organisation_opens_nothing(organisation) -> 
     _, secret = builders.api_key(organisation)
     organisation.memberships.all().delete()
     assert api_key_authenticate(secret=secret, now=NOW) is None
+
+
+def test_a_stranger_makes_no_key(organisation) -> None:
+    with pytest.raises(NotAllowed) as refused:
+        builders.api_key(organisation, created_by=builders.user())
+    assert refused.value.code == "not_a_member"
+    assert ApiKey.objects.count() == 0
 
 
 def test_a_busy_key_writes_its_last_use_once_a_minute(

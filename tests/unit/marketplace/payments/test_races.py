@@ -1,5 +1,7 @@
 """Everything at the same moment, on real connections."""
 
+from threading import Event
+
 import pytest
 from django.db import transaction
 
@@ -207,3 +209,31 @@ def test_a_first_entry_of_the_house_made_at_once_opens_one_account(funded) -> No
     )
     assert all(isinstance(result, Hold) for result in results)
     assert house_balances()["clearing"] == 4_000_000
+
+
+def test_the_check_is_not_fooled_by_traffic(funded) -> None:
+    done = Event()
+
+    def trade() -> None:
+        try:
+            for n in range(60):
+                funds_hold(organisation=funded, amount_micros=9_000, reference=f"b{n}", now=NOW)
+                if n % 3:
+                    hold_settle(hold_reference=f"b{n}", charge_micros=5_000, now=NOW)
+                    charge_distribute(hold_reference=f"b{n}", shares=[], now=NOW)
+                else:
+                    hold_release(hold_reference=f"b{n}", now=NOW)
+        finally:
+            done.set()
+
+    def look() -> list[bool]:
+        seen = [ledger_check().balanced]
+        while not done.is_set():
+            seen.append(ledger_check().balanced)
+        return seen
+
+    traded, seen = at_once([trade, look])
+    assert traded is None
+    assert len(seen) > 5
+    assert all(seen)
+    assert ledger_check().entries == 1 + 60 + 60 + 40

@@ -133,6 +133,8 @@ def test_amounts_outside_the_range_are_refused(funded, amount: int) -> None:
 def test_amounts_that_are_not_whole_numbers_are_a_mistake_of_the_caller(funded, amount) -> None:
     with pytest.raises(TypeError):
         funds_hold(organisation=funded, amount_micros=amount, reference="bid_1", now=NOW)
+    with pytest.raises(TypeError):
+        hold_settle(hold_reference="bid_1", charge_micros=amount, now=NOW)
 
 
 def test_the_same_hold_twice_is_one_hold(funded) -> None:
