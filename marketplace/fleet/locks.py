@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from marketplace.fleet.models import JoinToken, Node, Speed
+from marketplace.fleet.models import JoinToken, Node, Provider, Speed
+
+
+def provider_lock(provider_id: str) -> Provider:
+    return Provider.objects.select_for_update(of=("self",)).get(pk=provider_id)
 
 
 def node_lock(node_id: str) -> Node:
@@ -25,9 +29,10 @@ def nodes_lock(node_ids: Iterable[str]) -> list[Node]:
 
 
 def join_token_lock(secret_hash: str) -> JoinToken | None:
+    # Not its node: who waited for the lock would get the node of before the wait.
     return (
         JoinToken.objects.select_for_update(of=("self",))
-        .select_related("zone", "provider", "node")
+        .select_related("zone", "provider")
         .filter(secret_hash=secret_hash)
         .first()
     )

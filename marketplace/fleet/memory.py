@@ -66,14 +66,6 @@ class ModelShape:
             "down_proj": (m, h),
         }
 
-    @property
-    def parameters(self) -> int:
-        """Weights of the base model, with tied embeddings counted once."""
-        per_layer = sum(rows * columns for rows, columns in self.module_sizes().values())
-        return self.layers * (per_layer + 2 * self.hidden_size) + (
-            self.vocab_size * self.hidden_size
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class MeasuredMemory:

@@ -1,59 +1,55 @@
-"""What changes the fleet."""
+"""What changes the fleet; how nodes join is in ``joining``."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.errors import Conflict, NotAllowed, UserError
+from marketplace.common.errors import Conflict
 from marketplace.fleet import base_models, locks, selectors
-from marketplace.fleet.broker import node_broker_url
+from marketplace.fleet.joining import join_models, join_token_create, node_join
 from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import (
     GONE,
     Ask,
-    GpuType,
-    JoinToken,
     Node,
     NodeStatus,
     Policy,
     Provider,
     Speed,
-    Tier,
     Zone,
 )
-from marketplace.fleet.secrets import (
-    join_secret_new,
-    node_api_token,
-    secret_hash,
-    used_by_hash,
-)
-from marketplace.fleet.speeds import SpeedRow, observed_speed
-from workers.protocol.messages import (
-    PROTOCOL_VERSION,
-    BaseModelRef,
-    Heartbeat,
-    JoinReply,
-    JoinRequest,
-    NodeFacts,
-    SpeedMeasurement,
-)
-from workers.protocol.wire import to_json
+from marketplace.fleet.speeds import observed_speed
+from marketplace.fleet.terms import ask_check, availability_check
+from workers.protocol.messages import Heartbeat
 
-#: A thousand dollars a slot: above it, a slip of the keyboard.
-ASK_LIMIT_MICROS = 1_000 * 1_000_000
+__all__ = [
+    "join_models",
+    "join_token_create",
+    "node_ask_set",
+    "node_availability_set",
+    "node_drain",
+    "node_fault_note",
+    "node_heartbeat",
+    "node_join",
+    "node_leave",
+    "node_undrain",
+    "node_work_note",
+    "nodes_offline_sweep",
+    "provider_ensure",
+    "speed_observe",
+    "zone_ensure",
+]
+
 FAULTS_IN_ROW_MAX = 3
 #: Between these a node goes by its own heartbeats.
 _ITS_OWN = (NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.OFFLINE)
-JOIN_TOKEN_LIFE = timedelta(hours=24)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def zone_ensure(
@@ -117,82 +113,6 @@ def provider_ensure(*, organisation: Organisation, now: datetime) -> Provider:
     return provider
 
 
-def join_token_create(
-    *,
-    zone: Zone,
-    provider: Provider,
-    created_by: User | None,
-    ask_micros: int,
-    now: datetime,
-    tier: str = Tier.MARKETPLACE,
-    available_from_at: datetime | None = None,
-    available_until_at: datetime | None = None,
-    life: timedelta = JOIN_TOKEN_LIFE,
-    node: Node | None = None,
-) -> tuple[JoinToken, str]:
-    """A token for one node, and its secret, which is not kept.
-
-    With ``node`` the token lets that node join again, for new credentials or a new self-test.
-    """
-    _check_ask(ask_micros)
-    _check_availability(available_from_at, available_until_at, now)
-    if tier not in Tier.values:
-        raise UserError("invalid_tier", f"A tier is one of {', '.join(Tier.values)}.", param="tier")
-    if node is not None and (node.provider_id, node.zone_id) != (provider.pk, zone.pk):
-        raise NotAllowed("not_your_node", "This node is listed by someone else or elsewhere.")
-    secret = join_secret_new()
-    token = JoinToken.objects.create(
-        zone=zone,
-        provider=provider,
-        created_by=created_by,
-        secret_hash=secret_hash(secret),
-        tier=tier,
-        ask_micros=ask_micros,
-        available_from_at=available_from_at,
-        available_until_at=available_until_at,
-        created_at=now,
-        expires_at=now + life,
-        node=node,
-    )
-    return token, secret
-
-
-def join_models(*, token: str, now: datetime) -> tuple[BaseModelRef, ...]:
-    """The base models that the holder of a join token must load and measure."""
-    found = JoinToken.objects.select_related("zone").filter(secret_hash=secret_hash(token)).first()
-    return (selectors.base_model_ref(_usable(found, now).zone),)
-
-
-def node_join(*, request: JoinRequest, now: datetime) -> JoinReply:
-    """List the node that holds a join token, or repeat the answer to its lost first try.
-
-    Raises
-    ------
-    NotAllowed
-        ``unknown_join_token`` or ``join_token_expired``.
-    Conflict
-        ``join_token_used`` by another machine, or ``node_name_taken``.
-    UserError
-        ``invalid_node``: the self-test lacks something or names something impossible.
-    """
-    with transaction.atomic():
-        token = _usable(locks.join_token_lock(secret_hash(request.token)), now)
-        used_by = used_by_hash(name=request.name, hostname=request.facts.hostname)
-        if token.used_at is not None:
-            if token.used_by_hash != used_by or token.node is None:
-                raise Conflict(
-                    "join_token_used",
-                    "This join token was used by another node. Create one token for each node.",
-                )
-            return _join_reply(token.node, token.zone, request.token)
-        node = _node_list(token=token, request=request, now=now)
-        token.node = node
-        token.used_at = now
-        token.used_by_hash = used_by
-        token.save(update_fields=["node", "used_at", "used_by_hash"])
-        return _join_reply(node, token.zone, request.token)
-
-
 def node_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node:
     """The node is alive; one that was silent, or was being stopped, is on sale again.
 
@@ -230,7 +150,7 @@ def nodes_offline_sweep(*, now: datetime) -> tuple[str, ...]:
 
 def node_ask_set(*, node: Node, ask_micros: int, set_by: User | None, now: datetime) -> Node:
     """A new ask for cells not yet sold; those sold keep the ask of their sale."""
-    _check_ask(ask_micros)
+    ask_check(ask_micros)
     with transaction.atomic():
         node = locks.node_lock(node.pk)
         if node.ask_micros != ask_micros:
@@ -248,7 +168,7 @@ def node_availability_set(
     now: datetime,
 ) -> Node:
     """When cells of the node may be sold; those sold outside it are still served."""
-    _check_availability(available_from_at, available_until_at, now)
+    availability_check(available_from_at, available_until_at, now)
     with transaction.atomic():
         node = locks.node_lock(node.pk)
         node.available_from_at = available_from_at
@@ -347,172 +267,3 @@ def speed_observe(
         speed.observations += 1
         speed.updated_at = now
         speed.save(update_fields=["samples_per_s", "observations", "updated_at"])
-
-
-def _usable(token: JoinToken | None, now: datetime) -> JoinToken:
-    if token is None:
-        raise NotAllowed(
-            "unknown_join_token",
-            "This join token is not known. Create one in the provider console.",
-        )
-    if token.expires_at <= now:
-        raise NotAllowed("join_token_expired", "This join token has expired. Create another one.")
-    return token
-
-
-def _node_list(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node:
-    """The node's row, new or joined again. Call while holding the token."""
-    zone, facts = token.zone, request.facts
-    measured = _check_facts(zone, request.name, facts)
-    gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
-    _speeds_record(zone=zone, gpu_type=gpu_type, speeds=measured, now=now)
-    capacity = selectors.reference_capacity(
-        zone,
-        [
-            SpeedRow(row.batch_size, row.sequence_length, row.jobs, row.samples_per_s)
-            for row in measured
-        ],
-    )
-    if capacity is None:
-        raise _invalid(f"The self-test measured no speed with {zone.jobs_per_node} jobs or fewer.")
-    node = token.node or Node(
-        zone=zone, provider=token.provider, name=request.name, joined_at=now, tier=token.tier
-    )
-    if not node.queue:
-        node.queue = f"node.{node.pk}"
-    node.gpu_type = gpu_type
-    node.compute_capacity = capacity
-    node.memory_gb = _memory_for_sale(zone, facts, measured)
-    node.status = NodeStatus.JOINING
-    node.left_at = None
-    node.last_heartbeat_at = now
-    node.api_token_hash = secret_hash(node_api_token(join_secret=request.token, node_id=node.pk))
-    node.facts = to_json(facts)
-    if token.node is None:
-        node.ask_micros = token.ask_micros
-        node.available_from_at = token.available_from_at
-        node.available_until_at = token.available_until_at
-        try:
-            with transaction.atomic():
-                node.save(force_insert=True)
-        except IntegrityError:
-            raise Conflict(
-                "node_name_taken",
-                f"You have a node named {request.name!r} already. Choose another name.",
-                param="name",
-            ) from None
-        Ask.objects.create(
-            node=node, ask_micros=node.ask_micros, set_by=token.created_by, set_at=now
-        )
-    else:
-        node.save()
-    return node
-
-
-def _memory_for_sale(zone: Zone, facts: NodeFacts, measured: tuple[SpeedMeasurement, ...]) -> float:
-    """The node's GB, less what its base model takes beyond the zone's figure."""
-    excess = max(0.0, max(row.base_memory_gb for row in measured) - zone.base_memory_gb)
-    memory_gb = facts.memory_gb - excess
-    if memory_gb <= zone.base_memory_gb:
-        raise _invalid(
-            f"{facts.memory_gb:g} GB leave no room for a job beside {zone.base_model_name}, which "
-            f"takes {zone.base_memory_gb + excess:g} GB. List a node with more memory."
-        )
-    return memory_gb
-
-
-def _speeds_record(
-    *,
-    zone: Zone,
-    gpu_type: GpuType,
-    speeds: tuple[SpeedMeasurement, ...],
-    now: datetime,
-) -> None:
-    """Add a self-test to the table: the slowest node of a type sets its promise."""
-    for row in speeds:
-        speed, created = Speed.objects.get_or_create(
-            zone=zone,
-            gpu_type=gpu_type,
-            batch_size=row.batch_size,
-            sequence_length=row.sequence_length,
-            jobs=row.jobs,
-            defaults={
-                "samples_per_s": row.samples_per_s,
-                "measured_samples_per_s": row.samples_per_s,
-                "job_memory_gb": row.job_memory_gb,
-                "base_memory_gb": row.base_memory_gb,
-                "updated_at": now,
-            },
-        )
-        if created:
-            continue
-        speed = locks.speed_lock(speed.pk)
-        speed.samples_per_s = min(speed.samples_per_s, row.samples_per_s)
-        speed.measured_samples_per_s = min(
-            speed.measured_samples_per_s or row.samples_per_s, row.samples_per_s
-        )
-        speed.job_memory_gb = max(speed.job_memory_gb or 0.0, row.job_memory_gb)
-        speed.base_memory_gb = max(speed.base_memory_gb or 0.0, row.base_memory_gb)
-        speed.updated_at = now
-        speed.save()
-
-
-def _join_reply(node: Node, zone: Zone, join_secret: str) -> JoinReply:
-    return JoinReply(
-        node_id=node.pk,
-        api_token=node_api_token(join_secret=join_secret, node_id=node.pk),
-        broker_url=node_broker_url(),
-        queue=node.queue,
-        heartbeat_every_s=zone.heartbeat_every_s,
-        base_models=(selectors.base_model_ref(zone),),
-    )
-
-
-def _check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasurement, ...]:
-    """The measurements that are of this zone's model."""
-    if facts.protocol_version != PROTOCOL_VERSION:
-        raise _invalid(
-            f"The node speaks protocol {facts.protocol_version}, the market "
-            f"{PROTOCOL_VERSION}. Install the same version on both."
-        )
-    if not _NAME.fullmatch(name):
-        raise _invalid("A node's name is 1 to 64 letters, digits, dots, dashes or underscores.")
-    if not _NAME.fullmatch(facts.gpu_type):
-        raise _invalid(f"{facts.gpu_type[:80]!r} does not name a GPU type.")
-    if facts.memory_gb <= 0:
-        raise _invalid("The self-test found no memory.")
-    measured = tuple(row for row in facts.speeds if row.base_model == zone.base_model_name)
-    if not measured:
-        raise _invalid(f"The self-test measured no speed of {zone.base_model_name}. Run it again.")
-    for row in measured:
-        if min(row.batch_size, row.sequence_length, row.jobs) < 1 or row.samples_per_s <= 0:
-            raise _invalid(
-                "The self-test names a speed, batch, length or count that is not positive."
-            )
-        if max(row.batch_size, row.sequence_length, row.jobs) > 1_000_000:
-            raise _invalid("The self-test names a batch, length or count beyond a million.")
-        if min(row.job_memory_gb, row.base_memory_gb) < 0:
-            raise _invalid("The self-test names a negative amount of memory.")
-    return measured
-
-
-def _check_ask(ask_micros: int) -> None:
-    if not 0 <= ask_micros <= ASK_LIMIT_MICROS:
-        raise UserError(
-            "invalid_ask",
-            f"An ask is from 0 to {ASK_LIMIT_MICROS // 1_000_000} dollars per slot.",
-            param="ask",
-        )
-
-
-def _check_availability(from_at: datetime | None, until_at: datetime | None, now: datetime) -> None:
-    if until_at is not None and until_at <= max(now, from_at or now):
-        raise UserError(
-            "invalid_availability",
-            "The end of the availability must be in the future and after its start.",
-            param="available_until_at",
-        )
-
-
-def _invalid(message: str) -> UserError:
-    return UserError("invalid_node", message)

@@ -1,0 +1,210 @@
+"""How a node comes to be listed: a one-time token, a self-test, credentials of its own."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from marketplace.accounts.models import User
+from marketplace.common.errors import Conflict, NotAllowed, UserError
+from marketplace.fleet import locks, selectors
+from marketplace.fleet.broker import node_broker_url
+from marketplace.fleet.models import (
+    GONE,
+    Ask,
+    GpuType,
+    JoinToken,
+    Node,
+    NodeStatus,
+    Provider,
+    Tier,
+    Zone,
+)
+from marketplace.fleet.secrets import (
+    join_secret_new,
+    node_api_token,
+    secret_hash,
+    used_by_hash,
+)
+from marketplace.fleet.self_test import (
+    facts_check,
+    invalid_node,
+    memory_for_sale,
+    speeds_record,
+)
+from marketplace.fleet.speeds import SpeedRow
+from marketplace.fleet.terms import ask_check, availability_check
+from workers.protocol.messages import BaseModelRef, JoinReply, JoinRequest
+from workers.protocol.wire import to_json
+
+JOIN_TOKEN_LIFE = timedelta(hours=24)
+
+
+def join_token_create(
+    *,
+    zone: Zone,
+    provider: Provider,
+    created_by: User | None,
+    ask_micros: int,
+    now: datetime,
+    tier: str = Tier.MARKETPLACE,
+    available_from_at: datetime | None = None,
+    available_until_at: datetime | None = None,
+    life: timedelta = JOIN_TOKEN_LIFE,
+    node: Node | None = None,
+) -> tuple[JoinToken, str]:
+    """A token for one node, and its secret, which is not kept.
+
+    With ``node`` the token lets that node join again, for new credentials or a new self-test.
+    """
+    ask_check(ask_micros)
+    availability_check(available_from_at, available_until_at, now)
+    if tier not in Tier.values:
+        raise UserError("invalid_tier", f"A tier is one of {', '.join(Tier.values)}.", param="tier")
+    if node is not None and (node.provider_id, node.zone_id) != (provider.pk, zone.pk):
+        raise NotAllowed("not_your_node", "This node is listed by someone else or elsewhere.")
+    secret = join_secret_new()
+    token = JoinToken.objects.create(
+        zone=zone,
+        provider=provider,
+        created_by=created_by,
+        secret_hash=secret_hash(secret),
+        tier=tier,
+        ask_micros=ask_micros,
+        available_from_at=available_from_at,
+        available_until_at=available_until_at,
+        created_at=now,
+        expires_at=now + life,
+        node=node,
+    )
+    return token, secret
+
+
+def join_models(*, token: str, now: datetime) -> tuple[BaseModelRef, ...]:
+    """The base models that the holder of a join token must load and measure."""
+    found = JoinToken.objects.select_related("zone").filter(secret_hash=secret_hash(token)).first()
+    return (selectors.base_model_ref(_usable(found, now).zone),)
+
+
+def node_join(*, request: JoinRequest, now: datetime) -> JoinReply:
+    """List the node that holds a join token, or repeat the answer to its lost first try.
+
+    Raises
+    ------
+    NotAllowed
+        ``unknown_join_token`` or ``join_token_expired``.
+    Conflict
+        ``join_token_used`` by another machine, or ``node_name_taken``.
+    UserError
+        ``invalid_node``: the self-test lacks something or names something impossible.
+    """
+    with transaction.atomic():
+        token = _usable(locks.join_token_lock(secret_hash(request.token)), now)
+        used_by = used_by_hash(name=request.name, hostname=request.facts.hostname)
+        if token.used_at is not None:
+            if token.used_by_hash != used_by or token.node is None:
+                raise Conflict(
+                    "join_token_used",
+                    "This join token was used by another node. Create one token for each node.",
+                )
+            return _join_reply(token.node, token.zone, request.token)
+        node = _node_list(token=token, request=request, now=now)
+        token.node = node
+        token.used_at = now
+        token.used_by_hash = used_by
+        token.save(update_fields=["node", "used_at", "used_by_hash"])
+        return _join_reply(node, token.zone, request.token)
+
+
+def _usable(token: JoinToken | None, now: datetime) -> JoinToken:
+    if token is None:
+        raise NotAllowed(
+            "unknown_join_token",
+            "This join token is not known. Create one in the provider console.",
+        )
+    if token.expires_at <= now:
+        raise NotAllowed("join_token_expired", "This join token has expired. Create another one.")
+    return token
+
+
+def _node_list(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node:
+    """The node's row, new or joined again. Call while holding the token."""
+    zone, facts = token.zone, request.facts
+    measured = facts_check(zone, request.name, facts)
+    gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
+    speeds_record(zone=zone, gpu_type=gpu_type, speeds=measured, now=now)
+    capacity = selectors.reference_capacity(
+        zone,
+        [
+            SpeedRow(row.batch_size, row.sequence_length, row.jobs, row.samples_per_s)
+            for row in measured
+        ],
+    )
+    if capacity is None:
+        raise invalid_node(
+            f"The self-test measured no speed with {zone.jobs_per_node} jobs or fewer."
+        )
+    node = (
+        token.node
+        or _same_machine(token, request, now)
+        or Node(zone=zone, provider=token.provider, name=request.name, joined_at=now)
+    )
+    if token.node is None:
+        node.tier = token.tier
+        node.ask_micros = token.ask_micros
+        node.available_from_at = token.available_from_at
+        node.available_until_at = token.available_until_at
+    node.queue = f"node.{node.pk}"
+    node.gpu_type = gpu_type
+    node.compute_capacity = capacity
+    node.memory_gb = memory_for_sale(zone, facts, measured)
+    node.status = NodeStatus.JOINING
+    node.faults_in_row = 0
+    node.left_at = None
+    node.last_heartbeat_at = now
+    node.api_token_hash = secret_hash(node_api_token(join_secret=request.token, node_id=node.pk))
+    node.facts = to_json(facts)
+    node.save()
+    latest = Ask.objects.filter(node=node).order_by("-set_at", "-pk").first()
+    if latest is None or latest.ask_micros != node.ask_micros:
+        Ask.objects.create(
+            node=node, ask_micros=node.ask_micros, set_by=token.created_by, set_at=now
+        )
+    return node
+
+
+def _same_machine(token: JoinToken, request: JoinRequest, now: datetime) -> Node | None:
+    """The provider's node of that name, when this is it again and not another beside it.
+
+    Raises
+    ------
+    Conflict
+        ``node_name_taken``: that node is elsewhere and alive.
+    """
+    # Two machines may take one name at once; the lock on the provider lets one be first.
+    locks.provider_lock(token.provider_id)
+    found = Node.objects.filter(provider=token.provider, name=request.name).first()
+    if found is None:
+        return None
+    node = locks.node_lock(found.pk)
+    alive = node.status not in GONE and not selectors.node_is_silent(node, now)
+    elsewhere = node.facts.get("hostname") != request.facts.hostname
+    if node.zone_id != token.zone_id or (alive and elsewhere):
+        raise Conflict(
+            "node_name_taken",
+            f"You have a node named {request.name!r} already. Choose another name.",
+            param="name",
+        )
+    return node
+
+
+def _join_reply(node: Node, zone: Zone, join_secret: str) -> JoinReply:
+    return JoinReply(
+        node_id=node.pk,
+        api_token=node_api_token(join_secret=join_secret, node_id=node.pk),
+        broker_url=node_broker_url(),
+        queue=node.queue,
+        heartbeat_every_s=zone.heartbeat_every_s,
+        base_models=(selectors.base_model_ref(zone),),
+    )

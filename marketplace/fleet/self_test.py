@@ -1,0 +1,102 @@
+"""What a node's self-test found out: checked, and added to the zone's speed table."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+from marketplace.common.errors import UserError
+from marketplace.fleet import locks
+from marketplace.fleet.models import GpuType, Speed, Zone
+from workers.protocol.messages import PROTOCOL_VERSION, NodeFacts, SpeedMeasurement
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def facts_check(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasurement, ...]:
+    """The measurements that are of this zone's model.
+
+    Raises
+    ------
+    UserError
+        ``invalid_node``: something is missing or impossible.
+    """
+    if facts.protocol_version != PROTOCOL_VERSION:
+        raise invalid_node(
+            f"The node speaks protocol {facts.protocol_version}, the market "
+            f"{PROTOCOL_VERSION}. Install the same version on both."
+        )
+    if not _NAME.fullmatch(name):
+        raise invalid_node("A node's name is 1 to 64 letters, digits, dots, dashes or underscores.")
+    if not _NAME.fullmatch(facts.gpu_type):
+        raise invalid_node(f"{facts.gpu_type[:80]!r} does not name a GPU type.")
+    if facts.memory_gb <= 0:
+        raise invalid_node("The self-test found no memory.")
+    measured = tuple(row for row in facts.speeds if row.base_model == zone.base_model_name)
+    if not measured:
+        raise invalid_node(
+            f"The self-test measured no speed of {zone.base_model_name}. Run it again."
+        )
+    for row in measured:
+        if min(row.batch_size, row.sequence_length, row.jobs) < 1 or row.samples_per_s <= 0:
+            raise invalid_node(
+                "The self-test names a speed, batch, length or count that is not positive."
+            )
+        if max(row.batch_size, row.sequence_length, row.jobs) > 1_000_000:
+            raise invalid_node("The self-test names a batch, length or count beyond a million.")
+        if min(row.job_memory_gb, row.base_memory_gb) < 0:
+            raise invalid_node("The self-test names a negative amount of memory.")
+    return measured
+
+
+def memory_for_sale(zone: Zone, facts: NodeFacts, measured: tuple[SpeedMeasurement, ...]) -> float:
+    """The node's GB, less what its base model takes beyond the zone's figure."""
+    excess = max(0.0, max(row.base_memory_gb for row in measured) - zone.base_memory_gb)
+    memory_gb = facts.memory_gb - excess
+    if memory_gb <= zone.base_memory_gb:
+        raise invalid_node(
+            f"{facts.memory_gb:g} GB leave no room for a job beside {zone.base_model_name}, which "
+            f"takes {zone.base_memory_gb + excess:g} GB. List a node with more memory."
+        )
+    return memory_gb
+
+
+def speeds_record(
+    *,
+    zone: Zone,
+    gpu_type: GpuType,
+    speeds: tuple[SpeedMeasurement, ...],
+    now: datetime,
+) -> None:
+    """Add a self-test to the table: the slowest node of a type sets its promise."""
+    # In one order, so that two nodes that join at once cannot block each other.
+    for row in sorted(speeds, key=lambda row: (row.batch_size, row.sequence_length, row.jobs)):
+        speed, created = Speed.objects.get_or_create(
+            zone=zone,
+            gpu_type=gpu_type,
+            batch_size=row.batch_size,
+            sequence_length=row.sequence_length,
+            jobs=row.jobs,
+            defaults={
+                "samples_per_s": row.samples_per_s,
+                "measured_samples_per_s": row.samples_per_s,
+                "job_memory_gb": row.job_memory_gb,
+                "base_memory_gb": row.base_memory_gb,
+                "updated_at": now,
+            },
+        )
+        if created:
+            continue
+        speed = locks.speed_lock(speed.pk)
+        speed.samples_per_s = min(speed.samples_per_s, row.samples_per_s)
+        speed.measured_samples_per_s = min(
+            speed.measured_samples_per_s or row.samples_per_s, row.samples_per_s
+        )
+        speed.job_memory_gb = max(speed.job_memory_gb or 0.0, row.job_memory_gb)
+        speed.base_memory_gb = max(speed.base_memory_gb or 0.0, row.base_memory_gb)
+        speed.updated_at = now
+        speed.save()
+
+
+def invalid_node(message: str) -> UserError:
+    return UserError("invalid_node", message)

@@ -1,0 +1,306 @@
+"""How nodes come to be listed, and who may not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Speed, Tier
+from marketplace.fleet.selectors import ask_at, node_by_api_token, rates
+from marketplace.fleet.services import (
+    join_models,
+    join_token_create,
+    node_ask_set,
+    node_availability_set,
+    node_drain,
+    node_heartbeat,
+    node_join,
+    node_leave,
+    node_undrain,
+    nodes_offline_sweep,
+)
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.job_builders import at
+from tests.unit.marketplace.common.threads import at_once
+from workers.protocol.messages import Heartbeat, JoinReply, JoinRequest
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def zone():
+    made = market.zone()
+    Speed.objects.all().delete()
+    return made
+
+
+@pytest.fixture
+def provider():
+    return market.provider()
+
+
+def token(zone, provider, **more) -> str:
+    terms = {"ask_micros": 400_000, "created_by": None, "now": NOW} | more
+    return join_token_create(zone=zone, provider=provider, **terms)[1]
+
+
+def join(secret: str, *, name: str = "gpu-1", now=NOW, **facts) -> JoinReply:
+    return node_join(
+        request=JoinRequest(token=secret, name=name, facts=build.facts(**facts)), now=now
+    )
+
+
+def refused(call) -> str:
+    """The code of the refusal, which must leave neither a node nor a used token."""
+    nodes = list(Node.objects.order_by("pk").values())
+    used = JoinToken.objects.filter(used_at__isnull=False).count()
+    speeds = Speed.objects.count()
+    with pytest.raises(UserError) as error:
+        call()
+    assert list(Node.objects.order_by("pk").values()) == nodes
+    assert JoinToken.objects.filter(used_at__isnull=False).count() == used
+    assert Speed.objects.count() == speeds
+    return error.value.code
+
+
+def test_a_node_joins_with_its_terms_its_measures_and_credentials_of_its_own(zone, provider):
+    secret = token(
+        zone,
+        provider,
+        tier=Tier.CONVENTIONAL,
+        available_from_at=at(5),
+        available_until_at=at(5000),
+    )
+
+    reply = join(secret)
+
+    node = Node.objects.get()
+    assert (reply.node_id, reply.queue) == (node.pk, f"node.{node.pk}")
+    assert reply.heartbeat_every_s == zone.heartbeat_every_s
+    assert [model.name for model in reply.base_models] == ["tiny"]
+    assert node_by_api_token(reply.api_token) == node
+    assert reply.api_token not in str(Node.objects.values().get())
+    assert (node.status, node.tier, node.ask_micros) == (
+        *(NodeStatus.JOINING, Tier.CONVENTIONAL),
+        400_000,
+    )
+    assert (node.available_from_at, node.available_until_at) == (at(5), at(5000))
+    # Four jobs together did 40 samples a second; the slot has ten.
+    assert (node.compute_capacity, node.memory_gb, node.gpu_type_id) == (400.0, 8.0, "cpu")
+    assert rates(zone=zone, batch_size=8, sequence_length=128) == {"cpu": 100.0}
+    assert ask_at(node, NOW) == 400_000
+
+
+def test_the_models_to_measure_are_told_to_the_holder_of_a_token(zone, provider):
+    (model,) = join_models(token=token(zone, provider), now=NOW)
+    assert (model.name, model.source) == ("tiny", "/nowhere")
+    assert refused(lambda: join_models(token="ftjoin_wrong", now=NOW)) == "unknown_join_token"
+
+
+def test_a_join_whose_answer_was_lost_gives_the_same_answer_again(zone, provider):
+    secret = token(zone, provider)
+    first = join(secret)
+    assert join(secret, now=at(60)) == first
+    assert Node.objects.count() == 1
+
+
+def test_another_machine_cannot_use_a_used_token(zone, provider):
+    secret = token(zone, provider)
+    join(secret)
+    assert refused(lambda: join(secret, hostname="gpu-2")) == "join_token_used"
+    assert refused(lambda: join(secret, name="gpu-2")) == "join_token_used"
+
+
+def test_a_token_that_expired_or_never_was_lists_nothing(zone, provider):
+    secret = token(zone, provider, life=timedelta(minutes=5))
+    assert refused(lambda: join(secret, now=at(300))) == "join_token_expired"
+    assert refused(lambda: join("ftjoin_guess")) == "unknown_join_token"
+    join(secret, now=at(299))
+
+
+def test_a_provider_has_each_name_once_while_that_node_lives(zone, provider):
+    join(token(zone, provider))
+    second = token(zone, provider)
+    assert refused(lambda: join(second, hostname="gpu-2")) == "node_name_taken"
+    join(second, hostname="gpu-2", name="gpu-2")
+    join(token(zone, market.provider()), hostname="gpu-3")
+    assert sorted(Node.objects.values_list("name", flat=True)) == ["gpu-1", "gpu-1", "gpu-2"]
+
+
+@pytest.mark.parametrize("seconds", [1, 3600])
+def test_a_machine_set_up_anew_takes_its_node_back_with_new_credentials(zone, provider, seconds):
+    old = join(token(zone, provider))
+    hostname = "gpu-1" if seconds == 1 else "its-new-host"
+    new = join(
+        token(zone, provider, ask_micros=7, now=at(seconds)), now=at(seconds), hostname=hostname
+    )
+    assert (new.node_id, new.queue) == (old.node_id, old.queue)
+    assert node_by_api_token(old.api_token) is None
+    node = node_by_api_token(new.api_token)
+    assert node is not None
+    assert (node.ask_micros, ask_at(node, NOW), ask_at(node, at(seconds))) == (7, 400_000, 7)
+
+
+def test_a_token_for_a_known_node_keeps_its_terms(zone, provider):
+    join(token(zone, provider))
+    node = Node.objects.get()
+    node_leave(node=node, now=NOW)
+    join(token(zone, provider, node=node, ask_micros=1), name="whatever", hostname="elsewhere")
+    node.refresh_from_db()
+    assert (node.status, node.left_at, node.ask_micros) == (NodeStatus.JOINING, None, 400_000)
+    other = market.provider()
+    assert refused(lambda: token(zone, other, node=node)) == "not_your_node"
+
+
+@pytest.mark.parametrize(
+    ("facts", "word"),
+    [
+        ({"protocol_version": 2}, "speaks protocol 2"),
+        ({"speeds": ()}, "measured no speed of tiny"),
+        ({"speeds": (build.measurement(base_model="other"),)}, "measured no speed of tiny"),
+        ({"speeds": (build.measurement(samples_per_s=0.0),)}, "not positive"),
+        ({"speeds": (build.measurement(samples_per_s=-1.0),)}, "not positive"),
+        ({"speeds": (build.measurement(batch_size=0),)}, "not positive"),
+        ({"speeds": (build.measurement(batch_size=2**40),)}, "beyond a million"),
+        ({"speeds": (build.measurement(job_memory_gb=-1.0),)}, "negative amount"),
+        ({"speeds": (build.measurement(jobs=9),)}, "4 jobs or fewer"),
+        ({"memory_gb": 0.0}, "found no memory"),
+        ({"memory_gb": 1.0}, "leave no room"),
+        ({"speeds": (build.measurement(base_memory_gb=8.5),)}, "leave no room"),
+        ({"gpu_type": "A100 ; drop table"}, "does not name a GPU type"),
+        ({"gpu_type": "x" * 65}, "does not name a GPU type"),
+    ],
+)
+def test_an_impossible_self_test_is_refused_and_changes_no_promise(zone, provider, facts, word):
+    secret = token(zone, provider)
+    with pytest.raises(UserError, match=word):
+        join(secret, **facts)
+    assert refused(lambda: join(secret, **facts)) == "invalid_node"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 65, "-x"])
+def test_a_name_that_is_none_is_refused(zone, provider, name):
+    assert refused(lambda: join(token(zone, provider), name=name)) == "invalid_node"
+
+
+def test_memory_the_base_model_takes_beyond_the_zones_figure_is_not_for_sale(zone, provider):
+    speeds = (build.measurement(base_memory_gb=1.75, jobs=4),)
+    join(token(zone, provider), speeds=speeds)
+    assert Node.objects.get().memory_gb == 8.0 - 0.75
+
+
+def test_the_slowest_node_of_a_type_sets_its_promise(zone, provider):
+    join(token(zone, provider))
+    slow = (build.measurement(jobs=4, samples_per_s=20.0, job_memory_gb=0.5),)
+    join(token(zone, provider), name="slow", hostname="slow", speeds=slow)
+    quick = (build.measurement(jobs=4, samples_per_s=90.0, job_memory_gb=0.1),)
+    join(token(zone, provider), name="quick", hostname="quick", speeds=quick)
+    assert rates(zone=zone, batch_size=8, sequence_length=128) == {"cpu": 50.0}
+    row = Speed.objects.get(jobs=4)
+    assert (row.measured_samples_per_s, row.job_memory_gb) == (20.0, 0.5)
+    capacities = dict(Node.objects.values_list("name", "compute_capacity"))
+    assert capacities == {"gpu-1": 400.0, "slow": 200.0, "quick": 900.0}
+
+
+@pytest.mark.parametrize("ask", [-1, 1_000_000_001])
+def test_an_ask_out_of_bounds_is_refused(zone, provider, ask):
+    assert refused(lambda: token(zone, provider, ask_micros=ask)) == "invalid_ask"
+
+
+def test_an_availability_that_is_over_is_refused(zone, provider):
+    for terms in (
+        {"available_until_at": NOW},
+        {"available_from_at": at(9), "available_until_at": at(9)},
+    ):
+        assert refused(lambda terms=terms: token(zone, provider, **terms)) == "invalid_availability"
+
+
+def test_an_ask_changes_from_its_moment_on_and_its_history_stays(zone):
+    node, _ = build.joined(zone)
+    node_ask_set(node=node, ask_micros=500_000, set_by=None, now=at(10))
+    node_ask_set(node=node, ask_micros=500_000, set_by=None, now=at(20))
+    node.refresh_from_db()
+    assert node.ask_micros == 500_000
+    assert [ask_at(node, at(second)) for second in (-5, 0, 9, 10, 30)] == [
+        *(400_000, 400_000, 400_000),
+        *(500_000, 500_000),
+    ]
+    assert Ask.objects.filter(node=node).count() == 2
+
+
+def test_availability_can_be_changed(zone):
+    node, _ = build.joined(zone)
+    node_availability_set(node=node, available_from_at=None, available_until_at=at(100), now=NOW)
+    assert Node.objects.get().available_until_at == at(100)
+    with pytest.raises(UserError):
+        node_availability_set(
+            node=node, available_from_at=None, available_until_at=at(5), now=at(6)
+        )
+
+
+def beat(node: Node, now, **more) -> NodeStatus:
+    heartbeat = Heartbeat(node_id=node.pk, at=0.0, **more)
+    return NodeStatus(node_heartbeat(node=node, heartbeat=heartbeat, now=now).status)
+
+
+def test_a_node_goes_by_its_own_heartbeats_until_its_provider_says_otherwise(zone):
+    node, _ = build.joined(zone)
+    Node.objects.update(status=NodeStatus.JOINING)
+    assert beat(node, at(1)) == NodeStatus.ONLINE
+    assert beat(node, at(2), draining=True) == NodeStatus.STOPPING
+    assert beat(node, at(3)) == NodeStatus.ONLINE
+    assert nodes_offline_sweep(now=at(32)) == ()
+    assert nodes_offline_sweep(now=at(33)) == (node.pk,)
+    assert nodes_offline_sweep(now=at(34)) == ()
+    assert beat(node, at(40)) == NodeStatus.ONLINE
+    node_drain(node=node, now=at(41))
+    assert beat(node, at(42)) == NodeStatus.DRAINING
+    node_undrain(node=node, now=at(43))
+    assert Node.objects.get().status == NodeStatus.ONLINE
+    node_drain(node=node, now=at(44))
+    assert nodes_offline_sweep(now=at(80)) == (node.pk,)
+    assert (Node.objects.get().status, Node.objects.get().left_at) == (NodeStatus.LEFT, at(80))
+    assert beat(node, at(81)) == NodeStatus.LEFT
+    with pytest.raises(UserError, match="left already"):
+        node_drain(node=node, now=at(82))
+
+
+def test_a_node_that_never_beat_after_joining_goes_offline(zone):
+    node, _ = build.joined(zone)
+    Node.objects.update(status=NodeStatus.JOINING)
+    assert nodes_offline_sweep(now=at(30)) == (node.pk,)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_token_used_twice_at_once_lists_one_node():
+    zone = market.zone()
+    secret = token(zone, market.provider())
+    replies = at_once([lambda: join(secret)] * 3)
+    assert len(set(replies)) == 1
+    assert Node.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_machines_with_one_name_at_once_one_is_listed():
+    zone, provider = market.zone(), market.provider()
+    secrets = [token(zone, provider), token(zone, provider)]
+    results = at_once(
+        [
+            lambda: join(secrets[0], hostname="one"),
+            lambda: join(secrets[1], hostname="two"),
+        ]
+    )
+    assert sorted(type(result).__name__ for result in results) == ["Conflict", "JoinReply"]
+    assert Node.objects.count() == 1
+
+
+def test_facts_are_kept_as_they_were_told(zone):
+    node, _ = build.joined(zone)
+    assert node.facts["cores"] == 4
+    assert len(node.facts["speeds"]) == 2
+    assert replace(build.facts(), cores=4) == build.facts()
