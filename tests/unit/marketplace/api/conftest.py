@@ -8,13 +8,19 @@ from collections.abc import Iterator
 import pytest
 from django.db import connections
 
+from marketplace.auction import services
 from marketplace.auction.sweeps import zones_sweep
 from marketplace.common import clock
+from tests import builders
+from tests import market_builders as market
+from tests.unit.marketplace.api.client import Api
 
 
 @pytest.fixture
-def lane(transactional_db: None) -> Iterator[None]:
+def lane(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The lane's own sweep, over and over, until the test is done."""
+    # A first decision may have to wait for the engine to be compiled.
+    monkeypatch.setattr(services, "WAIT_S", 60.0)
     done = threading.Event()
     failed: list[BaseException] = []
 
@@ -33,3 +39,28 @@ def lane(transactional_db: None) -> Iterator[None]:
     done.set()
     thread.join(30)
     assert not failed
+
+
+@pytest.fixture
+def zone():
+    zone = market.zone()
+    market.node(zone)
+    return zone
+
+
+@pytest.fixture
+def api():
+    return Api(builders.organisation(usd="10"))
+
+
+@pytest.fixture
+def tokenizer_zone(tmp_path):
+    """A zone whose tokenizer is on this machine: one token a word."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    zone = market.zone(tokenizer_source=str(tmp_path))
+    market.node(zone)
+    return zone

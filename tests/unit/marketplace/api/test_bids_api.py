@@ -17,84 +17,10 @@ from marketplace.jobs.models import Dataset, Job
 from marketplace.payments.models import Hold
 from marketplace.payments.selectors import ledger_check, wallet
 from tests import builders
-from tests import market_builders as market
+from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
 from tests.unit.marketplace.common.threads import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-ROWS = "".join(
-    json.dumps(
-        {
-            "messages": [
-                {"role": "user", "content": f"question {number}"},
-                {"role": "assistant", "content": f"answer {number}"},
-            ]
-        }
-    )
-    + "\n"
-    for number in range(100)
-).encode()
-
-
-class Api:
-    """One organisation's program."""
-
-    def __init__(self, owner, *, scopes=None):
-        self.owner = owner
-        _, secret = builders.api_key(owner, scopes=scopes)
-        self.headers = {"Authorization": f"Bearer {secret}"}
-
-    def post(self, path, body=None, *, key=None, **more):
-        headers = self.headers | ({"Idempotency-Key": key} if key else {})
-        return Client().post(
-            path, data=body, content_type="application/json", headers=headers, **more
-        )
-
-    def form(self, path, fields, *, key=None):
-        headers = self.headers | ({"Idempotency-Key": key} if key else {})
-        return Client().post(path, data=fields, headers=headers)
-
-    def get(self, path):
-        return Client().get(path, headers=self.headers)
-
-    def delete(self, path):
-        return Client().delete(path, headers=self.headers)
-
-
-@pytest.fixture
-def zone():
-    zone = market.zone()
-    market.node(zone)
-    return zone
-
-
-@pytest.fixture
-def api():
-    return Api(builders.organisation(usd="10"))
-
-
-def body_of(api, on, **changed):
-    deadline = clock.now() + timedelta(seconds=300)
-    body = {
-        "zone": on.name,
-        "dataset_id": market.dataset(api.owner, on).pk,
-        "name": "a job",
-        "price": "5.00",
-        "deadline": deadline.isoformat(),
-        **market.job_terms(),
-    } | changed
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def assert_problem(answer, status, code):
-    assert answer.status_code == status, answer.content
-    assert answer["Content-Type"] == "application/problem+json"
-    body = answer.json()
-    assert (body["status"], body["code"]) == (status, code)
-    assert body["type"] == f"urn:finetender:problem:{code}"
-    assert body["detail"]
-    assert body["request_id"] == answer["X-Request-Id"]
-    return body
 
 
 def test_bid_is_decided_in_the_same_request(api, zone, lane):
@@ -380,19 +306,6 @@ def test_form_with_unusable_data_names_the_lines_and_takes_no_bid(api, zone, tok
     assert body["errors"][0]["line"] == 1
     assert not Bid.objects.exists()
     assert not Dataset.objects.exists()
-
-
-@pytest.fixture
-def tokenizer_zone(tmp_path):
-    """A zone whose tokenizer is on this machine: one token a word."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    zone = market.zone(tokenizer_source=str(tmp_path))
-    market.node(zone)
-    return zone
 
 
 def test_books_balance_after_a_crowd_of_parallel_bids(api, zone, lane):

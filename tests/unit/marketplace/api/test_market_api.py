@@ -21,15 +21,7 @@ from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.services import slots_dispatch
 from tests import builders
 from tests import market_builders as market
-from tests.unit.marketplace.api.test_bids_api import (  # noqa: F401
-    ROWS,
-    Api,
-    api,
-    assert_problem,
-    body_of,
-    tokenizer_zone,
-    zone,
-)
+from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
 from workers.protocol.messages import SliceStatus
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -234,7 +226,7 @@ def test_finished_job_shows_its_history_and_gives_its_adapter(api, zone):
     shown = api.get(f"/api/jobs/{job.pk}").json()
     assert shown["status"] == "succeeded"
     events = api.get(f"/api/jobs/{job.pk}/events").json()["data"]
-    assert [event["kind"] for event in events][0] == "opened"
+    assert events[0]["kind"] == "opened"
     assert "succeeded" in {event["kind"] for event in events}
     later = api.get(f"/api/jobs/{job.pk}/events?after={events[-1]['seq']}").json()
     assert later == {"data": [], "has_more": False}

@@ -1,0 +1,74 @@
+"""A program that talks to the market's API with a key of its own."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+from django.test import Client
+
+from marketplace.common import clock
+from tests import builders
+from tests import market_builders as market
+
+ROWS = "".join(
+    json.dumps(
+        {
+            "messages": [
+                {"role": "user", "content": f"question {number}"},
+                {"role": "assistant", "content": f"answer {number}"},
+            ]
+        }
+    )
+    + "\n"
+    for number in range(100)
+).encode()
+
+
+class Api:
+    """One organisation's program."""
+
+    def __init__(self, owner, *, scopes=None):
+        self.owner = owner
+        _, secret = builders.api_key(owner, scopes=scopes)
+        self.headers = {"Authorization": f"Bearer {secret}"}
+
+    def post(self, path, body=None, *, key=None, **more):
+        headers = self.headers | ({"Idempotency-Key": key} if key else {})
+        return Client().post(
+            path, data=body, content_type="application/json", headers=headers, **more
+        )
+
+    def form(self, path, fields, *, key=None):
+        headers = self.headers | ({"Idempotency-Key": key} if key else {})
+        return Client().post(path, data=fields, headers=headers)
+
+    def get(self, path):
+        return Client().get(path, headers=self.headers)
+
+    def delete(self, path):
+        return Client().delete(path, headers=self.headers)
+
+
+def body_of(api, on, **changed):
+    deadline = clock.now() + timedelta(seconds=300)
+    body = {
+        "zone": on.name,
+        "dataset_id": market.dataset(api.owner, on).pk,
+        "name": "a job",
+        "price": "5.00",
+        "deadline": deadline.isoformat(),
+        **market.job_terms(),
+    } | changed
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def assert_problem(answer, status, code):
+    assert answer.status_code == status, answer.content
+    assert answer["Content-Type"] == "application/problem+json"
+    body = answer.json()
+    assert (body["status"], body["code"]) == (status, code)
+    assert body["type"] == f"urn:finetender:problem:{code}"
+    assert body["detail"]
+    assert body["request_id"] == answer["X-Request-Id"]
+    return body
