@@ -9,7 +9,7 @@ import sys
 COMMANDS = {
     "join": ("workers.join", "test this machine and register it with a market"),
     "run": ("workers.node", "train what the market plans for this node"),
-    "train": ("workers.training.command", "train jobs of a YAML file, without a market"),
+    "train": ("workers.runtime.train_command", "train jobs of a YAML file, without a market"),
     "calibrate": ("workers.bench.calibrate", "measure this device's speed table"),
     "bench": ("workers.bench.__main__", "measure the fused engine against stock PEFT"),
 }

@@ -30,6 +30,11 @@ class ResidentBase:
     trainer: FusedTrainer
     plan: MemoryPlan
 
+    @property
+    def memory_gb(self) -> float:
+        """The base's weights."""
+        return self.plan.base_gb
+
 
 def load_resident(ref: BaseModelRef, *, device: torch.device, limit_gb: float) -> ResidentBase:
     """Load a base model and freeze it.

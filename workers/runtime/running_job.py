@@ -45,11 +45,17 @@ def metrics_rows(table: np.ndarray) -> list[MetricsRow]:
     """``metrics_table`` read back."""
     rows = []
     for values in table.tolist():
-        step, epoch, *rest = (None if math.isnan(value) else value for value in values)
-        *losses, tokens = rest
+        known = [None if math.isnan(value) else value for value in values]
+        step, epoch, train_loss, valid_loss, learning_rate, grad_norm, tokens = known
         rows.append(
             MetricsRow(
-                int(step or 0), epoch or 0.0, *losses, None if tokens is None else int(tokens)
+                step=int(step or 0),
+                epoch=epoch or 0.0,
+                train_loss=train_loss,
+                valid_loss=valid_loss,
+                learning_rate=learning_rate,
+                grad_norm=grad_norm,
+                tokens=None if tokens is None else int(tokens),
             )
         )
     return rows

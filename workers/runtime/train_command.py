@@ -1,0 +1,281 @@
+"""``python -m workers train CONFIG.yaml``: the engine alone, without a market.
+
+A configuration names a base model and jobs; all of them train together::
+
+    base_model: bundled:finetender-tiny     # or a directory, or a hub id
+    output: adapters
+    jobs:
+      - name: tone
+        data: support_tone.jsonl
+        adapter: {rank: 8, alpha: 16}
+        training: {epochs: 3, learning_rate: 0.001}
+
+Paths are relative to the configuration. Keys of ``adapter`` and ``training`` are those
+of ``AdapterSpec`` and ``TrainingSpec``. Stopped by Ctrl-C, it writes checkpoints, and
+``--resume`` goes on from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from tqdm import tqdm
+
+from workers.protocol.messages import (
+    AdapterSpec,
+    BaseModelRef,
+    BlobRef,
+    DataFormat,
+    Fault,
+    JobSpec,
+    ProgressEvent,
+    TrainingSpec,
+)
+from workers.protocol.records import detect_format
+from workers.protocol.wire import ProtocolError, from_json
+from workers.runtime.checkpoint_writer import checkpoints
+from workers.runtime.node_runtime import NodeRuntime
+from workers.runtime.sink import JobSummary
+from workers.training.data import file_sha256
+from workers.training.faults import TrainingFault, UserFault
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_JOB_KEYS = {"name", "data", "format", "validation", "base_model", "adapter", "training"}
+_TOP_KEYS = {"base_model", "output", "device", "memory_gb", "jobs", "adapter", "training"}
+
+
+class PlannedJob:
+    """A job of the configuration, ready to attach."""
+
+    def __init__(self, spec: JobSpec, data: Path, validation: Path | None) -> None:
+        self.spec = spec
+        self.data = data
+        self.validation = validation
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m workers train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--output", type=Path, help="where adapters go; overrides the file")
+    parser.add_argument("--device", help="cpu or cuda; by default what there is")
+    parser.add_argument("--resume", action="store_true", help="go on from earlier checkpoints")
+    parser.add_argument("--quiet", action="store_true", help="no progress bars")
+    chosen = parser.parse_args(arguments)
+    try:
+        config = read_config(chosen.config)
+        jobs = planned_jobs(config, chosen.config.parent)
+        output = chosen.output or chosen.config.parent / config.get("output", "adapters")
+        device = chosen.device or config.get("device") or _best_device()
+        return train(
+            jobs,
+            output=output,
+            device=device,
+            memory_gb=config.get("memory_gb"),
+            resume=chosen.resume,
+            quiet=chosen.quiet,
+        )
+    except TrainingFault as fault:
+        print(fault, file=sys.stderr)
+        return 2
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration's top level.
+
+    Raises
+    ------
+    UserFault
+        Naming the key that is wrong.
+    """
+    try:
+        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserFault(f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise UserFault(f"{path} must hold base_model and jobs.")
+    _only(config, _TOP_KEYS, "the configuration")
+    if not isinstance(config.get("jobs"), list) or not config["jobs"]:
+        raise UserFault("The configuration needs jobs, a list of at least one job.")
+    return config
+
+
+def planned_jobs(config: dict[str, Any], folder: Path) -> list[PlannedJob]:
+    """The configuration's jobs; ``adapter`` and ``training`` at the top are their defaults."""
+    jobs = [_planned(job, config, folder) for job in config["jobs"]]
+    names = [job.spec.job_id for job in jobs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserFault(f"Two jobs are called {twice[0]!r}. Give each its own name.")
+    return jobs
+
+
+def train(
+    jobs: list[PlannedJob],
+    *,
+    output: Path,
+    device: str,
+    memory_gb: float | None,
+    resume: bool,
+    quiet: bool,
+) -> int:
+    """Train all jobs together; a JSON line per job at the end; 0 when all finished."""
+    runtime = NodeRuntime(device=device, cache_dir=output, memory_limit_gb=memory_gb)
+    bars: list[JobBar] = []
+    try:
+        for position, job in enumerate(jobs):
+            directory = output / job.spec.job_id
+            kept = checkpoints(directory) if resume else []
+            bar = JobBar(job.spec.job_id, position=position, quiet=quiet)
+            runtime.attach(
+                job=job.spec,
+                data_path=job.data,
+                validation_path=job.validation,
+                checkpoint_path=kept[0] if kept else None,
+                sink=bar,
+            )
+            bars.append(bar)
+        try:
+            for bar in bars:
+                bar.ended.wait()
+        except KeyboardInterrupt:
+            print("stopping: writing checkpoints", file=sys.stderr)
+            for bar in bars:
+                runtime.detach(bar.job_id, checkpoint=True)
+            for bar in bars:
+                bar.ended.wait()
+    finally:
+        runtime.close()
+        for bar in bars:
+            bar.close()
+    for bar in bars:
+        print(json.dumps(bar.result()))
+    return 0 if all(bar.outcome == "finished" for bar in bars) else 1
+
+
+class JobBar:
+    """A job's progress bar; its sink."""
+
+    def __init__(self, job_id: str, *, position: int, quiet: bool) -> None:
+        self.job_id = job_id
+        self.ended = threading.Event()
+        self.outcome = ""
+        self.reason = ""
+        self.adapter: Path | None = None
+        self.summary: JobSummary | None = None
+        self._bar = tqdm(
+            desc=job_id, position=position, unit="step", disable=quiet, dynamic_ncols=True
+        )
+
+    def progress(self, event: ProgressEvent) -> None:
+        for line in event.log:
+            self._bar.write(f"{self.job_id}: {line}", file=sys.stderr)
+        self._bar.total = event.total_steps
+        self._bar.n = event.step
+        shown = {"loss": event.train_loss, "valid": event.valid_loss, "tok/s": event.tokens_per_s}
+        self._bar.set_postfix({k: f"{v:.4g}" for k, v in shown.items() if v is not None})
+
+    def checkpointed(self, path: Path, step: int) -> None:
+        pass
+
+    def paused(self, summary: JobSummary) -> None:
+        self._end("paused", summary)
+
+    def finished(self, adapter_dir: Path, summary: JobSummary) -> None:
+        self.adapter = adapter_dir
+        self._end("finished", summary)
+
+    def failed(self, fault: Fault, reason: str, summary: JobSummary) -> None:
+        self.reason = reason
+        self._end("failed", summary)
+
+    def close(self) -> None:
+        self._bar.close()
+
+    def result(self) -> dict[str, Any]:
+        """What the command prints at the end."""
+        assert self.summary is not None
+        facts = asdict(self.summary)
+        facts["checkpoint_path"] = facts["checkpoint_path"] and str(facts["checkpoint_path"])
+        adapter = None if self.adapter is None else str(self.adapter)
+        return {"outcome": self.outcome, "adapter": adapter, "reason": self.reason} | facts
+
+    def _end(self, outcome: str, summary: JobSummary) -> None:
+        self.outcome, self.summary = outcome, summary
+        self.ended.set()
+
+
+def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
+    if not isinstance(job, dict):
+        raise UserFault("A job must have a name and data.")
+    _only(job, _JOB_KEYS, "a job")
+    name = str(job.get("name", ""))
+    if not _NAME.fullmatch(name):
+        raise UserFault(
+            f"A job cannot be called {name!r}. Use letters, digits, dots, dashes and underscores."
+        )
+    data = _file(job.get("data"), folder, f"the data of {name}")
+    validation = job.get("validation")
+    source = str(job.get("base_model") or config.get("base_model") or "")
+    if not source:
+        raise UserFault("The configuration names no base_model.")
+    if (folder / source).is_dir():
+        source = str(folder / source)
+    try:
+        adapter = from_json(AdapterSpec, (config.get("adapter") or {}) | (job.get("adapter") or {}))
+        training = from_json(
+            TrainingSpec, (config.get("training") or {}) | (job.get("training") or {})
+        )
+        chosen = None if job.get("format") is None else from_json(DataFormat, job["format"])
+    except (ProtocolError, TypeError) as error:
+        raise UserFault(f"Job {name}: {error}.") from error
+    spec = JobSpec(
+        job_id=name,
+        base_model=BaseModelRef(name=source, source=source),
+        data_format=chosen or _detected(data),
+        dataset=BlobRef(url="", sha256=file_sha256(data), bytes=data.stat().st_size),
+        adapter=adapter,
+        training=training,
+    )
+    held_out = None if validation is None else _file(validation, folder, "the validation data")
+    return PlannedJob(spec, data, held_out)
+
+
+def _detected(path: Path) -> DataFormat:
+    with path.open("rb") as file:
+        head = file.read(65536)
+    found = detect_format(head, complete=len(head) < 65536)
+    if found is None or found.rows is None:
+        raise UserFault(f"What {path} holds is not clear. Say its format in the configuration.")
+    return found.rows
+
+
+def _file(value: Any, folder: Path, what: str) -> Path:
+    path = folder / str(value or "")
+    if not value or not path.is_file():
+        raise UserFault(f"There is no file {path} for {what}.")
+    return path
+
+
+def _only(value: dict[str, Any], keys: set[str], what: str) -> None:
+    unknown = sorted(str(key) for key in value if key not in keys)
+    if unknown:
+        raise UserFault(
+            f"{unknown[0]!r} is no key of {what}. Known are: {', '.join(sorted(keys))}."
+        )
+
+
+def _best_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
