@@ -16,9 +16,7 @@ INFINITY = np.inf
 
 
 @njit(cache=True)
-def cover_by_pairs(
-    best, best_cell, class_units, need, first, last, limit, path
-):
+def cover_by_pairs(best, best_cell, class_units, need, first, last, limit, path):
     """Two rates: try every minimal pair of cell counts.
 
     A cover is minimal in its counts (fast, slow), and for each number of fast
@@ -131,9 +129,7 @@ def _shift(cost, state, origin, target, arc, arc_slot):
 
 
 @njit(cache=True)
-def cover_by_labels(
-    best, best_cell, class_units, units, need, first, last, mu, limit, path
-):
+def cover_by_labels(best, best_cell, class_units, units, need, first, last, mu, limit, path):
     """Any number of rates: one forward pass over labels.
 
     A label is (work so far, cost so far). Only labels that no other label beats
