@@ -19,6 +19,7 @@ from tests.unit.workers.training.builders import (
     trainer,
     training_job,
 )
+from workers.training.fused_trainer import Stepped
 from workers.training.job import TrainingJob
 from workers.training.optimizer import scheduled_rate
 
@@ -134,6 +135,7 @@ def test_coming_and_going_at_random_steps_changes_nobody(solo_curves):
                 job.batch = None
                 waiting[name] = (job, kept)
         for result in fused.round():
+            assert isinstance(result, Stepped), result
             curves[result.job_id].append(result.loss)
     assert moves > 30
     for name, curve in curves.items():
@@ -175,7 +177,7 @@ def peft_curve(job: TrainingJob, steps: int) -> list[float]:
         model,
         LoraConfig(
             r=spec.adapter.rank,
-            lora_alpha=spec.adapter.alpha,
+            lora_alpha=int(spec.adapter.alpha),
             target_modules=list(targets),
             task_type="CAUSAL_LM",
         ),
