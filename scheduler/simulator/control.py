@@ -261,15 +261,13 @@ def scale(world: World, calendar: Calendar, need_s: float, now: float, wishes: F
     workers, coming = float(t.live), float(t.idle + t.unpromised_boots)
     waiting, window = float(t.queued_gpus), choice.windows * choice.tick_s
     if choice.scaling == STATIC:
-        return
-    if choice.scaling == PRINTED:
+        change = choice.cap - t.live
+    elif choice.scaling == PRINTED:
         change = workers_change_printed(need_s, workers, 1.0, window, t.pressure)
     elif choice.scaling == CORRECTED:
         change = workers_change(need_s, workers, 1.0, window, t.pressure, waiting, coming)
     elif choice.scaling == BOOKED or choice.scaling == ON_DEMAND:
-        change = max(0, int(waiting - coming))
-        if change == 0:
-            change = -int(t.idle)
+        change = int(waiting - coming)
     else:
         change = hpa_change(world, wishes)
     if change > 0:

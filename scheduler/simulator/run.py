@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scheduler.simulator.loop import run_loop
 from scheduler.simulator.policies import POLICIES
-from scheduler.simulator.state import Choice, Demotion, World, new_world
+from scheduler.simulator.state import Choice, Demotion, Scaling, World, new_world
 from scheduler.simulator.supply import SupplyRules, draw_supply
 from scheduler.simulator.workload import OwnerRules, Workload, draw_jobs
 from scheduler.tiers.rules import TierRules
@@ -130,6 +130,11 @@ def prepare(
         raise ValueError(
             f"a job of {workload.name} needs {widest} GPUs at once and the cap is {chosen.cap}: "
             f"a policy without a serverless tier cannot run it; raise the cap or use one GPU each"
+        )
+    if chosen.scaling in (Scaling.HPA, Scaling.HPA_ONE) and widest > 1:
+        raise ValueError(
+            f"a job of {workload.name} needs {widest} GPUs at once: the autoscaler reads "
+            "utilisation and never gathers a gang of idle workers; use one GPU each"
         )
     supply = supply or SupplyRules()
     jobs = draw_jobs(workload=workload, owners=owners or OwnerRules(), supply=supply, seed=seed)

@@ -71,4 +71,6 @@ def workers_change(
         return max(uncovered, math.ceil(max(0.0, demand_s - capacity) / (rate * window_s)))
     if uncovered > 0:
         return uncovered
-    return -math.floor(max(0.0, capacity - demand_s) / (rate * window_s))
+    # Workers a waiting gang collects are not spare, however little is due.
+    spare = max(0, math.floor(coming - waiting))
+    return -min(spare, math.floor(max(0.0, capacity - demand_s) / (rate * window_s)))
