@@ -80,7 +80,7 @@ class PricesSolved:
     #: Seed of every random choice made on the way.
     seed: int = 0
     #: What the solver was given, enough to run it again.
-    inputs: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 Event = (

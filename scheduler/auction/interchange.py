@@ -140,7 +140,7 @@ def replay(data: Mapping[str, Any], *, policy: str) -> dict[str, Any]:
 
 def _task(item: Mapping[str, Any]) -> Task:
     arrival = int(item["a"])
-    offers = item["vendors"] if item["f"] else []
+    offers: list[tuple[float, int]] = item["vendors"] if item["f"] else []
     return Task(
         id=str(item["id"]),
         arrival_slot=arrival,

@@ -37,7 +37,7 @@ class ZoneRules:
     #: Look for a later deadline at which a refused bid would win.
     refusal_hints: bool = True
     #: Further parameters of the policy.
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
         if self.horizon_slots < 1:

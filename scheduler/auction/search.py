@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -34,6 +33,8 @@ _NEVER = 1 << 61
 
 #: What ``gather_cells`` returns.
 Listed = tuple[Ints, Ints, Ints, Floats, Floats, Floats]
+#: What every solve starts with: the listed cells, rates, work, memory, vendors.
+Arguments = tuple[Ints, Ints, Floats, Floats, Floats, Floats, Ints, int, float, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ class Search:
         )
         return None if at < 0 else self._begin + at
 
-    def _arguments(self, listed: Listed) -> tuple[Any, ...]:
+    def _arguments(self, listed: Listed) -> Arguments:
         starts, _, cls, lam, phi, own = listed
         return (
             starts,
@@ -281,7 +282,7 @@ class Search:
         )
         first = grid.first_slot
         cells = tuple(
-            Cell(slot=first + row, node=grid.nodes[k].id)
+            Cell(slot=first + row, node=grid.nodes[int(k)].id)
             for row, k in zip(rows.tolist(), columns.tolist(), strict=True)
         )
         return Plan(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from scheduler.auction.log import Entry, entry_from_json, entry_to_json
 from scheduler.auction.rules import ZoneRules, rules_from_json, rules_to_json
@@ -64,7 +64,7 @@ def _parse(line: str, number: int) -> dict[str, Any]:
         raise ValueError(f"line {number} is not JSON: {error.msg}") from error
     if not isinstance(value, dict):
         raise ValueError(f"line {number} is not a JSON object")
-    return {str(key): item for key, item in value.items()}
+    return cast("dict[str, Any]", value)
 
 
 def _entry(line: str, number: int) -> Entry:

@@ -14,22 +14,33 @@ price of a cell folded into its own cost and ``L = F = 0``.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from scheduler.auction.kernels.cells import box_costs, least_floor
+from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled
 from scheduler.auction.kernels.covers import cover_by_labels, cover_by_pairs
 from scheduler.auction.kernels.relaxation import greedy, least_cover, multiplier
 
-INFINITY = np.inf
 #: Costs this close differ by the tilt of later slots alone.
 _EQUAL = 1 + 2e-10
 
 
-@njit(cache=True)
+@compiled
 def solve_deadline(
-    starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
-    deadline, ceiling, floor, cells,
-):  # fmt: skip
+    starts: Ints,
+    cls: Ints,
+    lam: Floats,
+    phi: Floats,
+    own: Floats,
+    class_rate: Floats,
+    class_units: Ints,
+    need: int,
+    memory: float,
+    entry: Floats,
+    deadline: int,
+    ceiling: float,
+    floor: float,
+    cells: Ints,
+) -> tuple[float, int, int, int]:
     """Find the cheapest schedule that ends by a deadline.
 
     Parameters
@@ -122,16 +133,35 @@ def solve_deadline(
             break
         boxes += _branch(
             starts, cls, lam, phi, own, class_rate, class_units, units, need, memory, entry,
-            doors[e], deadline, tilt, price[e], floor, found, cells, path, best, best_cell,
+            int(doors[e]), deadline, tilt, float(price[e]), floor, found, cells, path, best, best_cell,
         )  # fmt: skip
     return found[0], int(found[1]), int(found[2]), boxes
 
 
-@njit(cache=True)
+@compiled
 def _branch(
-    starts, cls, lam, phi, own, class_rate, class_units, units, need, memory, entry,
-    door, deadline, tilt, mu, floor, found, cells, path, best, best_cell,
-):  # fmt: skip
+    starts: Ints,
+    cls: Ints,
+    lam: Floats,
+    phi: Floats,
+    own: Floats,
+    class_rate: Floats,
+    class_units: Ints,
+    units: Floats,
+    need: int,
+    memory: float,
+    entry: Floats,
+    door: int,
+    deadline: int,
+    tilt: float,
+    mu: float,
+    floor: float,
+    found: Floats,
+    cells: Ints,
+    path: Ints,
+    best: Floats,
+    best_cell: Ints,
+) -> int:
     """Search one vendor's window, box by box.
 
     A box holds the schedules whose largest prices lie in [low, cap). Charging
@@ -218,8 +248,19 @@ def _branch(
     return boxes
 
 
-@njit(cache=True)
-def _split(path, n, lam, phi, cls, class_rate, memory, low_lam, low_phi, split):
+@compiled
+def _split(
+    path: Ints,
+    n: int,
+    lam: Floats,
+    phi: Floats,
+    cls: Ints,
+    class_rate: Floats,
+    memory: float,
+    low_lam: float,
+    low_phi: float,
+    split: Floats,
+) -> tuple[int, float]:
     """Choose where to split a box, by the schedule found in it.
 
     Returns
@@ -263,13 +304,26 @@ def _split(path, n, lam, phi, cls, class_rate, memory, low_lam, low_phi, split):
         axis = 1
     elif split[0] > low_lam:
         axis = 0
-    return axis, gap_lam + gap_phi
+    return axis, float(gap_lam + gap_phi)
 
 
-@njit(cache=True)
+@compiled
 def _offer(
-    path, n, door, starts, lam, phi, own, cls, class_rate, memory, entry, tilt, found, cells
-):
+    path: Ints,
+    n: int,
+    door: int,
+    starts: Ints,
+    lam: Floats,
+    phi: Floats,
+    own: Floats,
+    cls: Ints,
+    class_rate: Floats,
+    memory: float,
+    entry: Floats,
+    tilt: float,
+    found: Floats,
+    cells: Ints,
+) -> None:
     """Keep a schedule if, at its true cost, it is the cheapest so far."""
     total = entry[door]
     samples = 0.0
@@ -293,10 +347,21 @@ def _offer(
             cells[j] = path[j]
 
 
-@njit(cache=True)
+@compiled
 def solve_curve(
-    starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry, first, last
-):
+    starts: Ints,
+    cls: Ints,
+    lam: Floats,
+    phi: Floats,
+    own: Floats,
+    class_rate: Floats,
+    class_units: Ints,
+    need: int,
+    memory: float,
+    entry: Floats,
+    first: int,
+    last: int,
+) -> tuple[Floats, Ints, Ints, Ints]:
     """Find the cheapest schedule for every deadline of a range.
 
     Cost never rises with the deadline, so a stretch whose two ends cost the same
@@ -324,7 +389,7 @@ def solve_curve(
         return value, count, door, cells
     value[0], count[0], door[0], _ = solve_deadline(
         starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
-        first, INFINITY, value[span - 1] * _EQUAL, cells[0],
+        first, INFINITY, float(value[span - 1]) * _EQUAL, cells[0],
     )  # fmt: skip
     left = np.empty(span + 1, np.int64)
     right = np.empty(span + 1, np.int64)
@@ -347,7 +412,7 @@ def solve_curve(
         middle = (a + b) // 2
         v, n, e, _ = solve_deadline(
             starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
-            first + middle, value[a], value[b] * _EQUAL, cells[middle],
+            first + middle, float(value[a]), float(value[b]) * _EQUAL, cells[middle],
         )  # fmt: skip
         value[middle] = v
         if n > 0:
@@ -365,10 +430,22 @@ def solve_curve(
     return value, count, door, cells
 
 
-@njit(cache=True)
+@compiled
 def earliest_below(
-    starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry, first, last, ceiling
-):
+    starts: Ints,
+    cls: Ints,
+    lam: Floats,
+    phi: Floats,
+    own: Floats,
+    class_rate: Floats,
+    class_units: Ints,
+    need: int,
+    memory: float,
+    entry: Floats,
+    first: int,
+    last: int,
+    ceiling: float,
+) -> int:
     """Find the first deadline of a range with a schedule cheaper than a ceiling.
 
     Returns

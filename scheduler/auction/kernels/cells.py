@@ -8,28 +8,27 @@ slowly and from the definition, and the tests hold one against the other.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-INFINITY = np.inf
+from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled
 
 
-@njit(cache=True)
+@compiled
 def gather_cells(
-    lam,
-    phi,
-    free_compute,
-    free_memory,
-    cost,
-    rate,
-    node_class,
-    need_compute,
-    need_memory,
-    classes,
-    memory,
-    first,
-    last,
-    additive,
-):
+    lam: Floats,
+    phi: Floats,
+    free_compute: Floats,
+    free_memory: Floats,
+    cost: Floats,
+    rate: Floats,
+    node_class: Ints,
+    need_compute: Floats,
+    need_memory: Floats,
+    classes: int,
+    memory: float,
+    first: int,
+    last: int,
+    additive: bool,
+) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
     """List the cells a best schedule may use, slot by slot.
 
     Within a slot, a cell is dropped when another of the same rate costs no more
@@ -135,38 +134,44 @@ def gather_cells(
     return starts, node, cls, lam_out, phi_out, own
 
 
-@njit(cache=True)
-def longer(old, size):
+@compiled
+def longer(
+    old: Floats,
+    size: int,
+) -> Floats:
     new = np.empty(size)
     new[: old.shape[0]] = old
     return new
 
 
-@njit(cache=True)
-def longer_int(old, size):
+@compiled
+def longer_int(
+    old: Ints,
+    size: int,
+) -> Ints:
     new = np.empty(size, np.int64)
     new[: old.shape[0]] = old
     return new
 
 
-@njit(cache=True)
+@compiled
 def box_costs(
-    starts,
-    cls,
-    lam,
-    phi,
-    own,
-    class_rate,
-    memory,
-    last,
-    low_lam,
-    low_phi,
-    cap_lam,
-    cap_phi,
-    tilt,
-    best,
-    best_cell,
-):
+    starts: Ints,
+    cls: Ints,
+    lam: Floats,
+    phi: Floats,
+    own: Floats,
+    class_rate: Floats,
+    memory: float,
+    last: int,
+    low_lam: float,
+    low_phi: float,
+    cap_lam: float,
+    cap_phi: float,
+    tilt: float,
+    best: Floats,
+    best_cell: Ints,
+) -> None:
     """Fill in the cheapest cell of every slot and rate within a box of prices.
 
     Only cells with prices strictly below the caps count, and each is charged at
@@ -195,8 +200,19 @@ def box_costs(
                     best_cell[t, c] = j
 
 
-@njit(cache=True)
-def least_floor(starts, cls, price, other, cap_price, cap_other, units, need, first, last):
+@compiled
+def least_floor(
+    starts: Ints,
+    cls: Ints,
+    price: Floats,
+    other: Floats,
+    cap_price: float,
+    cap_other: float,
+    units: Floats,
+    need: int,
+    first: int,
+    last: int,
+) -> float:
     """Find the least cap on one price that leaves enough cells to cover the work.
 
     Every cover within the caps has a largest price of at least this; a floor
@@ -224,5 +240,5 @@ def least_floor(starts, cls, price, other, cap_price, cap_other, units, need, fi
             reached[i] += gain
             covered += gain
             if covered >= need:
-                return least[at]
+                return float(least[at])
     return INFINITY

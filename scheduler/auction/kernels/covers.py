@@ -8,15 +8,22 @@ relaxation is exact already and none of these is needed.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from scheduler.auction.kernels.cells import longer_int
+from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled
 
-INFINITY = np.inf
 
-
-@njit(cache=True)
-def cover_by_pairs(best, best_cell, class_units, need, first, last, limit, path):
+@compiled
+def cover_by_pairs(
+    best: Floats,
+    best_cell: Ints,
+    class_units: Ints,
+    need: int,
+    first: int,
+    last: int,
+    limit: float,
+    path: Ints,
+) -> int:
     """Two rates: try every minimal pair of cell counts.
 
     A cover is minimal in its counts (fast, slow), and for each number of fast
@@ -99,8 +106,15 @@ def cover_by_pairs(best, best_cell, class_units, need, first, last, limit, path)
     return count
 
 
-@njit(cache=True)
-def _shift(cost, state, origin, target, arc, arc_slot):
+@compiled
+def _shift(
+    cost: Floats,
+    state: Ints,
+    origin: int,
+    target: int,
+    arc: Floats,
+    arc_slot: Ints,
+) -> bool:
     """Move one slot's worth from one state to another at the least extra cost."""
     slots = state.shape[0]
     for p in range(3):
@@ -128,8 +142,19 @@ def _shift(cost, state, origin, target, arc, arc_slot):
     return True
 
 
-@njit(cache=True)
-def cover_by_labels(best, best_cell, class_units, units, need, first, last, mu, limit, path):
+@compiled
+def cover_by_labels(
+    best: Floats,
+    best_cell: Ints,
+    class_units: Ints,
+    units: Floats,
+    need: int,
+    first: int,
+    last: int,
+    mu: float,
+    limit: float,
+    path: Ints,
+) -> int:
     """Any number of rates: one forward pass over labels.
 
     A label is (work so far, cost so far). Only labels that no other label beats

@@ -8,13 +8,19 @@ there is no cell.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-INFINITY = np.inf
+from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled
 
 
-@njit(cache=True)
-def relaxed(best, units, need, first, last, mu):
+@compiled
+def relaxed(
+    best: Floats,
+    units: Floats,
+    need: int,
+    first: int,
+    last: int,
+    mu: float,
+) -> tuple[float, float]:
     """Evaluate the Lagrangian bound of a cover at one price of work.
 
     Returns
@@ -38,8 +44,16 @@ def relaxed(best, units, need, first, last, mu):
     return bound, slope
 
 
-@njit(cache=True)
-def multiplier(best, units, need, first, last, guess, enough):
+@compiled
+def multiplier(
+    best: Floats,
+    units: Floats,
+    need: int,
+    first: int,
+    last: int,
+    guess: float,
+    enough: float,
+) -> tuple[float, float]:
     """Find the price of work that gives the best Lagrangian bound.
 
     The bound is concave and piecewise linear; the two tangents that enclose its
@@ -100,8 +114,17 @@ def multiplier(best, units, need, first, last, guess, enough):
     return left, left_bound
 
 
-@njit(cache=True)
-def greedy(best, best_cell, units, need, first, last, mu, path):
+@compiled
+def greedy(
+    best: Floats,
+    best_cell: Ints,
+    units: Floats,
+    need: int,
+    first: int,
+    last: int,
+    mu: float,
+    path: Ints,
+) -> int:
     """Round the relaxed cover to a real one: a first schedule, often the best.
 
     Returns
@@ -146,8 +169,11 @@ def greedy(best, best_cell, units, need, first, last, mu, path):
     return n
 
 
-@njit(cache=True)
-def least_cover(class_units, need):
+@compiled
+def least_cover(
+    class_units: Ints,
+    need: int,
+) -> int:
     """Raise the need to the least sum of units that covers it.
 
     Exact for one and for two rates; with more, the need stays as it is, which
