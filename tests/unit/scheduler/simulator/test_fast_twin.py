@@ -1,0 +1,40 @@
+"""The compiled loop against the same code interpreted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from scheduler.simulator.command import main
+from scheduler.simulator.policies import POLICIES
+
+ARGUMENTS = ["--trace", "burst", "--jobs", "25", "--seed", "4", "--cap", "6", "--json"]
+HARD = ["--die-early", "0.4", "--vanish", "0.2", "--mean-life-h", "3"]
+SCRIPT = """
+import sys
+from scheduler.simulator.command import main
+for policy in sys.argv[1].split(","):
+    main(["--policy", policy, *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("more", [[], HARD], ids=["calm", "hard"])
+def test_compiled_and_interpreted_runs_print_the_same(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = sorted(POLICIES)
+    for name in names:
+        assert main(["--policy", name, *ARGUMENTS, *more]) == 0
+    compiled = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    plain = subprocess.run(
+        [sys.executable, "-c", SCRIPT, ",".join(names), *ARGUMENTS, *more],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert [json.loads(line) for line in plain.stdout.splitlines()] == compiled
