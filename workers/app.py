@@ -13,7 +13,9 @@ def node_app(*, broker_url: str, queue: str) -> Celery:
     broker_url, queue : str
         As joining the market gave them.
     """
-    app = Celery("finetender-node", broker=broker_url, set_as_current=False)
+    # No fix-ups: where DJANGO_SETTINGS_MODULE is set, Celery's own would load the market's
+    # application into this process, and plans would be looked up in that one.
+    app = Celery("finetender-node", broker=broker_url, set_as_current=False, fixups=set())
     app.conf.update(
         task_default_queue=queue,
         task_create_missing_queues=False,
