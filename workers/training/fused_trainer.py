@@ -163,7 +163,8 @@ class FusedTrainer:
             learn_reference(self.model, job, job_rows, pad_to=self.pad_to)
         pack = self._pack(shares)
         self.largest_pack = max(self.largest_pack, pack.tokens)
-        with self.model.streaming(pack):
+        form = "segments" if self._suspects else None
+        with self.model.streaming(pack, form=form):
             if self._measure:
                 with SavedBytes(self.model.model) as saved:
                     parts = example_losses(self.model, pack, jobs, rows)
@@ -199,12 +200,12 @@ class FusedTrainer:
             for job, (_, _, grads) in zip(jobs, tensors, strict=True)
         ]
         norm_values = torch.stack(norms).tolist() if norms else []
-        if self.model.stream.form == "dense" and len(jobs) > 1:
+        if self.model.stream.form == "dense" and len(self.jobs) > 1:
             bad = [j.job_id for j, n in zip(jobs, norm_values, strict=True) if not math.isfinite(n)]
             if bad:
-                # side by side, one job's NaN gradient may have reached the others': alone,
-                # each shows whether it was its own
-                self._rewind([job.job_id for job in jobs])
+                # side by side, one job's NaN gradient may have reached everybody's: alone,
+                # and in the form that keeps rows apart, each shows whether it was its own
+                self._rewind(list(self.jobs))
                 self._suspects = bad
                 return []
         results: list[Stepped | Failed] = []

@@ -176,10 +176,12 @@ class PackedModel:
         return heads.classify(model_type, self.backbone, self._loose[job_id], first_SD)
 
     @contextmanager
-    def streaming(self, pack: Pack, *, adapters: bool = True) -> Iterator[None]:
+    def streaming(
+        self, pack: Pack, *, adapters: bool = True, form: Form | None = None
+    ) -> Iterator[None]:
         """Forward and backward of a pack happen inside; ``adapters=False`` is the bare base."""
         self.stream.pack = pack if adapters else None
-        self.stream.form = self._form()
+        self.stream.form = form or self._form()
         try:
             yield
         finally:

@@ -1,0 +1,149 @@
+"""What the owner gets: stock peft loads it and computes what the engine computes."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from tests.unit.workers.training.builders import (
+    RecordingSink,
+    byte_tokenizer,
+    completion_rows,
+    job_spec,
+    save_tiny_base,
+    write_jsonl,
+)
+from workers.protocol.messages import AdapterKind, DataFormat
+from workers.runtime.node_runtime import NodeRuntime
+from workers.training.data import _Tokenization
+from workers.training.packing import Example, Share, TokenSequence, pack_shares
+
+
+def train(tmp_path, family="llama", rows=None, data_format=DataFormat.COMPLETION, **changes):
+    base = save_tiny_base(tmp_path / "base", family)
+    data = write_jsonl(tmp_path / "rows.jsonl", rows or completion_rows(24))
+    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache")
+    sink = RecordingSink()
+    spec = job_spec("a", base, data, data_format=data_format, **changes)
+    try:
+        runtime.attach(
+            job=spec, data_path=data, validation_path=None, checkpoint_path=None, sink=sink
+        )
+        sink.wait()
+        assert sink.outcome == "finished", sink.reason
+        return base, spec, sink, runtime.resident(base)
+    finally:
+        runtime.close()
+
+
+@pytest.mark.parametrize(
+    ("family", "adapter"),
+    [
+        ("llama", {"rank": 4, "alpha": 16.0}),
+        ("gpt2", {"rank": 8, "alpha": 8.0}),
+        ("qwen3", {"rank": 2, "alpha": 4.0, "target_modules": ("q_proj", "down_proj")}),
+        ("llama", {"kind": AdapterKind.SOFT_PROMPT, "virtual_tokens": 5, "init_text": "Colour?"}),
+        ("gpt2", {"kind": AdapterKind.SOFT_PROMPT, "virtual_tokens": 3}),
+    ],
+)
+def test_stock_peft_gives_the_engines_logits(tmp_path, family, adapter):
+    base, spec, sink, resident = train(
+        tmp_path, family, adapter=adapter, training={"epochs": 4, "learning_rate": 2e-2}
+    )
+    assert sink.summary is not None
+    assert sink.summary.valid_loss_after < sink.summary.valid_loss_before
+    stock = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base.source), sink.adapter_dir
+    ).eval()
+    ids = np.asarray(byte_tokenizer()("what colour is it").input_ids, dtype=np.int64)
+    with torch.no_grad():
+        theirs = stock(torch.from_numpy(ids)[None]).logits[0, -len(ids) :]
+        bare = resident.model.model(torch.from_numpy(ids)[None], pack=_alone(ids)).logits[0]
+    ours = _engine_logits(resident.model, spec, sink.adapter_dir, ids)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+    assert (ours - bare).abs().max() > 1e-2
+
+
+def _alone(ids):
+    sequence = TokenSequence(ids, np.zeros(len(ids), dtype=np.float32))
+    return pack_shares([Share("x", (Example(1, (sequence,)),), 0, 0)], device=torch.device("cpu"))
+
+
+def _engine_logits(packed, spec, adapter_dir, ids):
+    """The engine's own forward pass, with the adapter read back from the file."""
+    from safetensors.torch import load_file
+
+    values = {}
+    for name, tensor in load_file(adapter_dir / "adapter_model.safetensors").items():
+        ours = name.removeprefix("base_model.model.").removesuffix(".weight")
+        values[ours] = tensor.T if ours.endswith("lora_B") else tensor
+    packed.attach("again", spec.adapter, values)
+    virtual = spec.adapter.virtual_tokens
+    sequence = TokenSequence(ids, np.zeros(len(ids), dtype=np.float32))
+    share = Share("again", (Example(1, (sequence,)),), 0, 0, virtual_tokens=virtual)
+    pack = pack_shares([share], device=packed.device)
+    with torch.no_grad(), packed.streaming(pack):
+        hidden = packed.hidden(pack)[virtual:]
+    packed.detach("again")
+    weight, bias = packed.head
+    return torch.nn.functional.linear(hidden, weight, bias)
+
+
+def test_the_folder_has_metrics_a_card_and_the_tokenizer(tmp_path):
+    base, spec, sink, _ = train(tmp_path, training={"epochs": 3, "eval_every_steps": 5})
+    folder = sink.adapter_dir
+    names = {path.name for path in folder.iterdir()}
+    assert {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"} <= names
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
+    trained = [row for row in rows if row["train_loss"]]
+    assert [int(row["step"]) for row in trained] == list(range(1, 19))
+    assert [int(row["step"]) for row in rows if row["valid_loss"]] == [0, 5, 10, 15, 18]
+    assert float(trained[-1]["train_loss"]) == sink.summary.last_train_loss
+    card = (folder / "README.md").read_text()
+    for fact in (
+        base.source,
+        spec.dataset.sha256,
+        "| Rank | 4 |",
+        "| Seed | 0 |",
+        torch.__version__,
+    ):
+        assert fact in card
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["r"] == 4
+    assert config["base_model_name_or_path"] == base.source
+
+
+def test_preferences_raise_the_preferred_answers_odds(tmp_path):
+    rows = [{"prompt": f"Q{i}: sky?", "chosen": " blue", "rejected": " green"} for i in range(24)]
+    _, _, sink, _ = train(
+        tmp_path,
+        rows=rows,
+        data_format=DataFormat.PREFERENCE,
+        training={"epochs": 4, "learning_rate": 1e-2, "dpo_beta": 0.3},
+    )
+    # before any step policy and reference are the same, so each pair's loss is log 2
+    assert sink.summary.first_train_loss == pytest.approx(np.log(2), abs=1e-6)
+    assert sink.summary.valid_loss_before == pytest.approx(np.log(2), abs=1e-6)
+    assert sink.summary.valid_loss_after < 0.3
+
+
+def test_rows_that_stand_out_at_the_end_are_named(tmp_path):
+    rows = completion_rows(40)
+    rows[16] = {"prompt": "Q16: what colour is b?", "completion": " zq#9!@%"}
+    _, _, sink, _ = train(
+        tmp_path,
+        rows=rows,
+        training={"epochs": 8, "learning_rate": 2e-2, "validation_share": 0.0},
+    )
+    assert [outlier.line for outlier in sink.summary.outliers] == [17]
+    assert "line 17" in (sink.adapter_dir / "README.md").read_text()
+
+
+def test_tokenization_adds_the_end_of_sequence_to_completions_only_once():
+    assert _Tokenization(byte_tokenizer(), 64).suffix == [2]
