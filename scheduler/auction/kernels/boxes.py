@@ -133,7 +133,8 @@ def solve_deadline(
             break
         boxes += _branch(
             starts, cls, lam, phi, own, class_rate, class_units, units, need, memory, entry,
-            int(doors[e]), deadline, tilt, float(price[e]), floor, found, cells, path, best, best_cell,
+            int(doors[e]), deadline, tilt, float(price[e]), floor, found, cells, path, best,
+            best_cell,
         )  # fmt: skip
     return found[0], int(found[1]), int(found[2]), boxes
 

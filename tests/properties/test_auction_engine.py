@@ -1,0 +1,276 @@
+"""What the auction promises, whatever happens to the zone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.auction import (
+    Engine,
+    Entry,
+    Replan,
+    entry_from_json,
+    entry_to_json,
+    events,
+    rules_from_json,
+    rules_to_json,
+    verify,
+)
+from scheduler.types import Decision, Refusal
+from tests.properties.auction_markets import Market, faults_of, overuse
+
+SEEDS = st.integers(0, 2**32)
+POLICIES = pytest.mark.parametrize("policy", ["residual", "printed"])
+
+
+def _run(market: Market, steps: int) -> list[Entry]:
+    return [market.engine.apply(market.next_event()) for _ in range(steps)]
+
+
+@POLICIES
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, steps=st.integers(1, 60))
+def test_no_cell_is_ever_oversold_and_every_admission_keeps_its_terms(
+    policy: str, seed: int, steps: int
+) -> None:
+    market = Market(seed, policy=policy)
+    for _ in range(steps):
+        event = market.next_event()
+        outcome = market.engine.apply(event).outcome
+        assert overuse(market.engine) == []
+        if isinstance(event, events.BidArrived):
+            assert isinstance(outcome, Decision)
+            assert faults_of(outcome, event.task, event.slot, market.engine) == []
+
+
+@POLICIES
+@settings(max_examples=30, deadline=None)
+@given(seed=SEEDS, steps=st.integers(1, 60), at=st.integers(0, 60))
+def test_a_replay_gives_every_decision_price_and_hash_again(
+    policy: str, seed: int, steps: int, at: int
+) -> None:
+    market = Market(seed, policy=policy)
+    log = _run(market, min(at, steps))
+    snapshot = json.loads(json.dumps(market.engine.snapshot()))
+    tail = _run(market, steps - len(log))
+    log = [*log, *tail]
+    texts = [json.dumps(entry_to_json(entry)) for entry in log]
+    read = [entry_from_json(json.loads(text)) for text in texts]
+    assert read == log
+    from_start = verify(
+        read, rules=rules_from_json(json.loads(json.dumps(rules_to_json(market.rules))))
+    )
+    assert from_start.ok, from_start.problem
+    assert (from_start.entries, from_start.head_hash) == (steps, market.engine.head_hash)
+    from_snapshot = verify(read[len(log) - len(tail) :], snapshot)
+    assert from_snapshot.ok, from_snapshot.problem
+    assert from_snapshot.head_hash == market.engine.head_hash
+    restored = Engine.restore(snapshot)
+    for entry in tail:
+        restored.apply(entry.event)
+    assert restored.snapshot() == market.engine.snapshot()
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, data=st.data())
+def test_an_altered_log_does_not_verify(seed: int, data: st.DataObject) -> None:
+    market = Market(seed, policy="residual")
+    log = _run(market, 25)
+    numbers = [i for i, entry in enumerate(log) if isinstance(entry.outcome, Decision)]
+    at = data.draw(st.sampled_from(numbers)) if numbers else 0
+    entry = log[at]
+    if isinstance(entry.outcome, Decision) and isinstance(entry.event, events.BidArrived):
+        what = data.draw(st.sampled_from(["payment", "bid", "hash", "cut"]))
+        if what == "payment":
+            entry = replace(
+                entry, outcome=replace(entry.outcome, payment=entry.outcome.payment + 0.01)
+            )
+        elif what == "bid":
+            task = entry.event.task
+            entry = replace(
+                entry, event=replace(entry.event, task=replace(task, bid=task.bid + 0.01))
+            )
+        elif what == "hash":
+            entry = replace(entry, hash=entry.hash[::-1] + "0")
+        altered = [*log[:at], *([] if what == "cut" else [entry]), *log[at + 1 :]]
+        if what == "cut" and at == len(log) - 1:
+            return
+        found = verify(altered, rules=market.rules)
+        assert not found.ok
+        assert found.position == log[at].position + (1 if what == "cut" else 0)
+        assert found.entries == at
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, steps=st.integers(0, 60))
+def test_a_quote_is_what_the_decision_then_charges_and_changes_nothing(
+    seed: int, steps: int
+) -> None:
+    market = Market(seed, policy="residual")
+    _run(market, steps)
+    bid = market.bid()
+    before = market.engine.snapshot()
+    quote = market.engine.quote(bid.task, slot=bid.slot)
+    assert market.engine.snapshot() == before
+    assert quote.position == market.engine.position
+    decision = market.engine.apply(bid).outcome
+    assert isinstance(decision, Decision)
+    if quote.price is None:
+        assert not decision.admitted
+        assert decision.refusal is quote.refusal is not None
+        return
+    assert decision.admitted == (bid.task.bid > quote.price)
+    assert decision.parts == quote.parts
+    assert decision.surplus == bid.task.bid - quote.price
+    if decision.admitted:
+        assert decision.payment == quote.price
+    at_own_deadline = [p for p in quote.curve if p.deadline_slot <= bid.task.deadline_slot]
+    assert at_own_deadline[-1].price == pytest.approx(quote.price, rel=1e-9, abs=1e-9)
+    prices = [point.price for point in quote.curve]
+    assert prices == sorted(set(prices), reverse=True)
+    if market.rules.money_quantum == 1.0:
+        assert decision.payment == int(decision.payment)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, steps=st.integers(0, 60))
+def test_a_refused_bid_leaves_no_trace_on_the_grid_and_learns_what_would_win(
+    seed: int, steps: int
+) -> None:
+    market = Market(seed, policy="residual")
+    _run(market, steps)
+    bid = market.bid()
+    before = market.engine.snapshot()
+    decision = market.engine.apply(bid).outcome
+    assert isinstance(decision, Decision)
+    if decision.admitted:
+        return
+    after = market.engine.snapshot()
+    assert {name: after[name] for name in ("arrays", "holds", "nodes")} == {
+        name: before[name] for name in ("arrays", "holds", "nodes")
+    }
+    assert decision.payment == 0.0
+
+    def again(**changes: float) -> Decision:
+        other = Engine.restore(before)
+        outcome = other.apply(replace(bid, task=replace(bid.task, **changes))).outcome
+        assert isinstance(outcome, Decision)
+        return outcome
+
+    assert decision.refusal is not None
+    assert (decision.winning_price is not None) == (decision.refusal is Refusal.PRICE)
+    if decision.winning_price is not None:
+        assert not again(bid=decision.winning_price).admitted
+        higher = again(bid=decision.winning_price * (1 + 1e-9) + 1e-9)
+        assert higher.admitted
+        assert higher.payment == decision.winning_price
+    if decision.winning_deadline_slot is None:
+        assert not again(deadline_slot=market.engine.horizon.last_slot).admitted
+    else:
+        later = again(deadline_slot=decision.winning_deadline_slot)
+        assert later.admitted
+        assert later.payment == decision.winning_deadline_price
+        assert decision.winning_deadline_slot > bid.task.deadline_slot
+        assert not again(deadline_slot=decision.winning_deadline_slot - 1).admitted
+
+
+@POLICIES
+@settings(max_examples=40, deadline=None)
+@given(seed=SEEDS, steps=st.integers(0, 60), factor=st.floats(0.0, 100.0))
+def test_the_price_does_not_depend_on_the_bid(
+    policy: str, seed: int, steps: int, factor: float
+) -> None:
+    market = Market(seed, policy=policy)
+    _run(market, steps)
+    bid = market.bid()
+    before = market.engine.snapshot()
+    one = market.engine.apply(bid).outcome
+    changed = replace(bid, task=replace(bid.task, bid=bid.task.bid * factor))
+    other = Engine.restore(before).apply(changed).outcome
+    assert isinstance(one, Decision)
+    assert isinstance(other, Decision)
+    assert one.parts == other.parts
+    assert one.schedule == other.schedule
+    if one.admitted and other.admitted:
+        assert one.payment == other.payment
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    seed=SEEDS,
+    steps=st.integers(0, 60),
+    later=st.integers(0, 4),
+    more_work=st.floats(1.0, 3.0),
+    more_memory=st.floats(1.0, 3.0),
+)
+def test_the_price_never_rises_with_the_deadline_nor_falls_with_work_or_memory(
+    seed: int, steps: int, later: int, more_work: float, more_memory: float
+) -> None:
+    market = Market(seed, policy="residual")
+    _run(market, steps)
+    bid = market.bid()
+    task = bid.task
+
+    def price(**changes: float) -> float:
+        found = market.engine.quote(replace(task, **changes), slot=bid.slot).price
+        return float("inf") if found is None else found
+
+    own = price()
+    slack = 1e-9 * (own if own < float("inf") else 0.0) + 1e-9
+    assert price(deadline_slot=task.deadline_slot + later) <= own + slack
+    assert price(compute_demand=task.compute_demand * more_work) >= own - slack
+    assert price(memory_demand=task.memory_demand * more_memory) >= own - slack
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, steps=st.integers(10, 60))
+def test_a_replan_costs_nothing_and_says_whether_all_the_work_fits(seed: int, steps: int) -> None:
+    market = Market(seed, policy="residual")
+    _run(market, steps)
+    held = sorted({reservation.task_id for reservation in market.engine.reservations()})
+    if not held:
+        return
+    task = replace(market.tasks[held[0]], arrival_slot=market.slot, vendors=())
+    outcome = market.engine.apply(events.TaskReplanned(task, market.slot)).outcome
+    assert isinstance(outcome, Replan)
+    now = tuple(r.cell for r in market.engine.reservations() if r.task_id == task.id)
+    if outcome.schedule is None:
+        assert now == ()
+        return
+    assert now == outcome.schedule.cells
+    types = {node.id: node.gpu_type for node in market.engine.nodes}
+    work = sum(task.rates[types[cell.node]] for cell in now)
+    assert outcome.complete == (work >= task.compute_demand * (1 - 1e-9))
+    assert outcome.late == (not outcome.complete or now[-1].slot > task.deadline_slot)
+    if outcome.complete and not outcome.late:
+        assert outcome.schedule.finish_slot <= task.deadline_slot
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, steps=st.integers(0, 60))
+def test_releasing_all_of_an_admission_puts_its_empty_cells_back_as_they_were(
+    seed: int, steps: int
+) -> None:
+    market = Market(seed, policy="residual")
+    _run(market, steps)
+    before = market.engine.prices()
+    bid = market.bid()
+    decision = market.engine.apply(bid).outcome
+    assert isinstance(decision, Decision)
+    if not decision.admitted:
+        return
+    assert decision.schedule is not None
+    market.engine.apply(events.CellsReleased(bid.task.id, decision.schedule.cells))
+    after = market.engine.prices()
+    assert after.compute_sold == pytest.approx(before.compute_sold, abs=1e-12)
+    assert after.memory_sold == pytest.approx(before.memory_sold, abs=1e-12)
+    # Back to the price before, or to that of an unsold cell if none is left on it.
+    for name in ("compute_price", "memory_price"):
+        was, now = getattr(before, name), getattr(after, name)
+        sold = before.memory_sold > 0
+        assert now[sold] == pytest.approx(was[sold], rel=1e-9, abs=1e-12)
+        assert (now[~sold] <= was[~sold] + 1e-12).all()
