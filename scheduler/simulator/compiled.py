@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
-from numba.core import config
+from numba.core import config as numba_config
 
+#: Numba sets its options as attributes when it is imported.
+config = cast(Any, numba_config)
 F = TypeVar("F", bound=Callable[..., object])
 
 

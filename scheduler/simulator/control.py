@@ -304,7 +304,7 @@ def tick(world: World, calendar: Calendar, backlog: Backlog, now: float, wishes:
     """One turn of both scalers (Algorithms 1 and 2) and of the improved policy."""
     choice, t = world.choice[0], world.tally[0]
     total = demands(world, now)
-    windows = np.arange(1, choice.windows + 1) * choice.tick_s
+    windows: Floats = np.arange(1, int(choice.windows) + 1) * float(choice.tick_s)
     t.pressure = pressure_of(total, windows, float(t.live))
     if choice.adaptive:
         t.threshold_s = next_threshold(
@@ -326,7 +326,7 @@ def tick(world: World, calendar: Calendar, backlog: Backlog, now: float, wishes:
         reconsider(world, calendar, backlog, now)
         if choice.rehomes:
             rehome(world, calendar, now)
-    scale(world, calendar, total[choice.windows - 1], now, wishes)
+    scale(world, calendar, float(total[choice.windows - 1]), now, wishes)
     if t.ticks < world.series.shape[0]:
         record(world, now)
     t.ticks += 1

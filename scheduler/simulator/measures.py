@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 
@@ -59,10 +60,11 @@ def interval(values: Sequence[float]) -> Interval:
     """
     if len(values) < 2:
         raise ValueError("an interval needs at least two seeds")
-    from scipy.stats import t
+    from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
     spread = float(np.std(values, ddof=1)) / len(values) ** 0.5
-    return Interval(float(np.mean(values)), float(t.ppf(0.975, len(values) - 1)) * spread)
+    quantile = float(cast(Any, stats).t.ppf(0.975, len(values) - 1))
+    return Interval(float(np.mean(values)), quantile * spread)
 
 
 def summary(runs: Sequence[Outcome]) -> dict[str, Interval]:

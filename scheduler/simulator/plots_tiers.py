@@ -1,5 +1,7 @@
 """Plots of ``reproduce tiers``, each as PNG and SVG."""
 
+# Matplotlib is typed in part only.
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,10 @@ import numpy as np
 from scheduler.simulator.experiments_tiers import CAPS, LIMITED, Runs
 from scheduler.simulator.measures import Interval, difference, interval, summary
 from scheduler.simulator.run import Outcome
+
+#: Runs by policy, one cap; and what prints one cell of a table from them.
+Source = Mapping[str, list[Outcome]]
+Cell = Callable[[Source, str], str]
 
 
 def report(runs: Runs, quality: Mapping[str, Runs], series: Mapping[str, Any], seeds: int) -> str:
@@ -43,7 +47,7 @@ def _paper(runs: Runs, series: Mapping[str, Any]) -> list[str]:
         "|--|--|--|--|--|",
     ]
 
-    def row(label: str, paper: str, cell: Any, source: Mapping[str, list[Outcome]]) -> None:
+    def row(label: str, paper: str, cell: Cell, source: Source) -> None:
         cells = [cell(source, name) for name in ("corrected", "improved", "printed")]
         lines.append(f"| {label} | {paper} | {' | '.join(cells)} |")
 
@@ -72,46 +76,48 @@ def _paper(runs: Runs, series: Mapping[str, Any]) -> list[str]:
         ("sjf-p", 46.5),
     ):
         lines.append(f"| {name} | {paper} | {_within_ten_minutes(capped, name)} |")
-    price = series["corrected"]["price"]
+    price: Any = series["corrected"]["price"]
+    paid = np.asarray(price[price > 0], dtype=np.float64)
     lines += [
         "",
         f"Mean price of a serverful GPU hour over the run of seed 0 (corrected): "
-        f"${float(np.mean(price[price > 0])):.2f} (paper: $0.74).",
+        f"${paid.mean():.2f} (paper: $0.74).",
         "",
     ]
     return lines
 
 
-def _within_ten_minutes(source: Mapping[str, list[Outcome]], name: str) -> str:
+def _within_ten_minutes(source: Source, name: str) -> str:
     return _short(interval([100.0 * float((run.jct_s <= 600).mean()) for run in source[name]]))
 
 
-def _figure(figure: str, scale: float = 1.0) -> Any:
-    return lambda source, name: _short(
-        interval([scale * float(getattr(run, figure)) for run in source[name]])
-    )
+def _figure(figure: str, scale: float = 1.0) -> Cell:
+    def cell(source: Source, name: str) -> str:
+        return _short(interval([scale * float(getattr(run, figure)) for run in source[name]]))
+
+    return cell
 
 
-def _ratio(other: str, figure: str) -> Any:
-    return lambda source, name: _short(
-        interval(
-            [
-                float(getattr(theirs, figure)) / float(getattr(ours, figure))
-                for ours, theirs in zip(source[name], source[other], strict=True)
-            ]
-        )
-    )
+def _ratios(source: Source, name: str, other: str, figure: str) -> list[float]:
+    return [
+        float(getattr(theirs, figure)) / float(getattr(ours, figure))
+        for ours, theirs in zip(source[name], source[other], strict=True)
+    ]
 
 
-def _gain(other: str, figure: str) -> Any:
-    return lambda source, name: _short(
-        interval(
-            [
-                100.0 * (float(getattr(ours, figure)) / float(getattr(theirs, figure)) - 1.0)
-                for ours, theirs in zip(source[name], source[other], strict=True)
-            ]
-        )
-    )
+def _ratio(other: str, figure: str) -> Cell:
+    def cell(source: Source, name: str) -> str:
+        return _short(interval(_ratios(source, name, other, figure)))
+
+    return cell
+
+
+def _gain(other: str, figure: str) -> Cell:
+    def cell(source: Source, name: str) -> str:
+        ratios = _ratios(source, name, other, figure)
+        return _short(interval([100.0 * (1.0 / ratio - 1.0) for ratio in ratios]))
+
+    return cell
 
 
 def _short(value: Interval) -> str:

@@ -117,12 +117,12 @@ def _offer_prices(rng: np.random.Generator, rules: SupplyRules, steps: int) -> F
 
 
 def _normal_rank(values: Floats) -> Floats:
-    from scipy.special import ndtr
+    from scipy.special import ndtr  # pyright: ignore[reportMissingTypeStubs]
 
     return np.asarray(ndtr(values), dtype=np.float64)
 
 
 def _normal_quantile(ranks: Floats) -> Floats:
-    from scipy.special import ndtri
+    from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
 
     return np.asarray(ndtri(ranks), dtype=np.float64)

@@ -63,7 +63,7 @@ def _rows(
     path: Path, file: Iterator[str], limit: int | None
 ) -> Iterator[tuple[float, float, float]]:
     reader = csv.reader(file)
-    header = [name.strip() for name in next(reader, [])]
+    header = [name.strip() for name in next(reader, list[str]())]
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise TraceError(

@@ -134,7 +134,8 @@ def launch(world: World, calendar: Calendar, now: float, job: int, skip: int) ->
     pool[w].offer = offer
     if offer >= 0:
         world.taken[offer] = 1
-        boots, turn = supply.marketplace_boots_s, t.marketplace_launches
+        boots = supply.marketplace_boots_s
+        turn = t.marketplace_launches
         t.marketplace_launches += 1
     else:
         boots, turn = supply.conventional_boots_s, t.conventional_launches
@@ -151,7 +152,8 @@ def launch(world: World, calendar: Calendar, now: float, job: int, skip: int) ->
         world.track[job].promised += 1
     else:
         t.unpromised_boots += 1
-    post(world, calendar, now + boots[turn % boots.shape[0]], WORKER_READY, w, pool[w].version)
+    boot = float(boots[turn % boots.shape[0]])
+    post(world, calendar, now + boot, WORKER_READY, w, pool[w].version)
     return w
 
 
@@ -260,7 +262,7 @@ def cancel_boots(world: World, now: float) -> None:
 def start_life(world: World, calendar: Calendar, now: float, w: int) -> None:
     """Draws when a worker that just became ready will fail, if ever."""
     t, supply = world.tally[0], world.supply
-    life = supply.lives_s[t.ready_count % supply.lives_s.shape[0]]
+    life = float(supply.lives_s[t.ready_count % supply.lives_s.shape[0]])
     t.ready_count += 1
     if life < math.inf:
         post(world, calendar, now + life, WORKER_FAILS, w, world.pool[w].version)

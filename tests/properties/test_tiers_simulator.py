@@ -48,7 +48,8 @@ def worlds(draw: st.DrawFn) -> World:
             restlessness=0.3,
         ),
         owners=OwnerRules(
-            die_early=draw(st.sampled_from((0.0, 0.4))), dying=draw(st.sampled_from(("uniform", "soon")))
+            die_early=draw(st.sampled_from((0.0, 0.4))),
+            dying=draw(st.sampled_from(("uniform", "soon"))),
         ),
     )
 
@@ -138,9 +139,7 @@ def test_a_static_pool_waits_as_erlang_says() -> None:
     rng = np.random.default_rng(7)
     arrive = np.cumsum(rng.exponential(mean_s / load, count))
     world = prepare(
-        workload=Workload(
-            "mmc", arrive, rng.exponential(mean_s, count), np.ones(count, np.int64)
-        ),
+        workload=Workload("mmc", arrive, rng.exponential(mean_s, count), np.ones(count, np.int64)),
         policy="tiresias-np-static",
         seed=1,
         cap=servers,

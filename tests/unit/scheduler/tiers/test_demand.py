@@ -49,9 +49,7 @@ def test_printed_demand_counts_overdue_work_whole_in_every_window() -> None:
 
 def test_demand_is_a_ramp_from_the_latest_start_to_the_deadline() -> None:
     windows = np.array([60.0, 120.0, 180.0, 240.0])
-    seen = demand(
-        remaining_s=one(100.0), slack_s=one(90.0), gpus=one(3.0), windows_s=windows
-    )
+    seen = demand(remaining_s=one(100.0), slack_s=one(90.0), gpus=one(3.0), windows_s=windows)
     assert seen.tolist() == [0.0, 90.0, 270.0, 300.0]
 
 

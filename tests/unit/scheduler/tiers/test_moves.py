@@ -59,7 +59,8 @@ def test_expected_remaining_time_is_the_mean_life_of_jobs_that_die_fast() -> Non
 
 
 @pytest.mark.parametrize(
-    ("age", "column"), [(0.0, 0), (29.9, 0), (30.0, 1), (60.0, 2), (119.0, 2), (120.0, 3), (1e9, 13)]
+    ("age", "column"),
+    [(0.0, 0), (29.9, 0), (30.0, 1), (60.0, 2), (119.0, 2), (120.0, 3), (1e9, 13)],
 )
 def test_ages_fall_in_doubling_bins(age: float, column: int) -> None:
     assert age_bin(age) == column
