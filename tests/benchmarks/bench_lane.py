@@ -1,0 +1,380 @@
+"""The lane and the road to it: durable decisions a second, restarts, and bids over HTTP.
+
+``python -m tests.benchmarks.bench_lane [--quick]`` prints one JSON line per case. It starts its
+own PostgreSQL (with fsync) and Redis, a lane and a web server, and stops them at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from marketplace.config.embedded.services import (
+    Program,
+    free_port,
+    postgres_prepare,
+    postgres_wait,
+    redis_prepare,
+    redis_wait,
+)
+from marketplace.config.embedded.stack import Stack
+from tests.benchmarks.load import Answer, send_at_rate
+
+ROOT = Path(__file__).parents[2]
+DATA_DIR = ROOT / ".data" / f"bench-lane-{os.getpid()}"
+NODES, HORIZON = 100, 144
+SETTINGS = "marketplace.config.settings.dev"
+#: Connections of the load generator; more than are ever busy.
+CONNECTIONS = 256
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bench_lane")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work")
+    parser.add_argument("--only", choices=("decisions", "replay", "http"))
+    arguments = parser.parse_args(argv)
+    scale = 0.1 if arguments.quick else 1.0
+    with servers() as stack:
+        import django
+
+        django.setup()
+        from django.core.management import call_command
+
+        call_command("migrate", verbosity=0, interactive=False)
+        if arguments.only in (None, "decisions", "replay"):
+            bench_decisions(int(2000 * scale))
+        if arguments.only in (None, "http"):
+            bench_http(stack, seconds=max(3.0, 20 * scale))
+    return 0
+
+
+def report(case: str, **figures: Any) -> None:
+    rounded = {
+        name: round(value, 2) if isinstance(value, float) else value
+        for name, value in figures.items()
+    }
+    print(
+        json.dumps({"bench": "lane", "case": case, "cores": os.cpu_count(), **rounded}), flush=True
+    )
+
+
+@contextmanager
+def servers() -> Iterator[Stack]:
+    """PostgreSQL and Redis of our own, and what runs on them later."""
+    DATA_DIR.mkdir(parents=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, DATA_DIR, ignore_errors=True)
+        postgres = postgres_prepare(data_dir=DATA_DIR, durable=True)
+        redis = redis_prepare(data_dir=DATA_DIR)
+        port = free_port()
+        environment = {
+            "DJANGO_SETTINGS_MODULE": SETTINGS,
+            "DEBUG": "0",
+            "DATABASE_URL": postgres.url,
+            "REDIS_URL": redis.url,
+            "DATA_DIR": str(DATA_DIR),
+            "PUBLIC_URL": f"http://127.0.0.1:{port}",
+            "LOG_LEVEL": "WARNING",
+            "API_BIDS_PER_MINUTE": "1000000",
+            "DATABASE_POOL_MAX": "24",
+            "PYTHONPATH": str(ROOT),
+        }
+        os.environ |= environment
+        programs = [postgres.program, redis.program, *market_programs(port)]
+        running = stack.enter_context(
+            Stack(data_dir=DATA_DIR, programs=programs, environment=environment)
+        )
+        running.start("postgres", "redis")
+        postgres_wait(postgres)
+        redis_wait(redis)
+        yield running
+
+
+def market_programs(port: int) -> list[Program]:
+    lane = ("-m", "celery", "--app", "marketplace.config.celery", "worker", "--queues", "lane")
+    web = ("-m", "uvicorn", "marketplace.config.asgi:application", "--port", str(port))
+    return [
+        Program(
+            name="lane",
+            command=(sys.executable, *lane, "--pool", "solo", "--loglevel", "WARNING")
+            + ("--without-gossip", "--without-mingle"),
+        ),
+        Program(
+            name="web",
+            command=(sys.executable, *web, "--no-access-log", "--workers", "2")
+            + ("--log-level", "warning"),
+        ),
+    ]
+
+
+# -- a market to sell in -----------------------------------------------------------------
+
+
+def zone_with_nodes(name: str):
+    from tests import market_builders as market
+
+    zone = market.zone(name=name, horizon_slots=HORIZON)
+    zone.slot_s = 600
+    zone.save()
+    provider = market.provider()
+    for number in range(NODES):
+        market.node(
+            zone,
+            of=provider,
+            compute_capacity=24_000.0,
+            memory_gb=80.0,
+            ask_micros=300_000 + 1000 * number,
+        )
+    return zone
+
+
+def bids_waiting(zone, owners, count: int, *, now) -> None:
+    """Bids as the web places them: rows, holds and all."""
+    from tests import builders
+    from tests import market_builders as market
+
+    data = {owner.pk: market.dataset(owner, zone, rows=20_000) for owner in owners}
+    people = {owner.pk: builders.owner_of(owner) for owner in owners}
+    for number in range(count):
+        owner = owners[number % len(owners)]
+        market.bid(
+            owner,
+            zone,
+            data=data[owner.pk],
+            placed_by=people[owner.pk],
+            price_micros=1_000_000 + 7_919 * (number % 997),
+            slots=20 + number % 100,
+            epochs=1 + number % 3,
+            now=now,
+        )
+
+
+def timed(work: Callable[[], int]) -> tuple[int, float, float]:
+    """What ``work`` counted, its seconds, and the processor seconds of this process."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    count = work()
+    return count, time.perf_counter() - wall, time.process_time() - cpu
+
+
+# -- decisions ---------------------------------------------------------------------------
+
+
+def bench_decisions(count: int) -> None:
+    from marketplace.auction.decisions import decide_pending_bids
+    from marketplace.auction.verify import zone_verify
+    from marketplace.common import clock
+    from tests import builders
+
+    owners = [builders.organisation(usd="1000000") for _ in range(20)]
+    now = clock.now()
+    zones = []
+
+    def group(limit: int, bids: int) -> float:
+        zone = zone_with_nodes(f"group-{limit}")
+        zones.append(zone)
+        bids_waiting(zone, owners, 8, now=now)
+        decide_pending_bids(zone=zone, now=now)
+        bids_waiting(zone, owners, bids, now=now)
+        decided, wall, cpu = timed(lambda: _drain(zone, limit, now))
+        assert decided == bids
+        report(
+            "group commit",
+            batch=limit,
+            decisions=decided,
+            per_s=decided / wall,
+            ms_per_batch=1000 * wall * limit / decided,
+            python_cpu_share=cpu / wall,
+        )
+        return decided / wall
+
+    def _drain(zone, limit: int, at) -> int:
+        decided = 0
+        while True:
+            batch = decide_pending_bids(zone=zone, now=at, limit=limit)
+            decided += batch.decided
+            if not batch.full:
+                return decided
+
+    group(1, max(50, count // 4))
+    group(8, max(100, count // 2))
+    best = max(group(32, count), group(128, count))
+    for workers in (1, 4):
+        zone = zone_with_nodes(f"row-lock-{workers}")
+        bids_waiting(zone, owners, 8, now=now)
+        decide_pending_bids(zone=zone, now=now)
+        bids_waiting(zone, owners, max(100, count // 4), now=now)
+        decided, wall, _ = timed(lambda zone=zone, n=workers: row_lock_decide(zone, n, now))
+        report(
+            "one row lock per bid",
+            workers=workers,
+            decisions=decided,
+            per_s=decided / wall,
+            group_commit_ratio=best * wall / decided,
+        )
+    bench_replay(zones[-1])
+    found, wall, _ = timed(lambda: zone_verify(zones[-1]).decisions)
+    report("verify", decisions=found, per_s=found / wall)
+
+
+def row_lock_decide(zone, workers: int, now) -> int:
+    """The way we did not choose: a transaction and a locked price row for every bid."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from django.db import connections, transaction
+
+    from marketplace.auction import book as books
+    from marketplace.auction.decisions import decisions_record, task_of_bid
+    from marketplace.auction.lane import Lane, lane_record
+    from marketplace.auction.locks import bid_lock
+    from marketplace.auction.models import Bid, MarketHead
+    from marketplace.fleet.selectors import slot_at
+    from scheduler.auction import events
+
+    waiting = list(
+        Bid.objects.filter(zone=zone, status="pending").order_by("arrival").values_list("pk")
+    )
+
+    def decide(bid_id: str) -> None:
+        with transaction.atomic():
+            head = MarketHead.objects.select_for_update().get(zone=zone)
+            lane = Lane(
+                zone=zone,
+                now=now,
+                head=head,
+                book=books.lane_book(head=head),
+                slot=max(slot_at(zone, now), head.slot),
+            )
+            bid = bid_lock(bid_id=bid_id)
+            task = task_of_bid(bid, zone=zone, first_slot=lane.first_free_slot)
+            decisions_record(lane, [(bid, lane.apply(events.BidArrived(task, lane.slot)))])
+            lane_record(lane)
+
+    def work(share: list[str]) -> None:
+        for bid_id in share:
+            decide(bid_id)
+        connections.close_all()
+
+    ids = [pk for (pk,) in waiting]
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, [ids[n::workers] for n in range(workers)]))
+    return len(ids)
+
+
+def bench_replay(zone) -> None:
+    """A restart: the engine from its snapshot and the log."""
+    from marketplace.auction import book as books
+    from marketplace.auction.models import LogEntry, MarketHead, Snapshot
+
+    Snapshot.objects.filter(zone=zone, position__gt=0).delete()
+    head = MarketHead.objects.get(zone=zone)
+    books.lane_book_discard(zone_id=zone.pk)
+
+    def rebuild() -> int:
+        books.lane_book(head=head)
+        return LogEntry.objects.filter(zone=zone, kind="BidArrived").count()
+
+    decided, wall, cpu = timed(rebuild)
+    report("replay", decisions=decided, per_s=decided / wall, per_s_and_core=decided / cpu)
+
+
+# -- over HTTP ---------------------------------------------------------------------------
+
+
+def bench_http(stack: Stack, *, seconds: float) -> None:
+    from marketplace.auction.models import Bid
+    from marketplace.common import clock
+    from marketplace.payments.selectors import ledger_check
+    from tests import builders
+    from tests import market_builders as market
+
+    zone = zone_with_nodes("http")
+    owners = [builders.organisation(usd="1000000") for _ in range(20)]
+    keys = [builders.api_key(owner)[1] for owner in owners]
+    data = [market.dataset(owner, zone, rows=20_000) for owner in owners]
+    stack.start("lane", "web")
+    url = os.environ["PUBLIC_URL"]
+    _web_wait(url)
+
+    def request(number: int) -> bytes:
+        at = number % len(owners)
+        body = {
+            "zone": zone.name,
+            "dataset_id": data[at].pk,
+            "name": "bench",
+            "price": f"{1 + 0.007919 * (number % 997):.6f}",
+            "deadline": (clock.now() + timedelta(hours=4 + number % 16)).isoformat(),
+            **market.job_terms(epochs=1 + number % 3),
+        }
+        return _http_post(url, "/api/bids", keys[at], body)
+
+    def run(rate: float, for_s: float) -> list[Answer]:
+        return asyncio.run(
+            send_at_rate(url, request, rate=rate, seconds=for_s, connections=CONNECTIONS)
+        )
+
+    run(20, 3)
+    for rate in (50, 200, 400):
+        answers = run(rate, seconds)
+        times = sorted(answer.seconds for answer in answers)
+        codes: dict[str, int] = {}
+        for answer in answers:
+            codes[str(answer.status)] = codes.get(str(answer.status), 0) + 1
+        report(
+            "bid to decision over HTTP",
+            rate=rate,
+            sent=len(answers),
+            achieved_per_s=len(answers) / max(answer.ended_s for answer in answers),
+            p50_ms=1000 * times[len(times) // 2],
+            p99_ms=1000 * times[int(len(times) * 0.99) - 1],
+            max_ms=1000 * times[-1],
+            answers=codes,
+        )
+    ends_at = time.monotonic() + 30
+    while Bid.objects.filter(status="pending").exists() and time.monotonic() < ends_at:
+        time.sleep(0.1)
+    check = ledger_check()
+    report(
+        "after the crowd",
+        pending=Bid.objects.filter(status="pending").count(),
+        books_balance=check.balanced,
+    )
+    stack.stop("web", "lane")
+
+
+def _http_post(url: str, path: str, key: str, body: dict[str, Any]) -> bytes:
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {httpx.URL(url).netloc.decode()}\r\n"
+        f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content
+
+
+def _web_wait(url: str) -> None:
+    ends_at = time.monotonic() + 60
+    while True:
+        try:
+            if httpx.get(f"{url}/api/zones", timeout=5).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        if time.monotonic() > ends_at:
+            raise SystemExit("the web server did not come up")
+        time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
