@@ -43,6 +43,10 @@ class Book:
     engine: Engine
     #: ``MarketHead.seq`` at the engine's position.
     seq: int = 0
+    #: Slot and fleet rows the lane last compared with the engine; spares it the comparison.
+    fleet_seen: object = None
+    #: Position of the latest snapshot, once known.
+    snapshot_position: int | None = None
 
     @property
     def nodes(self) -> dict[str, scheduler.Node]:
@@ -232,14 +236,12 @@ def log_append(*, zone_id: str, new: Iterable[Entry], now: datetime) -> None:
 
 def snapshot_take(*, book: Book, head: MarketHead, now: datetime) -> bool:
     """Keep the engine's state if enough happened since the last time."""
-    last = (
-        Snapshot.objects.filter(zone_id=head.zone_id)
-        .order_by("-position")
-        .values_list("position", flat=True)
-        .first()
-    )
-    if last is not None and book.engine.position - last < SNAPSHOT_EVERY:
+    if book.snapshot_position is None:
+        taken = Snapshot.objects.filter(zone_id=head.zone_id).order_by("-position")
+        book.snapshot_position = taken.values_list("position", flat=True).first()
+    if book.engine.position - (book.snapshot_position or 0) < SNAPSHOT_EVERY:
         return False
+    book.snapshot_position = book.engine.position
     Snapshot.objects.create(
         zone_id=head.zone_id,
         position=book.engine.position,

@@ -14,14 +14,13 @@ from marketplace.auction import locks, wakeups
 from marketplace.auction.lane import Lane, is_lock_timeout, zone_lane
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.reservations import reservations_of
+from marketplace.common.bulk import rows_update
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, slot_ends_at
-from marketplace.jobs.services import job_open
-from marketplace.payments.services import hold_release, hold_settle, wallets_lock
+from marketplace.jobs.services import Opening, jobs_open
+from marketplace.payments.conclusions import Conclusion, holds_conclude
 from scheduler import types as scheduler
 from scheduler.auction import Entry, events
-from workers.protocol.messages import AdapterSpec, TrainingSpec
-from workers.protocol.wire import from_json
 
 log = logging.getLogger(__name__)
 
@@ -89,21 +88,16 @@ def decisions_record(lane: Lane, decided: Sequence[tuple[Bid, Entry]]) -> None:
     """Everything that follows from decisions, in the lane's transaction."""
     for bid, entry in decided:
         _decision_write(lane, bid, entry)
-    Bid.objects.bulk_update([bid for bid, _ in decided], DECISION_FIELDS)
+    rows_update([bid for bid, _ in decided], DECISION_FIELDS)
+    admitted = [bid for bid, _ in decided if bid.status == BidStatus.ADMITTED]
+    nodes = lane.book.nodes
     Reservation.objects.bulk_create(
-        [
-            row
-            for bid, _ in decided
-            if bid.status == BidStatus.ADMITTED
-            for row in reservations_of(
-                bid, cells=_cells(bid), rates=bid.rates, nodes=lane.book.nodes
-            )
-        ]
+        row
+        for bid in admitted
+        for row in reservations_of(bid, cells=_cells(bid), rates=bid.rates, nodes=nodes)
     )
-    _money_move(decided, now=lane.now)
-    for bid, _ in decided:
-        if bid.status == BidStatus.ADMITTED:
-            _job_open(lane, bid)
+    holds_conclude(conclusions=[_conclusion(bid) for bid, _ in decided], now=lane.now)
+    jobs_open(openings=[_opening(lane, bid) for bid in admitted], now=lane.now)
     wakeups.decided_notify(bid_ids=[bid.pk for bid, _ in decided])
     lane.news["decisions"] = [decision_news(bid) for bid, _ in decided]
 
@@ -170,34 +164,25 @@ def _cells(bid: Bid) -> list[scheduler.Cell]:
     return [scheduler.Cell(slot=slot, node=node) for slot, node in bid.cells or ()]
 
 
-def _money_move(decided: Sequence[tuple[Bid, Entry]], *, now: datetime) -> None:
+def _conclusion(bid: Bid) -> Conclusion:
     """Winners pay their price and get the rest back, the others get everything back."""
-    wallets_lock({bid.organisation_id for bid, _ in decided})
-    for bid, _ in decided:
-        if bid.status == BidStatus.ADMITTED:
-            assert bid.payment_micros is not None
-            hold_settle(
-                hold_reference=bid.hold_reference, charge_micros=bid.payment_micros, now=now
-            )
-        else:
-            hold_release(hold_reference=bid.hold_reference, now=now)
+    return Conclusion(hold_reference=bid.hold_reference, charge_micros=bid.payment_micros)
 
 
-def _job_open(lane: Lane, bid: Bid) -> None:
+def _opening(lane: Lane, bid: Bid) -> Opening:
     assert bid.payment_micros is not None
-    job_open(
+    return Opening(
         bid_id=bid.pk,
-        organisation=bid.organisation,
-        created_by=bid.placed_by,
+        organisation_id=bid.organisation_id,
+        created_by_id=bid.placed_by_id,
         zone=lane.zone,
-        dataset=bid.dataset,
+        dataset_id=bid.dataset_id,
         name=bid.name,
-        adapter=from_json(AdapterSpec, bid.adapter),
-        training=from_json(TrainingSpec, bid.training),
-        cells=_cells(bid),
+        adapter=bid.adapter,
+        training=bid.training,
+        cells=tuple(_cells(bid)),
         deadline_at=bid.deadline_at,
         price_micros=bid.payment_micros,
-        now=lane.now,
     )
 
 

@@ -89,7 +89,7 @@ def zone_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
             lost_cells_record(lane)
             jobs_replan_in(lane)
             yield lane
-            _record(lane)
+            lane_record(lane)
     except BaseException:
         # What was applied is not in the log; the next lane starts from what is.
         books.lane_book_discard(zone_id=zone.pk)
@@ -102,10 +102,27 @@ def _slot_sync(lane: Lane) -> None:
         lane.apply(events.SlotAdvanced(slot=lane.slot))
 
 
+#: What the engine's nodes follow from, as columns.
+_NODE_COLUMNS = (
+    "pk",
+    "status",
+    "gpu_type",
+    "compute_capacity",
+    "memory_gb",
+    "ask_micros",
+    "available_from_at",
+    "available_until_at",
+)
+
+
 def _fleet_sync(lane: Lane) -> None:
     """Tell the engine which nodes came, changed and went."""
+    rows = Node.objects.filter(zone=lane.zone).order_by("pk")
+    seen = (lane.slot, tuple(rows.values_list(*_NODE_COLUMNS)))
+    if seen == lane.book.fleet_seen:
+        return
     known = lane.book.nodes
-    for node in Node.objects.filter(zone=lane.zone).order_by("pk"):
+    for node in rows:
         before = known.get(node.pk)
         wanted = _wanted(lane, node, before)
         if wanted is not None and before is None:
@@ -114,6 +131,7 @@ def _fleet_sync(lane: Lane) -> None:
             lane.apply(events.NodeChanged(node=wanted))
         elif wanted is None and before is not None:
             lane.apply(events.NodeLeft(node_id=node.pk, from_slot=lane.slot))
+    lane.book.fleet_seen = seen
 
 
 def _wanted(lane: Lane, node: Node, before: scheduler.Node | None) -> scheduler.Node | None:
@@ -156,7 +174,7 @@ def _keeps_promises(lane: Lane, node: scheduler.Node) -> scheduler.Node:
     )
 
 
-def _record(lane: Lane) -> None:
+def lane_record(lane: Lane) -> None:
     """Write what was applied; the caller's own rows are written already."""
     if not lane.entries:
         return

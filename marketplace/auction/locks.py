@@ -18,7 +18,6 @@ def pending_bids_lock(*, zone_id: str, limit: int) -> list[Bid]:
     """
     return list(
         Bid.objects.select_for_update(of=("self",))
-        .select_related("organisation", "dataset", "placed_by")
         .filter(zone_id=zone_id, status=BidStatus.PENDING)
         .order_by("arrival")[:limit]
     )

@@ -18,6 +18,7 @@ from marketplace.jobs.services.leases import (
     slice_finish,
 )
 from marketplace.jobs.services.life import (
+    Opening,
     job_cancel,
     job_cells_replace,
     job_event_add,
@@ -25,12 +26,14 @@ from marketplace.jobs.services.life import (
     job_open,
     job_replan_request,
     job_settled_mark,
+    jobs_open,
 )
 from marketplace.jobs.services.progress import progress_record
 from marketplace.jobs.services.uploads import adapter_store, checkpoint_store
 
 __all__ = [
     "LeaseLost",
+    "Opening",
     "SliceOutcome",
     "adapter_store",
     "checkpoint_store",
@@ -44,6 +47,7 @@ __all__ = [
     "job_open",
     "job_replan_request",
     "job_settled_mark",
+    "jobs_open",
     "leases_sweep",
     "progress_record",
     "slice_finish",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -33,6 +34,53 @@ from workers.protocol.wire import to_json
 _REASON_CHARS = 255
 
 
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a job is opened with."""
+
+    #: A second opening of a bid is refused by the database.
+    bid_id: str
+    organisation_id: str
+    created_by_id: str | None
+    zone: Zone
+    dataset_id: str
+    name: str
+    #: ``AdapterSpec`` and ``TrainingSpec`` as JSON.
+    adapter: dict[str, Any]
+    training: dict[str, Any]
+    cells: tuple[Cell, ...]
+    deadline_at: datetime
+    price_micros: int
+    validation_dataset_id: str | None = None
+
+
+def jobs_open(*, openings: Iterable[Opening], now: datetime) -> list[Job]:
+    """The jobs of many admitted bids, none of which has one yet; all or none.
+
+    Nobody can follow a job before it is committed, so its first event is not published.
+    """
+    jobs = [_job_new(opening, now) for opening in openings]
+    if not jobs:
+        return []
+    with transaction.atomic():
+        Job.objects.bulk_create(jobs)
+        JobEvent.objects.bulk_create(
+            JobEvent(
+                job=job,
+                seq=job.seq,
+                at=now,
+                kind=EventKind.OPENED,
+                message=(
+                    f"Admitted; planned to finish by {job.finish_planned_at:%Y-%m-%d %H:%M:%S} UTC."
+                ),
+                data={"cells": job.cells},
+            )
+            for job in jobs
+        )
+        enqueue("jobs.slots_dispatch")
+    return jobs
+
+
 def job_open(
     *,
     bid_id: str,
@@ -53,42 +101,51 @@ def job_open(
 
     It starts at its first cell, which may be now.
     """
-    plan = _cells_value(cells)
-    if not plan:
-        raise ValueError(f"{bid_id} was admitted without a cell")
-    job = Job(
+    opening = Opening(
         bid_id=bid_id,
-        organisation=organisation,
-        created_by=created_by,
+        organisation_id=organisation.pk,
+        created_by_id=None if created_by is None else created_by.pk,
         zone=zone,
-        dataset=dataset,
-        validation_dataset=validation_dataset,
+        dataset_id=dataset.pk,
         name=name,
-        spec={"adapter": to_json(adapter), "training": to_json(training)},
-        cells=plan,
+        adapter=to_json(adapter),
+        training=to_json(training),
+        cells=tuple(cells),
         deadline_at=deadline_at,
-        finish_planned_at=slot_ends_at(zone, plan[-1][0]),
         price_micros=price_micros,
-        created_at=now,
+        validation_dataset_id=None if validation_dataset is None else validation_dataset.pk,
     )
-    with transaction.atomic():
-        try:
-            with transaction.atomic():
-                job.save(force_insert=True)
-        except IntegrityError:
-            existing = Job.objects.filter(bid_id=bid_id).first()
-            if existing is None:
-                raise
-            return existing
-        event_record(
-            job=job,
-            kind=EventKind.OPENED,
-            message=f"Admitted; planned to end by {job.finish_planned_at:%Y-%m-%d %H:%M:%S} UTC.",
-            now=now,
-            data={"cells": plan},
-        )
-        enqueue("jobs.slots_dispatch")
+    try:
+        [job] = jobs_open(openings=[opening], now=now)
+    except IntegrityError:
+        existing = Job.objects.filter(bid_id=bid_id).first()
+        if existing is None:
+            raise
+        return existing
     return job
+
+
+def _job_new(opening: Opening, now: datetime) -> Job:
+    plan = _cells_value(opening.cells)
+    if not plan:
+        raise ValueError(f"{opening.bid_id} was admitted without a cell")
+    return Job(
+        bid_id=opening.bid_id,
+        organisation_id=opening.organisation_id,
+        created_by_id=opening.created_by_id,
+        zone=opening.zone,
+        dataset_id=opening.dataset_id,
+        validation_dataset_id=opening.validation_dataset_id,
+        name=opening.name,
+        spec={"adapter": opening.adapter, "training": opening.training},
+        cells=plan,
+        deadline_at=opening.deadline_at,
+        finish_planned_at=slot_ends_at(opening.zone, plan[-1][0]),
+        price_micros=opening.price_micros,
+        created_at=now,
+        # Its opening is the first event.
+        seq=1,
+    )
 
 
 def job_cells_replace(*, job: Job, cells: Iterable[Cell], reason: str, now: datetime) -> Job:

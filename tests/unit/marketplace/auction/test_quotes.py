@@ -156,7 +156,7 @@ def test_engine_that_holds_what_was_not_committed_is_thrown_away(zone, owner, mo
     def broken(**_):
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr("marketplace.auction.decisions.job_open", broken)
+    monkeypatch.setattr("marketplace.auction.decisions.jobs_open", broken)
     with pytest.raises(RuntimeError):
         decide_pending_bids(zone=zone, now=NOW)
     monkeypatch.undo()
