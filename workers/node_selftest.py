@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import socket
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
@@ -133,15 +131,14 @@ def measure_speeds(
     seconds_each: float,
 ) -> Iterable[SpeedMeasurement]:
     """Train random text on the runtime and count the samples of all jobs together."""
-    before_gb = memory_used_gb(runtime.device.type) or 0.0
     resident = runtime.resident(ref)
-    base_gb = max(resident.memory_gb, (memory_used_gb(runtime.device.type) or 0.0) - before_gb)
+    base_gb = resident.plan.base_gb
     context = min(resident.model.context_length, _LONGEST)
     for case in cases:
         length = max(8, int(context * case.context_share))
         data = _write_rows(folder / f"rows-{length}.jsonl", tokens=length)
-        job_gb = -(memory_used_gb(runtime.device.type) or 0.0)
-        _reset_peak(runtime.device)
+        if runtime.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(runtime.device)
         meters = [_Meter() for _ in range(case.jobs)]
         names = [f"selftest-{index}" for index in range(case.jobs)]
         try:
@@ -155,7 +152,7 @@ def measure_speeds(
                     sink=meter,
                 )
             speeds = [meter.samples_per_s(seconds_each) for meter in meters]
-            job_gb += _peak_gb(runtime.device)
+            jobs_gb = max(meter.memory_gb for meter in meters) - base_gb
         finally:
             for name in names:
                 runtime.detach(name, checkpoint=False)
@@ -167,7 +164,7 @@ def measure_speeds(
             samples_per_s=round(sum(speeds), 4),
             tokens_per_s=round(sum(speeds) * length, 2),
             base_memory_gb=round(base_gb, 6),
-            job_memory_gb=round(max(0.0, job_gb) / case.jobs, 6),
+            job_memory_gb=round(max(0.0, jobs_gb) / case.jobs, 6),
         )
 
 
@@ -178,6 +175,8 @@ class _Meter:
         self._reports: list[ProgressEvent] = []
         self._fault: str | None = None
         self._heard = threading.Condition()
+        #: The most that base and jobs took together.
+        self.memory_gb = 0.0
 
     def samples_per_s(self, seconds: float) -> float:
         """The job's speed in the best of at least two stretches between reports.
@@ -208,6 +207,7 @@ class _Meter:
 
     def progress(self, event: ProgressEvent) -> None:
         with self._heard:
+            self.memory_gb = max(self.memory_gb, event.memory_gb or 0.0)
             last = self._reports[-1] if self._reports else None
             if event.step > (last.step if last else 0) and event.at > (last.at if last else 0.0):
                 self._reports.append(event)
@@ -266,19 +266,6 @@ def memory_used_gb(device: str) -> float | None:
     if device.startswith("cuda"):
         return torch.cuda.memory_allocated() / 1e9
     return psutil.Process().memory_info().rss / 1e9
-
-
-def _reset_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peak_gb(device: torch.device) -> float:
-    """The most memory this process held: since the reset on a GPU, since its start on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 1e9
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
 
 
 def offered_memory_gb(device: str) -> float:
