@@ -1,0 +1,118 @@
+"""Ending many holds in one transaction, as an auction does with a batch of decisions."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import transaction
+
+from marketplace.common.bulk import rows_update
+from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.common.money import format_usd
+from marketplace.payments.ledger import Account, _house_accounts, house
+from marketplace.payments.locks import WALLET_KINDS, Locked, accounts_lock
+from marketplace.payments.models import (
+    AccountKind,
+    Entry,
+    EntryKind,
+    Hold,
+    HoldStatus,
+    Posting,
+)
+
+_ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """How one hold ends."""
+
+    hold_reference: str
+    #: What the winner pays; ``None`` gives everything back.
+    charge_micros: int | None
+
+
+def holds_conclude(*, conclusions: Iterable[Conclusion], now: datetime) -> None:
+    """Charge or release each hold, all or none; one that ended that way already is left alone.
+
+    Raises
+    ------
+    NotFound
+        ``hold_not_found``.
+    UserError
+        ``invalid_amount``: a charge is negative or above what is held.
+    Conflict
+        ``hold_ended``: a hold ended in another way.
+    """
+    wanted = {conclusion.hold_reference: conclusion for conclusion in conclusions}
+    if not wanted:
+        return
+    of = Hold.objects.filter(reference__in=wanted).values_list("reference", "organisation_id")
+    organisation_ids = dict(of)
+    missing = sorted(wanted.keys() - organisation_ids.keys())
+    if missing:
+        raise NotFound("hold_not_found", f"There is no hold named {missing[0]}.")
+    with transaction.atomic():
+        locked = accounts_lock(
+            [(pk, kind) for pk in sorted(set(organisation_ids.values())) for kind in WALLET_KINDS]
+        )
+        holds = list(
+            Hold.objects.select_for_update(no_key=True).filter(reference__in=wanted).order_by("pk")
+        )
+        ended = [hold for hold in holds if _end(hold, wanted[hold.reference], now)]
+        _entries_post(ended, locked, now)
+        rows_update(ended, ["status", "charged_micros", "ended_at"])
+
+
+def _end(hold: Hold, conclusion: Conclusion, now: datetime) -> bool:
+    """Put the hold's end in place, not saved; false when it ended that way before."""
+    charge = conclusion.charge_micros
+    status = HoldStatus.RELEASED if charge is None else HoldStatus.CHARGED
+    if hold.status == status and hold.charged_micros == (charge or 0):
+        return False
+    if hold.status != HoldStatus.HELD:
+        raise Conflict(
+            "hold_ended",
+            f"The hold {hold.reference} is over: it was {hold.status}.",
+            extra={"status": hold.status, "charged_micros": hold.charged_micros},
+        )
+    if not 0 <= (charge or 0) <= hold.amount_micros:
+        raise UserError(
+            "invalid_amount",
+            f"The charge must lie between zero and the {format_usd(hold.amount_micros)} held.",
+            param="charge_micros",
+        )
+    hold.status, hold.charged_micros, hold.ended_at = status, charge or 0, now
+    return True
+
+
+def _entries_post(ended: list[Hold], locked: Locked, now: datetime) -> None:
+    """Book the ends; what is released was held, so no wallet can fall below zero."""
+    entries = Entry.objects.bulk_create(
+        Entry(kind=_ENTRY_KINDS[hold.status], reference=hold.reference, booked_at=now)
+        for hold in ended
+    )
+    houses = _house_accounts([AccountKind.CLEARING]) if ended else {}
+    Posting.objects.bulk_create(
+        Posting(
+            entry=entry,
+            account_id=(
+                locked[account.organisation_id, account.kind].pk
+                if account.organisation_id
+                else houses[account.kind]
+            ),
+            amount_micros=amount,
+        )
+        for entry, hold in zip(entries, ended, strict=True)
+        for account, amount in _amounts(hold).items()
+        if amount
+    )
+
+
+def _amounts(hold: Hold) -> dict[Account, int]:
+    owner = hold.organisation_id
+    return {
+        Account(owner, AccountKind.WALLET_HELD): -hold.amount_micros,
+        Account(owner, AccountKind.WALLET_AVAILABLE): hold.amount_micros - hold.charged_micros,
+        house(AccountKind.CLEARING): hold.charged_micros,
+    }
