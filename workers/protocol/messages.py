@@ -22,6 +22,8 @@ class DataFormat(StrEnum):
     INSTRUCTION = "instruction"
     TEXT = "text"
     PREFERENCE = "preference"
+    #: Only encoder base models learn it.
+    CLASSIFICATION = "classification"
 
 
 class Fault(StrEnum):

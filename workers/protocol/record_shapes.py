@@ -17,11 +17,13 @@ _REQUIRED: tuple[tuple[DataFormat, frozenset[str]], ...] = (
     (DataFormat.PREFERENCE, frozenset({"chosen", "rejected"})),
     (DataFormat.INSTRUCTION, frozenset({"instruction", "output"})),
     (DataFormat.COMPLETION, frozenset({"prompt", "completion"})),
+    (DataFormat.CLASSIFICATION, frozenset({"text", "label"})),
     (DataFormat.TEXT, frozenset({"text"})),
 )
 _OPTIONAL: dict[DataFormat, frozenset[str]] = {
     DataFormat.CHAT: frozenset({"tools", "parallel_tool_calls"}),
     DataFormat.PREFERENCE: frozenset({"prompt"}),
+    DataFormat.CLASSIFICATION: frozenset(),
     DataFormat.INSTRUCTION: frozenset({"input"}),
     DataFormat.COMPLETION: frozenset(),
     DataFormat.TEXT: frozenset(),
@@ -34,6 +36,7 @@ FORMAT_NAMES: dict[DataFormat, str] = {
     DataFormat.INSTRUCTION: "instruction and output",
     DataFormat.TEXT: "text",
     DataFormat.PREFERENCE: "preference (chosen and rejected)",
+    DataFormat.CLASSIFICATION: "classification (text and label)",
 }
 _KNOWN = (
     "Use messages; or prompt and completion; or instruction, input and output; "
@@ -146,6 +149,16 @@ def _instruction(value: Mapping[str, Any], _max_messages: int) -> _Shape:
 
 def _plain(value: Mapping[str, Any], _max_messages: int) -> _Shape:
     return (Segment("text", _text(value, "text", what="text"), True),), (), frozenset({"text"})
+
+
+def _classification(value: Mapping[str, Any], _max_messages: int) -> _Shape:
+    label = value["label"]
+    if isinstance(label, int) and not isinstance(label, bool):
+        label = str(label)
+    text = _text(value, "text", what="text")
+    named = _text({"label": label}, "label", what="label")
+    segments = (Segment("text", text, False), Segment("label", named.strip(), True))
+    return segments, (), frozenset({"text", "label"})
 
 
 def _preference(value: Mapping[str, Any], max_messages: int) -> _Shape:
@@ -370,4 +383,5 @@ _SHAPES: dict[DataFormat, Callable[[Mapping[str, Any], int], _Shape]] = {
     DataFormat.INSTRUCTION: _instruction,
     DataFormat.TEXT: _plain,
     DataFormat.PREFERENCE: _preference,
+    DataFormat.CLASSIFICATION: _classification,
 }

@@ -34,8 +34,8 @@ class Limits:
 class Segment:
     """A stretch of one row, said by one role."""
 
-    #: One of ``CHAT_ROLES``; or ``prompt``, ``completion`` or ``text``, which no
-    #: chat template surrounds.
+    #: One of ``CHAT_ROLES``; or ``prompt``, ``completion``, ``text`` or ``label``,
+    #: which no chat template surrounds.
     role: str
     text: str
     #: Whether the loss counts this stretch.

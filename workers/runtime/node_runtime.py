@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from workers.protocol.messages import AdapterKind, BaseModelRef, Fault, JobSpec
+from workers.protocol.messages import AdapterKind, BaseModelRef, DataFormat, Fault, JobSpec
 from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_writer import CheckpointWriter, checkpoints, newest_whole
 from workers.runtime.memory_plan import device_limit_gb, fit, state_gb
@@ -172,13 +172,14 @@ class NodeRuntime:
         check_training(job.training)
         check_adapter(job)
         resident = self.resident(job.base_model)
+        check_match(job, encoder=resident.model.architecture.encoder)
         data = prepare_data(
             tokenizer=resident.tokenizer,
             data_path=data_path,
             validation_path=validation_path,
             data_format=job.data_format,
             skip_lines=job.skip_lines,
-            sequence_length=min(job.training.sequence_length, resident.model.context_length),
+            sequence_length=sequence_length(job, resident.model.context_length),
             validation_share=job.training.validation_share,
             seed=job.training.seed,
         )
@@ -492,6 +493,41 @@ class NodeRuntime:
         # a sink that raises must not take the node's other jobs with it
         except Exception:
             log.exception("a job's sink raised")
+
+
+def sequence_length(job: JobSpec, context_length: int) -> int:
+    """Tokens a row may have: what was asked, as far as the model's context goes."""
+    virtual = job.adapter.virtual_tokens if job.adapter.kind is AdapterKind.SOFT_PROMPT else 0
+    left = context_length - virtual
+    if left < 2:
+        raise UserFault(
+            f"A soft prompt of {virtual} tokens leaves no room in the model's context of "
+            f"{context_length}. Use fewer."
+        )
+    return min(job.training.sequence_length, left)
+
+
+def check_match(job: JobSpec, *, encoder: bool) -> None:
+    """Refuse data or adapters that the kind of base model cannot learn.
+
+    Raises
+    ------
+    UserFault
+        Saying what the base model needs.
+    """
+    classes = job.data_format is DataFormat.CLASSIFICATION
+    if encoder and not classes:
+        raise UserFault(
+            "This base model is an encoder: it learns rows with text and label only. Choose "
+            "another base model for this data."
+        )
+    if classes and not encoder:
+        raise UserFault(
+            "Rows with text and label need an encoder base model. Use prompt and completion rows "
+            "for this one."
+        )
+    if encoder and job.adapter.kind is AdapterKind.SOFT_PROMPT:
+        raise UserFault("Encoders cannot learn a soft prompt here. Use LoRA.")
 
 
 def check_adapter(job: JobSpec) -> None:

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from workers.models import bundled_path, is_bundled
 from workers.protocol.messages import BaseModelRef
@@ -54,9 +59,10 @@ def load_resident(ref: BaseModelRef, *, device: torch.device, limit_gb: float) -
     options: dict[str, Any] = {"revision": ref.revision} if ref.revision else {}
     try:
         config = AutoConfig.from_pretrained(source, **options)
-        architecture_of(config)
+        encoder = architecture_of(config).encoder
+        loader = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model = AutoModelForCausalLM.from_pretrained(
+        model = loader.from_pretrained(
             source, dtype=_dtype(ref, device), **options, **_quantization(ref)
         )
     except (OSError, ValueError, KeyError) as error:

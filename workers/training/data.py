@@ -97,7 +97,9 @@ def prepare_data(
         When lines are faulty or nothing is left to train on.
     """
     rows = _read(data_path, data_format, skip_lines)
-    reader = _Tokenization(tokenizer, sequence_length)
+    validation_rows = [] if validation_path is None else _read(validation_path, data_format, ())
+    labels = _labels(rows, validation_rows) if data_format is DataFormat.CLASSIFICATION else ()
+    reader = _Tokenization(tokenizer, sequence_length, labels)
     examples = reader.examples(rows)
     if not examples:
         raise UserFault(
@@ -106,7 +108,7 @@ def prepare_data(
         )
     if validation_path is not None:
         train = examples
-        valid = reader.examples(_read(validation_path, data_format, ()))
+        valid = reader.examples(validation_rows)
     else:
         train, valid = held_out(examples, share=validation_share, seed=seed)
     report = DataReport(
@@ -120,8 +122,12 @@ def prepare_data(
         dropped_lines=tuple(reader.dropped),
         sha256=file_sha256(data_path),
     )
-    kind: LossKind = "pairs" if data_format is DataFormat.PREFERENCE else "tokens"
-    return PreparedData(tuple(train), tuple(valid), kind, report)
+    kinds: dict[DataFormat, LossKind] = {
+        DataFormat.PREFERENCE: "pairs",
+        DataFormat.CLASSIFICATION: "labels",
+    }
+    kind = kinds.get(data_format, "tokens")
+    return PreparedData(tuple(train), tuple(valid), kind, report, labels)
 
 
 def held_out(
@@ -146,6 +152,24 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _labels(rows: list[Row], validation_rows: list[Row]) -> tuple[str, ...]:
+    """The classes in the order of their numbers, whatever the order of rows: 2 before 10."""
+    labels = sorted({_label(row) for row in rows}, key=lambda name: (len(name), name))
+    if len(labels) < 2:
+        raise UserFault("All rows have the same label, so there is nothing to tell apart.")
+    for row in validation_rows:
+        if _label(row) not in labels:
+            raise UserFault(
+                f"Line {row.line} of the validation file has the label {_label(row)!r}, which "
+                "no training row has."
+            )
+    return tuple(labels)
+
+
+def _label(row: Row) -> str:
+    return next(segment.text for segment in row.segments if segment.role == "label")
+
+
 def _read(path: Path, data_format: DataFormat, skip_lines: tuple[int, ...]) -> list[Row]:
     rows: list[Row] = []
     errors: list[LineError] = []
@@ -164,8 +188,9 @@ def _read(path: Path, data_format: DataFormat, skip_lines: tuple[int, ...]) -> l
 class _Tokenization:
     """Turns rows into examples and keeps count of what was cut."""
 
-    def __init__(self, tokenizer: Any, sequence_length: int) -> None:
+    def __init__(self, tokenizer: Any, sequence_length: int, labels: tuple[str, ...] = ()) -> None:
         self.tokenizer = tokenizer
+        self.labels = {name: number for number, name in enumerate(labels)}
         self.sequence_length = sequence_length
         self.truncated: list[int] = []
         self.dropped: list[int] = []
@@ -183,6 +208,8 @@ class _Tokenization:
         return found
 
     def _chunk(self, rows: Sequence[Row]) -> list[Example]:
+        if self.labels:
+            return self._classified(rows)
         conversations = [
             (index, segments)
             for index, row in enumerate(rows)
@@ -214,6 +241,20 @@ class _Tokenization:
                     self.truncated.append(row.line)
             else:
                 self.dropped.append(row.line)
+        return examples
+
+    def _classified(self, rows: Sequence[Row]) -> list[Example]:
+        """Whole texts with the model's own special tokens, cut by its own rules."""
+        texts = [row.segments[0].text for row in rows]
+        encoded = self.tokenizer(texts).input_ids
+        cut = self.tokenizer(texts, truncation=True, max_length=self.sequence_length).input_ids
+        examples = []
+        for row, whole, ids in zip(rows, encoded, cut, strict=True):
+            if len(whole) > len(ids):
+                self.truncated.append(row.line)
+            weights = np.zeros(len(ids), dtype=np.float32)
+            sequence = TokenSequence(np.asarray(ids, dtype=np.int64), weights)
+            examples.append(Example(row.line, (sequence,), self.labels[_label(row)]))
         return examples
 
     def _encode(self, texts: list[str]) -> list[list[int]]:

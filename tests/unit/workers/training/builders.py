@@ -11,15 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
+    RobertaConfig,
 )
 
 from workers.protocol.messages import (
@@ -241,3 +244,42 @@ def run_steps(fused: FusedTrainer, steps: int) -> dict[str, list[float]]:
             assert isinstance(result, Stepped), result
             losses.setdefault(result.job_id, []).append(result.loss)
     return {name: values[:steps] for name, values in losses.items()}
+
+
+def save_tiny_encoder(directory: Path, family: str = "bert") -> BaseModelRef:
+    """A tiny encoder on disk with a word-level tokenizer."""
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        *["good", "bad", "great", "awful", "the", "film", "was", "a", "it"],
+    ]
+    tokenizer = Tokenizer(
+        models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+    ).save_pretrained(directory)
+    kind = {"bert": BertConfig, "roberta": RobertaConfig}[family]
+    config = kind(
+        vocab_size=len(words),
+        hidden_size=WIDTH,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=34,
+        pad_token_id=0,
+        initializer_range=0.15,
+    )
+    torch.manual_seed(7)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(directory)
+    return BaseModelRef(name=f"tiny-{family}", source=str(directory), dtype="float32")

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from tests.unit.workers.training.builders import (
     RecordingSink,
@@ -17,11 +21,13 @@ from tests.unit.workers.training.builders import (
     completion_rows,
     job_spec,
     save_tiny_base,
+    save_tiny_encoder,
     write_jsonl,
 )
 from workers.protocol.messages import AdapterKind, DataFormat
 from workers.runtime.node_runtime import NodeRuntime
-from workers.training.data import _Tokenization
+from workers.training.data import held_out
+from workers.training.faults import UserFault
 from workers.training.packing import Example, Share, TokenSequence, pack_shares
 
 
@@ -145,5 +151,81 @@ def test_rows_that_stand_out_at_the_end_are_named(tmp_path):
     assert "line 17" in (sink.adapter_dir / "README.md").read_text()
 
 
-def test_tokenization_adds_the_end_of_sequence_to_completions_only_once():
-    assert _Tokenization(byte_tokenizer(), 64).suffix == [2]
+LABELLED = [
+    {"text": f"the film was {word}", "label": label}
+    for word, label in (("good", "yes"), ("great", "yes"), ("bad", "no"), ("awful", "no"))
+] * 10
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_an_encoder_learns_classes_and_stock_peft_gives_the_same_logits(tmp_path, family):
+    base = save_tiny_encoder(tmp_path / "base", family)
+    data = write_jsonl(tmp_path / "rows.jsonl", LABELLED)
+    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache")
+    sinks = []
+    for index, rate in enumerate((1e-2, 5e-3)):
+        sinks.append(RecordingSink())
+        spec = job_spec(
+            f"job-{index}",
+            base,
+            data,
+            data_format=DataFormat.CLASSIFICATION,
+            training={"epochs": 6, "learning_rate": rate, "seed": index},
+        )
+        runtime.attach(
+            job=spec, data_path=data, validation_path=None, checkpoint_path=None, sink=sinks[-1]
+        )
+    tokenizer = AutoTokenizer.from_pretrained(base.source)
+    for sink in sinks:
+        summary = sink.wait()
+        assert sink.outcome == "finished", sink.reason
+        assert summary.valid_loss_after < 0.1 < summary.valid_loss_before
+        stock = PeftModel.from_pretrained(
+            AutoModelForSequenceClassification.from_pretrained(base.source, num_labels=2),
+            sink.adapter_dir,
+        ).eval()
+        batch = tokenizer(
+            ["the film was great", "the film was bad"], padding=True, return_tensors="pt"
+        )
+        with torch.no_grad():
+            logits = stock(batch.input_ids, attention_mask=batch.attention_mask).logits
+        # classes are numbered in the order of their names: no, yes
+        assert logits.argmax(-1).tolist() == [1, 0]
+        rows = _held_out(tmp_path / "rows.jsonl", sinks.index(sink))
+        with torch.no_grad():
+            losses = [
+                stock(
+                    **tokenizer(row["text"], return_tensors="pt"),
+                    labels=torch.tensor([int(row["label"] == "yes")]),
+                ).loss
+                for row in rows
+            ]
+        assert torch.stack(losses).mean().item() == pytest.approx(
+            summary.valid_loss_after, abs=1e-4
+        )
+    runtime.close()
+
+
+def _held_out(path, seed):
+    """The rows the engine held out, found by its own rule."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return held_out(rows, share=0.1, seed=seed)[1]
+
+
+@pytest.mark.parametrize("encoder", [True, False])
+def test_classes_and_encoders_only_go_together(tmp_path, encoder):
+    base = (save_tiny_encoder if encoder else save_tiny_base)(tmp_path / "base")
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(8) if encoder else LABELLED)
+    data_format = DataFormat.COMPLETION if encoder else DataFormat.CLASSIFICATION
+    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache")
+    try:
+        with pytest.raises(UserFault, match="encoder"):
+            runtime.attach(
+                job=job_spec("a", base, data, data_format=data_format),
+                data_path=data,
+                validation_path=None,
+                checkpoint_path=None,
+                sink=RecordingSink(),
+            )
+    finally:
+        runtime.close()
