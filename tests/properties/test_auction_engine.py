@@ -32,7 +32,7 @@ def _run(market: Market, steps: int) -> list[Entry]:
 
 
 @POLICIES
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seed=SEEDS, steps=st.integers(1, 60))
 def test_no_cell_is_ever_oversold_and_every_admission_keeps_its_terms(
     policy: str, seed: int, steps: int
@@ -48,7 +48,7 @@ def test_no_cell_is_ever_oversold_and_every_admission_keeps_its_terms(
 
 
 @POLICIES
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(seed=SEEDS, steps=st.integers(1, 60), at=st.integers(0, 60))
 def test_a_replay_gives_every_decision_price_and_hash_again(
     policy: str, seed: int, steps: int, at: int
@@ -75,7 +75,7 @@ def test_a_replay_gives_every_decision_price_and_hash_again(
     assert restored.snapshot() == market.engine.snapshot()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seed=SEEDS, data=st.data())
 def test_an_altered_log_does_not_verify(seed: int, data: st.DataObject) -> None:
     market = Market(seed, policy="residual")
@@ -105,7 +105,7 @@ def test_an_altered_log_does_not_verify(seed: int, data: st.DataObject) -> None:
         assert found.entries == at
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seed=SEEDS, steps=st.integers(0, 60))
 def test_a_quote_is_what_the_decision_then_charges_and_changes_nothing(
     seed: int, steps: int
@@ -136,7 +136,7 @@ def test_a_quote_is_what_the_decision_then_charges_and_changes_nothing(
         assert decision.payment == int(decision.payment)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seed=SEEDS, steps=st.integers(0, 60))
 def test_a_refused_bid_leaves_no_trace_on_the_grid_and_learns_what_would_win(
     seed: int, steps: int
@@ -179,7 +179,7 @@ def test_a_refused_bid_leaves_no_trace_on_the_grid_and_learns_what_would_win(
 
 
 @POLICIES
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(seed=SEEDS, steps=st.integers(0, 60), factor=st.floats(0.0, 100.0))
 def test_the_price_does_not_depend_on_the_bid(
     policy: str, seed: int, steps: int, factor: float
@@ -199,7 +199,7 @@ def test_the_price_does_not_depend_on_the_bid(
         assert one.payment == other.payment
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     seed=SEEDS,
     steps=st.integers(0, 60),
@@ -226,7 +226,7 @@ def test_the_price_never_rises_with_the_deadline_nor_falls_with_work_or_memory(
     assert price(memory_demand=task.memory_demand * more_memory) >= own - slack
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seed=SEEDS, steps=st.integers(10, 60))
 def test_a_replan_costs_nothing_and_says_whether_all_the_work_fits(seed: int, steps: int) -> None:
     market = Market(seed, policy="residual")
@@ -250,7 +250,7 @@ def test_a_replan_costs_nothing_and_says_whether_all_the_work_fits(seed: int, st
         assert outcome.schedule.finish_slot <= task.deadline_slot
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seed=SEEDS, steps=st.integers(0, 60))
 def test_releasing_all_of_an_admission_puts_its_empty_cells_back_as_they_were(
     seed: int, steps: int

@@ -122,7 +122,7 @@ def test_the_search_agrees_with_an_integer_program(additive: bool, types: int, s
     assert found == pytest.approx(expected, abs=1e-7)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(case=grids_with_tasks())
 def test_searching_twice_gives_the_same_plan(case: tuple[Grid, Task]) -> None:
     grid, task = case
