@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from workers.client import MarketClient, MarketError, Patience
-from workers.node import add_run_arguments, run
+from workers.node import add_run_arguments, quieten_libraries, run
 from workers.protocol import (
     PATH_JOIN,
     PATH_JOIN_MODELS,
@@ -56,13 +56,13 @@ def add_join_arguments(parser: argparse.ArgumentParser) -> None:
 
 def join(options: argparse.Namespace) -> int:
     """Self-test, registration, credentials; then the node itself with ``--run``."""
-    # Torch takes seconds to import; ``--help`` must not wait for it.
-    from workers.training.faults import TrainingFault
-
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    quieten_libraries()
+    # Torch takes seconds to import; ``--help`` must not wait for it.
+    from workers.training.faults import TrainingFault
+
     try:
         credentials = register(options)
     except (MarketError, TrainingFault, SettingsError) as error:

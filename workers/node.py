@@ -65,8 +65,7 @@ def run(options: argparse.Namespace) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
-    # Their lines for every request would drown the node's own.
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    quieten_libraries()
     state = StateDir(options.state_dir)
     try:
         credentials = load_credentials(state)
@@ -76,6 +75,13 @@ def run(options: argparse.Namespace) -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return EXIT_SETTINGS
+
+
+def quieten_libraries() -> None:
+    """A line for every request and bars that redraw themselves would drown the node's own log."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 
 @contextmanager
