@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.terms import Terms, terms_resolve
 from marketplace.common.errors import Conflict, NotFound
 from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import ZoneSpeeds, zone_speeds
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.selectors import Work, work_measure
 from marketplace.jobs.services import dataset_tokens_ensure
+
+#: A crowd of bids need not read the same few rows each time; they move slowly.
+SPEEDS_KEPT_S = 1.0
+_speeds_kept: dict[str, tuple[datetime, ZoneSpeeds]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +36,11 @@ def job_measure(
     dataset: Dataset,
     adapter: Mapping[str, Any],
     training: Mapping[str, Any],
+    now: datetime | None = None,
 ) -> Measured:
     """Resolve a job's settings and measure its work.
+
+    With ``now``, the zone's speed table may be up to ``SPEEDS_KEPT_S`` old.
 
     Raises
     ------
@@ -52,8 +61,23 @@ def job_measure(
         longest_row_tokens=longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
     )
-    work = work_measure(dataset=dataset, zone=zone, adapter=terms.adapter, training=terms.training)
+    work = work_measure(
+        dataset=dataset,
+        zone=zone,
+        adapter=terms.adapter,
+        training=terms.training,
+        speeds=None if now is None else _speeds(zone, now),
+    )
     return Measured(terms=terms, work=work)
+
+
+def _speeds(zone: Zone, now: datetime) -> ZoneSpeeds:
+    """The zone's speed table, read at most every ``SPEEDS_KEPT_S`` in this process."""
+    kept = _speeds_kept.get(zone.pk)
+    if kept is None or not 0 <= (now - kept[0]).total_seconds() < SPEEDS_KEPT_S:
+        kept = (now, zone_speeds(zone))
+        _speeds_kept[zone.pk] = kept
+    return kept[1]
 
 
 def unknown_dataset() -> NotFound:

@@ -77,7 +77,12 @@ def quote_make(
     """
     deadline_check(deadline_at, zone=zone, now=now)
     measured = job_measure(
-        organisation=organisation, zone=zone, dataset=dataset, adapter=adapter, training=training
+        organisation=organisation,
+        zone=zone,
+        dataset=dataset,
+        adapter=adapter,
+        training=training,
+        now=now,
     )
     slot = slot_at(zone, now)
     task = scheduler.Task(

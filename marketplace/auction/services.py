@@ -77,7 +77,12 @@ def bid_place(
     price_micros_check(price_micros)
     deadline_check(deadline_at, zone=zone, now=now)
     measured = job_measure(
-        organisation=organisation, zone=zone, dataset=dataset, adapter=adapter, training=training
+        organisation=organisation,
+        zone=zone,
+        dataset=dataset,
+        adapter=adapter,
+        training=training,
+        now=now,
     )
     bid = Bid(
         zone=zone,
@@ -120,10 +125,10 @@ def bid_wait(*, bid: Bid, timeout_s: float | None = None) -> Bid:
     ends_at = time.monotonic() + (WAIT_S if timeout_s is None else timeout_s)
     with wakeups.listener.waiting_for(bid.pk) as decided:
         while True:
-            bid.refresh_from_db()
             left_s = ends_at - time.monotonic()
-            if bid.status != BidStatus.PENDING or left_s <= 0:
-                return bid
+            status = Bid.objects.filter(pk=bid.pk).values_list("status", flat=True).get()
+            if status != BidStatus.PENDING or left_s <= 0:
+                return Bid.objects.select_related("zone").get(pk=bid.pk)
             if not connection.in_atomic_block:
                 connection.close()
             decided.wait(min(left_s, wakeups.LOOK_EVERY_S))

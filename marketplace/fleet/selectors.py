@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import Min, QuerySet
@@ -23,6 +24,7 @@ from scheduler import types as scheduler
 from workers.protocol.messages import AdapterSpec, BaseModelRef, TrainingSpec
 
 __all__ = [
+    "ZoneSpeeds",
     "ask_at",
     "base_model_ref",
     "first_slot_from",
@@ -42,6 +44,7 @@ __all__ = [
     "speed_rows",
     "work_weight",
     "zone_by_name",
+    "zone_speeds",
     "zones_open",
 ]
 
@@ -111,9 +114,20 @@ def scheduler_node(zone: Zone, node: Node) -> scheduler.Node:
     )
 
 
-def speed_rows(zone: Zone) -> dict[str, list[SpeedRow]]:
-    """The zone's speed table by GPU type."""
+@dataclass(frozen=True, slots=True)
+class ZoneSpeeds:
+    """What a zone has measured, read at one moment."""
+
+    #: The speed table by GPU type.
+    rows: dict[str, list[SpeedRow]]
+    measured_memory: tuple[memory.MeasuredMemory, ...]
+    #: The least capacity among the nodes of a GPU type.
+    smallest_capacities: dict[str, float]
+
+
+def zone_speeds(zone: Zone) -> ZoneSpeeds:
     rows: dict[str, list[SpeedRow]] = defaultdict(list)
+    measured = []
     for speed in Speed.objects.filter(zone=zone).order_by("pk"):
         rows[speed.gpu_type_id].append(
             SpeedRow(
@@ -123,7 +137,24 @@ def speed_rows(zone: Zone) -> dict[str, list[SpeedRow]]:
                 samples_per_s=speed.samples_per_s,
             )
         )
-    return dict(rows)
+        if speed.job_memory_gb is not None and speed.job_memory_gb > 0:
+            measured.append(
+                memory.MeasuredMemory(
+                    batch_size=speed.batch_size,
+                    sequence_length=speed.sequence_length,
+                    gb=speed.job_memory_gb,
+                )
+            )
+    return ZoneSpeeds(
+        rows=dict(rows),
+        measured_memory=tuple(measured),
+        smallest_capacities=_smallest_capacities(zone),
+    )
+
+
+def speed_rows(zone: Zone) -> dict[str, list[SpeedRow]]:
+    """The zone's speed table by GPU type."""
+    return zone_speeds(zone).rows
 
 
 def reference_capacity(zone: Zone, rows: list[SpeedRow]) -> float | None:
@@ -137,15 +168,20 @@ def reference_capacity(zone: Zone, rows: list[SpeedRow]) -> float | None:
     return None if speed is None else speed * zone.slot_s
 
 
-def rates(*, zone: Zone, batch_size: int, sequence_length: int) -> dict[str, float]:
+def rates(
+    *, zone: Zone, batch_size: int, sequence_length: int, speeds: ZoneSpeeds | None = None
+) -> dict[str, float]:
     """Samples per slot promised to one such job, by GPU type; a missing type cannot run it.
 
     The promise is the job's share of a node that ``jobs_per_node`` jobs use at once.
     """
+    speeds = speeds or zone_speeds(zone)
     promised = {}
-    smallest = _smallest_capacities(zone)
-    weight = work_weight(zone=zone, batch_size=batch_size, sequence_length=sequence_length)
-    for gpu_type, rows in speed_rows(zone).items():
+    smallest = speeds.smallest_capacities
+    weight = work_weight(
+        zone=zone, batch_size=batch_size, sequence_length=sequence_length, speeds=speeds
+    )
+    for gpu_type, rows in speeds.rows.items():
         speed = total_speed(
             rows, batch_size=batch_size, sequence_length=sequence_length, jobs=zone.jobs_per_node
         )
@@ -158,15 +194,18 @@ def rates(*, zone: Zone, batch_size: int, sequence_length: int) -> dict[str, flo
     return promised
 
 
-def work_weight(*, zone: Zone, batch_size: int, sequence_length: int) -> float:
+def work_weight(
+    *, zone: Zone, batch_size: int, sequence_length: int, speeds: ZoneSpeeds | None = None
+) -> float:
     """Reference samples that one sample of this batch and length stands for.
 
     Nodes' capacities are counted in reference samples. A job's demand and rates times this weight
     are in the same unit, so a job of long samples takes the share of a node that it really uses. It
     is the largest over the GPU types: on none of them is a node sold twice.
     """
+    speeds = speeds or zone_speeds(zone)
     weights = []
-    for rows in speed_rows(zone).values():
+    for rows in speeds.rows.values():
         speed = total_speed(
             rows, batch_size=batch_size, sequence_length=sequence_length, jobs=zone.jobs_per_node
         )
@@ -186,7 +225,12 @@ def model_shape(zone: Zone) -> memory.ModelShape:
 
 
 def memory_demand(
-    *, zone: Zone, adapter: AdapterSpec, training: TrainingSpec, preference: bool = False
+    *,
+    zone: Zone,
+    adapter: AdapterSpec,
+    training: TrainingSpec,
+    preference: bool = False,
+    speeds: ZoneSpeeds | None = None,
 ) -> float:
     """GB a job takes beside the base model; see ``fleet.memory`` for the formula.
 
@@ -197,13 +241,7 @@ def memory_demand(
     if zone.dtype == "auto":
         # ``auto`` is float32 on a CPU; the larger is safe on both.
         activation_bytes = 4
-    measured = [
-        memory.MeasuredMemory(
-            batch_size=row.batch_size, sequence_length=row.sequence_length, gb=row.job_memory_gb
-        )
-        for row in Speed.objects.filter(zone=zone, job_memory_gb__gt=0)
-        if row.job_memory_gb is not None
-    ]
+    measured = (speeds or zone_speeds(zone)).measured_memory
     return memory.job_memory_gb(
         shape,
         rank=adapter.rank,

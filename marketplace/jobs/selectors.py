@@ -58,9 +58,16 @@ class Work:
 
 
 def work_measure(
-    *, dataset: Dataset, zone: Zone, adapter: AdapterSpec, training: TrainingSpec
+    *,
+    dataset: Dataset,
+    zone: Zone,
+    adapter: AdapterSpec,
+    training: TrainingSpec,
+    speeds: fleet.ZoneSpeeds | None = None,
 ) -> Work:
     """Measure what a data set with these settings asks of a node.
+
+    ``speeds`` spares reading the zone's speed table again.
 
     A reference sample is one of the zone's reference batch and length; see
     ``fleet.selectors.work_weight``.
@@ -69,16 +76,18 @@ def work_measure(
     valid = validation_rows(rows=dataset.rows, share=training.validation_share)
     train = dataset.rows - valid
     samples = train * training.epochs
+    speeds = speeds or fleet.zone_speeds(zone)
     shape = {"batch_size": training.batch_size, "sequence_length": training.sequence_length}
-    weight = fleet.work_weight(zone=zone, **shape)
+    weight = fleet.work_weight(zone=zone, speeds=speeds, **shape)
     cost = PREFERENCE_COST if preference else 1.0
     return Work(
         compute_demand=samples * weight * cost,
         memory_demand_gb=fleet.memory_demand(
-            zone=zone, adapter=adapter, training=training, preference=preference
+            zone=zone, adapter=adapter, training=training, preference=preference, speeds=speeds
         ),
         rates={
-            gpu_type: rate * weight for gpu_type, rate in fleet.rates(zone=zone, **shape).items()
+            gpu_type: rate * weight
+            for gpu_type, rate in fleet.rates(zone=zone, speeds=speeds, **shape).items()
         },
         samples=samples,
         train_rows=train,
