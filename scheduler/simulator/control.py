@@ -304,7 +304,9 @@ def tick(world: World, calendar: Calendar, backlog: Backlog, now: float, wishes:
     """One turn of both scalers (Algorithms 1 and 2) and of the improved policy."""
     choice, t = world.choice[0], world.tally[0]
     total = demands(world, now)
-    windows: Floats = np.arange(1, int(choice.windows) + 1) * float(choice.tick_s)
+    windows = np.zeros(int(choice.windows))
+    for k in range(windows.shape[0]):
+        windows[k] = (k + 1) * choice.tick_s
     t.pressure = pressure_of(total, windows, float(t.live))
     if choice.adaptive:
         t.threshold_s = next_threshold(
