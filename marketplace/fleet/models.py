@@ -158,6 +158,10 @@ class Node(models.Model):
     joined_at = models.DateTimeField()
     left_at = models.DateTimeField(null=True)
 
+    zone_id: str
+    provider_id: str
+    gpu_type_id: str
+
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["provider", "name"], name="fleet_node_name_once"),
@@ -187,6 +191,8 @@ class Ask(models.Model):
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
     )
     set_at = models.DateTimeField()
+
+    node_id: str
 
     class Meta:
         indexes = [models.Index(fields=["node", "-set_at", "-id"], name="fleet_ask_history")]
@@ -219,6 +225,10 @@ class JoinToken(models.Model):
     used_at = models.DateTimeField(null=True)
     #: SHA-256 of the name and host that used it: a retry must come from there.
     used_by_hash = models.CharField(max_length=64, default="", blank=True)
+
+    zone_id: str
+    provider_id: str
+    node_id: str | None
 
     class Meta:
         constraints = [
@@ -255,6 +265,8 @@ class Speed(models.Model):
     #: Reports that moved ``samples_per_s``.
     observations = models.PositiveBigIntegerField(default=0)
     updated_at = models.DateTimeField()
+
+    gpu_type_id: str
 
     class Meta:
         constraints = [

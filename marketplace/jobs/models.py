@@ -111,6 +111,9 @@ class Dataset(models.Model):
     errors = models.JSONField(default=list)
     created_at = models.DateTimeField()
 
+    organisation_id: str
+    zone_id: str | None
+
     class Meta:
         constraints = [
             models.CheckConstraint(condition=Q(rows__gt=0), name="jobs_dataset_has_rows"),
@@ -128,6 +131,8 @@ class DatasetTokens(models.Model):
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
     tokens = models.PositiveBigIntegerField()
     longest_row_tokens = models.PositiveIntegerField()
+
+    dataset_id: str
 
     class Meta:
         constraints = [
@@ -208,6 +213,13 @@ class Job(models.Model):
 
     ACTIVE = (JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.MOVING)
 
+    zone_id: str
+    organisation_id: str
+    dataset_id: str
+    checkpoints: models.Manager[Checkpoint]
+    slices: models.Manager[Slice]
+    events: models.Manager[JobEvent]
+
     class Meta:
         constraints = [
             models.CheckConstraint(
@@ -279,6 +291,9 @@ class Checkpoint(models.Model):
     valid_loss = models.FloatField(null=True)
     created_at = models.DateTimeField()
 
+    job_id: str
+    slice_id: str
+
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["slice", "step"], name="jobs_checkpoint_once")
@@ -314,6 +329,9 @@ class Slice(models.Model):
     result = models.JSONField(null=True)
     #: Why it ended, for the job's page.
     reason = models.CharField(max_length=1000, default="", blank=True)
+
+    job_id: str
+    node_id: str
 
     class Meta:
         constraints = [
@@ -351,6 +369,8 @@ class NodePlan(models.Model):
     made_at = models.DateTimeField()
     sent_at = models.DateTimeField(null=True)
 
+    node_id: str
+
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["node", "slot", "revision"], name="jobs_node_plan_once")
@@ -385,6 +405,9 @@ class MetricPoint(models.Model):
     #: Lines of the log stream.
     log = models.JSONField(default=list)
 
+    job_id: str
+    slice_id: str
+
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["slice", "seq"], name="jobs_metric_point_once")
@@ -406,6 +429,9 @@ class Artifact(models.Model):
     bytes = models.PositiveBigIntegerField()
     created_at = models.DateTimeField()
 
+    job_id: str
+    slice_id: str
+
     def __str__(self) -> str:
         return f"adapter of {self.job_id}"
 
@@ -423,6 +449,8 @@ class JobEvent(models.Model):
     message = models.CharField(max_length=1000)
     data = models.JSONField(default=dict)
     recorded_at = models.DateTimeField(db_default=Now())
+
+    job_id: str
 
     class Meta:
         constraints = [

@@ -146,7 +146,7 @@ def plans_send(*, now: datetime) -> tuple[NodePlan, ...]:
     with transaction.atomic():
         for plan in locks.unsent_plans_lock(waiting.values_list("pk", flat=True)):
             try:
-                current_app.send_task(
+                current_app.send_task(  # type: ignore[operator]
                     TASK_RUN_SLOT,
                     kwargs={"plan": plan.plan},
                     queue=plan.node.queue,
