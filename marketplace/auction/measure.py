@@ -10,6 +10,7 @@ from typing import Any
 from marketplace.accounts.models import Organisation
 from marketplace.auction.terms import Terms, terms_resolve
 from marketplace.common.errors import Conflict, NotFound
+from marketplace.common.kept import Kept
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import ZoneSpeeds, zone_speeds
 from marketplace.jobs.models import Dataset
@@ -18,7 +19,7 @@ from marketplace.jobs.services import dataset_tokens_ensure
 
 #: A crowd of bids need not read the same few rows each time; they move slowly.
 SPEEDS_KEPT_S = 1.0
-_speeds_kept: dict[str, tuple[datetime, ZoneSpeeds]] = {}
+_speeds: Kept[ZoneSpeeds] = Kept(for_s=SPEEDS_KEPT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +62,19 @@ def job_measure(
         longest_row_tokens=longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
     )
+    speeds = (
+        zone_speeds(zone)
+        if now is None
+        else _speeds.get(zone.pk, now=now, read=lambda: zone_speeds(zone))
+    )
     work = work_measure(
         dataset=dataset,
         zone=zone,
         adapter=terms.adapter,
         training=terms.training,
-        speeds=None if now is None else _speeds(zone, now),
+        speeds=speeds,
     )
     return Measured(terms=terms, work=work)
-
-
-def _speeds(zone: Zone, now: datetime) -> ZoneSpeeds:
-    """The zone's speed table, read at most every ``SPEEDS_KEPT_S`` in this process."""
-    kept = _speeds_kept.get(zone.pk)
-    if kept is None or not 0 <= (now - kept[0]).total_seconds() < SPEEDS_KEPT_S:
-        kept = (now, zone_speeds(zone))
-        _speeds_kept[zone.pk] = kept
-    return kept[1]
 
 
 def unknown_dataset() -> NotFound:

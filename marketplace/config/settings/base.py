@@ -82,7 +82,7 @@ MIDDLEWARE = [
     "allauth.account.middleware.AccountMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "marketplace.web.acting.ActingMiddleware",
-    "pghistory.middleware.HistoryMiddleware",
+    "marketplace.config.history.PeopleHistoryMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 

@@ -1,0 +1,31 @@
+from datetime import timedelta
+
+import pytest
+
+from marketplace.common.kept import Kept
+from tests.builders import NOW
+
+
+def test_value_is_read_once_within_its_time_and_again_after_it():
+    reads = iter(["first", "second"])
+    kept: Kept[str] = Kept(for_s=2)
+    assert kept.get("k", now=NOW, read=lambda: next(reads)) == "first"
+    assert kept.get("k", now=NOW + timedelta(seconds=1.9), read=lambda: next(reads)) == "first"
+    assert kept.get("k", now=NOW + timedelta(seconds=2), read=lambda: next(reads)) == "second"
+
+
+def test_time_that_goes_backwards_is_not_trusted():
+    kept: Kept[int] = Kept(for_s=2)
+    kept.get("k", now=NOW, read=lambda: 1)
+    assert kept.get("k", now=NOW - timedelta(seconds=1), read=lambda: 2) == 2
+
+
+def test_failed_read_is_not_kept():
+    kept: Kept[int] = Kept(for_s=2)
+
+    def broken() -> int:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        kept.get("k", now=NOW, read=broken)
+    assert kept.get("k", now=NOW, read=lambda: 1) == 1
