@@ -70,7 +70,8 @@ def market_open(running: House, *, say: Callable[[str], None]) -> dict[str, Any]
     if not known:
         say("A node on this machine joins: self-test, a short training run, registration")
         running.run(
-            *(sys.executable, "-m", "workers", "join", "--url", running.url, "--name", "local-cpu"),
+            *(sys.executable, "-m", "workers", "join", "--quick"),
+            *("--url", running.url, "--name", "local-cpu"),
             *("--token", seeded["join_tokens"][0], "--state-dir", str(node_dir)),
         )
         private_write(joined_to, running.environment.get("REDIS_URL", ""))
@@ -95,7 +96,7 @@ def sell(running: House, seeded: dict[str, Any], *, say: Callable[[str], None]) 
     ) as market:
         started = time.monotonic()
         bid = _bid_place(market, seeded["zone"], say=say)
-        job = _job_follow(running, market, bid["job_id"])
+        job = _job_follow(running, market, bid["job_id"], say=say)
         path = _adapter_fetch(market, job["id"], running.data_dir / "adapters")
         seconds = time.monotonic() - started
     sale = Sale(
@@ -155,24 +156,34 @@ def _bid_place(market: httpx.Client, zone: str, *, say: Callable[[str], None]) -
     return bid
 
 
-def _job_follow(running: House, market: httpx.Client, job_id: str) -> dict[str, Any]:
-    """Draw a progress bar until the job has ended."""
+def _job_follow(
+    running: House, market: httpx.Client, job_id: str, *, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Draw a progress bar until the job has ended; on a terminal that is none, say what changes."""
     deadline = time.monotonic() + JOB_WITHIN_S
-    with tqdm(total=100, unit="%", bar_format="{l_bar}{bar}| {postfix}", file=sys.stderr) as bar:
-        bar.set_description("queued")
+    on_terminal = sys.stderr.isatty()
+    seen = 0
+    with tqdm(
+        total=100, bar_format="{desc} {bar} {percentage:3.0f} % {postfix}", disable=not on_terminal
+    ) as bar:
         while True:
             running.stack.check()
             job = _answer(market.get(f"/api/jobs/{job_id}"))
-            bar.set_description(job["status"])
             progress = job["progress"]
-            if progress["total_steps"]:
-                bar.n = min(100, round(100 * progress["step"] / progress["total_steps"]))
+            words = ""
             if progress["train_loss"] is not None:
-                bar.set_postfix_str(
-                    f"step {progress['step']}/{progress['total_steps']}, "
+                words = (
+                    f"step {progress['step']} of {progress['total_steps']}, "
                     f"loss {progress['train_loss']:.3f}"
                 )
-            bar.refresh()
+                bar.n = 100 * progress["step"] / progress["total_steps"]
+            bar.set_description_str(f"          {job['status']:10}", refresh=False)
+            bar.set_postfix_str(words)
+            if not on_terminal:
+                events = _answer(market.get(f"/api/jobs/{job_id}/events", params={"after": seen}))
+                for event in events["data"]:
+                    seen = event["seq"]
+                    say(f"{event['message']} {words}")
             if job["status"] in ENDED:
                 break
             if time.monotonic() > deadline:

@@ -66,8 +66,8 @@ class House:
             check=False,
         )
         if done.returncode != 0:
-            words = " ".join(command[2:] if command[0] == sys.executable else command)
-            raise ServiceFailed(f"{words} failed:\n{done.stdout}{done.stderr}")
+            words = " ".join(Path(part).name for part in command if part not in {"-W", "ignore"})
+            raise ServiceFailed(f"This failed: {words}\n{done.stdout}{done.stderr}")
         return done.stdout
 
 
@@ -149,9 +149,13 @@ def web_wait(running: House) -> None:
 
 def node_program(data_dir: Path, name: str = "node") -> Program:
     """The GPU node whose credentials lie in ``data_dir/<name>``."""
+    # A node of a provider has none of the market's settings, so this one has none either.
+    hidden = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "DJANGO_SETTINGS_MODULE", "DATA_DIR")
+    without = tuple(part for variable in hidden for part in ("-u", variable))
     return Program(
         name=name,
-        command=(sys.executable, "-m", "workers", "run", "--state-dir", str(data_dir / name)),
+        command=("env", *without)
+        + (sys.executable, "-m", "workers", "run", "--state-dir", str(data_dir / name)),
         priority=900,
         # Time to write checkpoints and hand them in.
         stop_within_s=30,
