@@ -76,6 +76,7 @@ CPU_CASES = (
     Case("tiny, 1 job, short", "tiny-llama", 1, 4, 32, goal=1.0),
     Case("tiny, 2 jobs, short", "tiny-llama", 2, 4, 32, goal=1.0),
     Case("tiny, 8 jobs, short", "tiny-llama", 8, 4, 32, goal=1.5),
+    Case("tiny, 8 jobs, very short", "tiny-llama", 8, 4, 16, goal=1.5),
     Case("tiny, 8 jobs, short, ragged", "tiny-llama", 8, 4, 32, ragged=True, goal=1.5),
     Case("tiny, 8 jobs, long", "tiny-llama", 8, 4, 256, goal=1.0),
     Case("tiny, 1 job, long", "tiny-llama", 1, 8, 256, goal=1.0),

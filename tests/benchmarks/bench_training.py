@@ -1,0 +1,101 @@
+"""``make bench-training``: one JSON line per case, fused engine against N stock PEFT runs.
+
+The cases with a goal fail the command when they miss it; the pause-and-step and the
+move cases report the milliseconds of a context switch.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from workers.bench.cases import CPU_CASES, GPU_CASES, Case
+from workers.bench.contestants import Fused, random_base
+from workers.bench.measure import measure
+from workers.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from workers.training.job import Progress
+
+
+def main() -> int:
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda" if cuda else "cpu")
+    missed = []
+    for case in GPU_CASES if cuda else CPU_CASES:
+        row = measure(case, device=device)
+        print(json.dumps(row), flush=True)
+        if case.goal is not None and row["ratio"] < case.goal:
+            missed.append(case.name)
+    print(json.dumps(context_switch(device)), flush=True)
+    print(json.dumps(state_move()), flush=True)
+    if missed:
+        print(f"below their goal: {', '.join(missed)}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+def context_switch(device: torch.device, *, repeats: int = 20) -> dict[str, object]:
+    """Pause one job and step another on a warm base, in milliseconds; the goal is 1 s p95."""
+    case = Case("switch", "gpt2" if device.type == "cuda" else "tiny-llama", 2, 4, 64)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    fused = Fused(case, random_base(case.base, device, dtype), repeats * 2 + 2)
+    trainer = fused.trainer
+    fused.step()
+    taken = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        first = next(iter(trainer.jobs))
+        values = {name: value.clone() for name, value, _ in trainer.model.tensors(first)}
+        job = trainer.remove(first)
+        job.batch = None
+        trainer.round()
+        taken.append(1000 * (time.perf_counter() - began))
+        trainer.add(job, values)
+    return {
+        "case": "pause one job and step another",
+        "device": device.type,
+        "p50_ms": round(statistics.median(taken), 2),
+        "p95_ms": round(sorted(taken)[int(0.95 * len(taken))], 2),
+        "goal_ms": 1000,
+    }
+
+
+def state_move() -> dict[str, object]:
+    """Write, sync and read back half a gigabyte of state, in seconds; the goal is 10 s."""
+    tensors = {f"layer-{index}": torch.randn(1024, 4096) for index in range(10)}
+    checkpoint = Checkpoint(
+        job_id="move",
+        fingerprint="0",
+        progress=Progress(step=1),
+        params=tensors,
+        means=tensors | {},
+        squares=tensors | {},
+        row_losses=np.zeros(1, dtype=np.float32),
+        metrics=np.zeros((1, 7)),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.safetensors"
+        began = time.perf_counter()
+        save_checkpoint(checkpoint, path)
+        written = time.perf_counter()
+        load_checkpoint(path)
+        read = time.perf_counter()
+        size = path.stat().st_size
+    return {
+        "case": "move a job's state through a file",
+        "gb": round(size / 1e9, 3),
+        "write_s": round(written - began, 3),
+        "read_and_verify_s": round(read - written, 3),
+        "goal_s": 10,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
