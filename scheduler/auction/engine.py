@@ -136,10 +136,10 @@ class Engine:
         curve = tuple(
             PricePoint(
                 deadline_slot=deadline,
-                price=self._rounded(found.parts).total,
-                finish_slot=found.schedule.finish_slot,
+                price=price + self._rounding(price),
+                finish_slot=finish,
             )
-            for deadline, found in search.by_deadline(first=slot, last=last).items()
+            for deadline, price, finish in search.price_curve(first=slot, last=last)
         )
         return Quote(
             schedule=None if plan is None else plan.schedule,
@@ -281,13 +281,15 @@ class Engine:
 
     def _rounded(self, parts: PriceParts) -> PriceParts:
         """Round a price up to whole units of money."""
+        return replace(parts, rounding=self._rounding(parts.total))
+
+    def _rounding(self, price: float) -> float:
+        """Give what is missing to the next whole unit of money."""
         quantum = self.rules.money_quantum
         if quantum <= 0:
-            return parts
-        raw = parts.total
+            return 0.0
         # The sum's own rounding error must not cost a whole unit.
-        whole = math.ceil(raw / quantum - 1e-9) * quantum
-        return replace(parts, rounding=whole - raw)
+        return math.ceil(price / quantum - 1e-9) * quantum - price
 
     def _most_below(self, bid: float) -> float:
         """Give the price before rounding that a plan must undercut for a bid to win."""

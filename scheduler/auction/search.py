@@ -186,7 +186,7 @@ class Search:
         if last < first or not len(self._class_rate):
             return {}
         listed = self._cells(last)
-        _, count, door, cells = solve_curve(
+        _, _, count, door, cells = solve_curve(
             *self._arguments(listed), first - self._begin, last - self._begin
         )
         treads: dict[int, Plan] = {}
@@ -198,9 +198,29 @@ class Search:
                 continue
             before = picked
             plan = self._plan_of(listed, picked, int(door[i]))
-            if plan.price < least:
+            if plan.price < least * (1 - 1e-12):
                 least = plan.price
                 treads[first + i] = plan
+        return treads
+
+    def price_curve(self, *, first: int, last: int) -> list[tuple[int, float, int]]:
+        """Give ``(deadline, price, finish slot)`` where the price falls, in order.
+
+        The prices of ``by_deadline`` (up to rounding in the last digits) without
+        its plans.
+        """
+        first, last = max(first, self._begin), min(last, self._last)
+        if last < first or not len(self._class_rate):
+            return []
+        price, finish, _, _, _ = solve_curve(
+            *self._arguments(self._cells(last)), first - self._begin, last - self._begin
+        )
+        treads: list[tuple[int, float, int]] = []
+        least = math.inf
+        for i, (now, slot) in enumerate(zip(price.tolist(), finish.tolist(), strict=True)):
+            if now < least * (1 - 1e-12):
+                least = now
+                treads.append((first + i, now, self._begin + slot))
         return treads
 
     def earliest_below(self, *, first: int, last: int, ceiling: float) -> int | None:

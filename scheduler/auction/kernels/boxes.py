@@ -362,7 +362,7 @@ def solve_curve(
     entry: Floats,
     first: int,
     last: int,
-) -> tuple[Floats, Ints, Ints, Ints]:
+) -> tuple[Floats, Ints, Ints, Ints, Ints]:
     """Find the cheapest schedule for every deadline of a range.
 
     Cost never rises with the deadline, so a stretch whose two ends cost the same
@@ -371,9 +371,9 @@ def solve_curve(
 
     Returns
     -------
-    value : float64[deadlines]
+    price : float64[deadlines]
         Infinity where no schedule exists.
-    count, door : int64[deadlines]
+    finish, count, door : int64[deadlines]
     cells : int64[deadlines, slots]
         As ``solve_deadline`` gives them.
     """
@@ -386,8 +386,6 @@ def solve_curve(
         starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
         last, INFINITY, -INFINITY, cells[span - 1],
     )  # fmt: skip
-    if span == 1:
-        return value, count, door, cells
     value[0], count[0], door[0], _ = solve_deadline(
         starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
         first, INFINITY, float(value[span - 1]) * _EQUAL, cells[0],
@@ -396,7 +394,7 @@ def solve_curve(
     right = np.empty(span + 1, np.int64)
     left[0] = 0
     right[0] = span - 1
-    depth = 1
+    depth = 1 if span > 2 else 0
     while depth > 0:
         depth -= 1
         a = left[depth]
@@ -428,7 +426,46 @@ def solve_curve(
         left[depth + 1] = a
         right[depth + 1] = middle
         depth += 2
-    return value, count, door, cells
+    price = np.full(span, INFINITY)
+    finish = np.zeros(span, np.int64)
+    for d in range(span):
+        if count[d] > 0:
+            if d > 0 and value[d] == value[d - 1]:
+                price[d] = price[d - 1]
+                finish[d] = finish[d - 1]
+            else:
+                price[d], finish[d] = schedule_cost(
+                    cells[d], int(count[d]), int(door[d]), starts, cls, lam, phi, own,
+                    class_rate, memory, entry,
+                )  # fmt: skip
+    return price, finish, count, door, cells
+
+
+@compiled
+def schedule_cost(
+    cells: Ints,
+    count: int,
+    door: int,
+    starts: Ints,
+    cls: Ints,
+    lam: Floats,
+    phi: Floats,
+    own: Floats,
+    class_rate: Floats,
+    memory: float,
+    entry: Floats,
+) -> tuple[float, int]:
+    """Give a schedule's true cost, without any tilt, and its last slot."""
+    found = np.zeros(3)
+    found[0] = INFINITY
+    _offer(
+        cells, count, door, starts, lam, phi, own, cls, class_rate, memory, entry, 0.0,
+        found, np.empty(count, np.int64),
+    )  # fmt: skip
+    last = 0
+    while starts[last + 1] <= cells[count - 1]:
+        last += 1
+    return float(found[0]), last
 
 
 @compiled

@@ -78,6 +78,8 @@ def gather_cells(
     own = np.empty(room)
     by_slot = cost.shape[0] > 1
     count = 0
+    kept = np.empty(classes, np.int64)
+    least = np.empty(classes)
     for i in range(slots):
         t = first + i
         begin = count
@@ -89,6 +91,36 @@ def gather_cells(
             lam_out = longer(lam_out, room)
             phi_out = longer(phi_out, room)
             own = longer(own, room)
+        if additive:
+            for c in range(classes):
+                kept[c] = -1
+                least[c] = INFINITY
+            for k in range(nodes):
+                c = node_class[k]
+                if (
+                    c < 0
+                    or free_compute[t, k] < need_compute[k]
+                    or free_memory[t, k] < need_memory[k]
+                ):
+                    continue
+                e = cost[row, k] + rate[k] * lam[t, k] + memory * phi[t, k]
+                if e < least[c] or (
+                    e == least[c]
+                    and free_compute[t, k] * memory + free_memory[t, k] * rate[k]
+                    < free_compute[t, kept[c]] * memory + free_memory[t, kept[c]] * rate[k]
+                ):
+                    least[c] = e
+                    kept[c] = k
+            for c in range(classes):
+                if kept[c] >= 0:
+                    node[count] = kept[c]
+                    cls[count] = c
+                    lam_out[count] = 0.0
+                    phi_out[count] = 0.0
+                    own[count] = least[c]
+                    count += 1
+            starts[i + 1] = count
+            continue
         for k in range(nodes):
             c = node_class[k]
             if c < 0 or free_compute[t, k] < need_compute[k] or free_memory[t, k] < need_memory[k]:
@@ -96,10 +128,6 @@ def gather_cells(
             a = lam[t, k]
             b = phi[t, k]
             e = cost[row, k]
-            if additive:
-                e = e + rate[k] * a + memory * b
-                a = 0.0
-                b = 0.0
             beaten = False
             j = begin
             while j < count:
@@ -221,12 +249,16 @@ def least_floor(
     classes = units.shape[0]
     slots = last - first + 1
     least = np.full(slots * classes, INFINITY)
+    highest = 0.0
     for i in range(slots):
         for j in range(starts[first + i], starts[first + i + 1]):
             if price[j] < cap_price and other[j] < cap_other:
                 at = i * classes + cls[j]
                 if price[j] < least[at]:
                     least[at] = price[j]
+                highest = max(highest, price[j])
+    if highest == 0.0:
+        return 0.0
     order = np.argsort(least)
     reached = np.zeros(slots)
     covered = 0.0

@@ -1,0 +1,305 @@
+"""``python -m tests.benchmarks.bench_auction [--quick]``: one JSON line per case.
+
+Every claim is a ratio of two times taken in one run, or a time with its goal.
+Times are of this process's CPU, best of several rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+
+from scheduler.auction import (
+    Engine,
+    Entry,
+    ZoneRules,
+    entry_from_json,
+    entry_to_json,
+    events,
+    verify,
+)
+from scheduler.auction.grid import Grid
+from scheduler.auction.integer_program import solve_with_highs
+from scheduler.auction.kernels.printed import printed_dp
+from scheduler.auction.search import Search
+from scheduler.types import Horizon, Task
+from tests.benchmarks import auction_day
+
+
+def report(case: str, *, goal: str, ok: bool, **figures: float) -> None:
+    """Print one case."""
+    rounded = {name: float(f"{value:.4g}") for name, value in figures.items()}
+    print(json.dumps({"case": case, **rounded, "goal": goal, "ok": bool(ok)}), flush=True)
+
+
+def best_of(action: Callable[[], object], rounds: int) -> float:
+    """Give the shortest CPU time of an action, seconds."""
+    times: list[float] = []
+    for _ in range(rounds):
+        start = time.process_time()
+        action()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def hard_grid(*, nodes: int, slots: int, seed: int, asks: str) -> Grid:
+    """Give a grid on which every cell has its own prices."""
+    rng = np.random.default_rng(seed)
+    grid = Grid(horizon=Horizon(first_slot=0, slots=slots), base_memory=2.0)
+    for node in auction_day.nodes(nodes, seed=seed, asks=asks):
+        grid.add_node(node)
+    grid.compute_price[:] = rng.uniform(0.0, 1.0, grid.compute_price.shape)
+    grid.memory_price[:] = rng.uniform(0.0, 300.0, grid.memory_price.shape)
+    grid.compute_free[rng.random(grid.compute_free.shape) < 0.3] = 0.0
+    return grid
+
+
+def wide_tasks(count: int, *, slots: int) -> list[Task]:
+    """Give tasks that may use every slot."""
+    return [
+        replace(task, arrival_slot=0, deadline_slot=slots - 1)
+        for task in auction_day.tasks(4, seed=5)[:count]
+    ]
+
+
+def printed_time(grid: Grid, task: Task, *, slots: int) -> float:
+    """Time the printed program for each vendor of a task, 100 samples a step."""
+    rate = np.array([task.rates[node.gpu_type] for node in grid.nodes])
+    cost = np.repeat((grid.ask_per_sample * rate).reshape(1, -1), slots, axis=0)
+    steps = (rate // 100).astype(np.int64)
+    demand = int(np.ceil(task.compute_demand / 100))
+
+    def run() -> None:
+        for delay in [v.delay_slots for v in task.vendors] or [0]:
+            printed_dp(
+                grid.compute_price,
+                grid.memory_price,
+                cost,
+                steps,
+                rate,
+                task.memory_demand,
+                demand,
+                delay,
+                slots - 1,
+            )
+
+    return best_of(run, 1)
+
+
+def bench_search(rounds: int) -> None:
+    """One decision against the printed program, and the curve against one decision."""
+    slots, nodes = auction_day.SLOTS, 100
+    for additive in (True, False):
+        form = "additive" if additive else "max"
+        for asks in ("by type", "by node"):
+            grid = hard_grid(nodes=nodes, slots=slots, seed=1, asks=asks)
+            ones: list[float] = []
+            curves: list[float] = []
+            ratios: list[float] = []
+            for task in wide_tasks(12, slots=slots):
+                search = Search(grid=grid, task=task, from_slot=0, additive=additive, residual=True)
+                one = best_of(lambda s=search: s.at_deadline(slots - 1), rounds)
+                curve = best_of(lambda s=search: s.price_curve(first=0, last=slots - 1), rounds)
+                ones.append(one)
+                curves.append(curve / one)
+                ratios.append(printed_time(grid, task, slots=slots) / one)
+            least = 100.0 if additive else 1.0
+            report(
+                f"one decision, {form} prices, asks {asks}, 100 nodes x 144 slots",
+                goal="printed program >= 100x slower, under 0.1 ms"
+                if additive
+                else "not slower than the printed program",
+                ok=median(ratios) >= least and (not additive or median(ones) < 1e-4),
+                ms_median=median(ones) * 1e3,
+                ms_worst=max(ones) * 1e3,
+                printed_over_exact_median=median(ratios),
+                printed_over_exact_worst=min(ratios),
+            )
+            report(
+                f"whole curve, {form} prices, asks {asks}, 100 nodes x 144 slots",
+                goal="at most 3x one decision",
+                ok=median(curves) <= 3.0,
+                curve_over_one_median=median(curves),
+                curve_over_one_worst=max(curves),
+            )
+
+
+def bench_highs() -> None:
+    """Exact search against HiGHS on the same model."""
+    for additive, nodes, slots in ((True, 100, 144), (False, 10, 24)):
+        grid = hard_grid(nodes=nodes, slots=slots, seed=2, asks="by node")
+        ratios: list[float] = []
+        for task in wide_tasks(3, slots=slots):
+            task = replace(task, vendors=(), compute_demand=min(task.compute_demand, 20000.0))
+            search = Search(grid=grid, task=task, from_slot=0, additive=additive, residual=True)
+            ours = best_of(lambda s=search, d=slots - 1: s.at_deadline(d), 20)
+            start = time.process_time()
+            value = solve_with_highs(
+                grid,
+                task,
+                begin=0,
+                deadline=slots - 1,
+                additive=additive,
+                residual=True,
+                time_limit_s=600.0,
+            )
+            ratios.append((time.process_time() - start) / ours)
+            plan = search.at_deadline(slots - 1)
+            assert plan is not None
+            assert abs(plan.price - value) <= 1e-6 * value, (plan.price, value)
+        report(
+            f"HiGHS on the same model, {'additive' if additive else 'max'} prices, "
+            f"{nodes} nodes x {slots} slots",
+            goal="at least 1000x slower than the search",
+            ok=median(ratios) >= 1000.0,
+            highs_over_exact_median=median(ratios),
+            highs_over_exact_worst=min(ratios),
+        )
+
+
+def run_day(*, bids: int, nodes: int, hints: bool, asks: str) -> tuple[Engine, list[Entry], float]:
+    """Decide a day's bids; give the engine, its log and the CPU seconds."""
+    engine = Engine(
+        ZoneRules(base_memory=2.0, horizon_slots=auction_day.SLOTS, refusal_hints=hints)
+    )
+    log = [engine.apply(events.NodeJoined(node)) for node in auction_day.nodes(nodes, asks=asks)]
+    day = auction_day.tasks(bids)
+    engine.quote(day[0], slot=0)
+    start = time.process_time()
+    slot = 0
+    for task in day:
+        if task.arrival_slot != slot:
+            slot = task.arrival_slot
+            log.append(engine.apply(events.SlotAdvanced(slot)))
+        log.append(engine.apply(events.BidArrived(task, slot)))
+    return engine, log, time.process_time() - start
+
+
+def bench_day(*, quick: bool) -> None:
+    """A full paper day under ``residual``, and the replay of its log."""
+    bids = 20 if quick else 80
+    for asks in ("by type", "by node"):
+        for hints in (False, True):
+            engine, log, spent = run_day(bids=bids, nodes=200, hints=hints, asks=asks)
+            report(
+                f"paper day, residual, {bids} bids a slot, 200 nodes, asks {asks}, "
+                f"{'with' if hints else 'no'} hints to refused bids",
+                goal="at most 5 s",
+                ok=spent <= 5.0,
+                s=spent,
+                decisions_per_s=bids * auction_day.SLOTS / spent,
+            )
+            if asks == "by type" and not hints:
+                start = time.process_time()
+                found = verify(log, rules=engine.rules)
+                spent = time.process_time() - start
+                assert found.ok, found.problem
+                report(
+                    "replay with every decision and hash compared",
+                    goal="at least 5000 decisions/s",
+                    ok=len(log) / spent >= 5000,
+                    decisions_per_s=len(log) / spent,
+                )
+
+
+def bench_restart(*, quick: bool) -> None:
+    """From a snapshot and 100,000 logged decisions, as JSON text, to a live engine."""
+    wanted = 10_000 if quick else 100_000
+    engine = Engine(ZoneRules(base_memory=2.0, horizon_slots=auction_day.SLOTS))
+    for node in auction_day.nodes(50):
+        engine.apply(events.NodeJoined(node))
+    snapshot = json.dumps(engine.snapshot())
+    day = auction_day.tasks(80)
+    lines: list[str] = []
+
+    def log(event: events.Event) -> None:
+        lines.append(json.dumps(entry_to_json(engine.apply(event))))
+
+    days = 0
+    while len(lines) < wanted:
+        begin = days * auction_day.SLOTS
+        for number, task in enumerate(day):
+            slot = begin + task.arrival_slot
+            if slot > engine.horizon.first_slot:
+                log(events.SlotAdvanced(slot))
+            task = replace(
+                task,
+                id=f"task-{days}-{number}",
+                arrival_slot=slot,
+                deadline_slot=begin + task.deadline_slot,
+            )
+            log(events.BidArrived(task, slot))
+        days += 1
+    del lines[wanted:]
+    head = json.loads(lines[-1])["hash"]
+    start = time.process_time()
+    engine = Engine.restore(json.loads(snapshot))
+    for line in lines:
+        entry = entry_from_json(json.loads(line))
+        assert engine.apply(entry.event).hash == entry.hash
+    spent = time.process_time() - start
+    assert engine.head_hash == head
+    report(
+        f"restart from a snapshot and {wanted} logged decisions",
+        goal="at most 20 s per 100,000",
+        ok=spent * 100_000 / wanted <= 20.0,
+        s=spent,
+        decisions_per_s=wanted / spent,
+    )
+
+
+def bench_cold() -> None:
+    """Import, and the first decision with and without compiled code on disk."""
+    program = (
+        "import time; t = time.perf_counter()\n"
+        "from tests.benchmarks import auction_day as day\n"
+        "from scheduler.auction import Engine, ZoneRules, events\n"
+        "i = time.perf_counter() - t\n"
+        "e = Engine(ZoneRules())\n"
+        "[e.apply(events.NodeJoined(n)) for n in day.nodes(4)]\n"
+        "task = day.tasks(1)[0]\n"
+        "e.quote(task, slot=0); e.apply(events.BidArrived(task, 0))\n"
+        "print(i, time.perf_counter() - t)"
+    )
+    with tempfile.TemporaryDirectory() as home:
+        for state in ("nothing", "compiled code"):
+            done = subprocess.run(
+                [sys.executable, "-c", program],
+                env={"XDG_CACHE_HOME": home, "PATH": "/usr/bin:/bin"},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            imported, decided = (float(x) for x in done.stdout.split())
+            report(
+                f"first decision of a process, {state} on disk",
+                goal="stated",
+                ok=True,
+                import_s=imported,
+                first_decision_s=decided,
+            )
+
+
+def main() -> None:
+    """Run all cases."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bench_auction")
+    parser.add_argument("--quick", action="store_true", help="smaller day and shorter log")
+    quick: bool = parser.parse_args().quick
+    bench_cold()
+    bench_search(rounds=5 if quick else 20)
+    bench_highs()
+    bench_day(quick=quick)
+    bench_restart(quick=quick)
+
+
+if __name__ == "__main__":
+    main()
