@@ -39,6 +39,10 @@ def node_app(*, broker_url: str, queue: str) -> Celery:
             "socket_keepalive": True,
             "health_check_interval": 15,
             "visibility_timeout": 3600,
+            # A node's broker user may touch keys that begin with its queue's name, no others.
+            "unacked_key": f"{queue}.unacked",
+            "unacked_index_key": f"{queue}.unacked_index",
+            "unacked_mutex_key": f"{queue}.unacked_mutex",
         },
     )
     return app

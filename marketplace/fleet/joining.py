@@ -9,7 +9,12 @@ from django.db import transaction
 from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet import locks, selectors
-from marketplace.fleet.broker import node_broker_url
+from marketplace.fleet.broker import (
+    broker_user_set,
+    node_broker_url,
+    node_password,
+    password_hash,
+)
 from marketplace.fleet.models import (
     GONE,
     Ask,
@@ -102,19 +107,22 @@ def node_join(*, request: JoinRequest, now: datetime) -> JoinReply:
     with transaction.atomic():
         token = _usable(locks.join_token_lock(secret_hash(request.token)), now)
         used_by = used_by_hash(name=request.name, hostname=request.facts.hostname)
-        if token.used_at is not None:
-            if token.used_by_hash != used_by or token.node is None:
-                raise Conflict(
-                    "join_token_used",
-                    "This join token was used by another node. Create one token for each node.",
-                )
-            return _join_reply(token.node, token.zone, request.token)
-        node = _node_list(token=token, request=request, now=now)
-        token.node = node
-        token.used_at = now
-        token.used_by_hash = used_by
-        token.save(update_fields=["node", "used_at", "used_by_hash"])
-        return _join_reply(node, token.zone, request.token)
+        if token.used_at is None:
+            node = _node_list(token=token, request=request, now=now)
+            token.node = node
+            token.used_at = now
+            token.used_by_hash = used_by
+            token.save(update_fields=["node", "used_at", "used_by_hash"])
+        elif token.used_by_hash == used_by and token.node is not None:
+            node = token.node
+        else:
+            raise Conflict(
+                "join_token_used",
+                "This join token was used by another node. Create one token for each node.",
+            )
+    # After the commit; a process that dies here is caught up with by the retry, or by the sweep.
+    broker_user_set(node)
+    return _join_reply(node, token.zone, request.token)
 
 
 def _usable(token: JoinToken | None, now: datetime) -> JoinToken:
@@ -164,6 +172,9 @@ def _node_list(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     node.left_at = None
     node.last_heartbeat_at = now
     node.api_token_hash = secret_hash(node_api_token(join_secret=request.token, node_id=node.pk))
+    node.broker_password_hash = password_hash(
+        node_password(node_id=node.pk, join_secret=request.token)
+    )
     node.facts = to_json(facts)
     node.save()
     latest = Ask.objects.filter(node=node).order_by("-set_at", "-pk").first()
@@ -203,7 +214,7 @@ def _join_reply(node: Node, zone: Zone, join_secret: str) -> JoinReply:
     return JoinReply(
         node_id=node.pk,
         api_token=node_api_token(join_secret=join_secret, node_id=node.pk),
-        broker_url=node_broker_url(),
+        broker_url=node_broker_url(node=node, join_secret=join_secret),
         queue=node.queue,
         heartbeat_every_s=zone.heartbeat_every_s,
         base_models=(selectors.base_model_ref(zone),),

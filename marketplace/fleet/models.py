@@ -153,6 +153,8 @@ class Node(models.Model):
     queue = models.CharField(max_length=64, unique=True)
     #: SHA-256 of the node's bearer token.
     api_token_hash = models.CharField(max_length=64, unique=True)
+    #: SHA-256 of the password of its broker user; empty where nodes share the broker's own.
+    broker_password_hash = models.CharField(max_length=64, default="", blank=True)
     #: ``NodeFacts`` of the last self-test.
     facts = models.JSONField()
     joined_at = models.DateTimeField()

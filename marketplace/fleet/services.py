@@ -13,6 +13,7 @@ from django.db.models.functions import Coalesce
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict
 from marketplace.fleet import base_models, locks, selectors
+from marketplace.fleet.broker import broker_users_restore
 from marketplace.fleet.joining import join_models, join_token_create, node_join
 from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import (
@@ -41,6 +42,7 @@ __all__ = [
     "node_leave",
     "node_undrain",
     "node_work_note",
+    "nodes_broker_restore",
     "nodes_offline_sweep",
     "provider_ensure",
     "speed_observe",
@@ -146,6 +148,11 @@ def nodes_offline_sweep(*, now: datetime) -> tuple[str, ...]:
             silent.filter(own).update(status=NodeStatus.OFFLINE)
             silent.filter(draining).update(status=NodeStatus.LEFT, left_at=now)
     return tuple(sorted(changed))
+
+
+def nodes_broker_restore() -> tuple[str, ...]:
+    """Give nodes back the broker users that a restarted Redis forgot; the ids of those nodes."""
+    return broker_users_restore(Node.objects.order_by("pk"))
 
 
 def node_ask_set(*, node: Node, ask_micros: int, set_by: User | None, now: datetime) -> Node:
