@@ -23,7 +23,8 @@ _PREFIX = "ftnode-"
 _COMMANDS = (
     *("+@read", "+@write", "+@connection", "+@transaction", "+@scripting"),
     *("-@dangerous", "-@admin", "-scan", "-randomkey", "-dbsize"),
-    *("+client|setinfo", "+client|setname", "+client|id"),
+    # A connection names its database and itself first.
+    *("+select", "+client|setinfo", "+client|setname", "+client|id"),
 )
 
 
