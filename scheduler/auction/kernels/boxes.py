@@ -193,12 +193,16 @@ def _branch(
         cap_phi = box[depth, 3]
         boxes += 1
         # No cover of this box has lower largest prices than these.
-        least = least_floor(starts, cls, lam, phi, cap_lam, cap_phi, units, need, door, deadline)
+        least = least_floor(
+            starts, cls, lam, phi, cap_lam, cap_phi, units, need, door, deadline, low_lam
+        )
         if least == INFINITY:
             continue
-        low_lam = max(low_lam, least)
-        least = least_floor(starts, cls, phi, lam, cap_phi, cap_lam, units, need, door, deadline)
-        low_phi = max(low_phi, least)
+        low_lam = least
+        least = least_floor(
+            starts, cls, phi, lam, cap_phi, cap_lam, units, need, door, deadline, low_phi
+        )
+        low_phi = least
         box_costs(
             starts, cls, lam, phi, own, class_rate, memory, deadline,
             low_lam, low_phi, cap_lam, cap_phi, tilt, best, best_cell,

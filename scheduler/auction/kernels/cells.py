@@ -240,25 +240,32 @@ def least_floor(
     need: int,
     first: int,
     last: int,
+    low: float,
 ) -> float:
     """Find the least cap on one price that leaves enough cells to cover the work.
 
     Every cover within the caps has a largest price of at least this; a floor
-    raised to it makes the box's bound tighter. Infinity when nothing covers.
+    raised to it makes the box's bound tighter. Never below ``low``; infinity when
+    nothing covers.
     """
     classes = units.shape[0]
     slots = last - first + 1
+    within = 0.0
+    for t in range(first, last + 1):
+        most = 0.0
+        for j in range(starts[t], starts[t + 1]):
+            if price[j] <= low and other[j] < cap_other and units[cls[j]] > most:
+                most = units[cls[j]]
+        within += most
+        if within >= need:
+            return low
     least = np.full(slots * classes, INFINITY)
-    highest = 0.0
     for i in range(slots):
         for j in range(starts[first + i], starts[first + i + 1]):
             if price[j] < cap_price and other[j] < cap_other:
                 at = i * classes + cls[j]
                 if price[j] < least[at]:
                     least[at] = price[j]
-                highest = max(highest, price[j])
-    if highest == 0.0:
-        return 0.0
     order = np.argsort(least)
     reached = np.zeros(slots)
     covered = 0.0
@@ -272,5 +279,5 @@ def least_floor(
             reached[i] += gain
             covered += gain
             if covered >= need:
-                return float(least[at])
+                return max(low, float(least[at]))
     return INFINITY

@@ -135,6 +135,8 @@ def greedy(
     slots = last - first + 1
     reduced = np.empty(slots)
     choice = np.empty(slots, np.int64)
+    taken = np.zeros(slots, np.bool_)
+    covered = 0.0
     for i in range(slots):
         reduced[i] = INFINITY
         choice[i] = -1
@@ -145,22 +147,32 @@ def greedy(
             ):
                 reduced[i] = value
                 choice[i] = c
-    order = np.argsort(reduced, kind="mergesort")
-    covered = 0.0
-    count = 0
-    while count < slots and covered < need and choice[order[count]] >= 0:
-        covered += units[choice[order[count]]]
-        count += 1
-    if covered < need:
-        return 0
-    taken = np.zeros(slots, np.bool_)
-    for n in range(count):
-        taken[order[n]] = True
-    for n in range(count - 1, -1, -1):
-        spare = units[choice[order[n]]]
-        if covered - spare >= need:
-            covered -= spare
-            taken[order[n]] = False
+        if reduced[i] < 0.0:
+            taken[i] = True
+            covered += units[choice[i]]
+    while covered < need:
+        at = -1
+        for i in range(slots):
+            if not taken[i] and choice[i] >= 0 and (at < 0 or reduced[i] < reduced[at]):
+                at = i
+        if at < 0:
+            return 0
+        taken[at] = True
+        covered += units[choice[at]]
+    while True:
+        # Give back the least useful cell that is not needed; among equals the last.
+        at = -1
+        for i in range(slots):
+            if (
+                taken[i]
+                and covered - units[choice[i]] >= need
+                and (at < 0 or reduced[i] >= reduced[at])
+            ):
+                at = i
+        if at < 0:
+            break
+        taken[at] = False
+        covered -= units[choice[at]]
     n = 0
     for i in range(slots):
         if taken[i]:
