@@ -1,0 +1,234 @@
+"""The life of a rented machine: requested, launched, running, ended; and what really runs.
+
+A row is committed before its backend is asked, and a backend is asked outside any
+transaction. A crash in between leaves a row without a machine or a machine whose row
+says nothing; ``machines_reconcile`` finds both.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+
+from marketplace.auction.models import Reservation
+from marketplace.fleet.models import GONE, Node, NodeStatus, Tier, Zone
+from marketplace.fleet.selectors import slot_at
+from marketplace.fleet.services import join_token_create, node_drain, node_leave
+from marketplace.jobs.models import Slice, SliceStatus
+from marketplace.tiers import locks
+from marketplace.tiers.models import LIVE, Machine, MachineStatus, ZoneTiers
+from marketplace.tiers.provisioning import (
+    BACKENDS,
+    Backend,
+    BackendFault,
+    Offer,
+    backend_named,
+)
+
+log = logging.getLogger(__name__)
+
+#: A launch may take this long to show in its backend's list.
+LAUNCH_GRACE = timedelta(seconds=30)
+#: A machine whose node is not in the market by then is given up: our cost, next offer.
+BOOT_LIMIT = timedelta(minutes=10)
+#: Serverless machines are the house's own and never on sale: available so far from now.
+NEVER = timedelta(days=36_500)
+
+
+def machine_request(*, tiers: ZoneTiers, offer: Offer, reason: str, now: datetime) -> Machine:
+    """Decide to rent a machine; ``machines_launch`` does it once this is committed."""
+    return Machine.objects.create(
+        zone=tiers.zone,
+        backend=tiers.backend,
+        tier=offer.tier,
+        offer=offer.name,
+        price_micros_per_h=offer.price_micros_per_h,
+        requested_at=now,
+        reason=reason[:255],
+    )
+
+
+def machines_launch(*, now: datetime) -> int:
+    """Ask the backends for what was requested; how many machines were started."""
+    started = 0
+    for machine in Machine.objects.filter(status=MachineStatus.REQUESTED).order_by("pk"):
+        started += _launch(machine.pk, now)
+    return started
+
+
+def _launch(machine_id: str, now: datetime) -> bool:
+    with transaction.atomic():
+        machine = locks.machine_lock(machine_id)
+        if machine.status != MachineStatus.REQUESTED or machine.zone is None:
+            return False
+        tiers = ZoneTiers.objects.select_related("provider").get(pk=machine.zone_id)
+        serverless = machine.tier == Tier.SERVERLESS
+        token, secret = join_token_create(
+            zone=machine.zone,
+            provider=tiers.provider,
+            created_by=None,
+            ask_micros=ask_micros(machine.zone, machine.price_micros_per_h),
+            tier=machine.tier,
+            available_from_at=now + NEVER if serverless else None,
+            now=now,
+        )
+        machine.join_token = token  # pyright: ignore[reportAttributeAccessIssue]
+        machine.status = MachineStatus.BOOTING
+        machine.requested_at = now
+        machine.save(update_fields=["join_token", "status", "requested_at"])
+    try:
+        backend_named(machine.backend).launch(
+            machine_id=machine.pk,
+            offer=machine.offer,
+            market_url=settings.PUBLIC_URL,
+            join_secret=secret,
+        )
+    except BackendFault as fault:
+        with transaction.atomic():
+            _ended(locks.machine_lock(machine_id), reason=str(fault), now=now, billed=False)
+        return False
+    return True
+
+
+def ask_micros(zone: Zone, price_micros_per_h: int) -> int:
+    """What a machine's node asks for one slot: its rent, rounded up."""
+    return -(-price_micros_per_h * zone.slot_s // 3600)
+
+
+def cost_micros(price_micros_per_h: int, since: datetime, until: datetime) -> int:
+    """Rent from request to release, by the second, rounded up."""
+    micros = max(0, (until - since) // timedelta(microseconds=1))
+    return -(-price_micros_per_h * micros // 3_600_000_000)
+
+
+def machine_end(*, machine: Machine, reason: str, now: datetime) -> Machine:
+    """Begin to end a machine: nothing more is sold on its node. Twice is no error."""
+    with transaction.atomic():
+        machine = locks.machine_lock(machine.pk)
+        if machine.status == MachineStatus.REQUESTED:
+            _ended(machine, reason=reason, now=now, billed=False)
+        elif machine.status in (MachineStatus.BOOTING, MachineStatus.RUNNING):
+            machine.status = MachineStatus.ENDING
+            machine.reason = reason[:255]
+            machine.save(update_fields=["status", "reason"])
+            node = node_of(machine)
+            if node is not None and node.status == NodeStatus.ONLINE:
+                node_drain(node=node, now=now)
+    return machine
+
+
+def machines_reconcile(*, now: datetime) -> None:
+    """Bring what is known in line with what runs, in every backend.
+
+    Machines that run and are not known are shown to the operator and ended; known ones
+    that run no more are ended here; those being ended are asked again.
+    """
+    for name in sorted(BACKENDS):
+        try:
+            _backend_reconcile(backend_named(name), now)
+        except Exception:
+            # A backend that is away must not hide what runs in the others.
+            log.exception("backend %s could not be reconciled", name)
+
+
+def _backend_reconcile(backend: Backend, now: datetime) -> None:
+    seen = {one.machine_id: one for one in backend.machines()}
+    known = {row.pk: row for row in Machine.objects.filter(backend=backend.name, status__in=LIVE)}
+    for machine_id in sorted(seen.keys() - known.keys()):
+        _orphan_note(backend.name, machine_id, now)
+        backend.terminate(machine_id)
+    for machine_id, machine in sorted(known.items()):
+        if machine_id not in seen:
+            _missing(machine, now)
+        elif machine.status == MachineStatus.ENDING:
+            if not _is_busy(machine, now):
+                backend.terminate(machine_id)
+        else:
+            _look_at(machine, now)
+
+
+def _orphan_note(backend: str, machine_id: str, now: datetime) -> None:
+    """A row for a machine nobody asked for, so that the operator sees it being ended."""
+    with transaction.atomic():
+        row, made = Machine.objects.select_for_update().get_or_create(
+            pk=machine_id,
+            defaults={
+                "backend": backend,
+                "tier": Tier.MARKETPLACE,
+                "offer": "unknown",
+                "price_micros_per_h": 0,
+                "status": MachineStatus.ENDING,
+                "is_orphan": True,
+                "requested_at": now,
+                "reason": "Found running, asked for by nobody; ended.",
+            },
+        )
+        if not made:
+            # It was ended on our side and runs on.
+            row.status, row.ended_at = MachineStatus.ENDING, None
+            row.reason = "Found running after its end; ended again."
+            row.save(update_fields=["status", "ended_at", "reason"])
+    log.warning("machine %s of backend %s runs unasked; ending it", machine_id, backend)
+
+
+def _is_busy(machine: Machine, now: datetime) -> bool:
+    """Whether its node still serves what was sold or leased on it."""
+    node = node_of(machine)
+    if node is None or node.status in GONE:
+        return False
+    leased = Slice.objects.filter(node=node, status=SliceStatus.OPEN).exists()
+    return leased or cells_held(node, now=now)
+
+
+def cells_held(node: Node, *, now: datetime) -> bool:
+    """Whether cells of the node, from the present slot on, are sold."""
+    return Reservation.objects.filter(
+        node=node, slot__gte=slot_at(node.zone, now), released_at__isnull=True
+    ).exists()
+
+
+def _missing(machine: Machine, now: datetime) -> None:
+    with transaction.atomic():
+        machine = locks.machine_lock(machine.pk)
+        if machine.status == MachineStatus.ENDING:
+            _ended(machine, reason=machine.reason, now=now)
+        elif machine.status == MachineStatus.RUNNING or (
+            machine.status == MachineStatus.BOOTING and now - machine.requested_at > LAUNCH_GRACE
+        ):
+            _ended(machine, reason="It is gone: its backend no longer runs it.", now=now)
+
+
+def _look_at(machine: Machine, now: datetime) -> None:
+    with transaction.atomic():
+        machine = locks.machine_lock(machine.pk)
+        node = node_of(machine)
+        if machine.status != MachineStatus.BOOTING:
+            return
+        if node is not None and node.status == NodeStatus.ONLINE:
+            machine.status, machine.ready_at = MachineStatus.RUNNING, now
+            machine.idle_since_at = now
+            machine.save(update_fields=["status", "ready_at", "idle_since_at"])
+        elif now - machine.requested_at > BOOT_LIMIT:
+            machine_end(machine=machine, reason="It did not come up; paid all the same.", now=now)
+
+
+def _ended(machine: Machine, *, reason: str, now: datetime, billed: bool = True) -> None:
+    """Close a machine and its node. Call while holding the machine."""
+    machine.status, machine.ended_at, machine.reason = MachineStatus.ENDED, now, reason[:255]
+    if billed:
+        machine.cost_micros = cost_micros(machine.price_micros_per_h, machine.requested_at, now)
+    machine.save(update_fields=["status", "ended_at", "reason", "cost_micros"])
+    node = node_of(machine)
+    if node is not None and node.status != NodeStatus.LEFT:
+        # Whatever it ran is taken back by the leases' sweep and planned anew.
+        node_leave(node=node, now=now)
+
+
+def node_of(machine: Machine) -> Node | None:
+    """The node a machine became, once it has joined."""
+    if machine.join_token is None or machine.join_token.node_id is None:
+        return None
+    return Node.objects.select_related("zone").get(pk=machine.join_token.node_id)

@@ -1,0 +1,88 @@
+"""Where machines come from, behind one small interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from django.conf import settings
+
+from marketplace.common.errors import SystemFault
+
+
+class BackendFault(SystemFault):
+    """A backend did not do what it was asked; the next reconcile puts it right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A kind of machine that can be rented now."""
+
+    name: str
+    #: ``marketplace.fleet.models.Tier``.
+    tier: str
+    price_micros_per_h: int
+    #: Expected seconds from request to a node in the market, its self-test not included.
+    boot_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A machine that its backend runs, and bills, now."""
+
+    machine_id: str
+    #: Whether it is up; a machine that is not still boots.
+    is_ready: bool
+
+
+class Backend(Protocol):
+    """What every source of machines can do. Every call may be made twice."""
+
+    @property
+    def name(self) -> str: ...
+
+    def offers(self) -> tuple[Offer, ...]:
+        """What can be rented now."""
+        ...
+
+    def launch(self, *, machine_id: str, offer: str, market_url: str, join_secret: str) -> None:
+        """Start a machine whose node joins the market; the id names it from now on.
+
+        Raises
+        ------
+        BackendFault
+            Nothing was started.
+        """
+        ...
+
+    def machines(self) -> tuple[Seen, ...]:
+        """Everything that runs here for this market, known to it or not."""
+        ...
+
+    def terminate(self, machine_id: str) -> None:
+        """Begin to end a machine, or go on; one that is gone is no error."""
+        ...
+
+
+def _local() -> Backend:
+    from marketplace.tiers.provisioning.local import LocalBackend, local_offers
+
+    return LocalBackend(folder=settings.DATA_DIR / "machines", offers=local_offers())
+
+
+#: Makers of backends by name.
+BACKENDS: dict[str, Callable[[], Backend]] = {"local": _local}
+
+
+def backend_named(name: str) -> Backend:
+    """The backend of a name.
+
+    Raises
+    ------
+    BackendFault
+        There is none; the message names those there are.
+    """
+    if name not in BACKENDS:
+        raise BackendFault(f"No backend {name!r}; there are: {', '.join(sorted(BACKENDS))}.")
+    return BACKENDS[name]()

@@ -1,0 +1,168 @@
+"""Pressure over admitted jobs, and how many serverful machines it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from marketplace.fleet.models import NodeStatus, Tier, Zone
+from marketplace.fleet.selectors import nodes_on_sale, slot_at
+from marketplace.jobs.models import Job, Slice, SliceStatus
+from marketplace.tiers.machines import cells_held, machine_end, machine_request, node_of
+from marketplace.tiers.models import LIVE, Machine, MachineStatus, Stay, ZoneTiers
+from marketplace.tiers.provisioning import Offer
+from scheduler.tiers.demand import demand, pressure, window_lengths
+from scheduler.tiers.rules import TierRules
+from scheduler.tiers.serverful_scaler import workers_change
+from scheduler.tiers.serverless_scaler import next_threshold
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """What a tick measured."""
+
+    #: p of equation 2.
+    pressure: float
+    #: D of the longest window, seconds of one job's share of a node.
+    demand_s: float
+    #: Jobs the nodes on sale, and those booting, can run at once.
+    capacity: float
+    #: Jobs that have no place yet.
+    waiting: int
+
+
+def gauge(*, tiers: ZoneTiers, rules: TierRules, now: datetime) -> Gauge:
+    """Demand and pressure over the zone's admitted jobs that are not on serverless."""
+    zone = tiers.zone
+    slot = slot_at(zone, now)
+    away = Stay.objects.filter(ended_at__isnull=True, machine__zone=zone).values("job_id")
+    jobs = list(Job.objects.filter(zone=zone, status__in=Job.ACTIVE).exclude(pk__in=away))
+    remaining = np.array([remaining_s(job, zone, slot, now) for job in jobs])
+    due = np.array([(job.deadline_at - now).total_seconds() for job in jobs])
+    windows = window_lengths(step_s=rules.tick_s, count=rules.windows)
+    found = demand(
+        remaining_s=remaining,
+        slack_s=due - remaining,
+        gpus=np.ones(len(jobs)),
+        windows_s=windows,
+    )
+    booting = Machine.objects.filter(
+        zone=zone, status__in=(MachineStatus.REQUESTED, MachineStatus.BOOTING)
+    ).exclude(tier=Tier.SERVERLESS)
+    nodes = nodes_on_sale(zone).exclude(tier=Tier.SERVERLESS).count() + booting.count()
+    capacity = float(nodes * zone.jobs_per_node)
+    return Gauge(
+        pressure=pressure(found, windows, capacity),
+        demand_s=float(found[-1]),
+        capacity=capacity,
+        waiting=sum(job.needs_replan for job in jobs),
+    )
+
+
+def remaining_s(job: Job, zone: Zone, slot: int, now: datetime) -> float:
+    """Seconds of one place on a node that a job still takes (r_j)."""
+    if job.eta_at is not None:
+        # A running job says itself.
+        return max(0.0, (job.eta_at - now).total_seconds())
+    ahead = sum(at >= slot for at, _ in job.cells)
+    if ahead:
+        return ahead * float(zone.slot_s)
+    # Its cells are lost or over: as many again, for the share that no checkpoint holds.
+    left = 1.0 - job.checkpoint_step / job.total_steps if job.total_steps else 1.0
+    return len(job.cells) * float(zone.slot_s) * left
+
+
+def threshold_next(*, tiers: ZoneTiers, rules: TierRules, measured: Gauge) -> float:
+    """F after this tick (Algorithm 1)."""
+    lowest, highest = rules.threshold_bounds
+    return next_threshold(
+        tiers.threshold_s,
+        measured.pressure,
+        rules.gain_up,
+        rules.rate_up_s,
+        rules.gain_down,
+        rules.rate_down_s,
+        lowest,
+        highest,
+    )
+
+
+def machines_scale(
+    *,
+    tiers: ZoneTiers,
+    rules: TierRules,
+    measured: Gauge,
+    offers: Sequence[Offer],
+    now: datetime,
+) -> int:
+    """Request or end serverful machines as Algorithm 2 says; the change of their count."""
+    live = Machine.objects.filter(zone=tiers.zone, status__in=LIVE).exclude(tier=Tier.SERVERLESS)
+    idle = idle_machines(tiers, now=now)
+    per_node = tiers.zone.jobs_per_node
+    coming = live.filter(status__in=(MachineStatus.REQUESTED, MachineStatus.BOOTING)).count()
+    change = workers_change(
+        measured.demand_s,
+        measured.capacity / per_node,
+        per_node,
+        rules.window_s,
+        measured.pressure,
+        measured.waiting / per_node,
+        coming + len(idle),
+    )
+    if change > 0:
+        wanted = min(change, tiers.serverful_cap - live.count())
+        return _machines_add(tiers, offers, wanted, now)
+    ended = idle[: -change if change else 0]
+    for machine in ended:
+        machine_end(machine=machine, reason="Idle, and demand does not need it.", now=now)
+    return -len(ended)
+
+
+def _machines_add(tiers: ZoneTiers, offers: Sequence[Offer], wanted: int, now: datetime) -> int:
+    serverful = [offer for offer in offers if offer.tier != Tier.SERVERLESS]
+    if wanted <= 0 or not serverful:
+        return 0
+    cheapest = min(serverful, key=lambda offer: (offer.price_micros_per_h, offer.name))
+    for _ in range(wanted):
+        machine_request(tiers=tiers, offer=cheapest, reason="Demand exceeds capacity.", now=now)
+    return wanted
+
+
+def idle_machines(tiers: ZoneTiers, *, now: datetime) -> list[Machine]:
+    """Serverful machines with nothing sold or running for long enough, dearest first."""
+    rows = Machine.objects.filter(
+        zone=tiers.zone,
+        status=MachineStatus.RUNNING,
+        join_token__node__status=NodeStatus.ONLINE,
+    ).exclude(tier=Tier.SERVERLESS)
+    found = []
+    for machine in rows.select_related("join_token").order_by("-price_micros_per_h", "pk"):
+        node = node_of(machine)
+        leased = Slice.objects.filter(node=node, status=SliceStatus.OPEN).exists()
+        if node is None or leased or cells_held(node, now=now):
+            if machine.idle_since_at is not None:
+                machine.idle_since_at = None
+                machine.save(update_fields=["idle_since_at"])
+        elif machine.idle_since_at is None:
+            machine.idle_since_at = now
+            machine.save(update_fields=["idle_since_at"])
+        elif now - machine.idle_since_at >= timedelta(seconds=tiers.idle_s):
+            found.append(machine)
+    return found
+
+
+def serverless_release(*, tiers: ZoneTiers, now: datetime) -> int:
+    """End serverless machines that nobody used for long enough; how many."""
+    busy = Stay.objects.filter(ended_at__isnull=True).values("machine_id")
+    unused = Machine.objects.filter(
+        zone=tiers.zone,
+        tier=Tier.SERVERLESS,
+        status=MachineStatus.RUNNING,
+        idle_since_at__lte=now - timedelta(seconds=tiers.idle_s),
+    ).exclude(pk__in=busy)
+    for machine in unused.order_by("pk"):
+        machine_end(machine=machine, reason="No job has used it for a while.", now=now)
+    return len(unused)

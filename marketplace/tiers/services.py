@@ -1,0 +1,91 @@
+"""What the tiers do: a tick for every zone that has them, and the operator's switch."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from marketplace.common.errors import UserError
+from marketplace.common.locks import advisory_lock
+from marketplace.fleet.models import Provider, Zone
+from marketplace.tiers import locks, scaling, stays
+from marketplace.tiers.machines import machines_launch, machines_reconcile
+from marketplace.tiers.models import ZoneTiers
+from marketplace.tiers.provisioning import BACKENDS, backend_named
+from scheduler.tiers.rules import TierRules
+
+log = logging.getLogger(__name__)
+
+__all__ = ["machines_reconcile", "tiers_tick", "zone_tiers_set"]
+
+
+def zone_tiers_set(
+    *,
+    zone: Zone,
+    provider: Provider,
+    serverless_cap: int,
+    serverful_cap: int,
+    backend: str = "local",
+    is_on: bool = True,
+) -> ZoneTiers:
+    """Let the house run its own machines in a zone, up to these counts; 0 for none.
+
+    Raises
+    ------
+    UserError
+        ``unknown_backend`` or ``invalid_cap``.
+    """
+    if backend not in BACKENDS:
+        raise UserError(
+            "unknown_backend",
+            f"There is no backend {backend!r}; choose {', '.join(sorted(BACKENDS))}.",
+            param="backend",
+        )
+    if min(serverless_cap, serverful_cap) < 0:
+        raise UserError("invalid_cap", "A number of machines is 0 or more.", param="cap")
+    tiers, _ = ZoneTiers.objects.update_or_create(
+        zone=zone,
+        defaults={
+            "provider": provider,
+            "backend": backend,
+            "serverless_cap": serverless_cap,
+            "serverful_cap": serverful_cap,
+            "is_on": is_on,
+        },
+    )
+    return tiers
+
+
+def tiers_tick(*, now: datetime) -> None:
+    """One turn of both scalers in every zone; then the backends are asked for what it decided.
+
+    A second tick at the same time finds the zone taken and does nothing there.
+    """
+    for tiers in ZoneTiers.objects.filter(is_on=True).select_related("zone").order_by("pk"):
+        try:
+            stays.needless_cells_release(tiers=tiers, now=now)
+            with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
+                if held:
+                    _zone_tick(locks.zone_tiers_lock(tiers.zone_id), now)
+        except Exception:
+            # A zone that is broken must not stop the others.
+            log.exception("tiers of zone %s could not be ticked", tiers.zone_id)
+    machines_launch(now=now)
+
+
+def _zone_tick(tiers: ZoneTiers, now: datetime) -> None:
+    rules = TierRules(checkpoint_s=tiers.checkpoint_s, restore_s=tiers.restore_s)
+    offers = backend_named(tiers.backend).offers()
+    stays.stays_close(tiers=tiers, now=now)
+    stays.stays_extend(tiers=tiers, now=now)
+    stays.stays_begin(tiers=tiers, offers=offers, now=now)
+    measured = scaling.gauge(tiers=tiers, rules=rules, now=now)
+    # Algorithm 1 moves F once a minute, however often the tiers are looked at.
+    due = tiers.ticked_at is None or (now - tiers.ticked_at).total_seconds() >= rules.tick_s
+    if due:
+        tiers.threshold_s = scaling.threshold_next(tiers=tiers, rules=rules, measured=measured)
+        tiers.ticked_at = now
+    tiers.pressure = measured.pressure
+    tiers.save(update_fields=["threshold_s", "pressure", "ticked_at"])
+    scaling.machines_scale(tiers=tiers, rules=rules, measured=measured, offers=offers, now=now)
+    scaling.serverless_release(tiers=tiers, now=now)

@@ -1,0 +1,272 @@
+"""Jobs on serverless machines until their reserved cells begin, at the house's expense.
+
+The auction's cells are the promise; a stay only fills the time before them. It is
+written as further cells of the job, on a node that is never on sale, so dispatch moves
+the job by checkpoint and restore as between any two cells. A job whose rest would not
+repay the move (``scheduler.tiers.break_even``) stays to its end instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Q
+
+from marketplace.auction.lane import zone_lane
+from marketplace.auction.models import Reservation
+from marketplace.auction.reservations import reservations_release
+from marketplace.common.money import format_usd
+from marketplace.fleet.models import Node, NodeStatus, Tier
+from marketplace.fleet.selectors import slot_at, slot_starts_at
+from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
+from marketplace.jobs.selectors import work_left_share, work_measure
+from marketplace.jobs.services import job_cells_replace, job_event_add
+from marketplace.tiers.machines import cost_micros, machine_request, node_of
+from marketplace.tiers.models import LIVE, Machine, MachineStatus, Stay, ZoneTiers
+from marketplace.tiers.provisioning import Offer
+from scheduler.auction import events
+from scheduler.tiers.break_even import break_even_s, move_cost
+from scheduler.types import Cell
+from workers.protocol.messages import AdapterSpec, TrainingSpec
+from workers.protocol.wire import from_json
+
+#: A cell is given back only if the work left, with this margin, fits in the others.
+WORK_MARGIN = 1.1
+
+
+def stays_close(*, tiers: ZoneTiers, now: datetime) -> int:
+    """End the stays of jobs that left or ended; how many."""
+    slot = slot_at(tiers.zone, now)
+    closed = 0
+    for stay in _open_stays(tiers):
+        node = node_of(stay.machine)
+        here = Slice.objects.filter(job=stay.job, node=node, status=SliceStatus.OPEN).exists()
+        cells = node is not None and any(
+            at >= slot and where == node.pk for at, where in stay.job.cells
+        )
+        gone = stay.machine.status not in (MachineStatus.RUNNING,)
+        if here or (stay.job.is_active and cells and not gone):
+            continue
+        _stay_close(stay, now)
+        closed += 1
+    return closed
+
+
+def _stay_close(stay: Stay, now: datetime) -> None:
+    with transaction.atomic():
+        stay.ended_at = now
+        stay.cost_micros = cost_micros(stay.machine.price_micros_per_h, stay.started_at, now)
+        stay.save(update_fields=["ended_at", "cost_micros"])
+        Machine.objects.filter(pk=stay.machine_id).update(idle_since_at=now)
+        seconds = (now - stay.started_at).total_seconds()
+        ended = "It left" if stay.job.is_active else "It ended on"
+        job_event_add(
+            job=stay.job,
+            kind=EventKind.MOVING if stay.job.is_active else EventKind.REPLANNED,
+            message=(
+                f"{ended} serverless after {seconds:.0f} s; "
+                f"the house paid {format_usd(stay.cost_micros)} for it."
+            ),
+            now=now,
+            data={"machine": stay.machine_id, "cost_micros": stay.cost_micros},
+        )
+
+
+def stays_extend(*, tiers: ZoneTiers, now: datetime) -> int:
+    """Keep jobs on serverless up to their reserved cells, or to their end; how many changed."""
+    changed = 0
+    for stay in _open_stays(tiers):
+        node, job = node_of(stay.machine), stay.job
+        if node is None or job.needs_replan or job.status != JobStatus.RUNNING:
+            continue
+        slot = slot_at(tiers.zone, now)
+        reserved = _reserved(job, node, slot)
+        if not reserved or reserved[0].slot > slot + 1 or job.eta_at is None:
+            continue
+        left_s = max(0.0, (job.eta_at - now).total_seconds())
+        if left_s > _worth_moving_s(tiers, stay.machine, reserved[0].node):
+            continue
+        # One slot to spare; what is not needed is given back when the job ends.
+        last = max(slot, slot_at(tiers.zone, job.eta_at)) + 1
+        cells = [Cell(slot=at, node=node.pk) for at in range(slot, last + 1)]
+        later = [cell for cell in reserved if cell.slot > last]
+        job_cells_replace(
+            job=job,
+            cells=[*cells, *later],
+            reason=(
+                f"Stays on serverless to its end: the {left_s:.0f} s left would not repay a move."
+            ),
+            now=now,
+        )
+        changed += 1
+    return changed
+
+
+def _worth_moving_s(tiers: ZoneTiers, machine: Machine, node_id: str) -> float:
+    """F*: the remaining seconds above which moving to a node is cheaper than staying."""
+    ask = Node.objects.values_list("ask_micros", flat=True).get(pk=node_id)
+    serverless = machine.price_micros_per_h / 1e6
+    worker = ask * 3600 / tiers.zone.slot_s / 1e6
+    cost = move_cost(tiers.checkpoint_s, tiers.restore_s, 0.0, 0.0, serverless, worker, 0.0)
+    return break_even_s(cost, serverless, worker)
+
+
+def stays_begin(*, tiers: ZoneTiers, offers: Sequence[Offer], now: datetime) -> int:
+    """Start waiting jobs on free serverless machines, earliest deadline first; how many.
+
+    For jobs that found none, further machines are requested up to the cap.
+    """
+    waiting = _waiting(tiers, now)
+    free = _free_machines(tiers)
+    begun = 0
+    for job, machine in zip(waiting, free, strict=False):
+        begun += _stay_begin(tiers, job, machine, now)
+    _machines_wish(tiers, offers, len(waiting) - len(free), now)
+    return begun
+
+
+def _stay_begin(tiers: ZoneTiers, job: Job, machine: Machine, now: datetime) -> bool:
+    node = node_of(machine)
+    assert node is not None
+    slot = slot_at(tiers.zone, now)
+    reserved = _reserved(job, node, slot)
+    gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
+    with transaction.atomic():
+        Stay.objects.create(job=job, machine=machine, started_at=now)
+        Machine.objects.filter(pk=machine.pk).update(idle_since_at=None)
+        begins_at = slot_starts_at(tiers.zone, reserved[0].slot)
+        job_cells_replace(
+            job=job,
+            cells=[*gap, *reserved],
+            reason=(
+                f"Starts at once on serverless, at {format_usd(machine.price_micros_per_h)} an "
+                f"hour paid by the house, until its reserved slots begin at "
+                f"{begins_at:%H:%M:%S} UTC."
+            ),
+            now=now,
+        )
+    return True
+
+
+def _waiting(tiers: ZoneTiers, now: datetime) -> list[Job]:
+    """Jobs whose first cell is far enough away that an earlier start repays the later move."""
+    zone, slot = tiers.zone, slot_at(tiers.zone, now)
+    pause_s = tiers.checkpoint_s + tiers.restore_s
+    queued = (
+        Job.objects.filter(zone=zone, status=JobStatus.QUEUED, needs_replan=False)
+        .exclude(stays__ended_at__isnull=True, stays__isnull=False)
+        .select_related("zone")
+        .order_by("deadline_at", "pk")
+    )
+    found = []
+    for job in queued:
+        ahead = [at for at, _ in job.cells if at >= slot]
+        if not ahead or ahead[0] == slot:
+            continue
+        if (slot_starts_at(zone, ahead[0]) - now).total_seconds() > pause_s:
+            found.append(job)
+    return found
+
+
+def _free_machines(tiers: ZoneTiers) -> list[Machine]:
+    busy = Stay.objects.filter(ended_at__isnull=True).values("machine_id")
+    rows = (
+        Machine.objects.filter(
+            zone=tiers.zone,
+            tier=Tier.SERVERLESS,
+            status=MachineStatus.RUNNING,
+            join_token__node__status=NodeStatus.ONLINE,
+        )
+        .exclude(pk__in=busy)
+        .select_related("join_token")
+    )
+    return list(rows.order_by("price_micros_per_h", "pk"))
+
+
+def _machines_wish(tiers: ZoneTiers, offers: Sequence[Offer], without: int, now: datetime) -> None:
+    live = Machine.objects.filter(zone=tiers.zone, tier=Tier.SERVERLESS, status__in=LIVE)
+    coming = live.filter(status__in=(MachineStatus.REQUESTED, MachineStatus.BOOTING)).count()
+    room = tiers.serverless_cap - live.count()
+    cheapest = min(
+        (offer for offer in offers if offer.tier == Tier.SERVERLESS),
+        key=lambda offer: (offer.price_micros_per_h, offer.name),
+        default=None,
+    )
+    if cheapest is None:
+        return
+    for _ in range(max(0, min(room, without - coming))):
+        machine_request(
+            tiers=tiers, offer=cheapest, reason="Jobs wait for their first slot.", now=now
+        )
+
+
+def needless_cells_release(*, tiers: ZoneTiers, now: datetime) -> int:
+    """Give back reserved cells that work done on serverless made needless; how many cells.
+
+    Call outside other locks: it enters the zone's lane.
+    """
+    released = 0
+    done = Stay.objects.filter(
+        machine__zone=tiers.zone, ended_at__isnull=False, released_at__isnull=True
+    ).select_related("job__dataset", "job__zone")
+    for stay in done.order_by("pk"):
+        if stay.job.is_active and not stay.job.needs_replan:
+            released += _release(tiers, stay.job, now)
+        stay.released_at = now
+        stay.save(update_fields=["released_at"])
+    return released
+
+
+def _release(tiers: ZoneTiers, job: Job, now: datetime) -> int:
+    zone = tiers.zone
+    work = work_measure(
+        dataset=job.dataset,
+        zone=zone,
+        adapter=from_json(AdapterSpec, job.spec["adapter"]),
+        training=from_json(TrainingSpec, job.spec["training"]),
+    )
+    with zone_lane(zone=zone, now=now) as lane:
+        rows = list(
+            Reservation.objects.filter(
+                bid_id=job.bid_id, released_at__isnull=True, slot__gte=lane.first_free_slot
+            )
+            .select_related("node")
+            .order_by("slot")
+        )
+        need = work.compute_demand * work_left_share(job) * WORK_MARGIN
+        kept, samples = [], 0.0
+        while rows and (not kept or samples < need):
+            row = rows.pop(0)
+            kept.append(row)
+            samples += row.samples
+        if not rows:
+            return 0
+        cells = tuple(Cell(slot=row.slot, node=row.node.pk) for row in rows)
+        lane.apply(events.CellsReleased(task_id=job.bid_id, cells=cells))
+        reservations_release(
+            bid_id=job.bid_id, which=Q(slot__in=[row.slot for row in rows]), now=now
+        )
+        job_cells_replace(
+            job=job,
+            cells=[Cell(slot=row.slot, node=row.node.pk) for row in kept],
+            reason=(
+                f"Work done on serverless made {len(cells)} reserved slots needless; "
+                "they go back to the market."
+            ),
+            now=now,
+        )
+        return len(cells)
+
+
+def _reserved(job: Job, serverless: Node, slot: int) -> list[Cell]:
+    """The job's cells after the present slot that are not on the serverless node."""
+    return [
+        Cell(slot=at, node=where) for at, where in job.cells if at > slot and where != serverless.pk
+    ]
+
+
+def _open_stays(tiers: ZoneTiers) -> list[Stay]:
+    rows = Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone)
+    return list(rows.select_related("job__zone", "machine__join_token").order_by("pk"))

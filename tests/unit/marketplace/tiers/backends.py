@@ -1,0 +1,65 @@
+"""A backend whose machines exist in memory, and nodes that join with what it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from marketplace.fleet.models import Node, NodeStatus, Provider, Tier, Zone
+from marketplace.fleet.services import node_join
+from marketplace.tiers.models import ZoneTiers
+from marketplace.tiers.provisioning import BackendFault, Offer, Seen
+from marketplace.tiers.services import zone_tiers_set
+from tests import market_builders
+from tests.job_builders import facts
+from workers.protocol.messages import JoinRequest
+
+SERVERLESS = Offer("fast", Tier.SERVERLESS, 2_100_000, 0.0)
+CHEAP = Offer("cheap", Tier.MARKETPLACE, 740_000, 0.0)
+DEAR = Offer("dear", Tier.CONVENTIONAL, 1_290_000, 0.0)
+
+
+@dataclass
+class MemoryBackend:
+    """Every machine runs until it is terminated; ``broken`` offers refuse."""
+
+    name: str = "memory"
+    secrets: dict[str, str] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+    terminated: list[str] = field(default_factory=list)
+    broken: bool = False
+
+    def offers(self) -> tuple[Offer, ...]:
+        return (SERVERLESS, CHEAP, DEAR)
+
+    def launch(self, *, machine_id: str, offer: str, market_url: str, join_secret: str) -> None:
+        if self.broken:
+            raise BackendFault(f"The offer {offer!r} is gone.")
+        assert market_url.startswith("http")
+        self.secrets[machine_id] = join_secret
+        self.running.add(machine_id)
+
+    def machines(self) -> tuple[Seen, ...]:
+        return tuple(Seen(machine_id, is_ready=True) for machine_id in sorted(self.running))
+
+    def terminate(self, machine_id: str) -> None:
+        self.terminated.append(machine_id)
+        self.running.discard(machine_id)
+
+    def join(self, machine_id: str, *, now: datetime) -> Node:
+        """What the machine's node process does once it has booted."""
+        request = JoinRequest(
+            token=self.secrets[machine_id], name=machine_id, facts=facts(hostname=machine_id)
+        )
+        reply = node_join(request=request, now=now)
+        Node.objects.filter(pk=reply.node_id).update(status=NodeStatus.ONLINE)
+        return Node.objects.get(pk=reply.node_id)
+
+
+def tiers(zone: Zone, *, provider: Provider | None = None, **caps: int) -> ZoneTiers:
+    return zone_tiers_set(
+        zone=zone,
+        provider=provider or market_builders.provider(),
+        backend="memory",
+        **{"serverless_cap": 2, "serverful_cap": 2, **caps},
+    )

@@ -1,0 +1,219 @@
+"""Machines from request to release, and what the reconcile loop finds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
+from marketplace.fleet.selectors import scheduler_node, slot_at
+from marketplace.tiers.machines import (
+    BOOT_LIMIT,
+    LAUNCH_GRACE,
+    ask_micros,
+    cost_micros,
+    machine_end,
+    machine_request,
+    machines_launch,
+    machines_reconcile,
+)
+from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
+from marketplace.tiers.services import zone_tiers_set
+from tests import job_builders, market_builders
+from tests.builders import NOW
+from tests.job_builders import at
+from tests.unit.marketplace.tiers.backends import CHEAP, SERVERLESS, MemoryBackend, tiers
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def house(zone: Zone, backend: MemoryBackend) -> ZoneTiers:
+    return tiers(zone)
+
+
+def launched(house: ZoneTiers, *, offer=CHEAP) -> Machine:
+    machine = machine_request(tiers=house, offer=offer, reason="wanted", now=NOW)
+    assert machines_launch(now=NOW) == 1
+    return fresh(machine)
+
+
+def fresh(machine: Machine) -> Machine:
+    return Machine.objects.select_related("join_token").get(pk=machine.pk)
+
+
+def test_rent_is_by_the_second_and_rounded_up() -> None:
+    assert cost_micros(3_600_000, NOW, at(1)) == 1000
+    assert cost_micros(740_000, NOW, at(1)) == 206
+    assert cost_micros(740_000, at(1), NOW) == 0
+
+
+def test_a_node_asks_its_rent_for_a_slot(zone: Zone) -> None:
+    assert ask_micros(zone, 740_000) == -(-740_000 * 10 // 3600)
+
+
+def test_a_machine_boots_joins_and_runs(house: ZoneTiers, backend: MemoryBackend) -> None:
+    machine = launched(house)
+    assert machine.status == MachineStatus.BOOTING
+    machines_reconcile(now=at(5))
+    assert fresh(machine).status == MachineStatus.BOOTING
+    node = backend.join(machine.pk, now=at(6))
+    machines_reconcile(now=at(7))
+    machine = fresh(machine)
+    assert (machine.status, machine.ready_at) == (MachineStatus.RUNNING, at(7))
+    assert (machine.node_id, node.tier) == (node.pk, Tier.MARKETPLACE)
+    assert node.ask_micros == ask_micros(house.zone, CHEAP.price_micros_per_h)
+
+
+def test_launching_again_starts_nothing_more(house: ZoneTiers, backend: MemoryBackend) -> None:
+    launched(house)
+    assert machines_launch(now=at(1)) == 0
+    assert len(backend.running) == 1
+
+
+def test_a_serverless_node_is_never_on_sale(house: ZoneTiers, backend: MemoryBackend) -> None:
+    machine = launched(house, offer=SERVERLESS)
+    node = backend.join(machine.pk, now=NOW)
+    first = scheduler_node(house.zone, node).available_from
+    assert first is not None
+    assert first > slot_at(house.zone, NOW) + house.zone.horizon_slots
+
+
+def test_an_offer_that_is_gone_costs_nothing(house: ZoneTiers, backend: MemoryBackend) -> None:
+    backend.broken = True
+    machine = machine_request(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
+    assert machines_launch(now=at(3)) == 0
+    machine = fresh(machine)
+    assert (machine.status, machine.cost_micros) == (MachineStatus.ENDED, 0)
+    assert machine.reason == "The offer 'cheap' is gone."
+
+
+def test_a_machine_that_never_comes_up_is_paid_and_given_up(
+    house: ZoneTiers, backend: MemoryBackend
+) -> None:
+    machine = launched(house)
+    late = NOW + BOOT_LIMIT + timedelta(seconds=1)
+    machines_reconcile(now=late)
+    assert fresh(machine).status == MachineStatus.ENDING
+    machines_reconcile(now=late)
+    machines_reconcile(now=late)
+    machine = fresh(machine)
+    assert machine.status == MachineStatus.ENDED
+    assert machine.cost_micros == cost_micros(740_000, NOW, late)
+    assert backend.running == set()
+
+
+def test_an_orphan_is_shown_and_ended(house: ZoneTiers, backend: MemoryBackend) -> None:
+    backend.running.add("mach_stranger")
+    machines_reconcile(now=NOW)
+    row = Machine.objects.get(pk="mach_stranger")
+    assert (row.is_orphan, row.status) == (True, MachineStatus.ENDING)
+    assert backend.terminated == ["mach_stranger"]
+    machines_reconcile(now=at(10))
+    row.refresh_from_db()
+    assert (row.status, row.ended_at) == (MachineStatus.ENDED, at(10))
+
+
+def test_a_machine_that_runs_after_its_end_is_ended_again(
+    house: ZoneTiers, backend: MemoryBackend
+) -> None:
+    machine = launched(house)
+    machine_end(machine=machine, reason="enough", now=at(1))
+    machines_reconcile(now=at(2))
+    machines_reconcile(now=at(3))
+    assert fresh(machine).status == MachineStatus.ENDED
+    backend.running.add(machine.pk)
+    machines_reconcile(now=at(4))
+    assert fresh(machine).status == MachineStatus.ENDING
+    assert backend.running == set()
+
+
+def test_a_known_machine_that_is_gone_is_closed_and_its_node_leaves(
+    house: ZoneTiers, backend: MemoryBackend
+) -> None:
+    machine = launched(house)
+    node = backend.join(machine.pk, now=NOW)
+    machines_reconcile(now=at(1))
+    backend.running.clear()
+    machines_reconcile(now=at(40))
+    machine = fresh(machine)
+    assert (machine.status, machine.ended_at) == (MachineStatus.ENDED, at(40))
+    assert "gone" in machine.reason
+    assert machine.cost_micros == cost_micros(740_000, NOW, at(40))
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.LEFT
+
+
+def test_a_launch_is_given_time_to_show_in_the_list(
+    house: ZoneTiers, backend: MemoryBackend
+) -> None:
+    machine = launched(house)
+    backend.running.clear()
+    machines_reconcile(now=NOW + LAUNCH_GRACE)
+    assert fresh(machine).status == MachineStatus.BOOTING
+    machines_reconcile(now=NOW + LAUNCH_GRACE + timedelta(seconds=1))
+    assert fresh(machine).status == MachineStatus.ENDED
+
+
+def test_a_machine_is_not_ended_under_a_job(house: ZoneTiers, backend: MemoryBackend) -> None:
+    machine = launched(house)
+    node = backend.join(machine.pk, now=NOW)
+    machines_reconcile(now=NOW)
+    job = job_builders.job(house.zone, (0, node), (1, node))
+    from marketplace.jobs.services import job_cancel, slots_dispatch
+
+    slots_dispatch(now=NOW)
+    machine_end(machine=machine, reason="enough", now=at(1))
+    machines_reconcile(now=at(2))
+    assert backend.terminated == []
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.DRAINING
+    job_cancel(job=job, cancelled_by=None, now=at(3))
+    machines_reconcile(now=at(4))
+    assert backend.terminated == [machine.pk]
+
+
+def test_a_request_that_is_taken_back_never_starts(
+    house: ZoneTiers, backend: MemoryBackend
+) -> None:
+    machine = machine_request(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
+    machine_end(machine=machine, reason="not needed", now=at(1))
+    machine_end(machine=fresh(machine), reason="again", now=at(2))
+    assert machines_launch(now=at(3)) == 0
+    machine = fresh(machine)
+    assert (machine.status, machine.cost_micros, machine.reason) == (
+        MachineStatus.ENDED,
+        0,
+        "not needed",
+    )
+
+
+def test_one_broken_backend_does_not_hide_the_others(
+    house: ZoneTiers, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> MemoryBackend:
+        raise OSError("away")
+
+    backends = {"away": broken, "memory": lambda: backend}
+    monkeypatch.setattr("marketplace.tiers.machines.BACKENDS", backends)
+    monkeypatch.setattr("marketplace.tiers.provisioning.BACKENDS", backends)
+    backend.running.add("mach_stranger")
+    machines_reconcile(now=NOW)
+    assert backend.terminated == ["mach_stranger"]
+
+
+@pytest.mark.parametrize(
+    ("terms", "code"),
+    [({"backend": "moon"}, "unknown_backend"), ({"serverful_cap": -1}, "invalid_cap")],
+)
+def test_settings_that_cannot_be_are_refused(
+    zone: Zone, backend: MemoryBackend, terms: dict, code: str
+) -> None:
+    with pytest.raises(UserError) as refusal:
+        zone_tiers_set(
+            zone=zone,
+            provider=market_builders.provider(),
+            **{"backend": "memory", "serverless_cap": 1, "serverful_cap": 1, **terms},
+        )
+    assert refusal.value.code == code
+    assert not ZoneTiers.objects.exists()
