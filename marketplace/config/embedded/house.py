@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,9 +123,14 @@ def house(
         if redis is not None:
             redis_wait(redis)
         running = House(stack=stack, url=url, data_dir=data_dir, environment=environment)
-        say("Bringing the database up to date")
-        running.manage("migrate", "--no-input", "-v", "0")
-        running.manage("collectstatic", "--no-input", "-v", "0")
+        say("Bringing the database up to date; compiling the auction where that is still to do")
+        with ThreadPoolExecutor() as together:
+            warming = together.submit(
+                running.run, sys.executable, "-m", "marketplace.config.embedded.warm"
+            )
+            running.manage("migrate", "--no-input", "-v", "0")
+            running.manage("collectstatic", "--no-input", "-v", "0")
+            warming.result()
         say("Starting the market: auction lane, workers, beat, web, fake Stripe")
         stack.start(*MARKET_PROGRAMS, "stripe")
         web_wait(running)
