@@ -115,6 +115,8 @@ class ProgressBuffer:
         self._waiting: list[ProgressEvent] = []
         self._sent: tuple[ProgressEvent, ...] = ()
         self._seq = 0
+        #: Whether the market has answered on this lease at all.
+        self._greeted = False
         self.busy = False
         self.tries = 0
         #: Monotonic seconds before which nothing is sent.
@@ -138,10 +140,13 @@ class ProgressBuffer:
     def batch(self) -> tuple[ProgressEvent, ...]:
         """What to send now: the unconfirmed batch if there is one, else all that waits.
 
+        Nothing before the market has said how far it is: an earlier process of this
+        node may have reported on the same lease.
+
         What gathered since the last report is told as one event, unless the market was
         out of reach and the curve would lose its shape.
         """
-        if not self._sent and self._waiting:
+        if self._greeted and not self._sent and self._waiting:
             waiting = self._waiting
             if len(waiting) <= 4:
                 waiting = [merge(*waiting)]
@@ -153,16 +158,10 @@ class ProgressBuffer:
         return self._sent
 
     def confirmed(self, *, last_seq: int) -> None:
-        """The market answered: it has everything up to ``last_seq``.
-
-        After a restart of this process the market may be ahead of us on a lease; then
-        it passed the batch over, and the batch is numbered again and sent once more.
-        """
-        ahead = self._sent != () and last_seq > self._seq
-        if ahead:
-            self._waiting = [*self._sent, *self._waiting]
+        """The market answered: it has everything up to ``last_seq``."""
         self._sent = ()
         self._seq = max(self._seq, last_seq)
+        self._greeted = True
         self.tries = 0
 
     def renumbered(self) -> ProgressBuffer:
