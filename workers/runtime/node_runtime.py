@@ -19,10 +19,11 @@ import torch
 from workers.protocol.messages import AdapterKind, BaseModelRef, DataFormat, Fault, JobSpec
 from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_writer import CheckpointWriter, checkpoints, newest_whole
-from workers.runtime.memory_plan import device_limit_gb, fit, state_gb
+from workers.runtime.memory_plan import device_limit_gb, fit, job_memory_gb, state_gb
 from workers.runtime.resident import TOKEN_BUDGET, ResidentBase, load_resident
 from workers.runtime.running_job import RunningJob, metrics_rows, metrics_table
 from workers.runtime.sink import JobSink
+from workers.runtime.threads import use_best_threads
 from workers.training.checkpoint import Checkpoint, fingerprint
 from workers.training.data import prepare_data
 from workers.training.faults import SystemFault, TrainingFault, UserFault
@@ -268,6 +269,8 @@ class NodeRuntime:
             return
 
     def _round(self, resident: ResidentBase) -> None:
+        if resident.threads is not None and resident.threads != torch.get_num_threads():
+            torch.set_num_threads(resident.threads)
         try:
             results = resident.trainer.round()
         # whatever a step raises, the node must live on: it cannot be one job's fault alone
@@ -290,6 +293,13 @@ class NodeRuntime:
         resident = running.resident
         running.state_gb = state_gb(values.values())
         self._fit(resident, newcomer=running)
+        if resident.threads is None:
+            resident.threads = use_best_threads(resident.model)
+        running.log.append(
+            f"Memory: {resident.plan.base_gb:.3f} GB for the base, about "
+            f"{job_memory_gb(resident.plan, running.job, running.state_gb):.3f} GB for this job; "
+            f"packs of at most {resident.trainer.token_budget} tokens."
+        )
         resident.trainer.add(running.job, values)
         with self._names_lock:
             self._running[running.job.job_id] = running

@@ -34,6 +34,8 @@ class ResidentBase:
     model: PackedModel
     trainer: FusedTrainer
     plan: MemoryPlan
+    #: CPU threads it is fastest with; ``None`` until measured on the loop's thread.
+    threads: int | None = None
 
     @property
     def memory_gb(self) -> float:

@@ -9,6 +9,7 @@ causal mask alone keeps real tokens from seeing it.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from transformers import AttentionInterface
 from workers.training.packing import Bucket, Pack
 
 PACKED_ATTENTION = "finetender_packed"
+log = logging.getLogger(__name__)
 
 
 def packed_attention(
@@ -45,6 +47,10 @@ def packed_attention(
     float[1, T, H, D]
     """
     causal = bool(getattr(module, "is_causal", True))
+    if _flash.usable(query):
+        attended = _flash.attend(query, key, value, pack, causal=causal, scaling=scaling)
+        if attended is not None:
+            return attended, None
     heads, width = query.shape[1], query.shape[3]
     if key.shape[1] != heads:
         repeats = heads // key.shape[1]
@@ -101,4 +107,53 @@ class _GatherRows(torch.autograd.Function):
         return grad, None, None, None
 
 
+class _Flash:
+    """PyTorch's variable-length attention: one kernel for a whole pack, on CUDA only.
+
+    Its signature and its demands on head width and hardware differ between releases, so
+    the first refusal turns it off for good and the bucketed form takes over.
+    """
+
+    def __init__(self) -> None:
+        self.works = True
+
+    def usable(self, query: torch.Tensor) -> bool:
+        return self.works and query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        pack: Pack,
+        *,
+        causal: bool,
+        scaling: float | None,
+    ) -> torch.Tensor | None:
+        try:
+            from torch.nn.attention.varlen import varlen_attn
+
+            out_THD = varlen_attn(
+                query[0].transpose(0, 1).contiguous(),
+                key[0].transpose(0, 1).contiguous(),
+                value[0].transpose(0, 1).contiguous(),
+                pack.starts_S,
+                pack.starts_S,
+                pack.longest,
+                pack.longest,
+                scale=scaling,
+                window_size=(-1, 0) if causal else (-1, -1),
+                enable_gqa=key.shape[1] != query.shape[1],
+            )
+        except torch.OutOfMemoryError:
+            raise
+        except (ImportError, TypeError, ValueError, RuntimeError) as error:
+            log.warning("variable-length attention is not used here: %s", error)
+            self.works = False
+            return None
+        assert isinstance(out_THD, torch.Tensor)
+        return out_THD[None]
+
+
+_flash = _Flash()
 AttentionInterface.register(PACKED_ATTENTION, packed_attention)

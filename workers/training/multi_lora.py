@@ -25,6 +25,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -47,6 +48,22 @@ class Stream:
         #: ``None`` outside of a forward or backward pass: adapters are then off.
         self.pack: Pack | None = None
         self.form: Form = "segments"
+        #: What the layers work out about the pack, by their slots.
+        self.tables: dict[Any, SlotTable] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTable:
+    """Which adapter slot each token of a pack belongs to."""
+
+    #: ``bool[T, N]``.
+    own_TN: torch.Tensor
+    #: ``float32[N]``: ``alpha / rank`` of each slot.
+    scale_N: torch.Tensor
+    #: ``int64[T]``: tokens in the order of slots, those without one last.
+    order_T: torch.Tensor
+    #: ``int32[N + 1]``: where each slot's tokens end in that order.
+    ends: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -103,9 +120,10 @@ class MultiLoRALinear(nn.Module):
             return out if self.plain else self.base(x) + out
         x_TD = x.reshape(-1, self.in_features)
         if keep_TD is not None:
-            x_TD = _dropped(x_TD, keep_TD, pack)
+            assert pack.dropout_scale_T is not None
+            x_TD = x_TD * keep_TD * pack.dropout_scale_T.to(x_TD.dtype)[:, None]
         delta = dense_delta if self.stream.form == "dense" else grouped_delta
-        delta_TO = delta(x_TD, A_NRD, B_NRO, *self._slot_tables(pack))
+        delta_TO = delta(x_TD, A_NRD, B_NRO, self._slot_table(pack))
         return self.base(x) + delta_TO.view(*x.shape[:-1], self.out_features)
 
     def attach(
@@ -179,18 +197,35 @@ class MultiLoRALinear(nn.Module):
             self._column_keys = dropout.column_keys(self.name, self.in_features, device)
         return dropout.keep_mask(pack.dropout_keys_T, self._column_keys, pack.dropout_threshold_T)
 
-    def _slot_tables(self, pack: Pack) -> tuple[torch.Tensor, torch.Tensor]:
-        """``int64[T]`` slot of each token (-1: none) and ``float32[N]`` scale of each slot."""
+    def _slot_table(self, pack: Pack) -> SlotTable:
+        """Made once per pack for all layers with the same slots."""
+        key = tuple((name, slot.index, slot.scale) for name, slot in self.slots.items())
         assert self.A_NRD is not None
-        device = self.A_NRD.device
-        slot_T = torch.full((pack.tokens,), -1, dtype=torch.int64, device=device)
-        scale_N = torch.zeros(self.A_NRD.shape[0], device=device)
-        for segment in pack.segments:
-            slot = self.slots.get(segment.job_id)
-            if slot is not None:
-                slot_T[segment.start : segment.end] = slot.index
-                scale_N[slot.index] = slot.scale
-        return slot_T, scale_N
+        stacked = self.A_NRD.shape[0]
+        found = self.stream.tables.get((key, stacked))
+        if found is None:
+            found = slot_table(pack, self.slots, slots_count=stacked, device=self.A_NRD.device)
+            self.stream.tables[key, stacked] = found
+        return found
+
+
+def slot_table(
+    pack: Pack, slots: dict[str, Slot], *, slots_count: int, device: torch.device
+) -> SlotTable:
+    """Where each token's adapter sits; built on the host and moved in two transfers."""
+    slot_T = np.full(pack.tokens, -1, dtype=np.int64)
+    scale_N = np.zeros(slots_count, dtype=np.float32)
+    for segment in pack.segments:
+        slot = slots.get(segment.job_id)
+        if slot is not None:
+            slot_T[segment.start : segment.end] = slot.index
+            scale_N[slot.index] = slot.scale
+    group_T = np.where(slot_T < 0, slots_count, slot_T)
+    order_T = np.argsort(group_T, kind="stable")
+    ends = np.bincount(group_T, minlength=slots_count + 1).cumsum().astype(np.int32)
+    own_TN = slot_T[:, None] == np.arange(slots_count)[None, :]
+    tensors = [torch.from_numpy(part).to(device) for part in (own_TN, scale_N, order_T, ends)]
+    return SlotTable(*tensors)
 
 
 def features(base: nn.Module) -> tuple[int, int]:
@@ -217,19 +252,8 @@ def _dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None, i
     return base.weight, base.bias, transposed  # type: ignore[return-value]
 
 
-def _dropped(x_TD: torch.Tensor, keep_TD: torch.Tensor, pack: Pack) -> torch.Tensor:
-    scale_T = torch.ones(len(x_TD), dtype=x_TD.dtype, device=x_TD.device)
-    for segment in pack.segments:
-        scale_T[segment.start : segment.end] = 1.0 / (1.0 - segment.dropout)
-    return x_TD * keep_TD * scale_T[:, None]
-
-
 def dense_delta(
-    x_TD: torch.Tensor,
-    A_NRD: torch.Tensor,
-    B_NRO: torch.Tensor,
-    slot_T: torch.Tensor,
-    scale_N: torch.Tensor,
+    x_TD: torch.Tensor, A_NRD: torch.Tensor, B_NRO: torch.Tensor, table: SlotTable
 ) -> torch.Tensor:
     """Every adapter on every token, foreign results set to zero; ``[T, O]``.
 
@@ -237,36 +261,26 @@ def dense_delta(
     would be NaN.
     """
     slots, rank, width = A_NRD.shape
-    inner = x_TD @ A_NRD.to(x_TD.dtype).view(slots * rank, width).T
-    own_TN = slot_T[:, None] == torch.arange(slots, device=slot_T.device)[None, :]
-    scaled = inner.view(-1, slots, rank) * scale_N.to(x_TD.dtype)[None, :, None]
-    masked = torch.where(own_TN[:, :, None], scaled, scaled.new_zeros(())).view(-1, slots * rank)
-    return masked @ B_NRO.to(x_TD.dtype).view(slots * rank, -1)
+    inner = (x_TD @ A_NRD.to(x_TD.dtype).view(slots * rank, width).T).view(-1, slots, rank)
+    scaled = inner * table.scale_N.to(x_TD.dtype)[None, :, None]
+    masked = torch.where(table.own_TN[:, :, None], scaled, scaled.new_zeros(()))
+    return masked.view(-1, slots * rank) @ B_NRO.to(x_TD.dtype).view(slots * rank, -1)
 
 
 def grouped_delta(
-    x_TD: torch.Tensor,
-    A_NRD: torch.Tensor,
-    B_NRO: torch.Tensor,
-    slot_T: torch.Tensor,
-    scale_N: torch.Tensor,
+    x_TD: torch.Tensor, A_NRD: torch.Tensor, B_NRO: torch.Tensor, table: SlotTable
 ) -> torch.Tensor:
     """Each adapter on its own rows by grouped matrix products; ``[T, O]``.
 
     Tokens come sorted by job, not by slot, and some may have no slot at all, so rows are
     brought into the order of slots first; rows without a slot go to an all-zero group.
     """
-    slots = A_NRD.shape[0]
-    group_T = torch.where(slot_T < 0, slots, slot_T)
-    order_T = torch.argsort(group_T, stable=True)
-    counts_N = torch.bincount(group_T, minlength=slots + 1)
-    ends = counts_N.cumsum(0).to(torch.int32)
     zero = A_NRD.new_zeros(1, *A_NRD.shape[1:])
-    A = torch.cat([A_NRD * scale_N[:, None, None], zero]).to(x_TD.dtype)
+    A = torch.cat([A_NRD * table.scale_N[:, None, None], zero]).to(x_TD.dtype)
     B = torch.cat([B_NRO, B_NRO.new_zeros(1, *B_NRO.shape[1:])]).to(x_TD.dtype)
-    inner_TR = F.grouped_mm(x_TD[order_T], A.transpose(1, 2), offs=ends)
-    delta_TO = F.grouped_mm(inner_TR, B, offs=ends)
-    return torch.empty_like(delta_TO).index_copy(0, order_T, delta_TO)
+    inner_TR = F.grouped_mm(x_TD[table.order_T], A.transpose(1, 2), offs=table.ends)
+    delta_TO = F.grouped_mm(inner_TR, B, offs=table.ends)
+    return torch.empty_like(delta_TO).index_copy(0, table.order_T, delta_TO)
 
 
 class _SegmentsLinear(torch.autograd.Function):

@@ -83,7 +83,7 @@ def _sequence_nll(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> to
 
 
 def _label_losses(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> list[torch.Tensor]:
-    first_SD = hidden_TD[torch.from_numpy(pack.starts[:-1].astype("int64")).to(hidden_TD.device)]
+    first_SD = hidden_TD[pack.starts_S[:-1]]
     losses = []
     start = 0
     for share in pack.shares:

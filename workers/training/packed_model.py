@@ -182,6 +182,7 @@ class PackedModel:
         """Forward and backward of a pack happen inside; ``adapters=False`` is the bare base."""
         self.stream.pack = pack if adapters else None
         self.stream.form = form or self._form()
+        self.stream.tables = {}
         try:
             yield
         finally:

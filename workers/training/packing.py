@@ -97,6 +97,10 @@ class Pack:
     positions_T: torch.Tensor
     #: ``int32[S + 1]``: where sequences begin in the stream.
     starts: np.ndarray
+    #: The same on the device.
+    starts_S: torch.Tensor
+    #: Tokens of the longest sequence.
+    longest: int
     buckets: tuple[Bucket, ...]
     #: ``int64[M]``: stream positions whose next token is trained, and those tokens.
     predict_M: torch.Tensor
@@ -106,6 +110,8 @@ class Pack:
     #: ``int32[T]``; ``None`` when no job of the pack drops out.
     dropout_keys_T: torch.Tensor | None = None
     dropout_threshold_T: torch.Tensor | None = None
+    #: ``float32[T]``: ``1 / (1 - p)``.
+    dropout_scale_T: torch.Tensor | None = None
     #: Stream positions of virtual tokens per job.
     virtual: dict[str, torch.Tensor] = field(default_factory=dict)
 
@@ -188,8 +194,18 @@ def pack_shares(
         dropout_threshold_T=(
             torch.from_numpy(np.concatenate(thresholds)).to(device) if drops else None
         ),
+        dropout_scale_T=_dropout_scale(segments, at + padding, device) if drops else None,
+        starts_S=torch.from_numpy(starts).to(device),
+        longest=int(sizes.max()),
         virtual=virtual,
     )
+
+
+def _dropout_scale(segments: list[Segment], tokens: int, device: torch.device) -> torch.Tensor:
+    scale_T = np.ones(tokens, dtype=np.float32)
+    for segment in segments:
+        scale_T[segment.start : segment.end] = 1.0 / (1.0 - segment.dropout)
+    return torch.from_numpy(scale_T).to(device)
 
 
 #: A bucket's rows may be padded by at most this share of its longest.

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
 
 from tests.unit.workers.training.builders import (
     RecordingSink,
@@ -18,6 +20,7 @@ from tests.unit.workers.training.builders import (
     save_tiny_base,
     write_jsonl,
 )
+from workers.models import DATASETS
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.train_command import main, planned_jobs, read_config
 from workers.training.checkpoint import load_checkpoint
@@ -146,6 +149,27 @@ def test_a_wrong_configuration_says_what_to_change(config, tmp_path, capsys):
     config.write_text("a: [1")
     assert main([str(config)]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_two_bundled_data_sets_train_at_once_on_the_bundled_base(tmp_path, capsys):
+    path = tmp_path / "config.yaml"
+    jobs = [
+        {"name": name, "data": str(DATASETS / f"{name}.jsonl")}
+        for name in ("support_tone", "unit_sums")
+    ]
+    training = {"epochs": 1, "learning_rate": 0.005, "batch_size": 16}
+    path.write_text(
+        yaml.safe_dump(
+            {"base_model": "bundled:finetender-tiny", "training": training, "jobs": jobs}
+        )
+    )
+    assert main([str(path), "--quiet"]) == 0
+    for line in capsys.readouterr().out.splitlines():
+        job = json.loads(line)
+        assert job["valid_loss_after"] < job["valid_loss_before"]
+        stock = AutoModelForCausalLM.from_pretrained(DATASETS.parent / "finetender-tiny")
+        adapted = PeftModel.from_pretrained(stock, job["adapter"])
+        assert any("lora_B" in name for name, _ in adapted.named_parameters())
 
 
 def test_one_failed_job_makes_the_command_fail_and_the_others_finish(config, tmp_path, capsys):

@@ -1,0 +1,60 @@
+"""The benchmark trains the same tokens on both sides."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from workers.__main__ import COMMANDS, main
+from workers.bench import __main__ as bench
+from workers.bench.cases import CPU_CASES, GPU_CASES, Case, base_config
+from workers.bench.contestants import Fused, SequentialPeft, random_base
+
+CPU = torch.device("cpu")
+
+
+def test_both_contestants_train_the_same_tokens_and_see_the_same_first_loss():
+    case = Case("x", "tiny-llama", jobs=2, batch=3, length=12, ragged=True)
+    fused = Fused(case, random_base(case.base, CPU, torch.float32), 2)
+    peft = SequentialPeft(case, random_base(case.base, CPU, torch.float32), 2)
+    ours = {name: job.batch_rows(0) for name, job in fused.trainer.jobs.items()}
+    assert len(ours) == 2
+    assert fused.step() == peft.step()
+    first = next(iter(fused.trainer.jobs.values())).progress.first_train_loss
+    ids, mask, labels = peft.batches[0][0]
+    with torch.no_grad(), peft.model.disable_adapter():
+        stock = peft.model(input_ids=ids, attention_mask=mask, labels=labels).loss.item()
+    # a fresh adapter changes nothing, so the bare base has the same loss
+    assert first == pytest.approx(stock, rel=1e-5)
+
+
+def test_the_command_prints_a_json_line_per_case(capsys, monkeypatch):
+    case = Case("smallest", "tiny-llama", jobs=2, batch=1, length=8)
+    monkeypatch.setattr(bench, "CPU_CASES", (case,))
+    assert bench.main(["cpu", "--repeats", "1"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["case"] == "smallest"
+    assert row["ratio"] > 0
+    assert row["tokens_per_step"] == 16
+
+
+def test_the_gpu_benchmark_without_a_gpu_says_so(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert bench.main(["gpu"]) == 2
+    assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_every_case_names_a_base_that_can_be_made():
+    for case in (*CPU_CASES, *GPU_CASES):
+        assert base_config(case.base).num_hidden_layers > 0
+
+
+def test_the_entrance_lists_its_commands_and_refuses_others(capsys):
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in COMMANDS)
+    assert main(["fly"]) == 2
+    assert "There is no command fly" in capsys.readouterr().err

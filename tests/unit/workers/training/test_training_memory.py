@@ -1,0 +1,86 @@
+"""The memory plan: measured, kept to, and refusing before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.unit.workers.training.builders import (
+    admit,
+    random_examples,
+    tiny_model,
+    trainer,
+    training_job,
+)
+from workers.runtime.memory_plan import MemoryPlan, fit, job_memory_gb, rehearse, state_gb
+from workers.training.faults import SystemFault
+from workers.training.packed_model import PackedModel
+
+PLAN = MemoryPlan(base_gb=4.0, token_gb=0.01, recomputed_token_gb=0.001, head_gb=1.0, limit_gb=10.0)
+
+
+def test_the_pack_takes_what_base_head_and_states_leave():
+    found = fit(PLAN, states_gb=2.0, longest_tokens=100, most_tokens=4096)
+    assert (found.token_budget, found.recompute) == (300, False)
+    found = fit(PLAN, states_gb=2.0, longest_tokens=100, most_tokens=200)
+    assert (found.token_budget, found.recompute) == (200, False)
+
+
+def test_blocks_are_recomputed_only_when_the_longest_row_does_not_fit_otherwise():
+    assert fit(PLAN, states_gb=2.0, longest_tokens=300, most_tokens=4096).recompute is False
+    found = fit(PLAN, states_gb=2.0, longest_tokens=301, most_tokens=1000)
+    assert (found.token_budget, found.recompute) == (1000, True)
+
+
+def test_what_fits_in_no_way_is_refused_with_the_numbers():
+    with pytest.raises(SystemFault, match=r"need 11\.000 GB .* 4000 tokens.* use 10\.000 GB"):
+        fit(PLAN, states_gb=2.0, longest_tokens=4000, most_tokens=4096)
+    with pytest.raises(SystemFault, match="does not fit"):
+        fit(PLAN, states_gb=20.0, longest_tokens=1, most_tokens=4096)
+
+
+def test_a_measurement_above_the_plan_corrects_it_and_one_below_does_not():
+    assert PLAN.measured(token_gb=0.02, recomputed=False).token_gb == 0.02
+    assert PLAN.measured(token_gb=0.005, recomputed=False) == PLAN
+    assert PLAN.measured(token_gb=0.02, recomputed=True).recomputed_token_gb == 0.02
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_the_rehearsal_predicts_what_a_real_pack_keeps(family):
+    fused = trainer(tiny_model(family))
+    plan = rehearse(fused.model, base_gb=0.0, limit_gb=1.0)
+    assert fused.model.layers != {}
+    assert all(layer.A_NRD is None for layer in fused.model.layers.values())
+    for index in range(3):
+        admit(
+            fused, training_job(f"job-{index}", random_examples(8, seed=index), adapter={"rank": 8})
+        )
+    fused.round()
+    measured = fused.saved_per_token
+    assert measured is not None
+    # the head's part comes on top of what the rehearsal counts per token
+    assert 0.9 < measured / (plan.token_gb * 1e9) < 1.4
+
+
+def test_a_jobs_state_is_its_values_gradient_and_two_moments():
+    assert state_gb([torch.zeros(10, 10), torch.zeros(50)]) == pytest.approx(150 * 16 / 1e9)
+    job = training_job("a", random_examples(8, seed=1, shortest=20, longest=20))
+    assert job_memory_gb(PLAN, job, 0.5) == pytest.approx(0.5 + 4 * 20 * 0.01)
+
+
+def test_recomputing_keeps_fewer_bytes():
+    kept = []
+    for recompute in (False, True):
+        fused = trainer(tiny_model())
+        fused.model.checkpoint_layers = recompute
+        admit(fused, training_job("a", random_examples(8, seed=1)))
+        fused.round()
+        kept.append(fused.saved_per_token or 0.0)
+    assert kept[1] < 0.5 * kept[0]
+
+
+def test_the_context_bounds_positions_and_windows():
+    model = tiny_model("mistral")
+    model.config.sliding_window = 48
+    assert PackedModel(model).context_length == 48
+    assert PackedModel(tiny_model("gpt2")).context_length == 96
