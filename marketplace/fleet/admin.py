@@ -1,0 +1,104 @@
+"""The back office for the fleet: zones and nodes can be seen, and a node drained or put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from unfold.admin import ModelAdmin
+
+from marketplace.common import clock
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Ask, GpuType, JoinToken, Node, Provider, Speed, Zone
+from marketplace.fleet.services import node_drain, node_undrain
+
+
+class ReadOnly(ModelAdmin):
+    """What services keep; changed here, it would leave the auction's log behind."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return bool(getattr(request.user, "is_operator", False))
+
+
+@admin.register(Zone)
+class ZoneAdmin(ReadOnly):
+    list_display = ("name", "base_model_name", "policy", "slot_s", "horizon_slots", "is_open")
+    list_filter = ("policy", "is_open")
+
+
+@admin.register(Node)
+class NodeAdmin(ReadOnly):
+    list_display = (
+        *("name", "zone", "provider", "gpu_type", "tier", "status"),
+        *("compute_capacity", "memory_gb", "ask_micros", "last_heartbeat_at"),
+    )
+    list_filter = ("status", "tier", "zone", "gpu_type")
+    search_fields = ("id", "name", "provider__organisation__name")
+    list_select_related = ("zone", "provider__organisation", "gpu_type")
+    exclude = ("api_token_hash", "broker_password_hash")
+    actions = ("drain", "put_back")
+
+    @admin.action(description="Drain: sell no more of it", permissions=["view"])
+    def drain(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
+        _each(self, request, queryset, node_drain)
+
+    @admin.action(description="Put back on sale", permissions=["view"])
+    def put_back(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
+        _each(self, request, queryset, node_undrain)
+
+
+@admin.register(Provider)
+class ProviderAdmin(ReadOnly):
+    list_display = ("organisation", "created_at")
+    list_select_related = ("organisation",)
+
+
+@admin.register(Ask)
+class AskAdmin(ReadOnly):
+    list_display = ("node", "ask_micros", "set_by", "set_at")
+    list_select_related = ("node", "set_by")
+    ordering = ("-set_at", "-pk")
+
+
+@admin.register(JoinToken)
+class JoinTokenAdmin(ReadOnly):
+    list_display = ("id", "provider", "zone", "created_at", "expires_at", "used_at", "node")
+    list_select_related = ("provider__organisation", "zone", "node")
+    exclude = ("secret_hash", "used_by_hash")
+    ordering = ("-created_at",)
+
+
+@admin.register(Speed)
+class SpeedAdmin(ReadOnly):
+    list_display = (
+        *("zone", "gpu_type", "batch_size", "sequence_length", "jobs"),
+        *("samples_per_s", "measured_samples_per_s", "job_memory_gb", "observations"),
+    )
+    list_filter = ("zone", "gpu_type")
+    list_select_related = ("zone", "gpu_type")
+
+
+@admin.register(GpuType)
+class GpuTypeAdmin(ReadOnly):
+    list_display = ("name", "created_at")
+
+
+def _each(site: ModelAdmin, request: HttpRequest, nodes: QuerySet[Node], change: Any) -> None:
+    for node in nodes:
+        try:
+            change(node=node, now=clock.now())
+        except UserError as error:
+            site.message_user(request, f"{node.name}: {error.message}", messages.ERROR)
+        else:
+            site.message_user(request, f"{node.name} is done.", messages.SUCCESS)

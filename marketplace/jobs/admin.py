@@ -1,0 +1,95 @@
+"""The back office for jobs: everything can be seen, nothing edited."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from unfold.admin import ModelAdmin
+
+from marketplace.jobs.models import Artifact, Checkpoint, Dataset, Job, JobEvent, NodePlan, Slice
+
+
+class ReadOnly(ModelAdmin):
+    """What services keep."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return bool(getattr(request.user, "is_operator", False))
+
+
+@admin.register(Job)
+class JobAdmin(ReadOnly):
+    list_display = (
+        *("id", "name", "organisation", "zone", "status", "step", "total_steps"),
+        *("needs_replan", "system_faults", "deadline_at", "finish_planned_at"),
+    )
+    list_filter = ("status", "fault", "needs_replan", "zone")
+    search_fields = ("id", "bid_id", "name", "organisation__name")
+    list_select_related = ("organisation", "zone")
+    ordering = ("-created_at",)
+
+
+@admin.register(Slice)
+class SliceAdmin(ReadOnly):
+    list_display = (
+        *("id", "job", "node", "status", "first_slot", "last_slot"),
+        *("lease_expires_at", "opened_at", "closed_at", "reason"),
+    )
+    list_filter = ("status", "node")
+    list_select_related = ("job", "node")
+    exclude = ("lease_token",)
+    ordering = ("-opened_at",)
+
+
+@admin.register(JobEvent)
+class JobEventAdmin(ReadOnly):
+    list_display = ("at", "job", "seq", "kind", "actor", "message")
+    list_filter = ("kind",)
+    search_fields = ("job__id",)
+    list_select_related = ("job",)
+    ordering = ("-pk",)
+
+
+@admin.register(Dataset)
+class DatasetAdmin(ReadOnly):
+    list_display = ("id", "name", "organisation", "format", "rows", "faulty", "bytes", "created_at")
+    list_filter = ("format",)
+    search_fields = ("id", "name", "sha256", "organisation__name")
+    list_select_related = ("organisation",)
+    exclude = ("file",)
+    ordering = ("-created_at",)
+
+
+@admin.register(Checkpoint)
+class CheckpointAdmin(ReadOnly):
+    list_display = ("id", "job", "step", "bytes", "valid_loss", "created_at")
+    list_select_related = ("job",)
+    exclude = ("file",)
+    ordering = ("-created_at",)
+
+
+@admin.register(Artifact)
+class ArtifactAdmin(ReadOnly):
+    list_display = ("id", "job", "bytes", "sha256", "created_at")
+    list_select_related = ("job",)
+    exclude = ("file",)
+    ordering = ("-created_at",)
+
+
+@admin.register(NodePlan)
+class NodePlanAdmin(ReadOnly):
+    list_display = ("node", "slot", "revision", "made_at", "sent_at")
+    list_filter = ("node",)
+    list_select_related = ("node",)
+    exclude = ("plan", "lease_tokens")
+    ordering = ("-pk",)
