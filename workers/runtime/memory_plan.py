@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import psutil
 import torch
 
-from workers.protocol.messages import AdapterSpec
+from workers.runtime.rehearsal import rehearsal
 from workers.training.faults import SystemFault
 from workers.training.job import TrainingJob
 from workers.training.loss import CHUNK_TOKENS
 from workers.training.packed_model import PackedModel
-from workers.training.packing import Example, Share, TokenSequence, pack_shares
 from workers.training.saved_bytes import SavedBytes
 
 #: float32 values, their gradient, and two moments.
@@ -28,7 +26,6 @@ BYTES_PER_ADAPTER_VALUE = 16
 #: Share of a device's memory the plan uses; the rest is for kernels and fragmentation.
 USABLE_SHARE = {"cuda": 0.92, "cpu": 0.8}
 _REHEARSAL_TOKENS = 64
-_REHEARSAL_RANK = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +64,10 @@ class Fit:
 
 def rehearse(model: PackedModel, *, base_gb: float, limit_gb: float) -> MemoryPlan:
     """Measure a base's activations by one small forward pass with an adapter on it."""
-    job_id = "rehearsal"
-    adapter = AdapterSpec(rank=_REHEARSAL_RANK)
-    values = model.initial_values(adapter, seed=0, labels=2)
-    length = min(_REHEARSAL_TOKENS, model.context_length)
-    weights = np.zeros(length, dtype=np.float32)
-    sequence = TokenSequence(np.zeros(length, dtype=np.int64), weights)
-    share = Share(job_id, (Example(1, (sequence,)),), 0, 0)
-    pack = pack_shares([share], device=model.device)
-    model.attach(job_id, adapter, values)
-    try:
+    with rehearsal(model, tokens=_REHEARSAL_TOKENS) as pack:
         with model.streaming(pack), SavedBytes(model.model) as saved:
             model.hidden(pack)
-    finally:
-        model.detach(job_id)
+        length = pack.tokens
     config = model.model.config
     token = saved.total / length
     layers = config.num_hidden_layers

@@ -290,6 +290,8 @@ class NodeRuntime:
                 self._after_step(running, result)
 
     def _admit(self, running: RunningJob, values: dict[str, torch.Tensor]) -> None:
+        if self._closed:
+            raise SystemFault("The node's runtime is closed.")
         resident = running.resident
         running.state_gb = state_gb(values.values())
         self._fit(resident, newcomer=running)

@@ -15,6 +15,7 @@ from transformers import (
 
 from workers.models import bundled_path, is_bundled
 from workers.protocol.messages import BaseModelRef
+from workers.runtime.compiled_norms import compile_norms_if_faster
 from workers.runtime.memory_plan import MemoryPlan, rehearse
 from workers.training.architectures import architecture_of
 from workers.training.faults import SystemFault, UserFault
@@ -65,7 +66,7 @@ def load_resident(ref: BaseModelRef, *, device: torch.device, limit_gb: float) -
         loader = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model = loader.from_pretrained(
-            source, dtype=_dtype(ref, device), **options, **_quantization(ref)
+            source, dtype=_dtype(ref, device), **options, **_quantization(ref, device)
         )
     except (OSError, ValueError, KeyError) as error:
         raise SystemFault(
@@ -85,6 +86,7 @@ def resident_from(
     kind = packed.device.type
     trainer = FusedTrainer(packed, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
     size = sum(p.numel() * p.element_size() for p in model.parameters())
+    compile_norms_if_faster(packed)
     plan = rehearse(packed, base_gb=size / 1e9, limit_gb=limit_gb)
     return ResidentBase(ref, tokenizer, packed, trainer, plan)
 
@@ -114,7 +116,7 @@ def _dtype(ref: BaseModelRef, device: torch.device) -> torch.dtype:
     return dtypes[ref.dtype]
 
 
-def _quantization(ref: BaseModelRef) -> dict[str, Any]:
+def _quantization(ref: BaseModelRef, device: torch.device) -> dict[str, Any]:
     if not ref.four_bit:
         return {}
     try:
@@ -131,4 +133,4 @@ def _quantization(ref: BaseModelRef) -> dict[str, Any]:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
     )
-    return {"quantization_config": quantization, "device_map": {"": 0}}
+    return {"quantization_config": quantization, "device_map": {"": device}}

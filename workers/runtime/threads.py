@@ -6,19 +6,14 @@ gain; large ones gain. Neither size nor load is known beforehand, so it is measu
 
 from __future__ import annotations
 
-import time
-
-import numpy as np
 import torch
 
-from workers.protocol.messages import AdapterSpec
+from workers.runtime.rehearsal import pass_seconds
 from workers.training.packed_model import PackedModel
-from workers.training.packing import Example, Share, TokenSequence, pack_shares
 
-_TOKENS = 128
-_REPEATS = 3
 #: More threads must be faster by this factor to be worth the cores they take.
 _WORTH = 0.9
+_TOKENS = 128
 
 
 def use_best_threads(model: PackedModel) -> int:
@@ -30,28 +25,10 @@ def use_best_threads(model: PackedModel) -> int:
     every = torch.get_num_threads()
     if model.device.type != "cpu" or every == 1:
         return every
-    seconds = {count: _seconds(model, count) for count in (1, every)}
+    seconds = {}
+    for count in (1, every):
+        torch.set_num_threads(count)
+        seconds[count] = pass_seconds(model, tokens=_TOKENS)
     best = every if seconds[every] < _WORTH * seconds[1] else 1
     torch.set_num_threads(best)
     return best
-
-
-def _seconds(model: PackedModel, threads: int) -> float:
-    torch.set_num_threads(threads)
-    job_id = "threads"
-    adapter = AdapterSpec(rank=8)
-    length = min(_TOKENS, model.context_length)
-    tokens = np.zeros(length, dtype=np.int64)
-    sequence = TokenSequence(tokens, np.zeros(length, dtype=np.float32))
-    pack = pack_shares([Share(job_id, (Example(1, (sequence,)),), 0, 0)], device=model.device)
-    model.attach(job_id, adapter, model.initial_values(adapter, seed=0, labels=2))
-    try:
-        best = float("inf")
-        for _ in range(_REPEATS):
-            began = time.perf_counter()
-            with model.streaming(pack):
-                model.hidden(pack).sum().backward()
-            best = min(best, time.perf_counter() - began)
-        return best
-    finally:
-        model.detach(job_id)

@@ -21,6 +21,11 @@ from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, Pack, Share, pack_shares
 from workers.training.saved_bytes import SavedBytes
 
+_TOO_BIG = (
+    "The node ran out of memory on a single row of {tokens} tokens. Train on a node with more "
+    "memory, or lower the sequence length."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
@@ -119,15 +124,24 @@ class FusedTrainer:
         while start < len(examples):
             sizes = [job.tokens_of(example) for example in examples[start:]]
             rows = range(start, start + max(1, fitting(sizes, limit)))
-            learn_reference(self.model, job, rows, pad_to=self.pad_to, held_out=True)
-            part = tuple(examples[row] for row in rows)
-            share = Share(job.job_id, part, 0, 0, virtual_tokens=job.virtual_tokens)
-            pack = self._pack([share])
-            with self.model.streaming(pack):
-                losses = example_losses(self.model, pack, [job], [rows], held_out=True)
-            total += float(losses[0].sum())
+            try:
+                total += self._held_out_loss(job, rows)
+            except torch.OutOfMemoryError:
+                if len(rows) == 1:
+                    raise SystemFault(_TOO_BIG.format(tokens=sizes[0])) from None
+                limit = sum(sizes[: len(rows)]) // 2
+                continue
             start = rows.stop
         return total / job.loss_weight(list(examples))
+
+    def _held_out_loss(self, job: TrainingJob, rows: range) -> float:
+        learn_reference(self.model, job, rows, pad_to=self.pad_to, held_out=True)
+        examples = tuple(job.data.valid[row] for row in rows)
+        share = Share(job.job_id, examples, 0, 0, virtual_tokens=job.virtual_tokens)
+        pack = self._pack([share])
+        with self.model.streaming(pack):
+            losses = example_losses(self.model, pack, [job], [rows], held_out=True)
+        return float(losses[0].sum())
 
     def _plan_shares(self) -> list[Share]:
         waiting = [job for job in self.jobs.values() if not job.done]
@@ -293,16 +307,8 @@ class FusedTrainer:
         self._pack_was_too_big = False
         job = self.jobs[share.job_id]
         if len(share.examples) == 1:
-            tokens = job.tokens_of(share.examples[0])
-            return [
-                Failed(
-                    job.job_id,
-                    SystemFault(
-                        f"The node ran out of memory on a single row of {tokens} tokens. "
-                        "Train on a node with more memory, or lower the sequence length."
-                    ),
-                )
-            ]
+            fault = SystemFault(_TOO_BIG.format(tokens=job.tokens_of(share.examples[0])))
+            return [Failed(job.job_id, fault)]
         job.micro_tokens = sum(job.tokens_of(e) for e in share.examples) // 2
         return []
 

@@ -161,6 +161,17 @@ def test_jobs_that_fit_alone_but_not_together_take_turns():
     assert all(job.micro_tokens is None for job in fused.jobs.values())
 
 
+def test_an_evaluation_that_runs_out_of_memory_goes_on_in_smaller_packs():
+    fused = trainer(tiny_model())
+    rows = random_examples(24, seed=1)
+    job = training_job("a", rows[:8], valid=rows[8:])
+    admit(fused, job)
+    whole = fused.evaluate(job)
+    seen = limit_tokens(fused, 100)
+    assert fused.evaluate(job) == pytest.approx(whole, rel=1e-6)
+    assert max(seen) > 100 >= max(seen[-2:])
+
+
 def test_a_row_that_never_fits_ends_its_own_job_only():
     fused = trainer(tiny_model())
     admit(fused, training_job("huge", random_examples(8, seed=1, shortest=60, longest=60)))

@@ -12,7 +12,14 @@ from tests.unit.workers.training.builders import (
     trainer,
     training_job,
 )
+from workers.runtime.compiled_norms import (
+    compile_norms,
+    compile_norms_if_faster,
+    restore_norms,
+)
 from workers.runtime.memory_plan import MemoryPlan, fit, job_memory_gb, rehearse, state_gb
+from workers.runtime.rehearsal import rehearsal
+from workers.runtime.threads import use_best_threads
 from workers.training.faults import SystemFault
 from workers.training.packed_model import PackedModel
 
@@ -84,3 +91,25 @@ def test_the_context_bounds_positions_and_windows():
     model.config.sliding_window = 48
     assert PackedModel(model).context_length == 48
     assert PackedModel(tiny_model("gpt2")).context_length == 96
+
+
+def test_compiled_norms_give_the_plain_numbers_and_can_be_taken_back():
+    packed = PackedModel(tiny_model())
+    assert compile_norms_if_faster(packed) is False
+    with rehearsal(packed, tokens=32) as pack, torch.no_grad(), packed.streaming(pack):
+        plain = packed.hidden(pack)
+        compile_norms(packed, backend="eager")
+        torch.testing.assert_close(packed.hidden(pack), plain)
+        restore_norms(packed)
+        assert torch.equal(packed.hidden(pack), plain)
+
+
+def test_threads_are_measured_and_left_at_the_better_number():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        chosen = use_best_threads(PackedModel(tiny_model()))
+        assert chosen in (1, 2)
+        assert torch.get_num_threads() == chosen
+    finally:
+        torch.set_num_threads(before)
