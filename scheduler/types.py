@@ -194,4 +194,4 @@ class Decision:
     winning_deadline_slot: int | None = None
     #: The price at that deadline.
     winning_deadline_price: float | None = None
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict[str, str])

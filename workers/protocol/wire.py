@@ -8,12 +8,14 @@ of the value that is wrong.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import types
 import typing
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -29,9 +31,9 @@ def to_json(value: Any) -> Any:
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, (list, tuple)):
-        return [to_json(item) for item in value]
+        return [to_json(item) for item in cast(Sequence[Any], value)]
     if isinstance(value, dict):
-        return {str(key): to_json(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in cast(dict[Any, Any], value).items()}
     return value
 
 
@@ -68,12 +70,12 @@ def _parse(kind: Any, value: Any, path: str) -> Any:
         item_kind = typing.get_args(kind)[0]
         if not isinstance(value, list):
             raise ProtocolError(f"{path} must be a list, not {type(value).__name__}")
-        return tuple(_parse(item_kind, item, f"{path}[{i}]") for i, item in enumerate(value))
+        items = cast(list[Any], value)
+        return tuple(_parse(item_kind, item, f"{path}[{i}]") for i, item in enumerate(items))
     if origin is dict:
         item_kind = typing.get_args(kind)[1]
-        if not isinstance(value, dict):
-            raise ProtocolError(f"{path} must be an object, not {type(value).__name__}")
-        return {str(key): _parse(item_kind, item, f"{path}.{key}") for key, item in value.items()}
+        members = _object(value, path)
+        return {key: _parse(item_kind, item, f"{path}.{key}") for key, item in members.items()}
     if dataclasses.is_dataclass(kind):
         return _parse_dataclass(kind, value, path)
     return _parse_scalar(kind, value, path)
@@ -93,17 +95,16 @@ def _parse_union(kind: Any, value: Any, path: str) -> Any:
 
 
 def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{path} must be an object, not {type(value).__name__}")
-    hints = typing.get_type_hints(kind)
+    members = _object(value, path)
+    hints = _hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}
-    unknown = sorted(set(value) - set(fields))
+    unknown = sorted(set(members) - set(fields))
     if unknown:
         raise ProtocolError(f"{path} has unknown keys: {', '.join(unknown)}")
-    arguments = {}
+    arguments: dict[str, Any] = {}
     for name, spec in fields.items():
-        if name in value:
-            arguments[name] = _parse(hints[name], value[name], f"{path}.{name}")
+        if name in members:
+            arguments[name] = _parse(hints[name], members[name], f"{path}.{name}")
         elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
             raise ProtocolError(f"{path}.{name} is missing")
     try:
@@ -112,6 +113,18 @@ def _parse_dataclass(kind: Any, value: Any, path: str) -> Any:
         raise
     except ValueError as error:
         raise ProtocolError(f"{path}: {error}") from None
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """The resolved types of a message's fields."""
+    return typing.get_type_hints(kind)
+
+
+def _object(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{path} must be an object, not {type(value).__name__}")
+    return {str(key): item for key, item in cast(dict[Any, Any], value).items()}
 
 
 def _parse_scalar(kind: Any, value: Any, path: str) -> Any:
@@ -124,7 +137,10 @@ def _parse_scalar(kind: Any, value: Any, path: str) -> Any:
             allowed = ", ".join(member.value for member in kind)
             raise ProtocolError(f"{path} must be one of {allowed}, not {value!r}") from None
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
         if not math.isfinite(number):
             raise ProtocolError(f"{path} must be a finite number")
         return number
