@@ -340,7 +340,7 @@ class _SegmentsLinear(torch.autograd.Function):
             rows = x_TD[start:end]
             keep = None
             if probability > 0:
-                keep = keep_TD[start:end] * (1.0 / (1.0 - probability))
+                keep = keep_TD[start:end].to(rows.dtype) * (1.0 / (1.0 - probability))
                 rows = rows * keep
             grad_inner = grad_rows @ B_NRO[index, :rank].to(rows.dtype).T
             grad_inner *= scale

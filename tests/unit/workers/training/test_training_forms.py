@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from tests.unit.workers.training.builders import random_examples, tiny_model
+from tests.unit.workers.training.builders import (
+    admit,
+    random_examples,
+    run_steps,
+    tiny_model,
+    training_job,
+)
 from workers.protocol.messages import AdapterSpec
 from workers.training import attention, dropout, loss, reference
+from workers.training.fused_trainer import FusedTrainer
 from workers.training.multi_lora import MultiLoRALinear, Stream
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Pack, Share, pack_shares
@@ -228,3 +239,43 @@ def test_padding_the_stream_changes_nothing_anyone_reads():
     with torch.no_grad(), packed.streaming(padded):
         right = packed.hidden(padded)
     torch.testing.assert_close(right[: plain.tokens], left, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["segments", "dense", "grouped"])
+def test_bfloat16_compute_keeps_float32_masters_and_the_curve(form, monkeypatch):
+    curves = []
+    for dtype in (torch.float32, torch.bfloat16):
+        fused = FusedTrainer(PackedModel(tiny_model().to(dtype)), token_budget=4096, pad_to=64)
+        monkeypatch.setattr(fused.model, "_form", lambda: form)
+        for index in range(3):
+            rows = random_examples(24, seed=index)
+            admit(fused, training_job(f"job-{index}", rows, adapter={"dropout": 0.1 * index}))
+        curves.append(run_steps(fused, 12))
+        for name in fused.jobs:
+            for _, value, grad in fused.model.tensors(name):
+                assert value.dtype == grad.dtype == torch.float32
+    for name, curve in curves[0].items():
+        np.testing.assert_allclose(curves[1][name], curve, rtol=2e-2)
+
+
+def test_the_benchmark_needs_torch_transformers_and_peft_only():
+    # what transformers and peft themselves bring is theirs
+    code = """
+import sys, torch, transformers, peft
+from peft import get_peft_model
+before = {name.partition(".")[0] for name in sys.modules}
+import workers.bench.__main__
+after = {name.partition(".")[0] for name in sys.modules}
+print(sorted((after - before) & {"celery", "httpx", "django", "psutil", "redis", "workers"}))
+print(sorted(name for name in sys.modules if name.startswith("workers.runtime")))
+"""
+    root = Path(__file__).parents[4]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert done.stdout.split("\n")[:2] == ["['workers']", "[]"]
