@@ -178,8 +178,10 @@ class Grid:
                     if not self._on_sale(node, slot + row):
                         self.compute_free[row, k] = -np.inf
                         self.memory_free[row, k] = -np.inf
-        for task_id in list(self.holds):
-            left = [hold for hold in self.holds[task_id] if hold.cell.slot >= slot]
+        for task_id, holds in list(self.holds.items()):
+            if holds[0].cell.slot >= slot:
+                continue
+            left = [hold for hold in holds if hold.cell.slot >= slot]
             if left:
                 self.holds[task_id] = left
             else:

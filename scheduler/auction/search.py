@@ -94,6 +94,7 @@ class Search:
         elif slots:
             self._entry[0] = 0.0
         self._cost = self._costs()
+        self._listed: Listed | None = None
 
     def _units(self, by_type: Floats) -> None:
         task = self._task
@@ -129,7 +130,12 @@ class Search:
         return cost
 
     def _cells(self, last_slot: int) -> Listed:
-        """Gather up to a slot; rows of the cost matrix count from ``_begin``."""
+        """Gather at least up to a slot; rows of the cost matrix count from ``_begin``.
+
+        Lists are in slot order, so a longer one serves any earlier deadline.
+        """
+        if self._listed is not None and len(self._listed[0]) > last_slot - self._begin + 1:
+            return self._listed
         grid = self._grid
         first = grid.row(self._begin)
         last = grid.row(last_slot)
@@ -139,7 +145,7 @@ class Search:
         else:
             need_compute = np.full(len(grid.nodes), -1e300)
             need_memory = need_compute
-        return gather_cells(
+        self._listed = gather_cells(
             grid.compute_price[first : last + 1],
             grid.memory_price[first : last + 1],
             grid.compute_free[first : last + 1],
@@ -155,6 +161,7 @@ class Search:
             last - first,
             self._additive,
         )
+        return self._listed
 
     def at_deadline(self, deadline: int) -> Plan | None:
         """Give the cheapest plan that ends by a deadline, if there is one."""
