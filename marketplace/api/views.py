@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from marketplace.api.callers import AUTHENTICATION, HasScope
-from marketplace.api.problems import ProblemRenderer, exception_handler
+from marketplace.api.problems import CONTENT_TYPE, ProblemRenderer, exception_handler
 from marketplace.api.throttles import CallerThrottle, rate_limit_headers
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import new_id
@@ -57,8 +57,8 @@ class MarketView(APIView):
         if isinstance(response, Response) and response.status_code >= 400:
             if isinstance(response.data, dict):
                 response.data.setdefault("request_id", self.request_id)
-            request.accepted_renderer = ProblemRenderer()
-            request.accepted_media_type = ProblemRenderer.media_type
+            request.accepted_renderer = ProblemRenderer()  # type: ignore[attr-defined]
+            request.accepted_media_type = CONTENT_TYPE  # type: ignore[attr-defined]
         response = super().finalize_response(request, response, *args, **kwargs)
         response[REQUEST_ID] = self.request_id
         for name, value in rate_limit_headers(request).items():

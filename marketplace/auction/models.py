@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pgtrigger
 from django.conf import settings
 from django.db import models
@@ -14,7 +16,7 @@ class NextArrival(Func):
     """The next number of the sequence that orders arrivals, from the database."""
 
     function = "nextval"
-    output_field = models.BigIntegerField()
+    output_field = models.BigIntegerField()  # type: ignore[assignment]
 
     def __init__(self) -> None:
         super().__init__(Value("auction_bid_arrival"))
@@ -30,6 +32,10 @@ class BidStatus(models.TextChoices):
 class Bid(models.Model):
     """One offer for one job; once decided, what the auction answered."""
 
+    zone_id: str
+    organisation_id: str
+    placed_by_id: str | None
+    dataset_id: str
     id = IdField(prefix="bid")
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="bids")
     organisation = models.ForeignKey(
@@ -47,11 +53,11 @@ class Bid(models.Model):
     price_micros = models.BigIntegerField()
     deadline_at = models.DateTimeField()
     #: ``AdapterSpec`` with every ``auto`` resolved.
-    adapter = models.JSONField()
+    adapter: Any = models.JSONField()
     #: ``TrainingSpec`` with every ``auto`` resolved.
-    training = models.JSONField()
+    training: Any = models.JSONField()
     #: Names of the settings the owner left to us.
-    resolved = models.JSONField(default=list)
+    resolved: Any = models.JSONField(default=list)
     #: Training rows times epochs, as people count them.
     samples = models.PositiveBigIntegerField()
     #: M_i: the same work in samples of the zone's reference batch and length.
@@ -59,7 +65,7 @@ class Bid(models.Model):
     #: r_i: GB beside the base model.
     memory_demand_gb = models.FloatField()
     #: s_ik: reference samples per slot by GPU type, when the bid arrived.
-    rates = models.JSONField()
+    rates: Any = models.JSONField()
     idempotency_key = models.CharField(max_length=255, null=True)
     #: SHA-256 of what was asked under that key.
     request_hash = models.CharField(max_length=64)
@@ -72,9 +78,9 @@ class Bid(models.Model):
     #: What the winner pays; it does not depend on ``price_micros``.
     payment_micros = models.BigIntegerField(null=True)
     #: Price parts in micro-dollars, not rounded one by one.
-    parts = models.JSONField(null=True)
+    parts: Any = models.JSONField(null=True)
     #: ``[[slot, node id], ...]`` as decided; moves later are the job's.
-    cells = models.JSONField(null=True)
+    cells: Any = models.JSONField(null=True)
     finish_planned_at = models.DateTimeField(null=True)
     #: ``scheduler.types.Refusal``.
     refusal = models.CharField(max_length=16, default="", blank=True)
@@ -143,6 +149,7 @@ class Bid(models.Model):
 class LogEntry(models.Model):
     """One event of a zone and its outcome. Append-only, by trigger."""
 
+    zone_id: str
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
     position = models.BigIntegerField()
     kind = models.CharField(max_length=32)
@@ -172,6 +179,7 @@ class LogEntry(models.Model):
 class MarketHead(models.Model):
     """How far the log of a zone is; changed only by its lane, once per batch."""
 
+    zone_id: str
     zone = models.OneToOneField(
         "fleet.Zone", primary_key=True, on_delete=models.PROTECT, related_name="+"
     )
@@ -191,6 +199,7 @@ class MarketHead(models.Model):
 class Snapshot(models.Model):
     """The engine's state at a position of the log; the one at 0 holds the zone's rules."""
 
+    zone_id: str
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
     #: Of the last entry applied; 0 before the first.
     position = models.BigIntegerField()
@@ -216,6 +225,9 @@ class Reservation(models.Model):
     Rows are never deleted: a cell that went back on sale has ``released_at``.
     """
 
+    bid_id: str
+    zone_id: str
+    node_id: str
     bid = models.ForeignKey(Bid, on_delete=models.PROTECT, related_name="reservations")
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
     node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="+")

@@ -12,7 +12,7 @@ from marketplace.accounts.models import Organisation
 from marketplace.auction import book as books
 from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.common.errors import NotFound, UserError
-from marketplace.fleet.models import Zone
+from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Job
 
@@ -100,7 +100,7 @@ def market_now(zone: Zone, *, now: datetime) -> MarketNow:
         prices = book.engine.prices()
         nodes = book.nodes
         position, head_hash, seq = book.engine.position, book.engine.head_hash, book.seq
-    names = dict(zone.nodes.values_list("pk", "name"))
+    names = dict(Node.objects.filter(zone=zone).values_list("pk", "name"))
     rows = tuple(
         NodeRow(
             node_id=node_id,

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 from django.core.cache import cache
@@ -134,7 +135,7 @@ class DecisionListener:
                 time.sleep(LOOK_EVERY_S)
 
     def _connect(self) -> psycopg.Connection:
-        parameters = connections["default"].get_connection_params()
+        parameters: dict[str, Any] = connections["default"].get_connection_params()  # type: ignore[assignment]
         parameters.pop("cursor_factory", None)
         parameters.pop("context", None)
         return psycopg.connect(**parameters, autocommit=True)

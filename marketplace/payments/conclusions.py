@@ -89,7 +89,7 @@ def _end(hold: Hold, conclusion: Conclusion, now: datetime) -> bool:
 def _entries_post(ended: list[Hold], locked: Locked, now: datetime) -> None:
     """Book the ends; what is released was held, so no wallet can fall below zero."""
     entries = Entry.objects.bulk_create(
-        Entry(kind=_ENTRY_KINDS[hold.status], reference=hold.reference, booked_at=now)
+        Entry(kind=_ENTRY_KINDS[HoldStatus(hold.status)], reference=hold.reference, booked_at=now)
         for hold in ended
     )
     houses = _house_accounts([AccountKind.CLEARING]) if ended else {}

@@ -14,12 +14,13 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from marketplace.config.embedded.services import (
     Program,
@@ -320,13 +321,14 @@ def bench_http(stack: Stack, *, seconds: float) -> None:
         return _http_post(url, "/api/bids", keys[at], body)
 
     def run(rate: float, for_s: float) -> list[Answer]:
-        return asyncio.run(
-            send_at_rate(url, request, rate=rate, seconds=for_s, connections=CONNECTIONS)
-        )
+        sending = send_at_rate(url, request, rate=rate, seconds=for_s, connections=CONNECTIONS)
+        return asyncio.run(sending)
 
     run(20, 3)
     for rate in (50, 200, 400):
+        spent = {name: cpu_s(stack, name) for name in ("web", "lane", "postgres")}
         answers = run(rate, seconds)
+        spent = {name: cpu_s(stack, name) - before for name, before in spent.items()}
         times = sorted(answer.seconds for answer in answers)
         codes: dict[str, int] = {}
         for answer in answers:
@@ -340,6 +342,9 @@ def bench_http(stack: Stack, *, seconds: float) -> None:
             p99_ms=1000 * times[int(len(times) * 0.99) - 1],
             max_ms=1000 * times[-1],
             answers=codes,
+            cpu_ms_per_bid={
+                name: round(1000 * value / len(answers), 2) for name, value in spent.items()
+            },
         )
     ends_at = time.monotonic() + 30
     while Bid.objects.filter(status="pending").exists() and time.monotonic() < ends_at:
@@ -351,6 +356,17 @@ def bench_http(stack: Stack, *, seconds: float) -> None:
         books_balance=check.balanced,
     )
     stack.stop("web", "lane")
+
+
+def cpu_s(stack: Stack, name: str) -> float:
+    """Processor seconds of a program and its children: true however busy the machine is."""
+    root = psutil.Process(stack.pid(name))
+    total = 0.0
+    for process in [root, *root.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _http_post(url: str, path: str, key: str, body: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -13,7 +14,12 @@ from marketplace.api.callers import Caller, caller
 from marketplace.api.idempotency import idempotency_key, once
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import dataset_of
-from marketplace.api.market.requests import BatchRequest, BidRequest, BidUploadRequest
+from marketplace.api.market.requests import (
+    BatchRequest,
+    BidRequest,
+    BidUploadRequest,
+    checked,
+)
 from marketplace.api.market.shapes import bids_shape
 from marketplace.api.pagination import page
 from marketplace.api.problems import exception_handler, problem
@@ -48,14 +54,8 @@ class BidsView(MarketView):
 
     def _place(self, request: Request, who: Caller) -> Response:
         upload = request.content_type.startswith("multipart/")
-        body = (BidUploadRequest if upload else BidRequest)(data=request.data)
-        body.is_valid(raise_exception=True)
-        bid = bid_from_request(
-            body.validated_data,
-            who=who,
-            key=idempotency_key(request),
-            file=request.FILES.get("file"),
-        )
+        body = checked(BidUploadRequest if upload else BidRequest, request.data)
+        bid = bid_from_request(body, who=who, key=idempotency_key(request))
         return bid_response(bid_wait(bid=bid))
 
 
@@ -95,19 +95,15 @@ class BidBatchView(MarketView):
         )
 
     def _place_all(self, request: Request, who: Caller) -> Response:
-        batch = BatchRequest(data=request.data)
-        batch.is_valid(raise_exception=True)
+        batch = checked(BatchRequest, request.data)
         key = idempotency_key(request)
+        # Of one length, and never the key of a bid that was placed by itself.
+        key = key and sha256(key.encode()).hexdigest()
         placed: list[Bid | Response] = []
-        for index, item in enumerate(batch.validated_data["bids"]):
+        for index, item in enumerate(batch["bids"]):
             try:
-                body = BidRequest(data=item)
-                body.is_valid(raise_exception=True)
-                placed.append(
-                    bid_from_request(
-                        body.validated_data, who=who, key=key and f"{key[:240]}:{index}", file=None
-                    )
-                )
+                body = checked(BidRequest, item)
+                placed.append(bid_from_request(body, who=who, key=key and f"batch:{key}:{index}"))
             except Exception as error:
                 # Each bid stands for itself: one that is wrong must not take others along.
                 placed.append(exception_handler(error, {"request": request}))
@@ -120,11 +116,11 @@ class BidBatchView(MarketView):
         )
 
 
-def bid_from_request(body: dict[str, Any], *, who: Caller, key: str | None, file: Any) -> Bid:
+def bid_from_request(body: dict[str, Any], *, who: Caller, key: str | None) -> Bid:
     """Place the bid of a checked request body, with its uploaded data set if there is one."""
     zone = zone_by_name(body["zone"])
     now = clock.now()
-    dataset_id = body.get("dataset_id")
+    dataset_id, file = body.get("dataset_id"), body.get("file")
     if (dataset_id is None) == (file is None):
         raise UserError(
             "dataset_required",
@@ -142,7 +138,7 @@ def bid_from_request(body: dict[str, Any], *, who: Caller, key: str | None, file
             now=now,
         )
     else:
-        dataset = dataset_of(who.organisation, dataset_id)
+        dataset = dataset_of(who.organisation, str(dataset_id))
     return bid_place(
         organisation=who.organisation,
         placed_by=who.user,

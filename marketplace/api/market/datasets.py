@@ -11,7 +11,7 @@ from marketplace.api.callers import Caller, caller
 from marketplace.api.idempotency import once
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import dataset_of, datasets_of
-from marketplace.api.market.requests import DatasetUploadRequest
+from marketplace.api.market.requests import DatasetUploadRequest, checked
 from marketplace.api.market.shapes import dataset_shape
 from marketplace.api.pagination import each, page
 from marketplace.api.views import MarketView
@@ -42,9 +42,7 @@ class DatasetsView(MarketView):
         return once(request, who.organisation, lambda: self._upload(request, who), now=clock.now())
 
     def _upload(self, request: Request, who: Caller) -> Response:
-        body = DatasetUploadRequest(data=request.data)
-        body.is_valid(raise_exception=True)
-        asked = body.validated_data
+        asked = checked(DatasetUploadRequest, request.data)
         dataset = dataset_create(
             organisation=who.organisation,
             name=asked["name"] or asked["file"].name,

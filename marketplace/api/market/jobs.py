@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.http import FileResponse, HttpResponseBase
+from django.http import FileResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
@@ -90,7 +90,7 @@ class JobAdapterView(MarketView):
     scopes = {"GET": "jobs:read"}
 
     @extend_schema(responses={(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY)})
-    def get(self, request: Request, job_id: str) -> HttpResponseBase:
+    def get(self, request: Request, job_id: str) -> FileResponse:
         job = job_of(caller(request).organisation, job_id)
         artifact = Artifact.objects.filter(job=job).first()
         if artifact is None:

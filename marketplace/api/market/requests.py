@@ -69,3 +69,16 @@ class DatasetUploadRequest(StrictSerializer):
     zone = serializers.CharField(
         max_length=40, required=False, help_text="Zone whose tokenizer counts the tokens."
     )
+
+
+def checked(kind: type[StrictSerializer], data: Any) -> dict[str, Any]:
+    """The members of a request body, checked.
+
+    Raises
+    ------
+    rest_framework.exceptions.ValidationError
+        With the members that are wrong.
+    """
+    body = kind(data=data)
+    body.is_valid(raise_exception=True)
+    return dict(body.validated_data)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from marketplace.api.callers import caller
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import dataset_of
-from marketplace.api.market.requests import QuoteRequest
+from marketplace.api.market.requests import QuoteRequest, checked
 from marketplace.api.market.shapes import market_shape, quote_shape, zone_shape
 from marketplace.api.views import MarketView
 from marketplace.auction.quotes import quote_make
@@ -57,7 +57,7 @@ class TranscriptView(MarketView):
             )
         zone = zone_by_name(zone_name)
         return StreamingHttpResponse(
-            (line + "\n" for line in transcript_lines(zone)),
+            ((line + "\n").encode() for line in transcript_lines(zone)),
             content_type="application/jsonl",
             headers={"Content-Disposition": f'attachment; filename="{zone.name}.jsonl"'},
         )
@@ -72,9 +72,7 @@ class QuotesView(MarketView):
     @extend_schema(request=QuoteRequest, responses={200: schemas.QUOTE, 400: schemas.PROBLEM})
     def post(self, request: Request) -> Response:
         organisation = caller(request).organisation
-        body = QuoteRequest(data=request.data)
-        body.is_valid(raise_exception=True)
-        asked = body.validated_data
+        asked = checked(QuoteRequest, request.data)
         quote = quote_make(
             organisation=organisation,
             zone=zone_by_name(asked["zone"]),
