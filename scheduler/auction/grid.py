@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,8 @@ Ints = NDArray[np.int64]
 TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """What one task holds of one cell."""
+class Hold(NamedTuple):
+    """What one task holds of one cell; a tuple, since decisions make many."""
 
     cell: Cell
     #: Samples per slot.
@@ -207,8 +207,8 @@ class Grid:
         new = list(holds)
         for hold in new:
             self._subtract(hold)
-        merged = self.holds.get(task_id, []) + new
-        self.holds[task_id] = sorted(merged, key=lambda hold: hold.cell)
+        held = self.holds.get(task_id)
+        self.holds[task_id] = sorted(held + new, key=lambda hold: hold.cell) if held else new
 
     def release(self, task_id: str, cells: Iterable[Cell]) -> list[Hold]:
         """Put cells back on sale; cells the task does not hold are ignored."""

@@ -140,8 +140,11 @@ def bench_highs() -> None:
         ratios: list[float] = []
         for task in wide_tasks(3, slots=slots):
             task = replace(task, vendors=(), compute_demand=min(task.compute_demand, 20000.0))
-            search = Search(grid=grid, task=task, from_slot=0, additive=additive, residual=True)
-            ours = best_of(lambda s=search, d=slots - 1: s.at_deadline(d), 20)
+
+            def search(task: Task = task, grid: Grid = grid, additive: bool = additive) -> Search:
+                return Search(grid=grid, task=task, from_slot=0, additive=additive, residual=True)
+
+            ours = best_of(lambda s=search, d=slots - 1: s().at_deadline(d), 20)
             start = time.process_time()
             value = solve_with_highs(
                 grid,
@@ -153,7 +156,7 @@ def bench_highs() -> None:
                 time_limit_s=600.0,
             )
             ratios.append((time.process_time() - start) / ours)
-            plan = search.at_deadline(slots - 1)
+            plan = search().at_deadline(slots - 1)
             assert plan is not None
             assert abs(plan.price - value) <= 1e-6 * value, (plan.price, value)
         report(

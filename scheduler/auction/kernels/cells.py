@@ -83,12 +83,7 @@ def gather_cells(
     for i in range(slots):
         t = first + i
         begin = count
-        # Rows of their own: one index less in the innermost loop.
-        lam_t = lam[t]
-        phi_t = phi[t]
-        compute_t = free_compute[t]
-        memory_t = free_memory[t]
-        cost_t = cost[t if by_slot else 0]
+        row = t if by_slot else 0
         if count + nodes > room:
             room = 2 * room + nodes
             node = longer_int(node, room)
@@ -102,13 +97,17 @@ def gather_cells(
                 least[c] = INFINITY
             for k in range(nodes):
                 c = node_class[k]
-                if c < 0 or compute_t[k] < need_compute[k] or memory_t[k] < need_memory[k]:
+                if (
+                    c < 0
+                    or free_compute[t, k] < need_compute[k]
+                    or free_memory[t, k] < need_memory[k]
+                ):
                     continue
-                e = cost_t[k] + rate[k] * lam_t[k] + memory * phi_t[k]
+                e = cost[row, k] + rate[k] * lam[t, k] + memory * phi[t, k]
                 if e < least[c] or (
                     e == least[c]
-                    and compute_t[k] * memory + memory_t[k] * rate[k]
-                    < compute_t[kept[c]] * memory + memory_t[kept[c]] * rate[k]
+                    and free_compute[t, k] * memory + free_memory[t, k] * rate[k]
+                    < free_compute[t, kept[c]] * memory + free_memory[t, kept[c]] * rate[k]
                 ):
                     least[c] = e
                     kept[c] = k
@@ -124,11 +123,11 @@ def gather_cells(
             continue
         for k in range(nodes):
             c = node_class[k]
-            if c < 0 or compute_t[k] < need_compute[k] or memory_t[k] < need_memory[k]:
+            if c < 0 or free_compute[t, k] < need_compute[k] or free_memory[t, k] < need_memory[k]:
                 continue
-            a = lam_t[k]
-            b = phi_t[k]
-            e = cost_t[k]
+            a = lam[t, k]
+            b = phi[t, k]
+            e = cost[row, k]
             beaten = False
             j = begin
             while j < count:
@@ -138,8 +137,8 @@ def gather_cells(
                         if lam_out[j] == a and phi_out[j] == b and own[j] == e:
                             other = node[j]
                             if (
-                                compute_t[k] * memory + memory_t[k] * rate[k]
-                                < compute_t[other] * memory + memory_t[other] * rate[k]
+                                free_compute[t, k] * memory + free_memory[t, k] * rate[k]
+                                < free_compute[t, other] * memory + free_memory[t, other] * rate[k]
                             ):
                                 node[j] = k
                         break
