@@ -350,9 +350,12 @@ def bench_http(stack: Stack, *, seconds: float) -> None:
     while Bid.objects.filter(status="pending").exists() and time.monotonic() < ends_at:
         time.sleep(0.1)
     check = ledger_check()
+    pending = Bid.objects.filter(status="pending").count()
+    if pending:
+        print(stack.failure("lane"), file=sys.stderr)
     report(
         "after the crowd",
-        pending=Bid.objects.filter(status="pending").count(),
+        pending=pending,
         books_balance=check.balanced,
     )
     stack.stop("web", "lane")

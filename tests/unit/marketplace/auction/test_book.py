@@ -1,0 +1,130 @@
+"""The engine of a process follows the log, from snapshots or from where it stands."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from django.db import connection
+
+from marketplace.auction import book as books
+from marketplace.auction.decisions import decide_pending_bids
+from marketplace.auction.models import Bid, LogEntry, MarketHead, Snapshot
+from marketplace.auction.sweeps import zone_refresh, zones_sweep
+from marketplace.auction.verify import zone_verify
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def zone():
+    zone = market.zone()
+    market.node(zone)
+    market.node(zone)
+    return zone
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="100")
+
+
+def sell(owner, zone, count, **terms):
+    for _ in range(count):
+        market.bid(owner, zone, price_micros=900_000, **terms)
+    decide_pending_bids(zone=zone, now=NOW)
+
+
+def test_engine_is_rebuilt_from_the_log_with_the_same_hash(zone, owner):
+    sell(owner, zone, 5)
+    head = MarketHead.objects.get(zone=zone)
+    books.lane_book_discard(zone_id=zone.pk)
+    book = books.lane_book(head=head)
+    assert (book.engine.position, book.engine.head_hash) == (head.position, head.head_hash)
+
+
+def test_snapshots_are_taken_and_a_restart_goes_on_from_the_latest(zone, owner, monkeypatch):
+    monkeypatch.setattr(books, "SNAPSHOT_EVERY", 5)
+    for _ in range(4):
+        sell(owner, zone, 3, slots=40)
+    taken = list(Snapshot.objects.order_by("position").values_list("position", flat=True))
+    assert taken[0] == 0
+    assert len(taken) >= 3
+    assert all(later - earlier >= 5 for earlier, later in pairwise(taken))
+    # Only what came after the latest snapshot is read.
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute("DELETE FROM auction_logentry WHERE position <= %s", [taken[-1]])
+    books.lane_book_discard(zone_id=zone.pk)
+    head = MarketHead.objects.get(zone=zone)
+    assert books.lane_book(head=head).engine.head_hash == head.head_hash
+
+
+def test_snapshots_agree_with_the_replay(zone, owner, monkeypatch):
+    monkeypatch.setattr(books, "SNAPSHOT_EVERY", 4)
+    for _ in range(3):
+        sell(owner, zone, 3, slots=40)
+    assert zone_verify(zone).problems == []
+
+
+def test_zone_whose_log_was_altered_sells_nothing_more(zone, owner):
+    sell(owner, zone, 2)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute(
+            "UPDATE auction_logentry SET event = replace(event, '\"bid\":900000.0',"
+            " '\"bid\":900001.0') WHERE position = 4"
+        )
+        cursor.execute("SET LOCAL session_replication_role = origin")
+    books.lane_book_discard(zone_id=zone.pk)
+    bid = market.bid(owner, zone)
+    with pytest.raises(books.LogBroken, match="auction_verify"):
+        decide_pending_bids(zone=zone, now=NOW)
+    bid.refresh_from_db()
+    assert bid.status == "pending"
+    assert LogEntry.objects.filter(kind="BidArrived").count() == 2
+
+
+def test_broken_zone_does_not_stop_the_sweep_of_the_others(zone, owner):
+    sell(owner, zone, 1)
+    MarketHead.objects.filter(zone=zone).update(head_hash="0" * 64)
+    other = market.zone()
+    market.node(other)
+    stuck, fine = market.bid(owner, zone), market.bid(owner, other)
+    zones_sweep(clock=lambda: NOW)
+    stuck.refresh_from_db()
+    fine.refresh_from_db()
+    assert (stuck.status, fine.status) == ("pending", "admitted")
+
+
+def test_rules_are_those_of_the_logs_beginning_whatever_the_zone_says_later(zone, owner):
+    sell(owner, zone, 1)
+    zone.horizon_slots = 10
+    zone.save()
+    books.lane_book_discard(zone_id=zone.pk)
+    sell(owner, zone, 1, slots=8)
+    assert zone_verify(zone).problems == []
+    head = MarketHead.objects.get(zone=zone)
+    assert books.lane_book(head=head).engine.rules.horizon_slots == market.HORIZON_SLOTS
+
+
+def test_settings_of_a_zone_reach_its_rules():
+    zone = market.zone(policy_settings={"steepness": 0.5, "window": 7})
+    market.node(zone)
+    zone_refresh(zone=zone, now=NOW)
+    head = MarketHead.objects.get(zone=zone)
+    rules = books.lane_book(head=head).engine.rules
+    assert (rules.policy, rules.steepness, rules.settings) == ("residual", 0.5, {"window": 7})
+    assert (rules.base_memory, rules.money_quantum, rules.first_slot) == (1.0, 1.0, 100)
+
+
+def test_readers_keep_an_engine_of_their_own(zone, owner):
+    sell(owner, zone, 1)
+    head = MarketHead.objects.get(zone=zone)
+    with books.read_book(zone=zone, now=NOW) as book:
+        assert book is not books.lane_book(head=head)
+        assert book.engine.head_hash == head.head_hash
+    assert Bid.objects.count() == 1
