@@ -142,7 +142,9 @@ def _backend_reconcile(backend: Backend, now: datetime) -> None:
         backend.terminate(machine_id)
     for machine_id, machine in sorted(known.items()):
         if machine_id not in seen:
-            _missing(machine, now)
+            if _missing(machine, now):
+                # What a backend keeps of a machine that is gone goes too.
+                backend.terminate(machine_id)
         elif machine.status == MachineStatus.ENDING:
             if not _is_busy(machine, now):
                 backend.terminate(machine_id)
@@ -190,7 +192,8 @@ def cells_held(node: Node, *, now: datetime) -> bool:
     ).exists()
 
 
-def _missing(machine: Machine, now: datetime) -> None:
+def _missing(machine: Machine, now: datetime) -> bool:
+    """Close a machine that its backend does not run; whether it was closed."""
     with transaction.atomic():
         machine = locks.machine_lock(machine.pk)
         if machine.status == MachineStatus.ENDING:
@@ -199,6 +202,7 @@ def _missing(machine: Machine, now: datetime) -> None:
             machine.status == MachineStatus.BOOTING and now - machine.requested_at > LAUNCH_GRACE
         ):
             _ended(machine, reason="It is gone: its backend no longer runs it.", now=now)
+    return machine.status == MachineStatus.ENDED
 
 
 def _look_at(machine: Machine, now: datetime) -> None:

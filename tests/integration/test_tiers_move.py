@@ -1,0 +1,165 @@
+"""The tiers in the running house: a real move between real processes, and a real orphan."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from marketplace.config.embedded.demo import DATASET
+from tests.conftest import Market
+
+#: The node's reserved cells begin this long after the bid.
+RESERVED_IN_S = 25
+
+REQUEST = """
+from marketplace.common import clock
+from marketplace.tiers.machines import machine_request
+from marketplace.tiers.models import ZoneTiers
+from marketplace.tiers.provisioning import backend_named
+ZoneTiers.objects.update(checkpoint_s=1.0, restore_s=1.0, idle_s=600.0)
+offers = [o for o in backend_named("local").offers() if o.tier == "serverless"]
+machine_request(tiers=ZoneTiers.objects.get(), offer=offers[0], reason="warm", now=clock.now())
+"""
+STATUSES = """
+import json
+from marketplace.tiers.models import Machine
+print(json.dumps({m.pk: [m.status, m.is_orphan] for m in Machine.objects.all()}))
+"""
+AVAILABLE_FROM = """
+from datetime import datetime
+from marketplace.fleet.models import Node
+Node.objects.filter(tier="marketplace").update(available_from_at={at})
+"""
+END_ALL = """
+from marketplace.common import clock
+from marketplace.tiers.machines import machine_end
+from marketplace.tiers.models import Machine, ZoneTiers
+ZoneTiers.objects.update(is_on=False)
+for machine in Machine.objects.exclude(status="ended"):
+    machine_end(machine=machine, reason="The test is over.", now=clock.now())
+"""
+ORPHAN = """
+from marketplace.tiers.provisioning import backend_named
+backend_named("local").launch(
+    machine_id="mach_orphan", offer="conventional-local", market_url="http://nowhere",
+    join_secret="none",
+)
+"""
+
+
+def shell(market: Market, script: str) -> str:
+    return market.house.manage("shell", "--no-imports", "-c", script).strip()
+
+
+def statuses(market: Market) -> dict[str, list[Any]]:
+    return json.loads(shell(market, STATUSES).splitlines()[-1])
+
+
+def until(true: Callable[[], bool], *, within_s: float, what: str) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.3)
+
+
+@pytest.fixture
+def tiers_on(market: Market) -> Iterator[Market]:
+    """The house rents one serverless machine of its own; none is left at the end."""
+    name = shell(
+        market,
+        "from marketplace.fleet.models import Provider;"
+        "print(Provider.objects.order_by('created_at').first().organisation.name)",
+    )
+    market.house.manage("tiers_set", market.zone, "--provider", name.splitlines()[-1])
+    try:
+        yield market
+    finally:
+        shell(market, AVAILABLE_FROM.format(at=None))
+        shell(market, END_ALL)
+        until(
+            lambda: {status for status, _ in statuses(market).values()} <= {"ended"},
+            within_s=90,
+            what="every machine is given back",
+        )
+
+
+@pytest.mark.timeout(600)
+def test_a_job_starts_on_serverless_and_moves_to_its_reserved_node_with_no_step_lost(
+    tiers_on: Market,
+) -> None:
+    market = tiers_on
+    shell(market, REQUEST)
+    until(
+        lambda: ["running", False] in statuses(market).values(),
+        within_s=180,
+        what="the serverless machine is in the market",
+    )
+    begins_at = datetime.now(UTC) + timedelta(seconds=RESERVED_IN_S)
+    shell(market, AVAILABLE_FROM.format(at=f'datetime.fromisoformat("{begins_at.isoformat()}")'))
+    with httpx.Client(
+        base_url=market.url, headers={"Authorization": f"Bearer {market.api_key}"}, timeout=60
+    ) as client:
+        job = _bought(client, market.zone)
+        until(
+            lambda: client.get(f"/api/jobs/{job}").json()["status"] == "succeeded",
+            within_s=300,
+            what="the job succeeds",
+        )
+        events = client.get(f"/api/jobs/{job}/events").json()["data"]
+    told = [event["message"] for event in events]
+    first = next(i for i, text in enumerate(told) if text.startswith("Started on node mach_"))
+    assert any("Starts at once on serverless" in text for text in told[: first + 1])
+    paused = next(event for event in events if event["kind"] == "paused")
+    goes_on = next(event for event in events if event["message"].startswith("Goes on from step"))
+    assert paused["seq"] < goes_on["seq"]
+    # The step it was paused at is the step it goes on from: none is lost, none repeated.
+    step = paused["message"].rsplit("step ", 1)[1].rstrip(".")
+    assert goes_on["message"].startswith(f"Goes on from step {step} on node ")
+    assert int(step) > 0
+    left = next(event for event in events if "It left serverless" in event["message"])
+    assert left["data"]["cost_micros"] > 0
+
+
+def _bought(client: httpx.Client, zone: str) -> str:
+    with DATASET.open("rb") as file:
+        dataset = client.post(
+            "/api/datasets", data={"zone": zone}, files={"file": (DATASET.name, file)}
+        ).json()
+    deadline = (datetime.now(UTC) + timedelta(minutes=14)).isoformat()
+    work = {
+        "zone": zone,
+        "dataset_id": dataset["id"],
+        "training": {"epochs": 10},
+        "deadline": deadline,
+    }
+    quote = client.post("/api/quotes", json=work).json()
+    bid = client.post(
+        "/api/bids",
+        json=work | {"name": "moves", "price": f"{2 * float(quote['posted_price']):.6f}"},
+        headers={"Idempotency-Key": secrets.token_hex(8)},
+    ).json()
+    until(
+        lambda: client.get(f"/api/bids/{bid['id']}").json()["status"] == "admitted",
+        within_s=30,
+        what="the bid is admitted",
+    )
+    return client.get(f"/api/bids/{bid['id']}").json()["job_id"]
+
+
+@pytest.mark.timeout(300)
+def test_an_orphan_started_behind_the_markets_back_is_found_shown_and_ended(
+    tiers_on: Market,
+) -> None:
+    shell(tiers_on, ORPHAN)
+    until(
+        lambda: statuses(tiers_on).get("mach_orphan") == ["ended", True],
+        within_s=60,
+        what="the orphan is shown and ended within a minute",
+    )
