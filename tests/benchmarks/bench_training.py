@@ -75,8 +75,8 @@ def state_move() -> dict[str, object]:
         fingerprint="0",
         progress=Progress(step=1),
         params=tensors,
-        means=tensors | {},
-        squares=tensors | {},
+        means={name: value.clone() for name, value in tensors.items()},
+        squares={name: value.clone() for name, value in tensors.items()},
         row_losses=np.zeros(1, dtype=np.float32),
         metrics=np.zeros((1, 7)),
     )

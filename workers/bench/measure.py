@@ -24,8 +24,9 @@ def measure(
     Returns
     -------
     dict
-        ``ratio`` is sequential seconds over fused seconds, the median over ``repeats``
-        interleaved pairs.
+        ``ratio`` is the best sequential time over the best fused time of interleaved
+        pairs, as what else a machine does only ever adds time; ``ratio_median`` is the
+        median over the pairs.
     """
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     steps = repeats + warmup
@@ -56,11 +57,12 @@ def measure(
         "length": case.length,
         "ragged": case.ragged,
         "tokens_per_step": tokens,
-        "fused_s": round(statistics.median(fused_s), 5),
-        "sequential_peft_s": round(statistics.median(peft_s), 5),
-        "ratio": round(statistics.median(ratios), 3),
+        "fused_s": round(min(fused_s), 5),
+        "sequential_peft_s": round(min(peft_s), 5),
+        "ratio": round(min(peft_s) / min(fused_s), 3),
+        "ratio_median": round(statistics.median(ratios), 3),
         "goal": case.goal,
-        "fused_tokens_per_s": round(tokens / statistics.median(fused_s), 1),
+        "fused_tokens_per_s": round(tokens / min(fused_s), 1),
         "torch": torch.__version__,
     }
     if device.type == "cuda":

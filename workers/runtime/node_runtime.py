@@ -16,19 +16,18 @@ from typing import Any, TypeVar
 
 import torch
 
-from workers.protocol.messages import AdapterKind, BaseModelRef, DataFormat, Fault, JobSpec
+from workers.protocol.messages import BaseModelRef, Fault, JobSpec
+from workers.runtime.admission import check_settings, prepare
 from workers.runtime.artifacts import write_artifacts
-from workers.runtime.checkpoint_writer import CheckpointWriter, checkpoints, newest_whole
+from workers.runtime.checkpoint_writer import CheckpointWriter
 from workers.runtime.memory_plan import device_limit_gb, fit, job_memory_gb, state_gb
 from workers.runtime.resident import TOKEN_BUDGET, ResidentBase, load_resident
-from workers.runtime.running_job import RunningJob, metrics_rows, metrics_table
+from workers.runtime.running_job import RunningJob, metrics_table
 from workers.runtime.sink import JobSink
 from workers.runtime.threads import use_best_threads
-from workers.training.checkpoint import Checkpoint, fingerprint
-from workers.training.data import prepare_data
+from workers.training.checkpoint import Checkpoint
 from workers.training.faults import SystemFault, TrainingFault, UserFault
 from workers.training.fused_trainer import Failed, Stepped
-from workers.training.job import TrainingJob, check_training
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -95,7 +94,16 @@ class NodeRuntime:
                 raise SystemFault(f"Job {job.job_id} is already on this node.")
             self._attaching[job.job_id] = job.base_model
         try:
-            running, values = self._prepare(job, data_path, validation_path, checkpoint_path, sink)
+            check_settings(job)
+            running, values = prepare(
+                job,
+                resident=self.resident(job.base_model),
+                data_path=data_path,
+                validation_path=validation_path,
+                checkpoint_path=checkpoint_path,
+                directory=self.cache_dir / job.job_id,
+                sink=sink,
+            )
             self._call(lambda: self._admit(running, values))
         finally:
             with self._names_lock:
@@ -161,74 +169,6 @@ class NodeRuntime:
         with self._names_lock:
             running = [r.resident.ref for r in self._running.values()]
             return ref in running or ref in self._attaching.values()
-
-    def _prepare(
-        self,
-        job: JobSpec,
-        data_path: Path,
-        validation_path: Path | None,
-        checkpoint_path: Path | None,
-        sink: JobSink,
-    ) -> tuple[RunningJob, dict[str, torch.Tensor]]:
-        check_training(job.training)
-        check_adapter(job)
-        resident = self.resident(job.base_model)
-        check_match(job, encoder=resident.model.architecture.encoder)
-        data = prepare_data(
-            tokenizer=resident.tokenizer,
-            data_path=data_path,
-            validation_path=validation_path,
-            data_format=job.data_format,
-            skip_lines=job.skip_lines,
-            sequence_length=sequence_length(job, resident.model.context_length),
-            validation_share=job.training.validation_share,
-            seed=job.training.seed,
-        )
-        directory = self.cache_dir / job.job_id
-        print_of_job = fingerprint(job, data_sha256=data.report.sha256)
-        running = RunningJob(
-            job=TrainingJob(job, data),
-            resident=resident,
-            sink=sink,
-            directory=directory,
-            fingerprint=print_of_job,
-            checkpoint_due_at=time.monotonic() + job.checkpoint_every_s,
-            log=list(data.report.sentences()),
-        )
-        state = None if checkpoint_path is None else self._resume(running, checkpoint_path)
-        if state is not None:
-            return running, state.params
-        values = resident.model.initial_values(
-            job.adapter,
-            seed=job.training.seed,
-            labels=len(data.labels),
-            tokenizer=resident.tokenizer,
-        )
-        return running, values
-
-    def _resume(self, running: RunningJob, path: Path) -> Checkpoint | None:
-        """The state to go on from; falls back from a corrupt file to the ones before it."""
-        candidates = [path]
-        for directory in (path.parent, running.directory):
-            candidates += [p for p in checkpoints(directory) if p not in candidates]
-        state, refused = newest_whole(candidates)
-        running.log += [f"A checkpoint was passed over: {reason}." for reason in refused]
-        if state is None:
-            running.log.append("No checkpoint is whole; the job starts again from step 0.")
-            return None
-        if state.fingerprint != running.fingerprint:
-            raise SystemFault(
-                "The checkpoint is of another job or of other settings. Start the job afresh."
-            )
-        job = running.job
-        job.progress = replace(state.progress)
-        job.means, job.squares = dict(state.means), dict(state.squares)
-        job.row_losses = state.row_losses.copy()
-        running.metrics = metrics_rows(state.metrics)
-        running.valid_loss = job.progress.valid_loss_after or job.progress.valid_loss_before
-        running.evaluated_step = job.progress.step
-        running.log.append(f"Continues from step {job.progress.step}.")
-        return state
 
     def _call(self, action: Callable[[], T]) -> T:
         """Run between two steps on the loop's thread and wait for it."""
@@ -505,60 +445,3 @@ class NodeRuntime:
         # a sink that raises must not take the node's other jobs with it
         except Exception:
             log.exception("a job's sink raised")
-
-
-def sequence_length(job: JobSpec, context_length: int) -> int:
-    """Tokens a row may have: what was asked, as far as the model's context goes."""
-    virtual = job.adapter.virtual_tokens if job.adapter.kind is AdapterKind.SOFT_PROMPT else 0
-    left = context_length - virtual
-    if left < 2:
-        raise UserFault(
-            f"A soft prompt of {virtual} tokens leaves no room in the model's context of "
-            f"{context_length}. Use fewer."
-        )
-    return min(job.training.sequence_length, left)
-
-
-def check_match(job: JobSpec, *, encoder: bool) -> None:
-    """Refuse data or adapters that the kind of base model cannot learn.
-
-    Raises
-    ------
-    UserFault
-        Saying what the base model needs.
-    """
-    classes = job.data_format is DataFormat.CLASSIFICATION
-    if encoder and not classes:
-        raise UserFault(
-            "This base model is an encoder: it learns rows with text and label only. Choose "
-            "another base model for this data."
-        )
-    if classes and not encoder:
-        raise UserFault(
-            "Rows with text and label need an encoder base model. Use prompt and completion rows "
-            "for this one."
-        )
-    if encoder and job.adapter.kind is AdapterKind.SOFT_PROMPT:
-        raise UserFault("Encoders cannot learn a soft prompt here. Use LoRA.")
-
-
-def check_adapter(job: JobSpec) -> None:
-    """Refuse adapter settings no run can have.
-
-    Raises
-    ------
-    UserFault
-        Naming the setting and its range.
-    """
-    adapter = job.adapter
-    rules = [(0 <= adapter.dropout < 1, "dropout must be at least 0 and below 1")]
-    if adapter.kind is AdapterKind.LORA:
-        rules += [
-            (1 <= adapter.rank <= 512, "rank must be between 1 and 512"),
-            (adapter.alpha > 0, "alpha must be above 0"),
-        ]
-    else:
-        rules.append((1 <= adapter.virtual_tokens <= 512, "virtual tokens must be 1 to 512"))
-    for holds, rule in rules:
-        if not holds:
-            raise UserFault(f"This job cannot run: {rule}. Change the setting and bid again.")

@@ -33,6 +33,7 @@ from transformers.pytorch_utils import Conv1D
 
 from workers.training import dropout
 from workers.training.packing import Pack
+from workers.training.segments_linear import SegmentsLinear
 
 Form = Literal["segments", "dense", "grouped"]
 
@@ -116,7 +117,7 @@ class MultiLoRALinear(nn.Module):
                 if slot is not None
             )
             weight, bias, transposed = _dense_weight(self.base) if self.plain else (None, None, 0)
-            out = _SegmentsLinear.apply(x, weight, bias, A_NRD, B_NRO, spans, keep_TD, transposed)
+            out = SegmentsLinear.apply(x, weight, bias, A_NRD, B_NRO, spans, keep_TD, transposed)
             return out if self.plain else self.base(x) + out
         x_TD = x.reshape(-1, self.in_features)
         if keep_TD is not None:
@@ -281,155 +282,3 @@ def grouped_delta(
     inner_TR = F.grouped_mm(x_TD[table.order_T], A.transpose(1, 2), offs=table.ends)
     delta_TO = F.grouped_mm(inner_TR, B, offs=table.ends)
     return torch.empty_like(delta_TO).index_copy(0, table.order_T, delta_TO)
-
-
-class _SegmentsLinear(torch.autograd.Function):
-    """Base product and all adapters of one layer as a single autograd node.
-
-    Gradients of A and B are added into the stacks' ``grad`` directly, on each job's own
-    rows, so that nothing the size of a stack is made per layer and pass.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x, weight, bias, A_NRD, B_NRO, spans, keep_TD, transposed):
-        x_TD = x.reshape(-1, x.shape[-1])
-        if weight is None:
-            out_TO = x_TD.new_zeros(len(x_TD), B_NRO.shape[2])
-        elif transposed:
-            out_TO = torch.addmm(bias, x_TD, weight) if bias is not None else x_TD @ weight
-        else:
-            out_TO = F.linear(x_TD, weight, bias)
-        inners = []
-        block = _block(spans)
-        if block is not None:
-            inners = [_add_block(out_TO, x_TD, A_NRD, B_NRO, block)]
-            spans = ()
-        for index, rank, scale, start, end, probability in spans:
-            rows = x_TD[start:end]
-            if probability > 0:
-                rows = rows * keep_TD[start:end] * (1.0 / (1.0 - probability))
-            inner = rows @ A_NRD[index, :rank].to(rows.dtype).T
-            inner *= scale
-            out_TO[start:end].addmm_(inner, B_NRO[index, :rank].to(rows.dtype))
-            inners.append(inner)
-        ctx.save_for_backward(x_TD, weight, keep_TD, *inners)
-        ctx.stacks = (A_NRD, B_NRO)
-        ctx.spans = spans
-        ctx.block = block
-        ctx.transposed = transposed
-        ctx.x_shape = x.shape
-        return out_TO.view(*x.shape[:-1], out_TO.shape[-1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads):
-        x_TD, weight, keep_TD, *inners = ctx.saved_tensors
-        A_NRD, B_NRO = ctx.stacks
-        grad_TO = grads[0].reshape(-1, grads[0].shape[-1])
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            if weight is None:
-                grad_x = torch.zeros_like(x_TD)
-            else:
-                grad_x = grad_TO @ (weight.T if ctx.transposed else weight)
-        if ctx.block is not None:
-            _add_block_gradients(grad_x, grad_TO, x_TD, A_NRD, B_NRO, ctx.block, inners.pop())
-        for (index, rank, scale, start, end, probability), inner in zip(
-            ctx.spans, inners, strict=True
-        ):
-            grad_rows = grad_TO[start:end]
-            rows = x_TD[start:end]
-            keep = None
-            if probability > 0:
-                keep = keep_TD[start:end].to(rows.dtype) * (1.0 / (1.0 - probability))
-                rows = rows * keep
-            grad_inner = grad_rows @ B_NRO[index, :rank].to(rows.dtype).T
-            grad_inner *= scale
-            _add_product(B_NRO.grad[index, :rank], inner, grad_rows)
-            _add_product(A_NRD.grad[index, :rank], grad_inner, rows)
-            if grad_x is None:
-                continue
-            A_RD = A_NRD[index, :rank].to(rows.dtype)
-            if keep is None:
-                grad_x[start:end].addmm_(grad_inner, A_RD)
-            else:
-                grad_x[start:end] += (grad_inner @ A_RD) * keep
-        if grad_x is not None:
-            grad_x = grad_x.view(ctx.x_shape)
-        return grad_x, None, None, None, None, None, None, None
-
-
-def _block(spans: tuple[tuple[int, int, float, int, int, float], ...]) -> _Block | None:
-    """Several jobs of one rank and as many tokens each, side by side and without dropout.
-
-    The common case of a market: such jobs go through batched products, one call for all.
-    """
-    if len(spans) < 2:
-        return None
-    index, rank, scale, start, end, _ = spans[0]
-    length = end - start
-    for place, span in enumerate(spans):
-        expected = (index + place, rank, scale, start + place * length, end + place * length, 0.0)
-        if span != expected:
-            return None
-    return _Block(index, len(spans), rank, scale, start, length)
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    index: int
-    jobs: int
-    rank: int
-    scale: float
-    start: int
-    length: int
-
-    def rows(self, stream_TD: torch.Tensor) -> torch.Tensor:
-        """``[jobs, length, D]``, a view of the stream."""
-        end = self.start + self.jobs * self.length
-        return stream_TD[self.start : end].view(self.jobs, self.length, -1)
-
-    def adapters(self, stacked: torch.Tensor) -> torch.Tensor:
-        """``[jobs, rank, width]``, a view of the stack."""
-        return stacked[self.index : self.index + self.jobs, : self.rank]
-
-
-def _add_block(
-    out_TO: torch.Tensor,
-    x_TD: torch.Tensor,
-    A_NRD: torch.Tensor,
-    B_NRO: torch.Tensor,
-    block: _Block,
-) -> torch.Tensor:
-    A = block.adapters(A_NRD).to(x_TD.dtype)
-    inner = torch.bmm(block.rows(x_TD), A.transpose(1, 2))
-    inner *= block.scale
-    block.rows(out_TO).baddbmm_(inner, block.adapters(B_NRO).to(x_TD.dtype))
-    return inner
-
-
-def _add_block_gradients(
-    grad_x: torch.Tensor | None,
-    grad_TO: torch.Tensor,
-    x_TD: torch.Tensor,
-    A_NRD: torch.Tensor,
-    B_NRO: torch.Tensor,
-    block: _Block,
-    inner: torch.Tensor,
-) -> None:
-    grad_rows = block.rows(grad_TO)
-    grad_inner = torch.bmm(grad_rows, block.adapters(B_NRO).to(x_TD.dtype).transpose(1, 2))
-    grad_inner *= block.scale
-    assert A_NRD.grad is not None
-    assert B_NRO.grad is not None
-    block.adapters(B_NRO.grad).add_(torch.bmm(inner.transpose(1, 2), grad_rows))
-    block.adapters(A_NRD.grad).add_(torch.bmm(grad_inner.transpose(1, 2), block.rows(x_TD)))
-    if grad_x is not None:
-        block.rows(grad_x).baddbmm_(grad_inner, block.adapters(A_NRD).to(x_TD.dtype))
-
-
-def _add_product(into: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """``into += left.T @ right``, in the stack's float32."""
-    if left.dtype == into.dtype:
-        into.addmm_(left.T, right)
-    else:
-        into += left.T @ right

@@ -1,0 +1,168 @@
+"""What happens to a job before it enters the loop: checks, data, and its state if it has one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from workers.protocol.messages import AdapterKind, DataFormat, JobSpec
+from workers.runtime.checkpoint_writer import checkpoints, newest_whole
+from workers.runtime.resident import ResidentBase
+from workers.runtime.running_job import RunningJob, metrics_rows
+from workers.runtime.sink import JobSink
+from workers.training.checkpoint import Checkpoint, fingerprint
+from workers.training.data import prepare_data
+from workers.training.faults import SystemFault, UserFault
+from workers.training.job import TrainingJob, check_training
+
+
+def check_settings(job: JobSpec) -> None:
+    """Refuse settings no run can have, before anything is loaded.
+
+    Raises
+    ------
+    UserFault
+        Naming the setting and its range.
+    """
+    check_training(job.training)
+    check_adapter(job)
+
+
+def prepare(
+    job: JobSpec,
+    *,
+    resident: ResidentBase,
+    data_path: Path,
+    validation_path: Path | None,
+    checkpoint_path: Path | None,
+    directory: Path,
+    sink: JobSink,
+) -> tuple[RunningJob, dict[str, torch.Tensor]]:
+    """Read the data and the checkpoint; nothing of it touches the loop.
+
+    Returns
+    -------
+    RunningJob, dict
+        The job and its adapter's tensors by name.
+
+    Raises
+    ------
+    UserFault, SystemFault
+        As ``NodeRuntime.attach``.
+    """
+    check_match(job, encoder=resident.model.architecture.encoder)
+    data = prepare_data(
+        tokenizer=resident.tokenizer,
+        data_path=data_path,
+        validation_path=validation_path,
+        data_format=job.data_format,
+        skip_lines=job.skip_lines,
+        sequence_length=sequence_length(job, resident.model.context_length),
+        validation_share=job.training.validation_share,
+        seed=job.training.seed,
+    )
+    print_of_job = fingerprint(job, data_sha256=data.report.sha256)
+    running = RunningJob(
+        job=TrainingJob(job, data),
+        resident=resident,
+        sink=sink,
+        directory=directory,
+        fingerprint=print_of_job,
+        checkpoint_due_at=time.monotonic() + job.checkpoint_every_s,
+        log=list(data.report.sentences()),
+    )
+    state = None if checkpoint_path is None else _resume(running, checkpoint_path)
+    if state is not None:
+        return running, state.params
+    values = resident.model.initial_values(
+        job.adapter,
+        seed=job.training.seed,
+        labels=len(data.labels),
+        tokenizer=resident.tokenizer,
+    )
+    return running, values
+
+
+def _resume(running: RunningJob, path: Path) -> Checkpoint | None:
+    """The state to go on from; falls back from a corrupt file to the ones before it."""
+    candidates = [path]
+    for directory in (path.parent, running.directory):
+        candidates += [p for p in checkpoints(directory) if p not in candidates]
+    state, refused = newest_whole(candidates)
+    running.log += [f"A checkpoint was passed over: {reason}." for reason in refused]
+    if state is None:
+        running.log.append("No checkpoint is whole; the job starts again from step 0.")
+        return None
+    if state.fingerprint != running.fingerprint:
+        raise SystemFault(
+            "The checkpoint is of another job or of other settings. Start the job afresh."
+        )
+    job = running.job
+    job.progress = replace(state.progress)
+    job.means, job.squares = dict(state.means), dict(state.squares)
+    job.row_losses = state.row_losses.copy()
+    running.metrics = metrics_rows(state.metrics)
+    running.valid_loss = job.progress.valid_loss_after or job.progress.valid_loss_before
+    running.evaluated_step = job.progress.step
+    running.log.append(f"Continues from step {job.progress.step}.")
+    return state
+
+
+def sequence_length(job: JobSpec, context_length: int) -> int:
+    """Tokens a row may have: what was asked, as far as the model's context goes."""
+    virtual = job.adapter.virtual_tokens if job.adapter.kind is AdapterKind.SOFT_PROMPT else 0
+    left = context_length - virtual
+    if left < 2:
+        raise UserFault(
+            f"A soft prompt of {virtual} tokens leaves no room in the model's context of "
+            f"{context_length}. Use fewer."
+        )
+    return min(job.training.sequence_length, left)
+
+
+def check_match(job: JobSpec, *, encoder: bool) -> None:
+    """Refuse data or adapters that the kind of base model cannot learn.
+
+    Raises
+    ------
+    UserFault
+        Saying what the base model needs.
+    """
+    classes = job.data_format is DataFormat.CLASSIFICATION
+    if encoder and not classes:
+        raise UserFault(
+            "This base model is an encoder: it learns rows with text and label only. Choose "
+            "another base model for this data."
+        )
+    if classes and not encoder:
+        raise UserFault(
+            "Rows with text and label need an encoder base model. Use prompt and completion rows "
+            "for this one."
+        )
+    if encoder and job.adapter.kind is AdapterKind.SOFT_PROMPT:
+        raise UserFault("Encoders cannot learn a soft prompt here. Use LoRA.")
+
+
+def check_adapter(job: JobSpec) -> None:
+    """Refuse adapter settings no run can have.
+
+    Raises
+    ------
+    UserFault
+        Naming the setting and its range.
+    """
+    adapter = job.adapter
+    rules = [(0 <= adapter.dropout < 1, "dropout must be at least 0 and below 1")]
+    if adapter.kind is AdapterKind.LORA:
+        rules += [
+            (1 <= adapter.rank <= 512, "rank must be between 1 and 512"),
+            (adapter.alpha > 0, "alpha must be above 0"),
+        ]
+    else:
+        rules.append((1 <= adapter.virtual_tokens <= 512, "virtual tokens must be 1 to 512"))
+    for holds, rule in rules:
+        if not holds:
+            raise UserFault(f"This job cannot run: {rule}. Change the setting and bid again.")
