@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from celery import current_app
@@ -13,8 +14,8 @@ from kombu.exceptions import OperationalError
 
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import base_model_ref, slot_ends_at, slot_starts_at
-from marketplace.jobs import locks, selectors
-from marketplace.jobs.models import Dataset, Job, NodePlan, Slice
+from marketplace.jobs import locks
+from marketplace.jobs.models import Checkpoint, Dataset, Job, NodePlan, Slice
 from marketplace.jobs.selectors import DATASET_BLOB, VALIDATION_BLOB
 from workers.protocol.messages import (
     TASK_RUN_SLOT,
@@ -34,24 +35,126 @@ logger = logging.getLogger(__name__)
 BLOB_PATH = "/internal/v1/leases/{lease_token}/blobs/{name}"
 
 
-def slot_plan(
-    *, zone: Zone, node: Node, slot: int, slices: Iterable[Slice], revision: int
+def plans_record(
+    *,
+    zone: Zone,
+    nodes: Sequence[Node],
+    slot: int,
+    leased: Mapping[str, Sequence[str]],
+    now: datetime,
+) -> list[NodePlan]:
+    """Keep the plans that differ from what nodes were told. Call under the zone's dispatch lock.
+
+    A node that goes on without work is not told so again.
+
+    Parameters
+    ----------
+    leased
+        Lease tokens of what each node is to run in the slot, by its id.
+    """
+    latest = _plans_latest(zone)
+    changed: dict[str, int] = {}
+    for node in nodes:
+        tokens, told = sorted(leased.get(node.pk, ())), latest.get(node.pk)
+        same_slot = told is not None and told.slot == slot
+        if (told.lease_tokens if told else []) == tokens and (same_slot or not tokens):
+            continue
+        changed[node.pk] = told.revision + 1 if told and same_slot else 1
+    if not changed:
+        return []
+    slices = _slices_of(token for node_id in changed for token in leased.get(node_id, ()))
+    checkpoints = _checkpoints_newest(held.job_id for own in slices.values() for held in own)
+    return NodePlan.objects.bulk_create(
+        NodePlan(
+            node_id=node_id,
+            slot=slot,
+            revision=revision,
+            plan=to_json(
+                _slot_plan(
+                    zone, node_id, slot, slices[node_id], checkpoints=checkpoints, revision=revision
+                )
+            ),
+            lease_tokens=sorted(leased.get(node_id, ())),
+            ends_at=slot_ends_at(zone, slot),
+            made_at=now,
+        )
+        for node_id, revision in changed.items()
+    )
+
+
+def _slices_of(lease_tokens: Iterable[str]) -> defaultdict[str, list[Slice]]:
+    """Slices with all that their plans are made from, by node."""
+    slices: defaultdict[str, list[Slice]] = defaultdict(list)
+    found = Slice.objects.filter(lease_token__in=list(lease_tokens))
+    for held in found.select_related("job__dataset", "job__validation_dataset"):
+        slices[held.node_id].append(held)
+    return slices
+
+
+def _plans_latest(zone: Zone) -> dict[str, NodePlan]:
+    """The plan each node was last given, by node id."""
+    plans = NodePlan.objects.filter(node__zone=zone).order_by("node_id", "-slot", "-revision")
+    return {plan.node_id: plan for plan in plans.distinct("node_id").defer("plan")}
+
+
+def _checkpoints_newest(job_ids: Iterable[str]) -> dict[str, Checkpoint]:
+    """Where each job would go on, by its id."""
+    stored = Checkpoint.objects.filter(job__in=set(job_ids)).exclude(file="")
+    newest = stored.order_by("job_id", "-step", "-pk").distinct("job_id")
+    return {checkpoint.job_id: checkpoint for checkpoint in newest}
+
+
+def plans_send(*, now: datetime) -> tuple[NodePlan, ...]:
+    """Send what was recorded and not sent yet, each node's latest only.
+
+    A process that dies between sending and noting it sends again: a node takes the same plan twice
+    as once. A broker that is down leaves the plans for the next beat.
+    """
+    later = NodePlan.objects.filter(node=OuterRef("node")).filter(
+        Q(slot__gt=OuterRef("slot")) | Q(slot=OuterRef("slot"), revision__gt=OuterRef("revision"))
+    )
+    waiting = NodePlan.objects.filter(~Exists(later), sent_at__isnull=True, ends_at__gt=now)
+    sent: list[NodePlan] = []
+    with transaction.atomic():
+        for plan in locks.unsent_plans_lock(waiting.values_list("pk", flat=True)):
+            try:
+                current_app.send_task(  # type: ignore[operator]
+                    TASK_RUN_SLOT,
+                    kwargs={"plan": plan.plan},
+                    queue=plan.node.queue,
+                    expires=(plan.ends_at - now).total_seconds(),
+                )
+            except (OperationalError, OSError) as error:
+                logger.warning("plan %s of %s waits: %s", plan.slot, plan.node_id, error)
+                continue
+            plan.sent_at = now
+            plan.save(update_fields=["sent_at"])
+            sent.append(plan)
+    return tuple(sent)
+
+
+def _slot_plan(
+    zone: Zone,
+    node_id: str,
+    slot: int,
+    slices: list[Slice],
+    *,
+    checkpoints: Mapping[str, Checkpoint],
+    revision: int,
 ) -> SlotPlan:
     """What a node runs in a slot, the slices in order of their opening."""
+    in_order = sorted(slices, key=lambda held: (held.opened_at, held.pk))
     return SlotPlan(
-        node_id=node.pk,
+        node_id=node_id,
         slot=slot,
         starts_at=slot_starts_at(zone, slot).timestamp(),
         ends_at=slot_ends_at(zone, slot).timestamp(),
         revision=revision,
-        slices=tuple(
-            _slice_spec(zone, held) for held in sorted(slices, key=lambda s: (s.opened_at, s.pk))
-        ),
+        slices=tuple(_slice_spec(zone, held, checkpoints.get(held.job_id)) for held in in_order),
     )
 
 
-def _slice_spec(zone: Zone, held: Slice) -> SliceSpec:
-    checkpoint = selectors.checkpoint_newest(held.job)
+def _slice_spec(zone: Zone, held: Slice, checkpoint: Checkpoint | None) -> SliceSpec:
     resume_from = None
     if checkpoint is not None:
         resume_from = CheckpointRef(
@@ -93,69 +196,3 @@ def _dataset_ref(dataset: Dataset, lease_token: str, name: str) -> BlobRef:
         sha256=dataset.sha256,
         bytes=dataset.bytes,
     )
-
-
-def plans_latest(zone: Zone) -> dict[str, NodePlan]:
-    """The plan each node was last given, by node id."""
-    plans = NodePlan.objects.filter(node__zone=zone).order_by("node_id", "-slot", "-revision")
-    return {plan.node_id: plan for plan in plans.distinct("node_id")}
-
-
-def plan_record(
-    *,
-    zone: Zone,
-    node: Node,
-    slot: int,
-    slices: list[Slice],
-    latest: NodePlan | None,
-    now: datetime,
-) -> NodePlan | None:
-    """Keep the node's plan if it differs from the latest. Call under the zone's dispatch lock.
-
-    A node that goes on without work is not told so again.
-    """
-    tokens = sorted(held.lease_token for held in slices)
-    same_slot = latest is not None and latest.slot == slot
-    told = [] if latest is None else latest.lease_tokens
-    if told == tokens and (same_slot or not tokens):
-        return None
-    revision = latest.revision + 1 if latest is not None and same_slot else 1
-    plan = slot_plan(zone=zone, node=node, slot=slot, slices=slices, revision=revision)
-    return NodePlan.objects.create(
-        node=node,
-        slot=slot,
-        revision=revision,
-        plan=to_json(plan),
-        lease_tokens=tokens,
-        ends_at=slot_ends_at(zone, slot),
-        made_at=now,
-    )
-
-
-def plans_send(*, now: datetime) -> tuple[NodePlan, ...]:
-    """Send what was recorded and not sent yet, each node's latest only.
-
-    A process that dies between sending and noting it sends again: a node takes the same plan twice
-    as once. A broker that is down leaves the plans for the next beat.
-    """
-    later = NodePlan.objects.filter(node=OuterRef("node")).filter(
-        Q(slot__gt=OuterRef("slot")) | Q(slot=OuterRef("slot"), revision__gt=OuterRef("revision"))
-    )
-    waiting = NodePlan.objects.filter(~Exists(later), sent_at__isnull=True, ends_at__gt=now)
-    sent: list[NodePlan] = []
-    with transaction.atomic():
-        for plan in locks.unsent_plans_lock(waiting.values_list("pk", flat=True)):
-            try:
-                current_app.send_task(  # type: ignore[operator]
-                    TASK_RUN_SLOT,
-                    kwargs={"plan": plan.plan},
-                    queue=plan.node.queue,
-                    expires=(plan.ends_at - now).total_seconds(),
-                )
-            except (OperationalError, OSError) as error:
-                logger.warning("plan %s of %s waits: %s", plan.slot, plan.node_id, error)
-                continue
-            plan.sent_at = now
-            plan.save(update_fields=["sent_at"])
-            sent.append(plan)
-    return tuple(sent)

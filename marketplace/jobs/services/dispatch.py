@@ -16,10 +16,13 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Exists, OuterRef
+from django.db.models.functions import Greatest
 
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import GONE, Node, NodeStatus, Zone
@@ -32,7 +35,7 @@ from marketplace.fleet.selectors import (
 from marketplace.jobs import locks
 from marketplace.jobs.journal import event_record
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus
-from marketplace.jobs.plans import plan_record, plans_latest, plans_send
+from marketplace.jobs.plans import plans_record, plans_send
 from marketplace.jobs.services.life import replan_want
 from marketplace.jobs.transitions import status_set
 
@@ -40,6 +43,12 @@ _LEASE_BYTES = 32
 #: Share of a slot, and most seconds, before its end in which a job that leaves is let go already.
 HANDOVER_SHARE = 0.2
 HANDOVER_MAX_S = 2.0
+#: All that a look at the leases of a zone needs, so that it stays quick.
+_LOOKED_AT = (
+    *("job", "node", "lease_token", "last_slot"),
+    *("job__status", "job__cells", "job__needs_replan"),
+    *("job__eta_at", "job__finish_planned_at"),
+)
 #: How long plans are kept for whoever asks what was sent.
 PLANS_KEPT = timedelta(hours=1)
 
@@ -122,18 +131,16 @@ class _Present:
 
 def _zone_dispatch(zone: Zone, now: datetime) -> list[str]:
     slot = slot_at(zone, now)
-    open_slices = {
-        held.job_id: held
-        for held in Slice.objects.filter(job__zone=zone, status=SliceStatus.OPEN).select_related(
-            "job", "node"
+    leased = Slice.objects.filter(job__zone=zone, status=SliceStatus.OPEN)
+    held_jobs = list(leased.select_related("job").only(*_LOOKED_AT))
+    _leases_prolong(zone, slot, held_jobs)
+    waiting = list(
+        Job.objects.filter(zone=zone, status__in=Job.ACTIVE, cells__contains=[[slot]]).exclude(
+            Exists(leased.filter(job=OuterRef("pk")))
         )
-    }
-    due = {
-        job.pk: job
-        for job in Job.objects.filter(zone=zone, status__in=Job.ACTIVE, cells__contains=[[slot]])
-    }
+    )
     failed = Slice.objects.filter(
-        job__in=list(due), status=SliceStatus.FAILED, last_slot__gte=slot
+        job__in=waiting, status=SliceStatus.FAILED, last_slot__gte=slot
     ).values_list("job_id", "node_id")
     present = _Present(
         zone=zone,
@@ -142,17 +149,18 @@ def _zone_dispatch(zone: Zone, now: datetime) -> list[str]:
         nodes={node.pk: node for node in Node.objects.filter(zone=zone).select_related("zone")},
         failed=frozenset(failed),
     )
-    changing = _stranded(zone, slot) | {
-        job_id
-        for job_id in due.keys() | open_slices.keys()
-        if _changes(present, due.get(job_id), open_slices.get(job_id))
-    }
+    # Most seconds nothing changes, and then nothing is locked.
+    changing = _stranded(zone, slot)
+    changing |= {job.pk for job in waiting if present.can_start(job) or present.node_gone(job)}
+    changing |= {held.job_id for held in held_jobs if _leaves_or_overruns(present, held)}
     started = []
     with transaction.atomic():
         for job in locks.jobs_lock(changing).values():
             if _job_dispatch(present, job):
                 started.append(job.pk)
-        _plans_record(present)
+        # What changed above is read again; most seconds nothing did.
+        held_now = leased.select_related("job").only(*_LOOKED_AT) if changing else held_jobs
+        _plans_record(present, held_now)
     NodePlan.objects.filter(node__zone=zone, made_at__lt=now - PLANS_KEPT).delete()
     return started
 
@@ -168,12 +176,23 @@ def _stranded(zone: Zone, slot: int) -> set[str]:
     return set(waiting.values_list("pk", flat=True))
 
 
-def _changes(present: _Present, due: Job | None, held: Slice | None) -> bool:
-    """Whether a job is to be locked and written; most seconds none is."""
-    if held is None:
-        return due is not None and (present.can_start(due) or present.node_gone(due))
+def _leases_prolong(zone: Zone, slot: int, held_jobs: list[Slice]) -> None:
+    """Let the leases whose jobs stay on their nodes in this slot run on, in one statement."""
+    staying = [
+        held.pk
+        for held in held_jobs
+        if held.last_slot < slot and held.job.node_in(slot) == held.node_id
+    ]
+    if staying:
+        Slice.objects.filter(pk__in=staying, status=SliceStatus.OPEN).update(
+            last_slot=Greatest("last_slot", slot),
+            lease_expires_at=Greatest("lease_expires_at", lease_expiry(zone, slot)),
+        )
+
+
+def _leaves_or_overruns(present: _Present, held: Slice) -> bool:
     if held.job.node_in(present.slot) == held.node_id:
-        return held.last_slot < present.slot or present.overruns(held.job)
+        return present.overruns(held.job)
     return held.job.status == JobStatus.RUNNING or present.out_of_cells(held.job)
 
 
@@ -197,13 +216,10 @@ def _job_dispatch(present: _Present, job: Job) -> bool:
 
 
 def _slice_continue(present: _Present, job: Job, held: Slice) -> None:
-    """Prolong a lease whose job stays, and see off a job that leaves."""
-    zone, slot, now = present.zone, present.slot, present.now
+    """See off a job that leaves, and notice one that stays but will not end in time."""
+    slot, now = present.slot, present.now
     node_id = job.node_in(slot)
     if node_id == held.node_id:
-        held.last_slot = max(held.last_slot, slot)
-        held.lease_expires_at = max(held.lease_expires_at, lease_expiry(zone, slot))
-        held.save(update_fields=["last_slot", "lease_expires_at"])
         if present.overruns(job):
             replan_want(job=job, reason="It is slower than planned.", now=now)
         return
@@ -253,24 +269,14 @@ def _slice_open(present: _Present, job: Job, node: Node) -> None:
     )
 
 
-def _plans_record(present: _Present) -> None:
-    zone, slot = present.zone, present.slot
-    leased: dict[str, list[Slice]] = defaultdict(list)
-    current = Slice.objects.filter(
-        job__zone=zone, status=SliceStatus.OPEN, last_slot__gte=slot
-    ).select_related("job__dataset", "job__validation_dataset", "node")
-    for held in current:
-        if held.job.node_in(slot) == held.node_id:
-            leased[held.node_id].append(held)
-    latest = plans_latest(zone)
-    for node_id, node in sorted(present.nodes.items()):
-        if node.status in (*GONE, NodeStatus.STOPPING):
-            continue
-        plan_record(
-            zone=zone,
-            node=node,
-            slot=slot,
-            slices=leased[node_id],
-            latest=latest.get(node_id),
-            now=present.now,
-        )
+def _plans_record(present: _Present, held_now: Iterable[Slice]) -> None:
+    leased: dict[str, list[str]] = defaultdict(list)
+    for held in held_now:
+        if held.job.node_in(present.slot) == held.node_id:
+            leased[held.node_id].append(held.lease_token)
+    told = [
+        node
+        for _, node in sorted(present.nodes.items())
+        if node.status not in (*GONE, NodeStatus.STOPPING)
+    ]
+    plans_record(zone=present.zone, nodes=told, slot=present.slot, leased=leased, now=present.now)
