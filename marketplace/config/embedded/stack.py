@@ -126,7 +126,7 @@ class Stack:
         """
         for name in names:
             try:
-                self._rpc().startProcess(name, False)
+                self._call("startProcess", name, False)
             except xmlrpc.client.Fault as fault:
                 if "ALREADY_STARTED" not in fault.faultString:
                     raise ServiceFailed(self.failure(name)) from None
@@ -138,7 +138,7 @@ class Stack:
         """Stop programs that run; the others are left as they are."""
         for name in names:
             try:
-                self._rpc().stopProcess(name)
+                self._call("stopProcess", name)
             except xmlrpc.client.Fault as fault:
                 if "NOT_RUNNING" not in fault.faultString:
                     raise
@@ -153,7 +153,7 @@ class Stack:
 
     def states(self) -> dict[str, str]:
         """supervisord's state of every program, by name."""
-        return {row["name"]: row["statename"] for row in self._rpc().getAllProcessInfo()}
+        return {row["name"]: row["statename"] for row in self._call("getAllProcessInfo")}
 
     def check(self) -> None:
         """Raise ``ServiceFailed`` when supervisord has given a program up."""
@@ -171,20 +171,19 @@ class Stack:
         return f"{name} does not stay up. The end of {path}:\n{tail}"
 
     def _info(self, name: str) -> dict[str, Any]:
-        return dict(self._rpc().getProcessInfo(name))
+        return dict(self._call("getProcessInfo", name))
 
-    def _rpc(self) -> Any:
-        server = xmlrpc.client.ServerProxy(
-            "http://localhost", transport=_UnixTransport(str(self._control))
-        )
-        return server.supervisor
+    def _call(self, method: str, *arguments: object) -> Any:
+        transport = _UnixTransport(str(self._control))
+        with xmlrpc.client.ServerProxy("http://localhost", transport=transport) as server:
+            return getattr(server.supervisor, method)(*arguments)
 
     def _control_wait(self) -> None:
         assert self._process is not None
         deadline = time.monotonic() + CONTROL_WITHIN_S
         while True:
             try:
-                self._rpc().getState()
+                self._call("getState")
             except OSError:
                 if self._process.poll() is not None or time.monotonic() > deadline:
                     log = self.log_dir / "supervisord.log"
@@ -262,9 +261,14 @@ class _UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connecting.settimeout(self.timeout)
+            connecting.connect(self._path)
+        except OSError:
+            connecting.close()
+            raise
+        self.sock = connecting
 
 
 class _UnixTransport(xmlrpc.client.Transport):
@@ -275,7 +279,17 @@ class _UnixTransport(xmlrpc.client.Transport):
         self._path = path
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        return _UnixConnection(self._path)
+        # Kept where the base class looks for what it should close.
+        connection = _UnixConnection(self._path)
+        self._connection = host, connection
+        return connection
+
+    def request(self, *arguments: Any, **named: Any) -> Any:
+        # Each call is a proxy of its own, so nobody else would close its connection.
+        try:
+            return super().request(*arguments, **named)
+        finally:
+            self.close()
 
 
 def signals_end_the_program() -> None:
