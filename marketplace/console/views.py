@@ -70,7 +70,9 @@ def _nodes_context(request: PageRequest) -> dict[str, Any]:
         .order_by("name")
     )
     running = dict(
-        Slice.objects.filter(node__in=nodes, status="open").values_list("node").annotate(Count("pk"))
+        Slice.objects.filter(node__in=nodes, status="open")
+        .values_list("node")
+        .annotate(Count("pk"))
     )
     rows = _rows_of(nodes, now=now)
     sold = [share for row in rows.values() for share in row.compute_sold]
@@ -137,7 +139,11 @@ def _ask_band(node: Node) -> dict[str, int] | None:
     if len(asks) < 3:
         return None
     last = len(asks) - 1
-    return {"low": asks[round(last * 0.1)], "middle": asks[round(last / 2)], "high": asks[round(last * 0.9)]}
+    return {
+        "low": asks[round(last * 0.1)],
+        "middle": asks[round(last / 2)],
+        "high": asks[round(last * 0.9)],
+    }
 
 
 @sensitive_variables("secret")
@@ -160,7 +166,9 @@ def node_new(request: PageRequest) -> HttpResponse:
                 now=now,
             )
         except UserError as error:
-            form.add_error("ask" if error.code in ("invalid_amount", "invalid_ask") else None, error.message)
+            form.add_error(
+                "ask" if error.code in ("invalid_amount", "invalid_ask") else None, error.message
+            )
         else:
             # In the answer to the POST itself: the secret is in no address and no session.
             context |= {"token": token, "secret": secret}
@@ -168,9 +176,11 @@ def node_new(request: PageRequest) -> HttpResponse:
 
 
 def _node_of(request: PageRequest, node_id: str) -> Node:
-    node = Node.objects.select_related("zone").filter(
-        pk=node_id.replace("\0", ""), provider__organisation=request.organisation
-    ).first()
+    node = (
+        Node.objects.select_related("zone")
+        .filter(pk=node_id.replace("\0", ""), provider__organisation=request.organisation)
+        .first()
+    )
     if node is None:
         raise NotFound("unknown_node", f"{request.organisation.name} lists no such node.")
     return node
@@ -188,7 +198,9 @@ def node_ask(request: PageRequest, node_id: str) -> HttpResponse:
     except UserError as error:
         messages.error(request, error.message)
     else:
-        messages.success(request, f"{node.name} asks ${text} from the next sale on; sold slots keep theirs.")
+        messages.success(
+            request, f"{node.name} asks ${text} from the next sale on; sold slots keep theirs."
+        )
     return redirect("node_list")
 
 

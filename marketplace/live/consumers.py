@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 
+from marketplace.accounts.models import User
 from marketplace.common.errors import UserError
 from marketplace.live import snapshots
 
@@ -30,6 +31,11 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
     stream_seq: Callable[[], int]
     #: Of the last message sent; nothing older or equal is sent again.
     sent = -1
+
+    @property
+    def address(self) -> dict[str, str]:
+        """What the websocket's address names."""
+        return cast(dict[str, Any], self.scope)["url_route"]["kwargs"]
 
     def follow(self) -> None:
         """Set ``stream``, ``snapshot`` and ``stream_seq`` from the address."""
@@ -82,15 +88,17 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
 
 class JobConsumer(StreamConsumer):
     def follow(self) -> None:
-        job_id = self.scope["url_route"]["kwargs"]["job_id"]
+        job_id = self.address["job_id"]
         self.stream = f"job.{job_id}"
-        self.snapshot = partial(snapshots.job_snapshot, user=self.scope["user"], job_id=job_id)
+        self.snapshot = partial(
+            snapshots.job_snapshot, user=cast(User | None, self.scope.get("user")), job_id=job_id
+        )
         self.stream_seq = partial(snapshots.job_seq, job_id=job_id)
 
 
 class MarketConsumer(StreamConsumer):
     def follow(self) -> None:
-        zone_name = self.scope["url_route"]["kwargs"]["zone_name"]
+        zone_name = self.address["zone_name"]
         self.stream = f"market.{zone_name}"
         self.snapshot = partial(snapshots.market_snapshot, zone_name=zone_name)
         self.stream_seq = partial(snapshots.market_seq, zone_name=zone_name)

@@ -127,7 +127,7 @@ class BidForm(forms.Form):
 
 def bid_defaults(*, zone: Zone | None, now: datetime) -> dict[str, Any]:
     """A form to start from; every setting is left to the house."""
-    defaults: dict[str, Any] = {name: AUTO for name in HYPER}
+    defaults: dict[str, Any] = dict.fromkeys(HYPER, AUTO)
     defaults |= {"key": uuid.uuid4().hex, "name": f"job-{timezone.localtime(now):%m%d-%H%M}"}
     if zone is not None:
         slots = max(2, zone.horizon_slots // 2)

@@ -4,12 +4,12 @@ import { byId } from "./shared/dom";
 const YEAR_S = 31_536_000;
 
 function setCookie(name: string, value: string): void {
-  document.cookie = `${name}=${encodeURIComponent(value)};path=/;max-age=${YEAR_S};samesite=lax`;
+  document.cookie = `${name}=${value};path=/;max-age=${YEAR_S};samesite=lax`;
 }
 
 function readCookie(name: string): string | null {
   const found = document.cookie.split("; ").find((part) => part.startsWith(`${name}=`));
-  return found ? decodeURIComponent(found.slice(name.length + 1)) : null;
+  return found ? found.slice(name.length + 1) : null;
 }
 
 function themeShown(): "light" | "dark" {

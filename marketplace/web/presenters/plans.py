@@ -11,9 +11,6 @@ from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Checkpoint, Job
 from marketplace.web.presenters.ribbon import Machine, Mark, Ribbon, ribbon_of, stays_of
 
-#: More checkpoints than this are drawn without their steps.
-LABELLED_MAX = 6
-
 
 def machines_of(zone: Zone) -> dict[str, Machine]:
     """Every node the zone ever had: old plans name nodes that have left."""
@@ -36,11 +33,7 @@ def job_ribbon(
     machines: dict[str, Machine] | None = None,
 ) -> Ribbon:
     points = sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
-    labelled = {point.pk for point in points[:: max(1, len(points) // LABELLED_MAX)]}
-    marks = [
-        Mark(point.created_at, f"{point.step:,}" if point.pk in labelled else "")
-        for point in points
-    ]
+    marks = [Mark(point.created_at, f"{point.step:,}") for point in points]
     if job.status == "succeeded" and job.finished_at is not None:
         marks.append(Mark(job.finished_at, "adapter", final=True))
     elif job.is_active:
@@ -69,7 +62,9 @@ def _ribbon(
     machines: dict[str, Machine] | None = None,
 ) -> Ribbon:
     return ribbon_of(
-        stays=stays_of(cells, slot_starts_at=lambda slot: slot_starts_at(zone, slot), until=ended_at),
+        stays=stays_of(
+            cells, slot_starts_at=lambda slot: slot_starts_at(zone, slot), until=ended_at
+        ),
         machines=machines or machines_of(zone),
         begun_at=begun_at,
         deadline_at=deadline_at,

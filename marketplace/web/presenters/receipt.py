@@ -26,7 +26,7 @@ class PriceLine:
 
 
 def quantum_of(total_micros: int) -> int:
-    """What one shown unit is worth: cents, or hundredths of a cent under ten cents."""
+    """What one shown unit is worth: cents, or hundredths of a cent under five cents."""
     if total_micros >= SMALL_MICROS or total_micros == 0:
         return _MICROS_PER_CENT
     return 100 if total_micros >= 1000 else 1

@@ -6,10 +6,11 @@ so it needs neither script nor inline style.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import pairwise
 
 from marketplace.web.templatetags.finetender import clock_words, duration_words
 
@@ -17,6 +18,11 @@ from marketplace.web.templatetags.finetender import clock_words, duration_words
 TICKS_MAX = 48
 #: Spare time below this share of the window is drawn as a warning.
 THIN_SPARE = timedelta(minutes=10)
+#: Percent of the width: no axis text nearer to an end, no words in spare time narrower than that.
+EDGE = 3
+SPARE_LABEL = 10
+#: Percent between two labels of checkpoints.
+MARK_LABEL = 6
 
 
 class State(StrEnum):
@@ -89,7 +95,9 @@ class Ribbon:
     spare: Placed | None
     late: Placed | None
     now: Placed | None
-    sentence: str
+    #: What is under way, then what follows from it.
+    lead: str
+    rest: str
 
     @property
     def tiers(self) -> list[str]:
@@ -148,10 +156,11 @@ def ribbon_of(
     def say(at: datetime) -> str:
         return clock_words(at, now, seconds=with_seconds)
 
+    lead, rest = _sentences(stays, machines, begun_at, deadline_at, finish_at, ended_at, now, say)
     blocks = tuple(
         _block(stay, machines[stay.node_id], now, is_over, say, place, width) for stay in stays
     )
-    pairs = list(zip(stays, stays[1:], strict=False))
+    pairs = list(pairwise(stays))
     spare = None if finish_at >= deadline_at else (finish_at, deadline_at)
     late = (deadline_at, finish_at) if finish_at > deadline_at else None
     return Ribbon(
@@ -161,6 +170,7 @@ def ribbon_of(
         axis=tuple(
             Placed(f"{place(at):.3f}%", _tick_words(at, with_seconds))
             for at in _axis_times(begun_at, ends_at)
+            if EDGE < place(at) < 100 - EDGE
         ),
         pauses=tuple(
             Placed(f"{place(a.ends_at):.3f}%", "pause", width=width(a.ends_at, b.starts_at))
@@ -172,24 +182,15 @@ def ribbon_of(
             for a, b in pairs
             if a.node_id != b.node_id
         ),
-        marks=tuple(
-            Placed(
-                f"{place(mark.at):.3f}%",
-                mark.label,
-                " ".join(
-                    word
-                    for word, wanted in (("final", mark.final), ("next", mark.at > now))
-                    if wanted
-                ),
-            )
-            for mark in marks
-        ),
+        marks=tuple(_marks(marks, now, place)),
         deadline=Placed(f"{place(deadline_at):.3f}%", say(deadline_at)),
         spare=None
         if spare is None
         else Placed(
             f"{place(spare[0]):.3f}%",
-            f"{duration_words((spare[1] - spare[0]).total_seconds())} spare",
+            f"{duration_words((spare[1] - spare[0]).total_seconds())} spare"
+            if place(spare[1]) - place(spare[0]) > SPARE_LABEL
+            else "",
             "thin" if spare[1] - spare[0] < THIN_SPARE and span_s > 7200 else "",
             width(*spare),
         ),
@@ -200,10 +201,11 @@ def ribbon_of(
             f"{duration_words((late[1] - late[0]).total_seconds())} late",
             width=width(*late),
         ),
-        now=None if is_over or not begun_at <= now <= ends_at else Placed(
-            f"{place(now):.3f}%", say(now)
-        ),
-        sentence=_sentence(stays, machines, begun_at, deadline_at, finish_at, ended_at, now, say),
+        now=None
+        if is_over or not begun_at <= now <= ends_at
+        else Placed(f"{place(now):.3f}%", say(now)),
+        lead=lead,
+        rest=rest,
     )
 
 
@@ -240,6 +242,21 @@ def _block(
     )
 
 
+def _marks(
+    marks: Sequence[Mark], now: datetime, place: Callable[[datetime], float]
+) -> Iterator[Placed]:
+    """Diamonds under the row; one too near its neighbour goes without its step."""
+    labelled_at = [place(mark.at) for mark in marks if mark.final]
+    for mark in marks:
+        x = place(mark.at)
+        apart = mark.final or all(abs(x - other) > MARK_LABEL for other in labelled_at)
+        if apart:
+            labelled_at.append(x)
+        kinds = (("final", mark.final), ("next", mark.at > now))
+        css = " ".join(word for word, wanted in kinds if wanted)
+        yield Placed(f"{x:.3f}%", mark.label if apart else "", css)
+
+
 _STEPS_S = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 
 
@@ -260,7 +277,7 @@ def _tick_words(at: datetime, with_seconds: bool) -> str:
     return clock_words(at, at, seconds=with_seconds)
 
 
-def _sentence(
+def _sentences(
     stays: Sequence[Stay],
     machines: Mapping[str, Machine],
     begun_at: datetime,
@@ -269,9 +286,9 @@ def _sentence(
     ended_at: datetime | None,
     now: datetime,
     say: Callable[[datetime], str],
-) -> str:
+) -> tuple[str, str]:
     if not stays:
-        return "No slots are planned at the moment."
+        return "No slots are planned at the moment.", ""
     first = stays[0]
     name = machines[first.node_id].name
     if first.starts_at > now:
@@ -279,7 +296,7 @@ def _sentence(
     else:
         wait = duration_words(max(0.0, (first.starts_at - begun_at).total_seconds()))
         parts = [f"Started on {name} {wait} after the bid"]
-    for before, after in zip(stays, stays[1:], strict=False):
+    for before, after in pairwise(stays):
         verb = "moved" if after.starts_at <= now else "moves"
         target = machines[after.node_id].name
         if before.node_id != after.node_id:
@@ -288,13 +305,11 @@ def _sentence(
             parts.append(f"pauses from {say(before.ends_at)} to {say(after.starts_at)}")
     if len(parts) > 4:
         parts = [*parts[:3], f"and {len(parts) - 3} more changes"]
-    words = [", then ".join(parts) + "."]
+    lead = ", then ".join(parts) + "."
     gap = duration_words(abs((deadline_at - finish_at).total_seconds()))
     if ended_at is not None:
         side = "before" if finish_at <= deadline_at else "after"
-        words.append(f"Ended at {say(finish_at)}, {gap} {side} the deadline.")
-    elif finish_at <= deadline_at:
-        words.append(f"The plan ends at {say(finish_at)} and has {gap} to spare.")
-    else:
-        words.append(f"The plan ends {gap} after the deadline; the lateness is credited.")
-    return " ".join(words)
+        return lead, f"Ended at {say(finish_at)}, {gap} {side} the deadline."
+    if finish_at <= deadline_at:
+        return lead, f"The plan ends at {say(finish_at)} and has {gap} to spare."
+    return lead, f"The plan ends {gap} after the deadline; a late end is credited."

@@ -20,8 +20,8 @@ from marketplace.web.templatetags.icons import ICONS
 register = template.Library()
 
 BUILD = Path(__file__).resolve().parents[1] / "static" / "web" / "build"
-#: Amounts under ten cents keep four decimals, so that they are not shown as nothing.
-SMALL_MICROS = 100_000
+#: Amounts under five cents keep four decimals, so that they are not shown as nothing.
+SMALL_MICROS = 50_000
 
 
 @register.filter
@@ -36,7 +36,10 @@ def usd(micros: int | None) -> str:
 @register.filter
 def exact_usd(micros: int | None) -> str:
     """To the micro-dollar where there is one, so that shown lines add up to the shown total."""
-    return "" if micros is None else format_usd(micros)
+    if micros is None:
+        return ""
+    whole, _, decimals = format_usd(micros).partition(".")
+    return f"{whole}.{decimals.rstrip('0').ljust(2, '0')}"
 
 
 @register.filter
@@ -127,6 +130,8 @@ def time_at(at: datetime | None, seconds: bool = False) -> SafeString | str:
 def spare_words(deadline_at: datetime, finish_at: datetime) -> str:
     """``30 min to spare`` or ``6 min late``; never a negative number."""
     seconds = (deadline_at - finish_at).total_seconds()
+    if abs(seconds) < 1:
+        return "right on the deadline"
     if seconds >= 0:
         return f"{duration_words(seconds)} to spare"
     return f"{duration_words(-seconds)} late"

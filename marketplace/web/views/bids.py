@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.http import HttpResponse
@@ -22,7 +22,7 @@ from marketplace.auction.words import bid_refusal_words
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import NodeStatus, Zone
-from marketplace.fleet.selectors import nodes_on_sale, slot_starts_at, zones_open
+from marketplace.fleet.selectors import nodes_on_sale, zones_open
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import dataset_create
 from marketplace.web.forms import ADAPTER, TRAINING, BidForm, bid_defaults
@@ -41,13 +41,11 @@ def bid_new(request: PageRequest) -> HttpResponse:
     zones = zones_open()
     if request.method == "GET":
         initial = bid_defaults(zone=zones.first(), now=now) | _again(request)
-        form = BidForm(
-            _typed(initial), organisation=request.organisation, zones=zones, prefix=None
+        form = BidForm(_typed(initial), organisation=request.organisation, zones=zones, prefix=None)
+        return _form_page(
+            request, form, zones, now=now, status=200, fresh="deadline" not in request.GET
         )
-        return _form_page(request, form, zones, now=now, status=200, fresh="deadline" not in request.GET)
-    form = BidForm(
-        request.POST, request.FILES, organisation=request.organisation, zones=zones
-    )
+    form = BidForm(request.POST, request.FILES, organisation=request.organisation, zones=zones)
     upload_error = _upload(request, form, now=now)
     if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
         try:
@@ -57,7 +55,11 @@ def bid_new(request: PageRequest) -> HttpResponse:
             return _form_page(request, form, zones, now=now, status=error.status)
         return redirect("bid_detail", bid_id=bid_wait(bid=bid).pk)
     return _form_page(
-        request, form, zones, now=now, status=200 if request.POST.get("do") != "place" else 400,
+        request,
+        form,
+        zones,
+        now=now,
+        status=200 if request.POST.get("do") != "place" else 400,
         upload_error=upload_error,
     )
 
@@ -65,7 +67,9 @@ def bid_new(request: PageRequest) -> HttpResponse:
 def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
     data = form.cleaned_data
     if data["dataset"] is None:
-        raise UserError("no_dataset", "Upload a file or choose a data set first.", param="dataset_id")
+        raise UserError(
+            "no_dataset", "Upload a file or choose a data set first.", param="dataset_id"
+        )
     return bid_place(
         organisation=request.organisation,
         placed_by=request.user,
@@ -200,7 +204,7 @@ def _models(
     for zone in zones:
         measured = _measured(organisation, zone, form, dataset)
         memory = [node.memory_gb for node in nodes_on_sale(zone)]
-        needs = None if measured is None else zone.base_memory_gb + measured.memory_demand_gb
+        needs = None if measured is None else zone.base_memory_gb + measured.work.memory_demand_gb
         largest = max(memory, default=None)
         fits = None if needs is None or largest is None else needs <= largest
         choices.append(ModelChoice(zone, zone == chosen, len(memory), needs, largest, fits))
@@ -256,7 +260,9 @@ def _typed(initial: dict[str, Any]) -> dict[str, Any]:
 
 
 def _local_input(at: datetime) -> str:
-    return timezone.localtime(at).strftime("%Y-%m-%dT%H:%M:%S")
+    """Whole seconds, rounded up: a deadline a moment before a slot's end would lose the slot."""
+    whole = at if at.microsecond == 0 else at.replace(microsecond=0) + timedelta(seconds=1)
+    return timezone.localtime(whole).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 @page
@@ -283,8 +289,7 @@ def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
         context |= {
             "words": bid_refusal_words(bid),
             "short_micros": (bid.winning_price_micros or 0) - bid.price_micros,
-            "again_deadline": bid.winning_deadline_at
-            and _local_input(max(bid.winning_deadline_at, slot_starts_at(bid.zone, 0))),
+            "again_deadline": bid.winning_deadline_at and _local_input(bid.winning_deadline_at),
         }
     return render(request, "web/bid.html", context)
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Sum
-from django.http import FileResponse, HttpResponse
+from django.http import FileResponse, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -62,7 +62,10 @@ def job_list(request: PageRequest) -> HttpResponse:
     start = min(_number(request.GET.get("from")), max(0, total - 1))
     context = {
         "rows": _rows(list(shown[start : start + ROWS_PER_PAGE]), now=now),
-        "tabs": [(name, name.capitalize(), bids.filter(wanted).count()) for name, wanted in FILTERS.items()],
+        "tabs": [
+            (name, name.capitalize(), bids.filter(wanted).count())
+            for name, wanted in FILTERS.items()
+        ],
         "chosen": chosen,
         "find": find,
         "total": total,
@@ -188,7 +191,7 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         "checkpoints": checkpoints,
         "artifact": artifact,
         "lines": price_lines(bid.parts or {}, payment_micros),
-        "money": _money(bid),
+        "money": _money(bid, job),
         "node_name": _current_node(job),
         "machine_count": len({node for _, node in bid.cells or ()}),
         "config_text": json.dumps({"base_model": job.zone.base_model_name, **job.spec}, indent=2),
@@ -271,7 +274,7 @@ def _cancel_effect(bid: Bid, job: Job) -> dict[str, str]:
         else "Nothing has run yet, so all of it returns."
     )
     return {
-        "cancel_words": f"You get back {usd(refund_micros)} for the slots that have not run. {used}",
+        "cancel_words": f"You get back {usd(refund_micros)} for slots that have not run. {used}",
         "cancel_label": f"Cancel and get {usd(refund_micros)} back",
     }
 
@@ -281,14 +284,14 @@ def _current_node(job: Job) -> str:
     return held.node.name if held else ""
 
 
-def _money(bid: Bid) -> list[tuple[str, datetime | None, int]]:
+def _money(bid: Bid, job: Job) -> list[tuple[str, datetime | None, int]]:
     lines: list[tuple[str, datetime | None, int]] = [
         ("held in your wallet", bid.created_at, bid.price_micros),
         ("charged", bid.decided_at, bid.payment_micros or 0),
         ("released to you", bid.decided_at, bid.price_micros - (bid.payment_micros or 0)),
     ]
     if bid.refund_micros:
-        lines.append(("returned to you", bid.settled_at, bid.refund_micros))
+        lines.append(("returned to you", job.settled_at, bid.refund_micros))
     return lines
 
 
@@ -303,11 +306,13 @@ def job_stop(request: PageRequest, job_id: str) -> HttpResponse:
 
 @page
 @require_GET
-def adapter_download(request: PageRequest, job_id: str) -> FileResponse:
+def adapter_download(request: PageRequest, job_id: str) -> HttpResponseBase:
     job = _job_of(request.organisation, job_id)
     artifact = Artifact.objects.filter(job=job).first()
     if artifact is None:
-        raise NotFound("no_adapter", "This job has no adapter yet. It appears when the job is done.")
+        raise NotFound(
+            "no_adapter", "This job has no adapter yet. It appears when the job is done."
+        )
     return FileResponse(
         artifact.file.open("rb"), as_attachment=True, filename=f"{_file_name(job)}-adapter.zip"
     )
@@ -315,7 +320,7 @@ def adapter_download(request: PageRequest, job_id: str) -> FileResponse:
 
 @page
 @require_GET
-def checkpoint_download(request: PageRequest, job_id: str, checkpoint_id: str) -> FileResponse:
+def checkpoint_download(request: PageRequest, job_id: str, checkpoint_id: str) -> HttpResponseBase:
     job = _job_of(request.organisation, job_id)
     checkpoint = job_checkpoints(job).filter(pk=checkpoint_id).first()
     if checkpoint is None:

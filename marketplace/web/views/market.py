@@ -14,7 +14,7 @@ from marketplace.auction.models import Bid
 from marketplace.auction.selectors import MarketNow, market_now
 from marketplace.common import clock
 from marketplace.common.errors import SystemFault
-from marketplace.fleet.models import Zone
+from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import zone_by_name, zones_open
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.web.presenters.heat import Heat, NodeFacts, heat_of
@@ -48,9 +48,11 @@ def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
 def market_heat(book: MarketNow, *, now: Any, by: str = "price", only: Any = None) -> Heat:
     facts = {
         node.pk: NodeFacts(node.name, node.gpu_type_id, node.tier, node.compute_capacity)
-        for node in book.zone.nodes.all()
+        for node in Node.objects.filter(zone=book.zone)
     }
-    rows = [row for row in book.rows if row.node_id in facts and (only is None or row.node_id in only)]
+    rows = [
+        row for row in book.rows if row.node_id in facts and (only is None or row.node_id in only)
+    ]
     return heat_of(
         rows=rows,
         facts=facts,
@@ -65,6 +67,7 @@ def market_figures(zone: Zone) -> dict[str, Any]:
     """What the page says of the past: how many decisions, how fast, how punctual."""
     decided = Bid.objects.filter(zone=zone, position__isnull=False)
     speed = decided.aggregate(mean=Avg(F("decided_at") - F("created_at")))["mean"]
+    nodes = Node.objects.filter(zone=zone).exclude(status=NodeStatus.LEFT)
     ended = Job.objects.filter(zone=zone, status=JobStatus.SUCCEEDED)
     in_time = ended.filter(finished_at__lte=F("deadline_at")).count()
     return {
@@ -72,6 +75,6 @@ def market_figures(zone: Zone) -> dict[str, Any]:
         "decide_s": speed.total_seconds() if speed is not None else None,
         "ended": ended.count(),
         "in_time_share": in_time / ended.count() if ended.count() else None,
-        "nodes_online": zone.nodes.filter(status="online").count(),
-        "nodes": zone.nodes.exclude(status="left").count(),
+        "nodes_online": nodes.filter(status=NodeStatus.ONLINE).count(),
+        "nodes": nodes.count(),
     }

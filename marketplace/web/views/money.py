@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 
 from marketplace.auction.models import Bid
 from marketplace.common import clock
-from marketplace.payments.models import Hold, HoldStatus, Posting
+from marketplace.payments.models import AccountKind, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import StatementRow, wallet, wallet_statement
 from marketplace.web.views.requests import PageRequest, page
 
@@ -39,8 +39,10 @@ def wallet_page(request: PageRequest) -> HttpResponse:
     )
     double = request.GET.get("view") == "double"
     holds = Hold.objects.filter(organisation=organisation, status=HoldStatus.HELD)
+    balance = wallet(organisation=organisation)
     context = {
-        "wallet": wallet(organisation=organisation),
+        "wallet": balance,
+        "total_micros": balance.available_micros + balance.held_micros,
         "holds": [(hold, _names([hold.reference]).get(hold.reference)) for hold in holds[:20]],
         "rows": _told(rows, double=double),
         "double": double,
@@ -66,7 +68,7 @@ def _told(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]]:
             "out_micros": -row.available_change_micros if row.available_change_micros < 0 else None,
             "legs": [
                 {
-                    "account": posting.account.get_kind_display(),
+                    "account": AccountKind(posting.account.kind).label,
                     "organisation": posting.account.organisation,
                     "debit": -posting.amount_micros if posting.amount_micros < 0 else None,
                     "credit": posting.amount_micros if posting.amount_micros > 0 else None,

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import cast
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponseBase
 from django.views.decorators.cache import never_cache
 
 from marketplace.accounts.models import Organisation, User
@@ -20,13 +20,13 @@ class PageRequest(HttpRequest):
     organisation: Organisation
 
 
-def page(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """For people who signed in; never kept by a cache, for it shows what is theirs."""
 
     @never_cache
     @login_required
     @wraps(view)
-    def seen(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+    def seen(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         return view(cast(PageRequest, request), *args, **kwargs)
 
     return seen

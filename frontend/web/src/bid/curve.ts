@@ -38,9 +38,9 @@ function ceilingOf(state: CurveState): number {
   const limit = state.limit ?? 0;
   const least = prices.at(-1) ?? limit;
   const here = treadAt(state.quote.curve, state.deadline)?.price ?? least;
-  const most = prices[0] ?? limit;
-  const shown = Math.max(limit, here, least);
-  return Math.max(1, Math.min(most * 1.12, shown * 3), limit * 1.25, here * 1.3);
+  const bend = Math.min((prices[0] ?? limit) * 1.12, here * 3);
+  // A limit far above every price waits at the top instead of flattening the stairs.
+  return Math.max(1, bend, here * 1.3, Math.min(limit * 1.25, here * 4));
 }
 
 const TICK_STEPS_S = [
@@ -107,12 +107,7 @@ export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEv
     const y = Y(value * 1e6);
     if (value * 1e6 > scale.high) continue;
     draw(svg, "path", { d: `M${scale.left} ${y}H${edge}`, class: value ? "gl" : "ax" });
-    draw(
-      svg,
-      "text",
-      { x: scale.left - 9, y: y + 4, "text-anchor": "end" },
-      `$${Number(value.toPrecision(6))}`,
-    );
+    draw(svg, "text", { x: scale.left - 9, y: y + 4, "text-anchor": "end" }, usd(value * 1e6));
   }
   const offset = -nowDate.getTimezoneOffset() * 60;
   for (const tick of timeTicks(scale.from, scale.to, small ? 4 : 9, offset)) {
@@ -295,7 +290,7 @@ function limitKnob(
   });
   const width = small ? 104 : 142;
   const x = scale.width - scale.right - width;
-  draw(knob, "rect", { x: x - 3, y: y - 16, width: width + 6, height: 32, rx: 16, class: "ring" });
+  draw(knob, "rect", { x: x - 3, y: y - 16, width: width + 6, height: 32, rx: 16, class: "halo" });
   draw(knob, "rect", { x, y: y - 13, width, height: 26, rx: 13, class: "lim-plate" });
   draw(knob, "text", { x: x + 13, y: y + 4.5, class: "t-ink2" }, small ? "Limit" : "Your limit");
   draw(
@@ -360,7 +355,7 @@ function deadlineKnob(
     width: width + 6,
     height: 36,
     rx: 18,
-    class: "ring",
+    class: "halo",
   });
   draw(knob, "path", {
     d: `M${x - 5} ${base + 9}L${x} ${base + 3}L${x + 5} ${base + 9}Z`,

@@ -120,7 +120,7 @@ function show(): void {
       {
         deadline: (at, done) => {
           const field = deadlineField();
-          if (field) field.value = localInput(new Date(at * 1000));
+          if (field) field.value = localInput(at, quote?.horizonEnd);
           focusKnob = "knob-deadline";
           show();
           if (done) void ask();
@@ -205,6 +205,7 @@ function showNudges(chosen: number): void {
   const found = nudges(
     quote.curve,
     chosen,
+    quote.slot / 2,
     (later, saves) => `${duration(later)} later saves ${usd(saves)}`,
   );
   shelf.hidden = found.length === 0;
@@ -223,7 +224,7 @@ function showNudges(chosen: number): void {
       button.append(line, nudge.words);
       button.addEventListener("click", () => {
         const field = deadlineField();
-        if (field) field.value = localInput(new Date(nudge.deadline * 1000));
+        if (field) field.value = localInput(nudge.deadline, quote?.horizonEnd);
         show();
         void ask();
       });

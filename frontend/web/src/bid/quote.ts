@@ -64,10 +64,11 @@ export interface Nudge {
   words: string;
 }
 
-/** At most three other deadlines worth a look: the cheaper treads that save most. */
+/** At most three other deadlines worth a look: cheaper treads more than `apart` seconds later. */
 export function nudges(
   curve: readonly Tread[],
   deadline: number,
+  apart: number,
   words: (later: number, saves: number) => string,
 ): Nudge[] {
   const here = treadAt(curve, deadline);
@@ -76,7 +77,9 @@ export function nudges(
       .slice(0, 3)
       .map((t) => ({ deadline: t.deadline, price: t.price, words: "First that can be met" }))
       .slice(0, 1);
-  const later = curve.filter((tread) => tread.deadline > deadline && tread.price < here.price);
+  const later = curve.filter(
+    (tread) => tread.deadline > deadline + apart && tread.price < here.price,
+  );
   const picked =
     later.length <= 3 ? later : [later[0]!, later[Math.floor(later.length / 2)]!, later.at(-1)!];
   return picked.map((tread) => ({

@@ -1,5 +1,5 @@
 /** A job's page, live: loss, progress, the now line, events. */
-import { lineChart, niceTicks, onResize, smooth, type Point } from "../shared/chart";
+import { lineChart, niceTicks, onResize, padded, smooth, type Point } from "../shared/chart";
 import { byId, refreshParts, setText, throttle } from "../shared/dom";
 import { clock, count, duration } from "../shared/format";
 import { LiveStream, type Message, type StreamState } from "../shared/socket";
@@ -127,8 +127,8 @@ function showCharts(): void {
   const train = series("train_loss");
   const valid = series("valid_loss");
   if (loss && (train.length || valid.length)) {
-    const [low, high] = range([...train, ...valid]);
-    const yTicks = niceTicks(low, high).map((value) => [value, String(value)] as const);
+    const y = padded(...range([...train, ...valid]));
+    const yTicks = niceTicks(...y).map((value) => [value, String(value)] as const);
     const last = train.at(-1)?.[1];
     const lines = [
       ...(keep > 0 ? [{ points: train, tone: "c3", raw: true }] : []),
@@ -138,7 +138,7 @@ function showCharts(): void {
     const label = `Training loss ${last?.toFixed(3) ?? "unknown"}, validation loss ${
       valid.at(-1)?.[1].toFixed(3) ?? "unknown"
     } at step ${count(state.progress.step)}`;
-    lineChart(loss, { series: lines, x, xTicks: ticks, yTicks, left: 44, label });
+    lineChart(loss, { series: lines, x, y, xTicks: ticks, yTicks, left: 44, label });
     loss.dataset["points"] = String(train.length);
   }
   small("chart-lr", series("learning_rate"), "c1", "Learning rate", (value) =>
@@ -157,12 +157,14 @@ function small(
   const svg = byId<SVGSVGElement>(id);
   if (!svg || !points.length) return;
   const { x } = steps();
-  const yTicks = niceTicks(0, range(points)[1], 3).map((value) => [value, words(value)] as const);
+  const y: [number, number] = [0, range(points)[1] * 1.08 || 1];
+  const yTicks = niceTicks(...y, 3).map((value) => [value, words(value)] as const);
   const xTicks = [0, x[1] / 2, x[1]].map((step) => [step, count(step)] as const);
   lineChart(svg, {
     series: [{ points, tone, dot: true }],
     x,
     xTicks,
+    y,
     yTicks,
     left: 40,
     label: `${name}, last ${words(points.at(-1)![1])}`,

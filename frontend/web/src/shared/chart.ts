@@ -14,6 +14,7 @@ export interface Series {
 export interface ChartOptions {
   series: readonly Series[];
   x: readonly [number, number];
+  y: readonly [number, number];
   xTicks: readonly (readonly [number, string])[];
   yTicks: readonly (readonly [number, string])[];
   marks?: readonly (readonly [number, string])[];
@@ -21,24 +22,26 @@ export interface ChartOptions {
   label: string;
 }
 
-/** At most `limit` round numbers that cover `lo..hi`. */
+/** At most `limit` round numbers inside `lo..hi`. */
 export function niceTicks(lo: number, hi: number, limit = 4): number[] {
-  if (!(hi > lo)) {
-    const pad = Math.abs(lo) > 0 ? Math.abs(lo) * 0.1 : 1;
-    return niceTicks(lo - pad, lo + pad, limit);
-  }
+  if (!(hi > lo)) return [];
   for (let power = Math.floor(Math.log10((hi - lo) / limit)); ; power++) {
     for (const base of [1, 2, 2.5, 5]) {
       const step = base * 10 ** power;
-      const first = Math.floor(lo / step + 1e-9);
-      const last = Math.ceil(hi / step - 1e-9);
-      if (last - first + 1 <= limit) {
-        return Array.from({ length: last - first + 1 }, (_, i) =>
-          Number(((first + i) * step).toPrecision(12)),
-        );
-      }
+      const first = Math.ceil(lo / step - 1e-9);
+      const last = Math.floor(hi / step + 1e-9);
+      if (last - first + 1 > limit) continue;
+      return Array.from({ length: last - first + 1 }, (_, i) =>
+        Number(((first + i) * step).toPrecision(12)),
+      );
     }
   }
+}
+
+/** A little room above and below, also around a single value. */
+export function padded(lo: number, hi: number): [number, number] {
+  const room = hi > lo ? (hi - lo) * 0.06 : Math.abs(hi) * 0.1 || 1;
+  return [lo - room, hi + room];
 }
 
 /** Exponential smoothing with the bias of the first value taken out. */
@@ -82,8 +85,7 @@ export function lineChart(svg: SVGSVGElement, options: ChartOptions): void {
   const right = 6;
   const top = 6;
   const bottom = 22;
-  const yLow = options.yTicks[0]?.[0] ?? 0;
-  const yHigh = options.yTicks.at(-1)?.[0] ?? 1;
+  const [yLow, yHigh] = options.y;
   const X = (value: number) =>
     left + ((value - options.x[0]) / (options.x[1] - options.x[0] || 1)) * (width - left - right);
   const Y = (value: number) =>

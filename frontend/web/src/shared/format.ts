@@ -2,10 +2,10 @@
 
 const MICROS = 1_000_000;
 
-/** `$4.67`; amounts under ten cents keep four decimals so that they are not shown as nothing. */
+/** `$4.67`; amounts under five cents keep four decimals so that they are not shown as nothing. */
 export function usd(micros: number): string {
   const dollars = micros / MICROS;
-  const decimals = dollars !== 0 && Math.abs(dollars) < 0.1 ? 4 : 2;
+  const decimals = dollars !== 0 && Math.abs(dollars) < 0.05 ? 4 : 2;
   return `$${dollars.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })}`;
 }
 
@@ -52,6 +52,7 @@ export function duration(seconds: number): string {
 
 /** `30 min to spare` or `6 min late`; never a negative number. */
 export function spare(seconds: number): string {
+  if (Math.abs(seconds) < 1) return "right on the deadline";
   return seconds >= 0 ? `${duration(seconds)} to spare` : `${duration(-seconds)} late`;
 }
 
@@ -62,8 +63,13 @@ export function bytes(value: number): string {
   return `${(value / 1e9).toFixed(1)} GB`;
 }
 
-/** `value` for an `<input type="datetime-local">`, in the visitor's own time. */
-export function localInput(at: Date): string {
+/**
+ * `value` for an `<input type="datetime-local">`, in the visitor's own time. Whole seconds, rounded
+ * up unless that passes `last`: a deadline a moment before a slot's end would lose the slot.
+ */
+export function localInput(seconds: number, last = Infinity): string {
+  const up = Math.ceil(seconds);
+  const at = new Date((up > last ? Math.floor(seconds) : up) * 1000);
   return (
     `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}` +
     `T${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`
