@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -102,10 +101,6 @@ def validation_rows(*, rows: int, share: float) -> int:
     return min(max(1, round(share * rows)), rows - 1)
 
 
-def steps_expected(*, train_rows: int, training: TrainingSpec) -> int:
-    return math.ceil(train_rows / training.batch_size) * training.epochs
-
-
 def work_left_share(job: Job) -> float:
     """Share of the job's work still to do, from where it would go on: 0 to 1.
 
@@ -143,11 +138,6 @@ def job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
 def job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
     """Checkpoints that can be fetched, newest first."""
     return job.checkpoints.exclude(file="").order_by("-step", "-pk")
-
-
-def job_slices(job: Job) -> QuerySet[Slice]:
-    """Where the job ran, in order."""
-    return job.slices.select_related("node").order_by("opened_at", "pk")
 
 
 def checkpoint_newest(job: Job) -> Checkpoint | None:
