@@ -7,7 +7,8 @@ from functools import wraps
 from typing import cast
 
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.views.decorators.cache import never_cache
 
 from marketplace.accounts.models import Organisation, User
