@@ -78,8 +78,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def quieten_libraries() -> None:
-    """A line for every request and bars that redraw themselves would drown the node's own log."""
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    """A line for each request and plan, and bars that redraw, would drown the node's own log."""
+    for name in ("httpx", "celery.app.trace", "celery.worker.strategy"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 

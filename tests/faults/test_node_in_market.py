@@ -1,0 +1,110 @@
+"""A node dies under a job of the real market: every process of the house, nothing doubled."""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import signal
+import time
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from workers.models import DATASETS
+
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+
+ENDED = ("succeeded", "failed", "cancelled")
+#: Long enough to be killed in, short enough to wait for.
+TRAINING = {"epochs": 6, "learning_rate": 2e-3, "batch_size": 8}
+
+
+def wait_for(
+    api: httpx.Client, job_id: str, condition: Callable[[dict[str, Any]], bool], *, within_s: float
+) -> dict[str, Any]:
+    """The job as soon as the condition holds of it."""
+    ends_at = time.monotonic() + within_s
+    while True:
+        job = api.get(f"/api/jobs/{job_id}").raise_for_status().json()
+        if condition(job):
+            return job
+        assert job["status"] not in ENDED, job
+        assert time.monotonic() < ends_at, job
+        time.sleep(0.2)
+
+
+def events_of(api: httpx.Client, job_id: str) -> list[dict[str, Any]]:
+    return api.get(f"/api/jobs/{job_id}/events").raise_for_status().json()["data"]
+
+
+def checkpoints(events: list[dict[str, Any]]) -> list[int]:
+    return [event["data"]["step"] for event in events if event["kind"] == "checkpointed"]
+
+
+@pytest.fixture
+def api(market):
+    headers = {"Authorization": f"Bearer {market.api_key}"}
+    with httpx.Client(base_url=market.url, headers=headers, timeout=60) as client:
+        yield client
+
+
+def bid_place(api: httpx.Client, zone: str) -> dict[str, Any]:
+    with (DATASETS / "support_tone.jsonl").open("rb") as file:
+        upload = api.post("/api/datasets", data={"zone": zone}, files={"file": ("d.jsonl", file)})
+    work = {
+        "zone": zone,
+        "dataset_id": upload.raise_for_status().json()["id"],
+        "training": TRAINING,
+        "deadline": (datetime.now(UTC) + timedelta(minutes=14)).isoformat(),
+    }
+    quote = api.post("/api/quotes", json=work).raise_for_status().json()
+    posted = quote["posted_price"]
+    assert posted is not None, quote
+    bid = api.post(
+        "/api/bids",
+        json=work | {"name": "outlives-its-node", "price": f"{2 * float(posted):.6f}"},
+        headers={"Idempotency-Key": secrets.token_hex(16)},
+    ).raise_for_status()
+    bid_id = bid.json()["id"]
+    ends_at = time.monotonic() + 30
+    while (answer := api.get(f"/api/bids/{bid_id}").json())["status"] == "pending":
+        assert time.monotonic() < ends_at
+        time.sleep(0.1)
+    assert answer["status"] == "admitted", answer
+    return answer
+
+
+def test_a_job_whose_node_is_killed_goes_on_from_its_checkpoint_at_no_cost(market, api):
+    bid = bid_place(api, market.zone)
+    job_id = bid["job_id"]
+    wait_for(api, job_id, lambda job: job["status"] == "running", within_s=120)
+    ends_at = time.monotonic() + 120
+    while not checkpoints(events_of(api, job_id)):
+        assert time.monotonic() < ends_at
+        time.sleep(0.2)
+
+    os.kill(market.house.stack.pid("node"), signal.SIGKILL)
+    before = events_of(api, job_id)
+    job = wait_for(api, job_id, lambda job: job["status"] == "succeeded", within_s=400)
+
+    after = events_of(api, job_id)[len(before) :]
+    kinds = [event["kind"] for event in after]
+    assert "started" in kinds
+    resumed = next(event for event in after if event["kind"] == "started")
+    # Nothing lost but what was trained since the last checkpoint.
+    assert resumed["data"]["step"] == max(checkpoints(before))
+    assert kinds.count("succeeded") == 1
+    progress = job["progress"]
+    assert progress["step"] == progress["total_steps"]
+    assert progress["valid_loss"] < progress["valid_loss_before"]
+    assert (
+        api.get(f"/api/bids/{bid['id']}").json()["decision"]["payment"]
+        == (bid["decision"]["payment"])
+    )
+    adapter = api.get(f"/api/jobs/{job_id}/adapter").raise_for_status().content
+    assert "adapter_model.safetensors" in zipfile.ZipFile(io.BytesIO(adapter)).namelist()
