@@ -11,7 +11,7 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 
-@app.on_after_configure.connect
+@app.on_after_configure.connect  # type: ignore[union-attr]
 def _redbeat_configure(sender: Celery, **_: object) -> None:
     # RedBeat does not find its options among settings with a prefix.
     from django.conf import settings

@@ -55,7 +55,7 @@ def charge_distribute(*, hold_reference: str, shares: Iterable[Share], now: date
     if organisation_id is None:
         raise NotFound("hold_not_found", f"There is no hold named {hold_reference}.")
     with transaction.atomic():
-        accounts_lock(
+        locked = accounts_lock(
             [(organisation_id, kind) for kind in WALLET_KINDS]
             + [(pk, AccountKind.EARNINGS_PENDING) for pk, _ in totals_paid]
         )
@@ -72,7 +72,11 @@ def charge_distribute(*, hold_reference: str, shares: Iterable[Share], now: date
         amounts[house(AccountKind.REVENUE)] = kept_micros - sum(totals_paid.values())
         if any(amounts.values()):
             entry_post(
-                kind=EntryKind.DISTRIBUTION, reference=hold_reference, amounts=amounts, now=now
+                kind=EntryKind.DISTRIBUTION,
+                reference=hold_reference,
+                amounts=amounts,
+                locked=locked,
+                now=now,
             )
         for (pk, kind), amount in totals_paid.items():
             _earning_create(
@@ -101,7 +105,7 @@ def _earnings_mature_of(*, organisation_id: str, now: datetime) -> int:
     pending = Account(organisation_id, AccountKind.EARNINGS_PENDING)
     payable = Account(organisation_id, AccountKind.EARNINGS_PAYABLE)
     with transaction.atomic():
-        accounts_lock([(organisation_id, pending.kind), (organisation_id, payable.kind)])
+        locked = accounts_lock([(organisation_id, pending.kind), (organisation_id, payable.kind)])
         earnings = list(
             Earning.objects.filter(
                 organisation_id=organisation_id, matured_at=None, payable_at__lte=now
@@ -114,6 +118,7 @@ def _earnings_mature_of(*, organisation_id: str, now: datetime) -> int:
                 # An earning matures once, so the first of them names the event.
                 reference=earnings[0].pk,
                 amounts={pending: -total, payable: total},
+                locked=locked,
                 now=now,
             )
             Earning.objects.filter(pk__in=[e.pk for e in earnings]).update(matured_at=now)

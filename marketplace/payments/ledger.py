@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import transaction
-
 from marketplace.accounts.models import User
 from marketplace.common.errors import PaymentRequired
 from marketplace.common.money import format_usd
-from marketplace.payments.locks import accounts_lock
+from marketplace.payments.locks import Locked
 from marketplace.payments.models import HOUSE_KINDS, AccountKind, Entry, LedgerAccount, Posting
 
 
@@ -32,13 +30,16 @@ def entry_post(
     kind: str,
     reference: str,
     amounts: Mapping[Account, int],
+    locked: Locked,
     now: datetime,
     memo: str = "",
     actor: User | None = None,
 ) -> Entry:
     """Books one entry; accounts that gain and lose nothing are left out.
 
-    The caller has made sure that (kind, reference) is new and that the accounts are locked.
+    Call in the transaction that made ``locked``, which holds every organisation's account in
+    ``amounts``, after making sure that (kind, reference) is new. A refusal comes before
+    anything is written.
 
     Raises
     ------
@@ -48,29 +49,23 @@ def entry_post(
     moved = {account: amount for account, amount in amounts.items() if amount}
     if sum(moved.values()) != 0:
         raise ValueError(f"the postings of {kind} {reference} do not sum to zero: {moved}")
-    with transaction.atomic():
-        rows = accounts_lock([(a.organisation_id, a.kind) for a in moved if a.organisation_id])
-        for account, amount in moved.items():
-            row = rows.get((account.organisation_id, account.kind))
-            if row is not None and (row.balance_micros or 0) + amount < 0:
-                raise _insufficient(account, short_micros=-(row.balance_micros or 0) - amount)
-        houses = _house_accounts([a.kind for a in moved if not a.organisation_id])
-        entry = Entry.objects.create(
-            kind=kind, reference=reference, booked_at=now, memo=memo[:300], actor=actor
+    rows = {a: locked[a.organisation_id, a.kind] for a in moved if a.organisation_id}
+    for account, row in rows.items():
+        after_micros = (row.balance_micros or 0) + moved[account]
+        if after_micros < 0:
+            raise _insufficient(account, short_micros=-after_micros)
+    houses = _house_accounts([a.kind for a in moved if not a.organisation_id])
+    entry = Entry.objects.create(
+        kind=kind, reference=reference, booked_at=now, memo=memo[:300], actor=actor
+    )
+    Posting.objects.bulk_create(
+        Posting(
+            entry=entry,
+            account_id=rows[account].pk if account in rows else houses[account.kind],
+            amount_micros=amount,
         )
-        postings = [
-            Posting(
-                entry=entry,
-                account_id=(
-                    rows[account.organisation_id, account.kind].pk
-                    if account.organisation_id
-                    else houses[account.kind]
-                ),
-                amount_micros=amount,
-            )
-            for account, amount in moved.items()
-        ]
-        Posting.objects.bulk_create(postings)
+        for account, amount in moved.items()
+    )
     return entry
 
 

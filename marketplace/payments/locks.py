@@ -11,7 +11,11 @@ from marketplace.payments.models import AccountKind, Hold, LedgerAccount
 WALLET_KINDS = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
 
 
-def accounts_lock(wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], LedgerAccount]:
+#: Locked accounts by (organisation id, kind).
+Locked = dict[tuple[str, str], LedgerAccount]
+
+
+def accounts_lock(wanted: Collection[tuple[str, str]]) -> Locked:
     """Locks organisations' accounts, given as (organisation id, kind), creating missing ones.
 
     Call in a transaction, and lock everything it will need at once.
@@ -30,6 +34,11 @@ def accounts_lock(wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], 
     return found
 
 
+def wallet_lock(organisation_id: str) -> Locked:
+    """Locks one organisation's wallet. Call in a transaction."""
+    return accounts_lock([(organisation_id, kind) for kind in WALLET_KINDS])
+
+
 def wallets_lock(organisation_ids: Iterable[str]) -> None:
     """Locks several organisations' wallets at once.
 
@@ -45,7 +54,7 @@ def hold_lock(reference: str) -> Hold:
     return Hold.objects.select_for_update(no_key=True).get(reference=reference)
 
 
-def _locked(wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], LedgerAccount]:
+def _locked(wanted: Collection[tuple[str, str]]) -> Locked:
     rows = (
         LedgerAccount.objects.select_for_update(no_key=True)
         .filter(

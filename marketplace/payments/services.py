@@ -14,7 +14,7 @@ from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.common.money import MAX_MICROS, format_usd
 from marketplace.payments.earnings import Share, charge_distribute
 from marketplace.payments.ledger import Account, entry_post, house
-from marketplace.payments.locks import WALLET_KINDS, accounts_lock, hold_lock, wallets_lock
+from marketplace.payments.locks import Locked, hold_lock, wallet_lock, wallets_lock
 from marketplace.payments.models import (
     AccountKind,
     Entry,
@@ -97,7 +97,7 @@ def funds_hold(
     """
     _amount_check(amount_micros)
     with transaction.atomic():
-        _wallet_lock(organisation.pk)
+        locked = wallet_lock(organisation.pk)
         hold = Hold.objects.filter(reference=reference).first()
         if hold is None:
             try:
@@ -118,6 +118,7 @@ def funds_hold(
                     Account(organisation.pk, AccountKind.WALLET_AVAILABLE): -amount_micros,
                     Account(organisation.pk, AccountKind.WALLET_HELD): amount_micros,
                 },
+                locked=locked,
                 now=now,
             )
         if (hold.organisation_id, hold.amount_micros) != (organisation.pk, amount_micros):
@@ -137,7 +138,7 @@ def hold_settle(*, hold_reference: str, charge_micros: int, now: datetime) -> Ho
     """
     _whole_check(charge_micros)
     with transaction.atomic():
-        hold = _hold_locked(hold_reference)
+        hold, locked = _hold_locked(hold_reference)
         if hold.status == HoldStatus.CHARGED and hold.charged_micros == charge_micros:
             return hold
         _held_check(hold)
@@ -157,6 +158,7 @@ def hold_settle(*, hold_reference: str, charge_micros: int, now: datetime) -> Ho
                 ),
                 house(AccountKind.CLEARING): charge_micros,
             },
+            locked=locked,
             now=now,
         )
         hold.status = HoldStatus.CHARGED
@@ -175,7 +177,7 @@ def hold_release(*, hold_reference: str, now: datetime) -> Hold:
         ``hold_ended``: the hold was charged.
     """
     with transaction.atomic():
-        hold = _hold_locked(hold_reference)
+        hold, locked = _hold_locked(hold_reference)
         if hold.status == HoldStatus.RELEASED:
             return hold
         _held_check(hold)
@@ -186,6 +188,7 @@ def hold_release(*, hold_reference: str, now: datetime) -> Hold:
                 Account(hold.organisation_id, AccountKind.WALLET_HELD): -hold.amount_micros,
                 Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE): hold.amount_micros,
             },
+            locked=locked,
             now=now,
         )
         hold.status = HoldStatus.RELEASED
@@ -209,7 +212,7 @@ def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: 
     _amount_check(amount_micros)
     reference = f"{hold_reference}:{reason}"[:200]
     with transaction.atomic():
-        hold = _hold_locked(hold_reference)
+        hold, locked = _hold_locked(hold_reference)
         refunded = Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE)
         if _entry_made(EntryKind.REFUND, reference, refunded, amount_micros) is not None:
             return hold
@@ -230,6 +233,7 @@ def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: 
                 house(AccountKind.REFUNDS if shared_out else AccountKind.CLEARING): -amount_micros,
                 refunded: amount_micros,
             },
+            locked=locked,
             now=now,
             memo=reason,
         )
@@ -252,7 +256,7 @@ def _wallet_credit(
     """Moves money from an account of the house into a wallet, once per reference."""
     wallet = Account(organisation.pk, AccountKind.WALLET_AVAILABLE)
     with transaction.atomic():
-        _wallet_lock(organisation.pk)
+        locked = wallet_lock(organisation.pk)
         made = _entry_made(kind, reference, wallet, amount_micros)
         if made is not None:
             return made
@@ -263,6 +267,7 @@ def _wallet_credit(
                     kind=kind,
                     reference=reference,
                     amounts={house(source): -amount_micros, wallet: amount_micros},
+                    locked=locked,
                     now=now,
                     memo=memo,
                     actor=actor,
@@ -288,19 +293,15 @@ def _entry_made(
     return entry
 
 
-def _hold_locked(reference: str) -> Hold:
+def _hold_locked(reference: str) -> tuple[Hold, Locked]:
     """The hold, after locking its organisation's wallet. Call in a transaction."""
     organisation_id = (
         Hold.objects.filter(reference=reference).values_list("organisation_id", flat=True).first()
     )
     if organisation_id is None:
         raise NotFound("hold_not_found", f"There is no hold named {reference}.")
-    _wallet_lock(organisation_id)
-    return hold_lock(reference)
-
-
-def _wallet_lock(organisation_id: str) -> None:
-    accounts_lock([(organisation_id, kind) for kind in WALLET_KINDS])
+    locked = wallet_lock(organisation_id)
+    return hold_lock(reference), locked
 
 
 def _held_check(hold: Hold) -> None:
