@@ -195,3 +195,6 @@ class Decision:
     #: The price at that deadline.
     winning_deadline_price: float | None = None
     notes: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: What the decision added to the compute and memory price of each cell of
+    #: ``schedule``, beyond their growth with use; empty when prices did not move.
+    raised: tuple[tuple[float, float], ...] = ()

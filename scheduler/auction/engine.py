@@ -24,7 +24,7 @@ from scheduler.auction.events import (
 from scheduler.auction.grid import Floats, Grid, Hold, Reservation, until
 from scheduler.auction.log import Entry, digest, make_entry
 from scheduler.auction.outcomes import Changed, Dropped, Outcome, Released, Replan
-from scheduler.auction.policies import Admission, Policy, policy_for
+from scheduler.auction.policies import Admission, Policy, Raised, policy_for
 from scheduler.auction.rules import ZoneRules, rules_to_json
 from scheduler.auction.search import Plan, Search
 from scheduler.types import (
@@ -76,6 +76,8 @@ class Engine:
         self.head_hash = digest(rules_to_json(rules))
         self._policy: Policy = policy_for(rules)
         self._memory = self._policy.start()
+        #: Price movements to use instead of the policy's, while following a log.
+        self._followed: tuple[tuple[float, float], ...] | None = None
         self._grid = Grid(
             horizon=Horizon(first_slot=rules.first_slot, slots=rules.horizon_slots),
             base_memory=rules.base_memory,
@@ -119,6 +121,18 @@ class Engine:
             case PricesSolved():
                 self._set_prices(event)
                 return Changed()
+
+    def follow(self, event: Event, logged: Outcome) -> Outcome:
+        """Apply an event with price movements taken from its logged outcome.
+
+        For checking a log in which bids are left out: whatever does not depend on
+        them is worked out again. No entry is made.
+        """
+        self._followed = logged.raised if isinstance(logged, Decision | Replan) else None
+        try:
+            return self.transition(event)
+        finally:
+            self._followed = None
 
     def quote(self, task: Task, *, slot: int) -> Quote:
         """Give the price of a task now and by deadline, reserving nothing.
@@ -247,6 +261,7 @@ class Engine:
             holds = self._raise(task, plan)
             if fits:
                 self._grid.reserve(task.id, holds)
+            decision = replace(decision, raised=_rises(holds))
         return decision
 
     def _refused(self, search: Search, task: Task, refusal: Refusal, plan: Plan | None) -> Decision:
@@ -301,28 +316,34 @@ class Engine:
     def _raise(self, task: Task, plan: Plan) -> list[Hold]:
         """Move the prices of a plan's cells; give what reserving them would hold."""
         grid, rows, columns = self._grid, plan.rows, plan.columns
-        raised = self._policy.raised(
-            self._memory,
-            Admission(
-                task=task,
-                value=task.bid - plan.parts.vendor - plan.parts.operational,
-                rate=plan.rate,
-                compute_capacity=grid.compute_capacity[columns],
-                memory_capacity=grid.memory_capacity[columns],
-                compute_price=grid.compute_price[rows, columns],
-                memory_price=grid.memory_price[rows, columns],
-            ),
+        admission = Admission(
+            task=task,
+            value=task.bid - plan.parts.vendor - plan.parts.operational,
+            rate=plan.rate,
+            compute_capacity=grid.compute_capacity[columns],
+            memory_capacity=grid.memory_capacity[columns],
+            compute_price=grid.compute_price[rows, columns],
+            memory_price=grid.memory_price[rows, columns],
         )
-        grid.compute_price[rows, columns] = raised.compute_price
-        grid.memory_price[rows, columns] = raised.memory_price
+        if self._followed is None:
+            raised = self._policy.raised(self._memory, admission)
+        else:
+            table = np.zeros((len(rows), 2))
+            # A log of another length is not this engine's, as its comparison says.
+            given = self._followed[: len(rows)]
+            table[: len(given)] = np.array(given, np.float64).reshape(-1, 2)
+            raised = Raised(compute_rise=table[:, 0], memory_rise=table[:, 1])
+        compute_share = admission.rate / admission.compute_capacity
+        memory_share = task.memory_demand / admission.memory_capacity
+        grid.compute_price[rows, columns] = (
+            admission.compute_price * (1 + compute_share) + raised.compute_rise
+        )
+        grid.memory_price[rows, columns] = (
+            admission.memory_price * (1 + memory_share) + raised.memory_rise
+        )
+        memory = float(task.memory_demand)
         return [
-            Hold(
-                cell=cell,
-                rate=rate,
-                memory=float(task.memory_demand),
-                compute_rise=compute_rise,
-                memory_rise=memory_rise,
-            )
+            Hold(cell, rate, memory, compute_rise, memory_rise)
             for cell, rate, compute_rise, memory_rise in zip(
                 plan.schedule.cells,
                 plan.rate.tolist(),
@@ -380,8 +401,10 @@ class Engine:
         complete = plan is not None
         if plan is None:
             plan = search.most_work()
+        holds: list[Hold] = []
         if plan is not None:
-            self._grid.reserve(task.id, self._raise(task, plan))
+            holds = self._raise(task, plan)
+            self._grid.reserve(task.id, holds)
         return Replan(
             task_id=task.id,
             schedule=None if plan is None else plan.schedule,
@@ -389,6 +412,7 @@ class Engine:
             released=released,
             complete=complete,
             late=late,
+            raised=_rises(holds),
         )
 
     def _drop(self, lost: list[tuple[str, Hold]]) -> tuple[Dropped, ...]:
@@ -453,3 +477,7 @@ def _falling(curve: tuple[PricePoint, ...]) -> tuple[PricePoint, ...]:
         if not kept or point.price < kept[-1].price:
             kept.append(point)
     return tuple(kept)
+
+
+def _rises(holds: list[Hold]) -> tuple[tuple[float, float], ...]:
+    return tuple((hold.compute_rise, hold.memory_rise) for hold in holds)

@@ -16,6 +16,8 @@ class BidArrived:
     task: Task
     #: Slot in which it is decided; it may use no earlier one.
     slot: int
+    #: Secret text that the log's commitment to the bid is made with.
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class TaskReplanned:
 
     task: Task
     slot: int
+    #: Secret text that the log's commitment to the bid is made with.
+    salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +186,8 @@ def _prices_from_json(data: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
 def event_to_json(event: Event) -> dict[str, Any]:
     """Give an event as plain JSON values, its ``type`` named."""
     match event:
-        case BidArrived(task=task, slot=slot):
-            return {"type": "BidArrived", "task": task_to_json(task), "slot": slot}
+        case BidArrived(task=task, slot=slot, salt=salt):
+            return {"type": "BidArrived", "task": task_to_json(task), "slot": slot, "salt": salt}
         case SlotAdvanced(slot=slot):
             return {"type": "SlotAdvanced", "slot": slot}
         case NodeJoined(node=node):
@@ -194,8 +198,13 @@ def event_to_json(event: Event) -> dict[str, Any]:
             return {"type": "NodeLeft", "node_id": node_id, "from_slot": from_slot}
         case CellsReleased(task_id=task_id, cells=cells):
             return {"type": "CellsReleased", "task_id": task_id, "cells": cells_to_json(cells)}
-        case TaskReplanned(task=task, slot=slot):
-            return {"type": "TaskReplanned", "task": task_to_json(task), "slot": slot}
+        case TaskReplanned(task=task, slot=slot, salt=salt):
+            return {
+                "type": "TaskReplanned",
+                "task": task_to_json(task),
+                "slot": slot,
+                "salt": salt,
+            }
         case PricesSolved():
             return {
                 "type": "PricesSolved",
@@ -217,7 +226,9 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     """
     match data.get("type"):
         case "BidArrived":
-            return BidArrived(task=task_from_json(data["task"]), slot=int(data["slot"]))
+            return BidArrived(
+                task=task_from_json(data["task"]), slot=int(data["slot"]), salt=str(data["salt"])
+            )
         case "SlotAdvanced":
             return SlotAdvanced(slot=int(data["slot"]))
         case "NodeJoined":
@@ -229,7 +240,9 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
         case "CellsReleased":
             return CellsReleased(task_id=str(data["task_id"]), cells=cells_from_json(data["cells"]))
         case "TaskReplanned":
-            return TaskReplanned(task=task_from_json(data["task"]), slot=int(data["slot"]))
+            return TaskReplanned(
+                task=task_from_json(data["task"]), slot=int(data["slot"]), salt=str(data["salt"])
+            )
         case "PricesSolved":
             return PricesSolved(
                 first_slot=int(data["first_slot"]),

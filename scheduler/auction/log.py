@@ -36,20 +36,58 @@ class Entry:
     outcome: Outcome
     #: ``hash`` of the entry before; of the rules for the first entry.
     prev_hash: str
-    #: SHA-256 over position, event, outcome and ``prev_hash``.
+    #: SHA-256 over position, ``public_part`` and ``prev_hash``.
     hash: str
+
+
+def commitment(*, bid: float, salt: str) -> str:
+    """Give what stands for a bid in the chain: it can be opened, not guessed."""
+    return hashlib.sha256(f"{salt}|{float(bid)!r}".encode()).hexdigest()
+
+
+def public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what the chain is made of: everything but bids, and commitments to those.
+
+    A log can so be shown with some bids left out and its chain still be checked.
+    Takes an event and an outcome as JSON values, bids given or left out already.
+    """
+    task = event.get("task")
+    if task is not None:
+        shown = {name: value for name, value in task.items() if name != "bid"}
+        if "bid" in task:
+            shown["bid_commitment"] = commitment(bid=task["bid"], salt=event["salt"])
+        event = {name: value for name, value in event.items() if name != "salt"}
+        event["task"] = shown
+        outcome = {name: value for name, value in outcome.items() if name != "surplus"}
+    return {"event": event, "outcome": outcome}
+
+
+def chain_hash(
+    *, position: int, event: Mapping[str, Any], outcome: Mapping[str, Any], prev_hash: str
+) -> str:
+    """Give the hash of an entry from its JSON values."""
+    body = public_part(event, outcome)
+    return digest({"position": position, "prev_hash": prev_hash, **body})
+
+
+def without_bid(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Give an entry's JSON with its bid replaced by the commitment to it."""
+    return {**data, **public_part(data["event"], data["outcome"])}
 
 
 def make_entry(*, position: int, event: Event, outcome: Outcome, prev_hash: str) -> Entry:
     """Chain an event and its outcome to the entry before."""
-    body = {
-        "position": position,
-        "event": event_to_json(event),
-        "outcome": outcome_to_json(outcome),
-        "prev_hash": prev_hash,
-    }
     return Entry(
-        position=position, event=event, outcome=outcome, prev_hash=prev_hash, hash=digest(body)
+        position=position,
+        event=event,
+        outcome=outcome,
+        prev_hash=prev_hash,
+        hash=chain_hash(
+            position=position,
+            event=event_to_json(event),
+            outcome=outcome_to_json(outcome),
+            prev_hash=prev_hash,
+        ),
     )
 
 

@@ -47,6 +47,8 @@ class Replan:
     complete: bool
     #: The plan ends after the deadline.
     late: bool
+    #: As in ``Decision``.
+    raised: tuple[tuple[float, float], ...] = ()
 
 
 Outcome = Decision | Changed | Released | Replan
@@ -74,6 +76,10 @@ def _schedule_from_json(data: Mapping[str, Any] | None) -> Schedule | None:
     return Schedule(cells=cells_from_json(data["cells"]), vendor=int(data["vendor"]))
 
 
+def _raised_from_json(data: list[Any]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(compute), float(memory)) for compute, memory in data)
+
+
 def _float_or_none(value: Any) -> float | None:
     return None if value is None else float(value)
 
@@ -95,6 +101,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
                 "winning_deadline_slot": outcome.winning_deadline_slot,
                 "winning_deadline_price": outcome.winning_deadline_price,
                 "notes": dict(outcome.notes),
+                "raised": [list(pair) for pair in outcome.raised],
             }
         case Changed(dropped=dropped):
             return {
@@ -112,6 +119,7 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
                 "released": cells_to_json(outcome.released),
                 "complete": outcome.complete,
                 "late": outcome.late,
+                "raised": [list(pair) for pair in outcome.raised],
             }
 
 
@@ -138,6 +146,7 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
                 winning_deadline_slot=None if slot is None else int(slot),
                 winning_deadline_price=_float_or_none(data["winning_deadline_price"]),
                 notes=dict(data["notes"]),
+                raised=_raised_from_json(data["raised"]),
             )
         case "Changed":
             return Changed(
@@ -156,6 +165,7 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
                 released=cells_from_json(data["released"]),
                 complete=bool(data["complete"]),
                 late=bool(data["late"]),
+                raised=_raised_from_json(data["raised"]),
             )
         case other:
             raise ValueError(f"unknown outcome type {other!r}: the log is from another version")

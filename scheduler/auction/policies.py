@@ -43,10 +43,14 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Prices after an admission, and the constant terms that were added."""
+    """What an admission adds to the prices of its cells.
 
-    compute_price: Floats
-    memory_price: Floats
+    The engine makes ``price * (1 + share of capacity taken) + rise`` of it, the
+    form of eqs. 7-8, and logs the rises: with them, prices can be followed
+    without knowing any bid. A policy of another form gives the rise that leads to
+    the price it wants.
+    """
+
     compute_rise: Floats
     memory_rise: Floats
 
@@ -70,7 +74,7 @@ class Policy(Protocol):
         ...
 
     def raised(self, memory: Memory, admission: Admission) -> Raised:
-        """Give the prices after an admission."""
+        """Give what an admission adds to prices."""
         ...
 
     def lowered(
@@ -150,15 +154,9 @@ class PrimalDual:
         gigabytes = need * admission.rate.shape[0]
         scale = self._scale(memory)
         density = max(admission.value, 0.0) / (samples + gigabytes) * scale
-        compute_share = admission.rate / admission.compute_capacity
-        memory_share = need / admission.memory_capacity
-        compute_rise = alpha * (density * admission.rate / admission.compute_capacity)
-        memory_rise = beta * (density * need / admission.memory_capacity)
         return Raised(
-            compute_price=admission.compute_price * (1 + compute_share) + compute_rise,
-            memory_price=admission.memory_price * (1 + memory_share) + memory_rise,
-            compute_rise=compute_rise,
-            memory_rise=memory_rise,
+            compute_rise=alpha * (density * admission.rate / admission.compute_capacity),
+            memory_rise=beta * (density * need / admission.memory_capacity),
         )
 
     def _scale(self, memory: Memory) -> float:

@@ -1,18 +1,20 @@
 """Transcripts: a zone's log as one file that anybody can replay.
 
 One JSON value per line. The first line is a header with the zone's ``rules`` or
-the ``snapshot`` that the log builds on; every other line is an entry.
+the ``snapshot`` that the log builds on; every other line is an entry. Where
+``bids_left_out`` is true in the header, entries may show a commitment in place
+of a bid.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from scheduler.auction.log import Entry, entry_from_json, entry_to_json
+from scheduler.auction.log import Entry, entry_from_json, entry_to_json, without_bid
 from scheduler.auction.rules import ZoneRules, rules_from_json, rules_to_json
-from scheduler.auction.verify import Verification, verify
+from scheduler.auction.verify import Verification, verify, verify_public
 
 
 def transcript_lines(
@@ -20,8 +22,17 @@ def transcript_lines(
     *,
     rules: ZoneRules | None = None,
     snapshot: Mapping[str, Any] | None = None,
+    shows: Callable[[Entry], bool] | None = None,
 ) -> Iterator[str]:
     """Write a transcript, line by line, from a zone's beginning or a snapshot.
+
+    Parameters
+    ----------
+    entries : iterable of Entry
+    rules : ZoneRules, optional
+    snapshot : mapping, optional
+    shows : callable, optional
+        Tells of which entries the bid is published; all by default.
 
     Raises
     ------
@@ -30,12 +41,11 @@ def transcript_lines(
     """
     if (rules is None) == (snapshot is None):
         raise ValueError("give either the zone's rules or a snapshot")
-    if rules is not None:
-        yield json.dumps({"rules": rules_to_json(rules)})
-    else:
-        yield json.dumps({"snapshot": snapshot})
+    start = {"snapshot": snapshot} if rules is None else {"rules": rules_to_json(rules)}
+    yield json.dumps({**start, "bids_left_out": shows is not None})
     for entry in entries:
-        yield json.dumps(entry_to_json(entry))
+        data = entry_to_json(entry)
+        yield json.dumps(data if shows is None or shows(entry) else without_bid(data))
 
 
 def verify_transcript(lines: Iterable[str]) -> Verification:
@@ -49,12 +59,24 @@ def verify_transcript(lines: Iterable[str]) -> Verification:
     numbered = enumerate((line for line in lines if line.strip()), start=1)
     _, first = next(numbered, (0, ""))
     header = _parse(first, 1)
-    entries = (_entry(line, number) for number, line in numbered)
-    if header.get("snapshot") is not None:
-        return verify(entries, header["snapshot"])
-    if header.get("rules") is not None:
-        return verify(entries, rules=rules_from_json(header["rules"]))
-    raise ValueError("line 1 names neither rules nor a snapshot: this is not a transcript")
+    snapshot = header.get("snapshot")
+    rules = None if header.get("rules") is None else rules_from_json(header["rules"])
+    if snapshot is None and rules is None:
+        raise ValueError("line 1 names neither rules nor a snapshot: this is not a transcript")
+    if header.get("bids_left_out"):
+        return _naming_lines(
+            lambda: verify_public(
+                (_parse(line, number) for number, line in numbered), snapshot, rules=rules
+            )
+        )
+    return verify((_entry(line, number) for number, line in numbered), snapshot, rules=rules)
+
+
+def _naming_lines(check: Callable[[], Verification]) -> Verification:
+    try:
+        return check()
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"a line is not a log entry: {error!r}") from error
 
 
 def _parse(line: str, number: int) -> dict[str, Any]:

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from scheduler.auction.engine import Engine
-from scheduler.auction.log import Entry
-from scheduler.auction.outcomes import outcome_to_json
+from scheduler.auction.events import event_from_json, event_to_json
+from scheduler.auction.log import Entry, chain_hash
+from scheduler.auction.outcomes import outcome_from_json, outcome_to_json
 from scheduler.auction.rules import ZoneRules
+from scheduler.types import Refusal
+
+#: Stands for a bid that is left out and known to have won, or lost.
+_BIG = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,7 @@ def verify(
     ValueError
         If neither a snapshot nor rules are given.
     """
-    if snapshot is not None:
-        engine = Engine.restore(dict(snapshot))
-    elif rules is not None:
-        engine = Engine(rules)
-    else:
-        raise ValueError("give the snapshot the log builds on, or the zone's rules")
+    engine = _begin(snapshot, rules)
     count = 0
     for entry in entries:
         problem = _compare(engine, entry)
@@ -68,6 +68,95 @@ def verify(
             )
         count += 1
     return Verification(ok=True, entries=count, head_hash=engine.head_hash)
+
+
+def verify_public(
+    entries: Iterable[Mapping[str, Any]],
+    snapshot: Mapping[str, Any] | None = None,
+    *,
+    rules: ZoneRules | None = None,
+) -> Verification:
+    """Replay a log in which bids are left out (``log.without_bid``).
+
+    The chain, and with it the commitment to every bid, is checked whole. So is
+    every schedule, price and payment: they do not depend on the bid. What the
+    missing bids did to prices is taken from the log; that a bid was above its
+    price can be checked only where it is shown.
+
+    Parameters
+    ----------
+    entries : iterable of mapping
+        Entries as JSON values.
+    snapshot, rules
+        As for ``verify``.
+    """
+    engine = _begin(snapshot, rules)
+    position, head = engine.position, engine.head_hash
+    count = 0
+    for data in entries:
+        problem = _compare_public(engine, data, position=position, head=head)
+        if problem is not None:
+            return Verification(
+                ok=False,
+                entries=count,
+                head_hash=head,
+                position=int(data["position"]),
+                problem=problem,
+            )
+        position, head, count = position + 1, str(data["hash"]), count + 1
+    return Verification(ok=True, entries=count, head_hash=head)
+
+
+#: Parts of a decision that only its bid explains.
+_BY_BID = ("surplus", "winning_deadline_slot", "winning_deadline_price")
+
+
+def _compare_public(
+    engine: Engine, data: Mapping[str, Any], *, position: int, head: str
+) -> str | None:
+    if int(data["position"]) != position + 1:
+        return f"entry {position + 1} is missing: the log goes on at {data['position']}"
+    if data["prev_hash"] != head:
+        return "the entry does not build on the one before it"
+    task: dict[str, Any] | None = data["event"].get("task")
+    hidden = task if task is not None and "bid" not in task else None
+    event_data, outcome_data = dict(data["event"]), dict(data["outcome"])
+    if hidden is not None:
+        # Any bid on the right side of the price leads to the same schedule.
+        lost = outcome_data.get("refusal") == Refusal.PRICE.value
+        event_data |= {"task": {**hidden, "bid": -_BIG if lost else _BIG}, "salt": ""}
+        outcome_data.setdefault("surplus", None)
+    event, logged = event_from_json(event_data), outcome_from_json(outcome_data)
+    shown = event_to_json(event)
+    if hidden is not None:
+        shown["task"] = {name: shown["task"][name] for name in shown["task"] if name != "bid"}
+        shown["task"]["bid_commitment"] = str(hidden["bid_commitment"])
+    if (
+        chain_hash(
+            position=position + 1,
+            event=shown,
+            outcome=outcome_to_json(logged),
+            prev_hash=head,
+        )
+        != data["hash"]
+    ):
+        return "the hash is not that of the entry"
+    found = outcome_to_json(engine.follow(event, logged))
+    expected = outcome_to_json(logged)
+    fields = [
+        name
+        for name in found
+        if found[name] != expected.get(name) and not (hidden is not None and name in _BY_BID)
+    ]
+    return f"the replay differs from the log in {', '.join(fields)}" if fields else None
+
+
+def _begin(snapshot: Mapping[str, Any] | None, rules: ZoneRules | None) -> Engine:
+    if snapshot is not None:
+        return Engine.restore(dict(snapshot))
+    if rules is not None:
+        return Engine(rules)
+    raise ValueError("give the snapshot the log builds on, or the zone's rules")
 
 
 def _compare(engine: Engine, entry: Entry) -> str | None:

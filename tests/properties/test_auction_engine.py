@@ -20,6 +20,8 @@ from scheduler.auction import (
     rules_to_json,
     verify,
 )
+from scheduler.auction.log import chain_hash
+from scheduler.auction.transcripts import transcript_lines, verify_transcript
 from scheduler.types import Decision, Refusal
 from tests.properties.auction_markets import Market, faults_of, overuse
 
@@ -73,6 +75,46 @@ def test_a_replay_gives_every_decision_price_and_hash_again(
     for entry in tail:
         restored.apply(entry.event)
     assert restored.snapshot() == market.engine.snapshot()
+
+
+@POLICIES
+@settings(max_examples=100, deadline=None)
+@given(seed=SEEDS, steps=st.integers(1, 60), data=st.data())
+def test_a_log_without_bids_still_shows_every_price_to_be_right(
+    policy: str, seed: int, steps: int, data: st.DataObject
+) -> None:
+    market = Market(seed, policy=policy)
+    log = _run(market, steps)
+    shown = data.draw(st.sets(st.integers(1, steps)))
+    lines = list(
+        transcript_lines(log, rules=market.rules, shows=lambda entry: entry.position in shown)
+    )
+    found = verify_transcript(lines)
+    assert found.ok, found.problem
+    assert (found.entries, found.head_hash) == (steps, market.engine.head_hash)
+    hidden = [json.loads(line) for line in lines[1:]]
+    for entry, line in zip(log, hidden, strict=True):
+        if isinstance(entry.event, events.BidArrived) and entry.position not in shown:
+            assert "bid" not in line["event"]["task"]
+            assert "salt" not in line["event"]
+            assert "surplus" not in line["outcome"]
+            line["outcome"]["payment"] += 0.01
+            altered = [*lines[: entry.position], json.dumps(line), *lines[entry.position + 1 :]]
+            refused = verify_transcript(altered)
+            assert not refused.ok
+            assert refused.position == entry.position
+            # A forger who makes the chain fit again is caught by the replay.
+            line["hash"] = chain_hash(
+                position=entry.position,
+                event=line["event"],
+                outcome=line["outcome"],
+                prev_hash=line["prev_hash"],
+            )
+            altered[entry.position] = json.dumps(line)
+            assert verify_transcript(altered).problem == (
+                "the replay differs from the log in payment"
+            )
+            break
 
 
 @settings(max_examples=200, deadline=None)

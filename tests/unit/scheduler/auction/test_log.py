@@ -21,7 +21,7 @@ from scheduler.auction import (
     verify,
 )
 from scheduler.auction.events import event_from_json, event_to_json
-from scheduler.auction.log import canonical
+from scheduler.auction.log import canonical, commitment, without_bid
 from scheduler.auction.outcomes import outcome_from_json
 from scheduler.auction.transcripts import transcript_lines, verify_transcript
 from scheduler.types import Cell, LaborVendor
@@ -42,7 +42,7 @@ EVENTS = (
     events.SlotAdvanced(1),
     events.NodeChanged(node("b", ask=2.0)),
     events.CellsReleased("t", (Cell(1, "n"),)),
-    events.TaskReplanned(task(compute_demand=4.0), 1),
+    events.TaskReplanned(task(compute_demand=4.0), 1, salt="s3"),
     events.PricesSolved(1, {"n": (0.1, 0.2)}, {"b": (0.3,)}, seed=3, inputs={"bids": 2}),
     events.NodeLeft("n", 3),
 )
@@ -90,6 +90,18 @@ def test_unknown_types_are_named() -> None:
         event_from_json({"type": "Rain"})
     with pytest.raises(ValueError, match="unknown outcome type 'Rain'"):
         outcome_from_json({"type": "Rain"})
+
+
+def test_the_chain_commits_to_a_bid_and_does_not_tell_it() -> None:
+    def arrived(bid: float, salt: str) -> Entry:
+        engine = Engine(RULES)
+        return engine.apply(events.BidArrived(task(bid=bid), 0, salt=salt))
+
+    assert arrived(5.0, "a").hash == arrived(5.0, "a").hash
+    assert len({arrived(b, s).hash for b in (5.0, 6.0) for s in ("a", "b")}) == 4
+    hidden = without_bid(entry_to_json(arrived(5.0, "a")))
+    assert hidden["event"]["task"]["bid_commitment"] == commitment(bid=5.0, salt="a")
+    assert "5.0" not in json.dumps(hidden["event"])
 
 
 def test_a_log_is_a_chain_from_the_rules_on() -> None:
