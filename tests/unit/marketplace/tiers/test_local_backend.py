@@ -61,6 +61,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., LocalBackend]]:
         for one in backend.machines():
             facts = json.loads((backend.folder / one.machine_id / "process.json").read_text())
             os.killpg(int(facts["pid"]), signal.SIGKILL)
+        # Listing takes note of those that ended.
+        until(lambda backend=backend: backend.machines() == (), "all are killed")
 
 
 def launch(backend: LocalBackend, machine_id: str = "mach_1", *, offer: str = "now") -> None:
