@@ -40,18 +40,21 @@ class Batch:
     stepped_aside: bool = False
 
 
-def decide_pending_bids(*, zone: Zone, now: datetime, limit: int = BATCH_LIMIT) -> Batch:
+def decide_pending_bids(
+    *, zone: Zone, now: datetime, limit: int = BATCH_LIMIT, only: str | None = None
+) -> Batch:
     """Decide the bids that wait in the order they arrived; all of the batch or nothing.
 
     Natural batching: whatever came while the last batch was written is the next
-    one, so a lone bid is decided at once and a crowd shares one commit.
+    one, so a lone bid is decided at once and a crowd shares one commit. ``only``
+    names the one bid to decide.
     """
     wakeups.lane_woken(zone_id=zone.pk)
     if not Bid.objects.filter(zone=zone, status=BidStatus.PENDING).exists():
         return Batch()
     try:
         with zone_lane(zone=zone, now=now) as lane:
-            bids = locks.pending_bids_lock(zone_id=zone.pk, limit=limit)
+            bids = locks.pending_bids_lock(zone_id=zone.pk, limit=limit, only=only)
             decided = [(bid, lane.apply(_arrived(lane, bid))) for bid in bids]
             decisions_record(lane, decided)
     except OperationalError as error:

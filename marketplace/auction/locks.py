@@ -10,17 +10,19 @@ from __future__ import annotations
 from marketplace.auction.models import Bid, BidStatus
 
 
-def pending_bids_lock(*, zone_id: str, limit: int) -> list[Bid]:
+def pending_bids_lock(*, zone_id: str, limit: int, only: str | None = None) -> list[Bid]:
     """The oldest bids that wait for a decision; call while holding the zone's lane lock.
 
     The rows are locked against a cancellation at the same moment. A bid that
-    arrived earlier but committed later simply is in a later batch.
+    arrived earlier but committed later simply is in a later batch. ``only`` takes
+    that one bid.
     """
-    return list(
-        Bid.objects.select_for_update(of=("self",))
-        .filter(zone_id=zone_id, status=BidStatus.PENDING)
-        .order_by("arrival")[:limit]
+    bids = Bid.objects.select_for_update(of=("self",)).filter(
+        zone_id=zone_id, status=BidStatus.PENDING
     )
+    if only is not None:
+        bids = bids.filter(pk=only)
+    return list(bids.order_by("arrival")[:limit])
 
 
 def bid_lock(*, bid_id: str) -> Bid:

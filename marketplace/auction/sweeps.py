@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 
-from django.db import OperationalError
+from django.db import DatabaseError, OperationalError
 
+from marketplace.auction.book import LogBroken
 from marketplace.auction.decisions import decide_pending_bids
 from marketplace.auction.lane import is_lock_timeout, zone_lane
 from marketplace.auction.models import Bid, BidStatus
@@ -22,10 +23,35 @@ def zone_decide_all(*, zone_id: str, clock: Callable[[], datetime]) -> int:
     zone = Zone.objects.get(pk=zone_id)
     decided = 0
     while True:
-        batch = decide_pending_bids(zone=zone, now=clock())
+        try:
+            batch = decide_pending_bids(zone=zone, now=clock())
+        except (DatabaseError, LogBroken):
+            # The database or the zone itself is the trouble; no bid is to blame.
+            raise
+        except Exception:
+            log.exception("zone %s: a batch failed; deciding its bids one by one", zone.name)
+            return decided + _decide_singly(zone=zone, clock=clock)
         decided += batch.decided
         if not batch.full:
             return decided
+
+
+def _decide_singly(*, zone: Zone, clock: Callable[[], datetime]) -> int:
+    """Decide bids apart, so that one that cannot be decided does not hold up the others.
+
+    It stays pending, its money held, and is tried again with each sweep; its
+    owner can take it back, and the log says what is wrong with it.
+    """
+    waiting = Bid.objects.filter(zone=zone, status=BidStatus.PENDING).order_by("arrival")
+    decided = 0
+    for bid_id in list(waiting.values_list("pk", flat=True)):
+        try:
+            decided += decide_pending_bids(zone=zone, now=clock(), only=bid_id).decided
+        except (DatabaseError, LogBroken):
+            raise
+        except Exception:
+            log.exception("bid %s cannot be decided; it is tried again", bid_id)
+    return decided
 
 
 def zones_sweep(*, clock: Callable[[], datetime]) -> None:

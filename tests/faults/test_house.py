@@ -117,7 +117,9 @@ def assert_whole(market: Market, ids: dict[str, str]) -> None:
     for bid in bids:
         if bid["job_id"]:
             with client(market) as api:
-                api.post(f"/api/jobs/{bid['job_id']}/cancel").raise_for_status()
+                answer = api.post(f"/api/jobs/{bid['job_id']}/cancel")
+            # A quick job may be over already, and then there is nothing to cancel.
+            assert answer.status_code in {200, 409}, answer.text
 
 
 def kill(market: Market, name: str) -> None:
