@@ -12,7 +12,7 @@ from marketplace.auction.terms import Terms, terms_resolve
 from marketplace.common.errors import Conflict, NotFound
 from marketplace.common.kept import Kept
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import ZoneSpeeds, zone_speeds
+from marketplace.fleet.selectors import ZoneSpeeds, model_shape, zone_speeds
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.selectors import Work, work_measure
 from marketplace.jobs.services import dataset_tokens_ensure
@@ -61,6 +61,7 @@ def job_measure(
         rows=dataset.rows,
         longest_row_tokens=longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
+        model_width=model_shape(zone).hidden_size,
     )
     speeds = (
         zone_speeds(zone)

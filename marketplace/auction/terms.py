@@ -26,8 +26,10 @@ RANK_LIMIT = 256
 SEQUENCE_STEP = 64
 #: Rows seen over all epochs that an ``auto`` number of epochs aims for.
 AUTO_SAMPLES = 1500
-#: Learning rate at a batch of 8; scaled with the square root of the batch.
+#: Learning rate at a batch of 8 on a model of ``AUTO_WIDTH``; scaled with the square root of
+#: the batch and of how much narrower the model is, since small models want larger steps.
 AUTO_LEARNING_RATE = 2e-4
+AUTO_WIDTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def terms_resolve(
     rows: int,
     longest_row_tokens: int,
     sequence_length_limit: int,
-    learning_rate: float = AUTO_LEARNING_RATE,
+    model_width: int = AUTO_WIDTH,
 ) -> Terms:
     """Check hyper-parameters and fill in what is ``auto`` or missing.
 
@@ -56,6 +58,8 @@ def terms_resolve(
         Fields of ``AdapterSpec`` and ``TrainingSpec``, each a value or ``"auto"``.
     rows
         Usable rows of the data set.
+    model_width
+        Hidden size of the base model.
 
     Raises
     ------
@@ -80,7 +84,8 @@ def terms_resolve(
     settle("training", asked_training, "batch_size", _auto_batch(rows))
     batch = asked_training["batch_size"]
     scale = math.sqrt(batch / 8) if _is_number(batch) and batch > 0 else 1.0
-    settle("training", asked_training, "learning_rate", float(f"{learning_rate * scale:.3g}"))
+    rate = AUTO_LEARNING_RATE * scale * math.sqrt(AUTO_WIDTH / model_width)
+    settle("training", asked_training, "learning_rate", float(f"{rate:.3g}"))
     auto_length = math.ceil(max(longest_row_tokens, 1) / SEQUENCE_STEP) * SEQUENCE_STEP
     settle("training", asked_training, "sequence_length", min(auto_length, sequence_length_limit))
     for group, asked in (("adapter", asked_adapter), ("training", asked_training)):

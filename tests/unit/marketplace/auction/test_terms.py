@@ -59,3 +59,20 @@ def test_settings_left_to_us_are_always_valid(rows, longest, limit):
     assert terms.training.sequence_length <= limit
     assert 0 < terms.training.learning_rate <= 1
     assert len(terms.resolved) == 7
+
+
+@pytest.mark.parametrize(
+    ("width", "batch", "rate"),
+    [(4096, 8, 2e-4), (4096, 32, 4e-4), (160, 8, 1.01e-3), (768, 8, 4.62e-4)],
+)
+def test_a_learning_rate_left_to_us_grows_for_small_models_and_large_batches(width, batch, rate):
+    terms = terms_resolve(
+        adapter={},
+        training={"batch_size": batch},
+        rows=1000,
+        longest_row_tokens=100,
+        sequence_length_limit=512,
+        model_width=width,
+    )
+    assert terms.training.learning_rate == rate
+    assert "training.learning_rate" in terms.resolved
