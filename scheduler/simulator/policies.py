@@ -98,6 +98,11 @@ def improved(rules: TierRules, cap: int | None) -> Choice:
     )
 
 
+def improved_reserving(rules: TierRules, cap: int | None) -> Choice:
+    """Improved with the ten cheapest offers kept for jobs of two hours and more."""
+    return improved(rules, cap)._replace(reserved_offers=10, long_s=7200.0)
+
+
 def serverless_only(rules: TierRules, cap: int | None) -> Choice:
     return choice(
         rules=replace(rules, variant=Variant.CORRECTED),
@@ -151,6 +156,7 @@ def serverful(
 #: the first second to the last; without it workers come on demand and idle ones go.
 POLICIES: dict[str, Callable[[TierRules, int | None], Choice]] = {
     "improved": improved,
+    "improved-tier10": improved_reserving,
     "corrected": corrected,
     "printed": printed,
     "serverless-only": serverless_only,
