@@ -380,8 +380,7 @@ class Engine:
         return tuple(hold.cell for hold in gone)
 
     def _replan(self, task: Task, slot: int) -> Replan:
-        held = tuple(hold.cell for hold in self._grid.holds.get(task.id, []))
-        released = self._release(task.id, tuple(cell for cell in held if cell.slot >= slot))
+        released = self._release(task.id, self._grid.held(task.id, from_slot=slot))
         search = Search(
             grid=self._grid,
             task=task,

@@ -72,7 +72,8 @@ class Grid:
         self.memory_free: Floats = np.empty(shape)
         #: Tasks per cell.
         self.load: Ints = np.empty(shape, np.int64)
-        #: Holds by task, in slot order, tasks in order of admission.
+        #: Holds by task, in slot order, tasks in order of admission. Those of past
+        #: slots stay until the task's last one is past.
         self.holds: dict[str, list[Hold]] = {}
 
     @property
@@ -178,14 +179,8 @@ class Grid:
                     if not self._on_sale(node, slot + row):
                         self.compute_free[row, k] = -np.inf
                         self.memory_free[row, k] = -np.inf
-        for task_id, holds in list(self.holds.items()):
-            if holds[0].cell.slot >= slot:
-                continue
-            left = [hold for hold in holds if hold.cell.slot >= slot]
-            if left:
-                self.holds[task_id] = left
-            else:
-                del self.holds[task_id]
+        for task_id in [t for t, holds in self.holds.items() if holds[-1].cell.slot < slot]:
+            del self.holds[task_id]
         for node in [n for n in self.nodes if _over(n, slot)]:
             self.remove_node(node.id)
 
@@ -212,7 +207,7 @@ class Grid:
 
     def release(self, task_id: str, cells: Iterable[Cell]) -> list[Hold]:
         """Put cells back on sale; cells the task does not hold are ignored."""
-        wanted = set(cells)
+        wanted = {cell for cell in cells if cell.slot >= self.first_slot}
         held = self.holds.get(task_id, [])
         gone = [hold for hold in held if hold.cell in wanted]
         left = [hold for hold in held if hold.cell not in wanted]
@@ -228,9 +223,15 @@ class Grid:
         """Give all cells held, in order of admission."""
         for task_id, holds in self.holds.items():
             for hold in holds:
-                yield Reservation(
-                    task_id=task_id, cell=hold.cell, rate=hold.rate, memory=hold.memory
-                )
+                if hold.cell.slot >= self.first_slot:
+                    yield Reservation(
+                        task_id=task_id, cell=hold.cell, rate=hold.rate, memory=hold.memory
+                    )
+
+    def held(self, task_id: str, *, from_slot: int) -> tuple[Cell, ...]:
+        """Give the cells a task holds from a slot on, none of them past."""
+        begin = max(from_slot, self.first_slot)
+        return tuple(h.cell for h in self.holds.get(task_id, []) if h.cell.slot >= begin)
 
     def held_after(self, node_id: str, slot: int) -> list[tuple[str, Hold]]:
         """Give what is held on a node from a slot on."""
@@ -260,7 +261,7 @@ class Grid:
     def _holds_on(self, node_id: str) -> Iterator[tuple[str, Hold]]:
         for task_id, holds in self.holds.items():
             for hold in holds:
-                if hold.cell.node == node_id:
+                if hold.cell.node == node_id and hold.cell.slot >= self.first_slot:
                     yield task_id, hold
 
     def _subtract(self, hold: Hold) -> None:

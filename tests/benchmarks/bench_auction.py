@@ -106,9 +106,16 @@ def bench_search(rounds: int) -> None:
             curves: list[float] = []
             ratios: list[float] = []
             for task in wide_tasks(12, slots=slots):
-                search = Search(grid=grid, task=task, from_slot=0, additive=additive, residual=True)
-                one = best_of(lambda s=search: s.at_deadline(slots - 1), rounds)
-                curve = best_of(lambda s=search: s.price_curve(first=0, last=slots - 1), rounds)
+
+                def search(
+                    task: Task = task, grid: Grid = grid, additive: bool = additive
+                ) -> Search:
+                    return Search(
+                        grid=grid, task=task, from_slot=0, additive=additive, residual=True
+                    )
+
+                one = best_of(lambda s=search: s().at_deadline(slots - 1), rounds)
+                curve = best_of(lambda s=search: s().price_curve(first=0, last=slots - 1), rounds)
                 ones.append(one)
                 curves.append(curve / one)
                 ratios.append(printed_time(grid, task, slots=slots) / one)
