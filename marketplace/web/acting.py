@@ -24,6 +24,10 @@ def chosen_organisation(request: HttpRequest) -> Organisation | None:
         return None
     user = cast(User, request.user)
     chosen = request.session.get(CHOSEN)
+    if chosen is None:
+        # Those who work for an organisation come for its sake rather than their own.
+        shared = user.organisations.exclude(personal_for=user).order_by("memberships__pk")
+        chosen = shared.values_list("pk", flat=True).first()
     try:
         return organisation_current(user=user, organisation_id=chosen)
     except NotAllowed:

@@ -1,7 +1,7 @@
 /** The new-bid page: data is checked and prices move while the form is filled. */
 import { onResize } from "../shared/chart";
 import { byId, pageData, setText } from "../shared/dom";
-import { bytes, clock, duration, localInput, parseUsd, spare, usd } from "../shared/format";
+import { bytes, clock, duration, localInput, parseUsd, spare, usd, usdInput } from "../shared/format";
 import { drawCurve } from "./curve";
 import { earliestWin, nudges, treadAt, wins, type Quote } from "./quote";
 
@@ -33,7 +33,7 @@ if (form && svg) {
   priceField()?.addEventListener("blur", () => {
     const micros = limit();
     const field = priceField();
-    if (micros !== null && field) field.value = usd(micros).slice(1).replaceAll(",", "");
+    if (micros !== null && field) field.value = usdInput(micros);
   });
   form.addEventListener("click", (event) => {
     const button = (event.target as Element).closest<HTMLButtonElement>("[data-check]");
@@ -127,7 +127,7 @@ function show(): void {
         },
         limit: (micros) => {
           const field = priceField();
-          if (field) field.value = usd(micros).slice(1).replaceAll(",", "");
+          if (field) field.value = usdInput(micros);
           focusKnob = "knob-limit";
           show();
         },

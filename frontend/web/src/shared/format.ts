@@ -9,6 +9,12 @@ export function usd(micros: number): string {
   return `$${dollars.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })}`;
 }
 
+/** An amount as a money field holds it: exact, with two decimals or more. */
+export function usdInput(micros: number): string {
+  const exact = (micros / MICROS).toFixed(6);
+  return exact.replace(/0{1,4}$/, "");
+}
+
 /** Reads "9", "9.5" and "9,50"; `null` when it is not an amount. */
 export function parseUsd(text: string): number | null {
   const clean = text.trim().replace(/^\$/, "").replace(",", ".");

@@ -1,0 +1,147 @@
+"""Every page, as the people who use it see it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.visitor import CONTEXT, Visitor
+from tests.conftest import Market
+
+pytestmark = pytest.mark.browser
+
+OWNER_PAGES = (
+    "/jobs",
+    "/bids/new",
+    "/wallet",
+    "/wallet?view=double",
+    "/datasets",
+    "/settings/api-keys",
+)
+
+
+def test_the_market_is_open_to_everybody_and_stays_live(visitor: Visitor) -> None:
+    visitor.go("/")
+    page = visitor.page
+    expect(page.locator("h1")).to_contain_text("Fine-tune by your deadline")
+    expect(page.locator("[data-heat] [data-cell]").first).to_be_visible()
+    expect(page.locator("[data-live-state]")).to_have_attribute("data-state", "live")
+
+
+def test_the_heat_map_is_walked_by_keyboard(visitor: Visitor) -> None:
+    visitor.go("/")
+    page = visitor.page
+    page.locator("[data-cell][tabindex='0']").focus()
+    tip = page.locator("[data-tip]")
+    expect(tip).to_contain_text("a slot")
+    said = tip.inner_text()
+    page.keyboard.press("ArrowRight")
+    expect(tip).not_to_have_text(said)
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+
+
+def test_a_page_that_needs_a_person_asks_who_it_is(visitor: Visitor) -> None:
+    visitor.go("/wallet")
+    expect(visitor.page).to_have_url(re.compile(r"/accounts/login/\?next=/wallet"))
+
+
+@pytest.mark.parametrize("path", OWNER_PAGES)
+def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, market: Market, path: str) -> None:
+    context = browser.new_context(**CONTEXT | {"viewport": {"width": 390, "height": 844}})
+    phone = Visitor(context.new_page(), market.url)
+    phone.sign_in(market.owner_email, market.password)
+    phone.go(path)
+    width = phone.page.evaluate("document.documentElement.scrollWidth")
+    context.close()
+    assert width <= 390
+    assert phone.complaints == []
+
+
+def test_pages_are_readable_and_the_bid_form_works_without_script(
+    browser: Browser, market: Market, support_tone: bytes
+) -> None:
+    context = browser.new_context(**CONTEXT | {"java_script_enabled": False})
+    plain = Visitor(context.new_page(), market.url)
+    plain.sign_in(market.owner_email, market.password)
+    page = plain.page
+    plain.go("/bids/new")
+    plain.upload("plain.jsonl", support_tone)
+    page.get_by_role("button", name="Check the data").click()
+    expect(page.get_by_text("120 rows ready")).to_be_visible()
+    expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
+    expect(page.locator("[data-curve-table] tbody tr").first).to_be_visible()
+    page.locator("#id_price").fill("0.000001")
+    page.locator("#place").click()
+    expect(page.locator("#decision")).to_contain_text("Not admitted")
+    context.close()
+
+
+def test_the_theme_is_kept_from_page_to_page(owner: Visitor) -> None:
+    page = owner.page
+    owner.go("/jobs")
+    page.locator(".side").get_by_role("button", name="Switch theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    owner.go("/wallet")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 16)"
+
+
+def test_an_api_key_is_shown_once_and_can_be_revoked(owner: Visitor) -> None:
+    page = owner.page
+    owner.go("/settings/api-keys")
+    name = f"key {secrets.token_hex(4)}"
+    page.get_by_label("Name").fill(name)
+    page.get_by_role("button", name="Make the key").click()
+    secret = page.locator("#secret").inner_text()
+    assert secret.startswith("ft_")
+    owner.go("/settings/api-keys")
+    expect(page.locator("body")).not_to_contain_text(secret)
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("row", name=re.compile(name)).get_by_role("button").click()
+    expect(page.get_by_role("row", name=re.compile(name))).to_contain_text("Revoked")
+
+
+def test_a_provider_sees_its_node_and_gets_a_join_command(visitor: Visitor, market: Market) -> None:
+    visitor.sign_in(market.provider_email, market.password)
+    visitor.go("/nodes")
+    page = visitor.page
+    expect(page.get_by_role("heading", name="local-cpu")).to_be_visible()
+    expect(page.locator("[data-heat] [data-cell]").first).to_be_visible()
+    page.get_by_role("link", name="Add a node").first.click()
+    page.get_by_role("button", name="Make the join command").click()
+    expect(page.locator("#join")).to_contain_text(
+        re.compile(rf"^python -m workers join --url {market.url} --token \S+$")
+    )
+
+
+def test_the_operator_sees_books_that_balance(visitor: Visitor, market: Market) -> None:
+    visitor.sign_in(market.operator_email, market.password)
+    visitor.go("/operator")
+    page = visitor.page
+    expect(page.get_by_text("Balances")).to_be_visible()
+    expect(page.locator(".hashbox").first).to_have_text(re.compile(r"^[0-9a-f]{64}$"))
+
+
+def test_the_operators_page_is_closed_to_others(visitor: Visitor, market: Market) -> None:
+    visitor.sign_in(market.owner_email, market.password)
+    reply = visitor.page.goto(f"{market.url}/operator")
+    assert reply is not None
+    assert reply.status == 403
+    expect(visitor.page.locator("h1")).to_have_text("Not yours to see")
+    visitor.complaints.clear()
+
+
+def test_signing_up_opens_a_workspace(visitor: Visitor) -> None:
+    visitor.go("/accounts/signup/")
+    page = visitor.page
+    page.get_by_label("Email").fill(f"{secrets.token_hex(6)}@example.com")
+    for number, field in enumerate(page.locator("input[type=password]").all()):
+        assert number < 2
+        field.fill("a long enough phrase")
+    page.get_by_role("button", name="Make an account").click()
+    visitor.go("/jobs")
+    expect(page.get_by_role("heading", name="No jobs yet")).to_be_visible()
