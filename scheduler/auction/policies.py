@@ -185,6 +185,11 @@ def policy_for(rules: ZoneRules) -> Policy:
         return PrimalDual(rules, printed=True)
     if rules.policy == "residual":
         return PrimalDual(rules, printed=False)
+    if rules.policy == "lagrangian":
+        # Its module needs the values of this one.
+        from scheduler.auction.lagrangian.policy import Lagrangian
+
+        return Lagrangian(rules)
     raise ValueError(
         f"unknown price policy {rules.policy!r}: choose printed, residual or lagrangian"
     )

@@ -1,0 +1,16 @@
+"""What a baseline made of a day."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.types import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Tasks served and what that was worth."""
+
+    welfare: float
+    #: Schedule by task id; places as the supply numbers them, as text.
+    served: dict[str, Schedule]

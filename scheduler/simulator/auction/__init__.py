@@ -1,0 +1,1 @@
+"""The auction's experiments (section 5 of the paper)."""

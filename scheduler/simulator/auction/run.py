@@ -1,0 +1,136 @@
+"""One day under one policy or baseline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler.auction import Engine, ZoneRules, events
+from scheduler.auction.baselines import earliest_finish, no_merging, titan
+from scheduler.auction.bounds import supply_of
+from scheduler.auction.lagrangian import Settings, solve_prices
+from scheduler.simulator.auction.scenario import Scenario
+from scheduler.types import Decision, Task
+
+#: Slots between two solves of ``lagrangian``.
+SOLVE_EVERY = 6
+#: On a day without history prices are solved at every slot up to this one.
+FIRST_SLOTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class DayResult:
+    """What a day came to."""
+
+    welfare: float
+    admitted: int
+    bids: int
+    #: Sum of payments; 0 for baselines, which set no prices.
+    revenue: float
+    #: CPU seconds, solves included.
+    seconds: float
+    decisions: list[Decision] = field(default_factory=list[Decision], repr=False)
+
+
+def rules_for(
+    scenario: Scenario, policy: str, *, steepness: float = 0.1, pays_eq14: bool = False
+) -> ZoneRules:
+    """Give a zone's rules for one day, nothing sold beyond its end."""
+    return ZoneRules(
+        policy=policy,
+        base_memory=scenario.base_memory_gb,
+        horizon_slots=scenario.slots,
+        steepness=steepness,
+        pays_eq14=pays_eq14,
+        refusal_hints=False,
+    )
+
+
+def run_policy(
+    scenario: Scenario,
+    tasks: Sequence[Task],
+    *,
+    rules: ZoneRules,
+    past_days: Sequence[Sequence[Task]] = (),
+    seed: int = 0,
+    settings: Settings | None = None,
+) -> DayResult:
+    """Run the live engine over a day's bids."""
+    engine = Engine(rules)
+    for node in scenario.fleet():
+        engine.transition(events.NodeJoined(node))
+    start = time.process_time()
+    decisions: list[Decision] = []
+    welfare = revenue = 0.0
+    slot = -1
+    for index, task in enumerate(tasks):
+        while slot < task.arrival_slot:
+            slot += 1
+            engine.transition(events.SlotAdvanced(slot))
+            if rules.policy == "lagrangian" and _due(slot, bool(past_days)):
+                today = [t for t in tasks[:index] if t.arrival_slot < slot]
+                engine.transition(
+                    solve_prices(
+                        engine,
+                        slot=slot,
+                        last_slot=scenario.slots - 1,
+                        day_start=0,
+                        today=today,
+                        past_days=past_days,
+                        seed=seed * 100_003 + slot,
+                        settings=settings,
+                    )
+                )
+        decision = engine.transition(events.BidArrived(task, slot))
+        assert isinstance(decision, Decision)
+        decisions.append(decision)
+        if decision.admitted and decision.parts is not None:
+            welfare += task.bid - decision.parts.vendor - decision.parts.operational
+            revenue += decision.payment
+    return DayResult(
+        welfare=welfare,
+        admitted=sum(d.admitted for d in decisions),
+        bids=len(tasks),
+        revenue=revenue,
+        seconds=time.process_time() - start,
+        decisions=decisions,
+    )
+
+
+def _due(slot: int, has_history: bool) -> bool:
+    return slot % SOLVE_EVERY == 0 or (not has_history and slot <= FIRST_SLOTS)
+
+
+def run_baseline(
+    name: str, scenario: Scenario, tasks: Sequence[Task], *, seed: int, time_limit_s: float
+) -> DayResult:
+    """Run ``eft``, ``ntm`` or ``titan`` over a day's bids.
+
+    Raises
+    ------
+    ValueError
+        If there is no such baseline.
+    """
+    supply = supply_of(
+        scenario.fleet(),
+        base_memory=scenario.base_memory_gb,
+        first_slot=0,
+        slots=scenario.slots,
+    )
+    start = time.process_time()
+    if name == "eft":
+        outcome = earliest_finish(tasks, supply)
+    elif name == "ntm":
+        outcome = no_merging(tasks, supply, seed=seed)
+    elif name == "titan":
+        outcome = titan(tasks, supply, seed=seed, time_limit_s=time_limit_s)
+    else:
+        raise ValueError(f"unknown baseline {name!r}: choose eft, ntm or titan")
+    return DayResult(
+        welfare=outcome.welfare,
+        admitted=len(outcome.served),
+        bids=len(tasks),
+        revenue=0.0,
+        seconds=time.process_time() - start,
+    )
