@@ -221,7 +221,7 @@ def _branch(
             if bound >= enough:
                 continue
             axis, gap = _split(path, n, lam, phi, cls, class_rate, memory, low_lam, low_phi, split)
-        if n == 0 or (classes > 1 and gap < 0.3 * (enough - bound)):
+        if n == 0 or (classes > 1 and gap < enough - bound):
             if classes == 2:
                 n = cover_by_pairs(best, best_cell, class_units, need, door, deadline, enough, path)
             else:
