@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from marketplace.web.templatetags.finetender import SMALL_MICROS
+from marketplace.web.templatetags.finetender import SMALL_MICROS, TINY_MICROS
 
 _LABELS = {
     "vendor": "Data cleaning",
@@ -29,7 +29,7 @@ def quantum_of(total_micros: int) -> int:
     """What one shown unit is worth: cents, or hundredths of a cent under five cents."""
     if total_micros >= SMALL_MICROS or total_micros == 0:
         return _MICROS_PER_CENT
-    return 100 if total_micros >= 1000 else 1
+    return 100 if total_micros >= TINY_MICROS else 1
 
 
 def price_lines(parts: Mapping[str, float], total_micros: int) -> list[PriceLine]:

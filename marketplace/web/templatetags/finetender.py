@@ -22,6 +22,8 @@ register = template.Library()
 BUILD = Path(__file__).resolve().parents[1] / "static" / "web" / "build"
 #: Amounts under five cents keep four decimals, so that they are not shown as nothing.
 SMALL_MICROS = 50_000
+#: Amounts under a hundredth of a cent are shown to the micro-dollar.
+TINY_MICROS = 100
 
 
 @register.filter
@@ -29,6 +31,8 @@ def usd(micros: int | None) -> str:
     """``$4.67``, as a headline says it; ``exact_usd`` is what adds up."""
     if micros is None:
         return ""
+    if 0 < abs(micros) < TINY_MICROS:
+        return exact_usd(micros)
     decimals = 4 if 0 < abs(micros) < SMALL_MICROS else 2
     return f"${from_micros(micros):,.{decimals}f}"
 

@@ -138,19 +138,22 @@ export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEv
       area += `L${X(tread.deadline)} ${Y(tread.price)}L${X(until)} ${Y(tread.price)}`;
     });
     draw(svg, "path", { d: `${area}L${edge} ${top}Z`, class: "in" });
-    if (!small)
+    if (!small) {
+      const y = limit === null || Y(limit) < top + 44 ? top + 48 : top + 18;
       draw(
         svg,
         "text",
-        { x: edge - 10, y: top + 18, "text-anchor": "end", class: "b t-accent" },
+        { x: edge - 10, y, "text-anchor": "end", class: "b t-accent" },
         "You are in",
       );
+    }
     if (!small && tooSoonEnd - X(scale.from) > 96) {
       plate(svg, X(scale.from) + 10, base - 26, ["Too soon:", `${at(first.deadline)} earliest`]);
     }
     let previous = top;
     for (const [i, tread] of quote.curve.entries()) {
       const until = quote.curve[i + 1]?.deadline ?? scale.to;
+      if (tread.price > scale.high) continue;
       const y = Y(tread.price);
       draw(svg, "path", { d: `M${X(tread.deadline)} ${previous}V${y}`, class: "riser" });
       previous = y;

@@ -1,7 +1,16 @@
 /** The new-bid page: data is checked and prices move while the form is filled. */
 import { onResize } from "../shared/chart";
 import { byId, pageData, setText } from "../shared/dom";
-import { bytes, clock, duration, localInput, parseUsd, spare, usd, usdInput } from "../shared/format";
+import {
+  bytes,
+  clock,
+  duration,
+  localInput,
+  parseUsd,
+  spare,
+  usd,
+  usdInput,
+} from "../shared/format";
 import { drawCurve } from "./curve";
 import { earliestWin, nudges, treadAt, wins, type Quote } from "./quote";
 

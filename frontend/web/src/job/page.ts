@@ -125,7 +125,8 @@ function showCharts(): void {
   const { x, ticks } = steps();
   const loss = byId<SVGSVGElement>("chart-loss");
   const train = series("train_loss");
-  const valid = series("valid_loss");
+  // Every report repeats the newest evaluation; only the evaluations themselves are points.
+  const valid = series("valid_loss").filter(([, v], i, all) => i === 0 || v !== all[i - 1]![1]);
   if (loss && (train.length || valid.length)) {
     const y = padded(...range([...train, ...valid]));
     const yTicks = niceTicks(...y).map((value) => [value, String(value)] as const);

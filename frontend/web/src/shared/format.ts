@@ -5,6 +5,7 @@ const MICROS = 1_000_000;
 /** `$4.67`; amounts under five cents keep four decimals so that they are not shown as nothing. */
 export function usd(micros: number): string {
   const dollars = micros / MICROS;
+  if (micros !== 0 && Math.abs(micros) < 100) return `$${usdInput(micros)}`;
   const decimals = dollars !== 0 && Math.abs(dollars) < 0.05 ? 4 : 2;
   return `$${dollars.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })}`;
 }
@@ -17,7 +18,9 @@ export function usdInput(micros: number): string {
 
 /** Reads "9", "9.5" and "9,50"; `null` when it is not an amount. */
 export function parseUsd(text: string): number | null {
-  const clean = text.trim().replace(/^\$/, "").replace(",", ".");
+  const typed = text.trim().replace(/^\$/, "").trim();
+  // "1,000" could be two amounts, so it is none.
+  const clean = /^\d+,\d{1,2}$/.test(typed) ? typed.replace(",", ".") : typed;
   if (!/^\d+(\.\d{1,6})?$/.test(clean)) return null;
   const micros = Math.round(Number(clean) * MICROS);
   return Number.isSafeInteger(micros) && micros > 0 ? micros : null;

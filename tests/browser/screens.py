@@ -1,0 +1,189 @@
+"""Pictures of every page: ``python -m tests.browser.screens [URL]``.
+
+Without a URL a house is started, a job is sold and its pages are taken while it trains. With one,
+the house at that address is used; it needs ``--password`` and the demo's people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from marketplace.config.embedded.demo import DATASET, market_open
+from marketplace.config.embedded.house import ROOT, house
+from tests.browser.visitor import CONTEXT, LAUNCH, PATIENCE_MS, Visitor
+
+FOLDER = ROOT / "docs" / "screens"
+#: Larger pictures would weigh down every clone.
+BYTES_MAX = 300_000
+#: A longer page is cut here: a list goes on as it began.
+HEIGHT_MAX = 2000
+PHONE_HEIGHT_MAX = 3200
+PHONE = {"width": 390, "height": 844}
+DESK = {"width": 1440, "height": 900}
+#: Epochs of the pictured job: enough to be caught half-way.
+EPOCHS = "12"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    url: str
+    password: str
+    owner: str
+    provider: str
+    operator: str
+
+
+class Camera:
+    """Takes pages as one person sees them, whole and without what is still loading."""
+
+    def __init__(self, browser: Browser, place: Place, folder: Path) -> None:
+        self.browser = browser
+        self.place = place
+        self.folder = folder
+        self.taken: list[Path] = []
+
+    @contextmanager
+    def person(
+        self, email: str | None, *, theme: str = "light", phone: bool = False
+    ) -> Iterator[Visitor]:
+        context = self.browser.new_context(
+            **CONTEXT | {"color_scheme": theme, "viewport": PHONE if phone else DESK}
+        )
+        visitor = Visitor(context.new_page(), self.place.url)
+        if email is not None:
+            visitor.sign_in(email, self.place.password)
+        yield visitor
+        if visitor.complaints:
+            raise AssertionError("; ".join(visitor.complaints))
+        context.close()
+
+    def take(self, visitor: Visitor, name: str, path: str | None = None) -> None:
+        """One picture of the whole page; bars that stick to the window end up at its end."""
+        page = visitor.page
+        if path is not None:
+            visitor.go(path)
+        page.wait_for_load_state("networkidle")
+        page.evaluate("document.fonts.ready")
+        width = page.evaluate("innerWidth")
+        limit = PHONE_HEIGHT_MAX if width == PHONE["width"] else HEIGHT_MAX
+        height = page.evaluate("document.documentElement.scrollHeight")
+        page.set_viewport_size({"width": width, "height": min(max(height, 600), limit)})
+        page.wait_for_timeout(300)
+        file = self.folder / f"{name}.png"
+        page.screenshot(path=file)
+        page.set_viewport_size(PHONE if width == PHONE["width"] else DESK)
+        if file.stat().st_size > BYTES_MAX:
+            raise AssertionError(f"{file} has {file.stat().st_size} bytes, over {BYTES_MAX}")
+        self.taken.append(file)
+
+
+def screens_take(camera: Camera) -> None:
+    place = camera.place
+    with camera.person(place.owner) as owner:
+        job = _job_sold(owner)
+        camera.take(owner, "job", job)
+        for theme, phone, suffix in (("dark", False, "dark"), ("light", True, "phone")):
+            with camera.person(place.owner, theme=theme, phone=phone) as other:
+                camera.take(other, f"job-{suffix}", job)
+                _bid_filled(other, limit="0.01")
+                camera.take(other, f"bid-new-{suffix}")
+        camera.take(owner, "job-receipt", f"{job}/receipt")
+        camera.take(owner, "jobs", "/jobs")
+        _bid_filled(owner, limit="0.01")
+        camera.take(owner, "bid-new")
+        _bid_filled(owner, limit="0.000001")
+        owner.page.locator("#place").click()
+        expect(owner.page.locator("#decision")).to_contain_text("Not admitted")
+        camera.take(owner, "bid-refused")
+        owner.go("/jobs?find=support-tone")
+        for name, path in (
+            ("wallet", "/wallet?view=double"),
+            ("datasets", "/datasets"),
+            ("api-keys", "/settings/api-keys"),
+            ("not-found", "/nowhere"),
+        ):
+            camera.take(owner, name, path)
+            owner.complaints.clear()
+    with camera.person(None) as stranger:
+        camera.take(stranger, "market", "/")
+        camera.take(stranger, "sign-in", "/accounts/login/")
+    with camera.person(place.provider) as provider:
+        camera.take(provider, "nodes", "/nodes")
+        provider.go("/nodes/new")
+        camera.take(provider, "node-new")
+    with camera.person(place.operator) as operator:
+        camera.take(operator, "operator", "/operator")
+
+
+def _bid_filled(visitor: Visitor, *, limit: str, name: str = "support-tone-v3") -> None:
+    page = visitor.page
+    visitor.go("/bids/new")
+    visitor.upload(DATASET.name, DATASET.read_bytes())
+    expect(page.locator("#part-data .pill")).to_contain_text("rows ready")
+    page.get_by_label("Name").fill(name)
+    page.locator("#advanced summary").click()
+    page.get_by_label("Epochs").fill(EPOCHS)
+    with page.expect_response(lambda reply: reply.request.method == "POST"):
+        page.get_by_label("Learning rate").fill("0.002")
+        page.get_by_label("Learning rate").blur()
+    page.locator("#advanced summary").click()
+    page.locator("#id_price").fill(limit)
+    page.locator("#id_price").blur()
+
+
+def _job_sold(owner: Visitor) -> str:
+    """Place a bid and wait until its job is well under way; the path of its page."""
+    page = owner.page
+    _bid_filled(owner, limit="0.01")
+    page.locator("#place").click()
+    link = page.get_by_role("link", name="Follow the job")
+    expect(link).to_be_visible(timeout=2 * PATIENCE_MS)
+    path = link.get_attribute("href") or ""
+    owner.go(path)
+    page.wait_for_function(
+        "() => parseInt(document.querySelector('#j-share').textContent) >= 35",
+        timeout=10 * PATIENCE_MS,
+    )
+    return path
+
+
+@contextmanager
+def place_of(arguments: argparse.Namespace) -> Iterator[Place]:
+    people = ("owner@example.com", "provider@example.com", "operator@example.com")
+    if arguments.url:
+        yield Place(arguments.url.rstrip("/"), arguments.password, *people)
+        return
+    with (
+        tempfile.TemporaryDirectory() as data,
+        house(data_dir=Path(data), durable=False, own_servers=True, say=print) as running,
+    ):
+        seeded = market_open(running, say=print)
+        people = tuple(seeded["people"][role] for role in ("owner", "provider", "operator"))
+        yield Place(running.url, seeded["password"], *people)
+
+
+def main(say: Callable[[str], None] = print) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", nargs="?", help="a running house; one is started when left out")
+    parser.add_argument("--password", default="", help="of the demo's people")
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    with place_of(arguments) as place, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(**LAUNCH)
+        camera = Camera(browser, place, arguments.folder)
+        screens_take(camera)
+        browser.close()
+    for file in camera.taken:
+        say(f"{file.relative_to(ROOT) if file.is_relative_to(ROOT) else file}")
+
+
+if __name__ == "__main__":
+    main()
