@@ -54,9 +54,10 @@ def titan(tasks: Sequence[Task], supply: Supply, *, seed: int, time_limit_s: flo
         pools, pool_of = grouped(now)
         found = offline_optimum(fixed, pools, time_limit_s=time_limit_s, relative_gap=0.005)
         wanted = found.chosen
-        order = sorted(
-            range(len(fixed)) if not wanted else wanted, key=lambda i: (-fixed[i].bid, i)
-        )
+        # Without any solution in time, first come, first served.
+        everyone = range(len(fixed))
+        timed_out = not wanted and not found.optimal
+        order = sorted(everyone if timed_out else wanted, key=lambda i: (-fixed[i].bid, i))
         for i in order:
             task = fixed[i]
             cells = wanted[i][1] if wanted else ()

@@ -160,7 +160,6 @@ def trace_profile(trace: Workload, *, seed: int, slots: int = 144) -> tuple[floa
         )
     day = choices[int(np.random.default_rng(seed).integers(len(choices)))]
     times = trace.arrive_s[days == day] - day * 86_400
-    counts: list[int] = np.bincount(
-        (times // (86_400 / slots)).astype(int), minlength=slots
-    ).tolist()
-    return tuple(float(c) for c in counts[:slots])
+    counts: list[int] = np.bincount((times // (86_400 / slots)).astype(int)).tolist()
+    counts += [0] * (slots - len(counts))
+    return tuple(map(float, counts[:slots]))
