@@ -176,7 +176,7 @@ def test_reservation_that_is_not_in_the_book_is_found(zone):
 def test_snapshot_that_is_not_the_replays_state_is_found(zone):
     snapshot = Snapshot.objects.get(position=0)
     state = json.loads(snapshot.state)
-    state["rules"]["steepness"] = 0.2
+    state["rules"]["steepness"] = 0.3
     altered("UPDATE auction_snapshot SET state = %s WHERE id = %s", json.dumps(state), snapshot.pk)
     assert problems(zone)
 
