@@ -51,6 +51,10 @@ backend_named("local").launch(
     machine_id="mach_orphan", offer="conventional-local", market_url="http://nowhere",
     join_secret="none",
 )
+
+# A whole house: alone on the machine, like everything that kills processes.
+pytestmark = pytest.mark.faults
+
 """
 
 

@@ -155,7 +155,7 @@ def test_settings_left_to_us_are_resolved_and_recorded(zone, owner):
     assert bid.adapter["alpha"] == 32.0
     assert bid.training["epochs"] == 10
     assert bid.training["batch_size"] == 4
-    assert bid.training["learning_rate"] == 1.41e-4
+    assert bid.training["learning_rate"] == 1.13e-3
     assert bid.training["sequence_length"] == 128
     assert bid.training["seed"] == 7
     assert set(bid.resolved) == {
