@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 
 from marketplace.auction.models import Reservation
 from marketplace.fleet.models import GONE, Node, NodeStatus, Tier, Zone
@@ -22,6 +23,7 @@ from marketplace.tiers import locks
 from marketplace.tiers.models import LIVE, Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import (
     BACKENDS,
+    ON_THIS_MACHINE,
     Backend,
     BackendFault,
     Offer,
@@ -42,7 +44,7 @@ def machine_request(*, tiers: ZoneTiers, offer: Offer, reason: str, now: datetim
     """Decide to rent a machine; ``machines_launch`` does it once this is committed."""
     return Machine.objects.create(
         zone=tiers.zone,
-        backend=tiers.backend,
+        backend=tiers.backend_of(offer.tier),
         tier=offer.tier,
         offer=offer.name,
         price_micros_per_h=offer.price_micros_per_h,
@@ -127,11 +129,23 @@ def machines_reconcile(*, now: datetime) -> None:
     that run no more are ended here; those being ended are asked again.
     """
     for name in sorted(BACKENDS):
+        if not _is_used(name):
+            continue
         try:
             _backend_reconcile(backend_named(name), now)
         except Exception:
             # A backend that is away must not hide what runs in the others.
             log.exception("backend %s could not be reconciled", name)
+
+
+def _is_used(backend: str) -> bool:
+    """Whether machines were ever, or may now be, rented there; others need not be installed."""
+    zones = ZoneTiers.objects.filter(Q(backend=backend) | Q(serverless_backend=backend))
+    return (
+        backend == ON_THIS_MACHINE
+        or zones.exists()
+        or Machine.objects.filter(backend=backend).exists()
+    )
 
 
 def _backend_reconcile(backend: Backend, now: datetime) -> None:

@@ -37,7 +37,9 @@ class ZoneTiers(models.Model):
     )
     #: The house's own provider; lists the machines' nodes.
     provider = models.ForeignKey("fleet.Provider", on_delete=models.PROTECT, related_name="+")
+    #: Where serverful machines come from, and where serverless ones do.
     backend = models.CharField(max_length=32, default="local")
+    serverless_backend = models.CharField(max_length=32, default="local")
     is_on = models.BooleanField(default=True)
     serverless_cap = models.PositiveIntegerField(default=1)
     serverful_cap = models.PositiveIntegerField(default=1)
@@ -56,6 +58,9 @@ class ZoneTiers(models.Model):
 
     def __str__(self) -> str:
         return self.zone_id
+
+    def backend_of(self, tier: str) -> str:
+        return self.serverless_backend if tier == Tier.SERVERLESS else self.backend
 
 
 class Machine(models.Model):

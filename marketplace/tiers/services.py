@@ -11,7 +11,13 @@ from marketplace.fleet.models import Provider, Zone
 from marketplace.tiers import locks, scaling, stays
 from marketplace.tiers.machines import machines_launch, machines_reconcile
 from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.provisioning import BACKENDS, backend_named
+from marketplace.tiers.provisioning import (
+    BACKENDS,
+    ON_THIS_MACHINE,
+    BackendFault,
+    Offer,
+    backend_named,
+)
 from scheduler.tiers.rules import TierRules
 
 log = logging.getLogger(__name__)
@@ -25,22 +31,27 @@ def zone_tiers_set(
     provider: Provider,
     serverless_cap: int,
     serverful_cap: int,
-    backend: str = "local",
+    backend: str = ON_THIS_MACHINE,
+    serverless_backend: str | None = None,
     is_on: bool = True,
 ) -> ZoneTiers:
     """Let the house run its own machines in a zone, up to these counts; 0 for none.
+
+    Serverless machines come from the same backend unless another is named.
 
     Raises
     ------
     UserError
         ``unknown_backend`` or ``invalid_cap``.
     """
-    if backend not in BACKENDS:
-        raise UserError(
-            "unknown_backend",
-            f"There is no backend {backend!r}; choose {', '.join(sorted(BACKENDS))}.",
-            param="backend",
-        )
+    serverless_backend = serverless_backend or backend
+    for named in (backend, serverless_backend):
+        if named not in BACKENDS:
+            raise UserError(
+                "unknown_backend",
+                f"There is no backend {named!r}; choose {', '.join(sorted(BACKENDS))}.",
+                param="backend",
+            )
     if min(serverless_cap, serverful_cap) < 0:
         raise UserError("invalid_cap", "A number of machines is 0 or more.", param="cap")
     tiers, _ = ZoneTiers.objects.update_or_create(
@@ -48,6 +59,7 @@ def zone_tiers_set(
         defaults={
             "provider": provider,
             "backend": backend,
+            "serverless_backend": serverless_backend,
             "serverless_cap": serverless_cap,
             "serverful_cap": serverful_cap,
             "is_on": is_on,
@@ -73,9 +85,23 @@ def tiers_tick(*, now: datetime) -> None:
     machines_launch(now=now)
 
 
+def _offers(tiers: ZoneTiers) -> list[Offer]:
+    """What can be rented now for either tier; a backend that is away offers nothing."""
+    found: list[Offer] = []
+    for name in sorted({tiers.backend, tiers.serverless_backend}):
+        try:
+            offered = backend_named(name).offers()
+        except BackendFault as fault:
+            # Jobs that already run, and machines to be ended, must not wait for it.
+            log.warning("backend %s offers nothing: %s", name, fault)
+            continue
+        found += [offer for offer in offered if tiers.backend_of(offer.tier) == name]
+    return found
+
+
 def _zone_tick(tiers: ZoneTiers, now: datetime) -> None:
     rules = TierRules(checkpoint_s=tiers.checkpoint_s, restore_s=tiers.restore_s)
-    offers = backend_named(tiers.backend).offers()
+    offers = _offers(tiers)
     stays.stays_close(tiers=tiers, now=now)
     stays.stays_extend(tiers=tiers, now=now)
     stays.stays_begin(tiers=tiers, offers=offers, now=now)

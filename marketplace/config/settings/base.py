@@ -27,6 +27,13 @@ CSRF_TRUSTED_ORIGINS = environment.words(
 )
 METRICS_TOKEN = environment.text("METRICS_TOKEN", "")
 
+#: Machines the house rents elsewhere: what they run, and what tells them from another market's.
+TIERS_WORKER_IMAGE = environment.text("TIERS_WORKER_IMAGE", "")
+TIERS_TAG = environment.text("TIERS_TAG", "")
+TIERS_SKYPILOT_GPUS = environment.words("TIERS_SKYPILOT_GPUS", "A100,L4,H100")
+#: Dollars an hour; Modal has no call that tells its prices.
+TIERS_MODAL_PRICES = environment.words("TIERS_MODAL_PRICES", "A100=2.10")
+
 INSTALLED_APPS = [
     "django.contrib.contenttypes",
     # First, so that the accounts app can take its groups out of the admin.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 from django.conf import settings
@@ -71,8 +72,41 @@ def _local() -> Backend:
     return LocalBackend(folder=settings.DATA_DIR / "machines", offers=local_offers())
 
 
+@cache
+def _skypilot() -> Backend:
+    from marketplace.tiers.provisioning.cloud import client_module, market_tag
+    from marketplace.tiers.provisioning.skypilot import SkyPilotBackend
+
+    return SkyPilotBackend(
+        sky=client_module("sky"),
+        sdk=client_module("sky.client.sdk"),
+        tag=market_tag(),
+        image=settings.TIERS_WORKER_IMAGE,
+        gpus=settings.TIERS_SKYPILOT_GPUS,
+    )
+
+
+@cache
+def _modal() -> Backend:
+    from marketplace.tiers.provisioning.cloud import client_module, market_tag
+    from marketplace.tiers.provisioning.modal import ModalBackend, modal_offers
+
+    return ModalBackend(
+        modal=client_module("modal"),
+        tag=market_tag(),
+        image=settings.TIERS_WORKER_IMAGE,
+        offered=modal_offers(settings.TIERS_MODAL_PRICES),
+    )
+
+
+#: The backend whose machines are processes here.
+ON_THIS_MACHINE = "local"
 #: Makers of backends by name.
-BACKENDS: dict[str, Callable[[], Backend]] = {"local": _local}
+BACKENDS: dict[str, Callable[[], Backend]] = {
+    ON_THIS_MACHINE: _local,
+    "modal": _modal,
+    "skypilot": _skypilot,
+}
 
 
 def backend_named(name: str) -> Backend:

@@ -21,7 +21,10 @@ class Command(BaseCommand):
         parser.add_argument("--provider", required=True, help="name of the house's organisation")
         parser.add_argument("--serverless", type=int, default=1, help="most serverless machines")
         parser.add_argument("--serverful", type=int, default=0, help="most other machines")
-        parser.add_argument("--backend", default="local")
+        parser.add_argument("--backend", default="local", help="local, skypilot")
+        parser.add_argument(
+            "--serverless-backend", default=None, help="local, modal (default: as --backend)"
+        )
         parser.add_argument("--off", action="store_true", help="rent no more")
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -35,6 +38,7 @@ class Command(BaseCommand):
                 serverless_cap=options["serverless"],
                 serverful_cap=options["serverful"],
                 backend=options["backend"],
+                serverless_backend=options["serverless_backend"],
                 is_on=not options["off"],
             )
         except UserError as refusal:

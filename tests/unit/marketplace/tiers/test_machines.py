@@ -20,7 +20,8 @@ from marketplace.tiers.machines import (
     machines_reconcile,
 )
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
-from marketplace.tiers.services import zone_tiers_set
+from marketplace.tiers.provisioning import BackendFault
+from marketplace.tiers.services import tiers_tick, zone_tiers_set
 from tests import job_builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at
@@ -202,9 +203,47 @@ def test_one_broken_backend_does_not_hide_the_others(
     assert backend.terminated == ["mach_stranger"]
 
 
+def test_a_backend_nobody_uses_is_not_asked(
+    house: ZoneTiers, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    backends = {name: lambda name=name: asked.append(name) or backend for name in ("a", "b")}
+    monkeypatch.setattr("marketplace.tiers.machines.BACKENDS", backends)
+    monkeypatch.setattr("marketplace.tiers.provisioning.BACKENDS", backends)
+    machines_reconcile(now=NOW)
+    assert asked == []
+    ZoneTiers.objects.update(serverless_backend="b")
+    machines_reconcile(now=NOW)
+    assert asked == ["b"]
+
+
+def test_each_tier_is_rented_from_its_own_backend(house: ZoneTiers) -> None:
+    house.serverless_backend = "modal"
+    for offer, name in ((SERVERLESS, "modal"), (CHEAP, "memory")):
+        assert machine_request(tiers=house, offer=offer, reason="", now=NOW).backend == name
+
+
+def test_a_backend_that_is_away_offers_nothing_and_stops_no_tick(
+    house: ZoneTiers, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away() -> MemoryBackend:
+        raise BackendFault("away")
+
+    backends = {"away": away, "memory": lambda: backend}
+    monkeypatch.setattr("marketplace.tiers.provisioning.BACKENDS", backends)
+    ZoneTiers.objects.update(serverless_backend="away")
+    tiers_tick(now=NOW)
+    assert ZoneTiers.objects.get().ticked_at == NOW
+    assert backend.running == set()
+
+
 @pytest.mark.parametrize(
     ("terms", "code"),
-    [({"backend": "moon"}, "unknown_backend"), ({"serverful_cap": -1}, "invalid_cap")],
+    [
+        ({"backend": "moon"}, "unknown_backend"),
+        ({"serverless_backend": "moon"}, "unknown_backend"),
+        ({"serverful_cap": -1}, "invalid_cap"),
+    ],
 )
 def test_settings_that_cannot_be_are_refused(
     zone: Zone, backend: MemoryBackend, terms: dict, code: str

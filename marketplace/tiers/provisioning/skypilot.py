@@ -1,0 +1,158 @@
+"""Serverful machines from any cloud SkyPilot knows, one SkyPilot cluster each.
+
+Written against ``sky.client.sdk`` of skypilot 0.14.1. Its calls answer with a request of
+SkyPilot's API server; launching and tearing down are left to go on there, since they
+take minutes. A launch that has no cluster yet is found among the open requests, so
+a machine is listed from the moment it was asked for. The cluster's name is the tag.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from marketplace.fleet.models import Tier
+from marketplace.tiers.provisioning import BackendFault, Offer, Seen
+from marketplace.tiers.provisioning.cloud import (
+    TOKEN_VARIABLE,
+    WORKDIR,
+    check_can_join,
+    join_command,
+)
+
+#: Clouds that resell other people's machines; all others count as conventional.
+MARKETPLACES = frozenset(
+    {"cudo", "fluidstack", "lambda", "paperspace", "primeintellect", "runpod", "shadeform", "vast"}
+)
+#: Start-up of table 3 of the Allpass paper, seconds.
+BOOT_S = {Tier.MARKETPLACE: 36.0, Tier.CONVENTIONAL: 256.0}
+#: Seconds for which prices are not asked again.
+PRICES_KEPT_S = 300.0
+LAUNCHING = "launch"
+ENDING = "down"
+
+
+@dataclass(slots=True)
+class SkyPilotBackend:
+    #: Modules ``sky`` and ``sky.client.sdk``.
+    sky: Any
+    sdk: Any
+    #: Of this market; see ``market_tag``.
+    tag: str
+    image: str
+    #: GPU types to rent, in SkyPilot's spelling.
+    gpus: Sequence[str]
+    clock: Callable[[], float] = time.monotonic
+    _offers: tuple[Offer, ...] = field(default=(), init=False)
+    _asked_at: float | None = field(default=None, init=False)
+
+    @property
+    def name(self) -> str:
+        return "skypilot"
+
+    def offers(self) -> tuple[Offer, ...]:
+        """One GPU of each wanted type in each enabled cloud, at that cloud's lowest price."""
+        now = self.clock()
+        if self._asked_at is None or now - self._asked_at > PRICES_KEPT_S:
+            self._offers = self._prices()
+            self._asked_at = now
+        return self._offers
+
+    def _prices(self) -> tuple[Offer, ...]:
+        clouds = [str(cloud).lower() for cloud in self._answer(self.sdk.enabled_clouds)]
+        if not clouds:
+            raise BackendFault("SkyPilot has no cloud enabled; run: sky check.")
+        listed = self._answer(
+            self.sdk.list_accelerators, gpus_only=True, quantity_filter=1, clouds=clouds
+        )
+        lowest: dict[tuple[str, str], Any] = {}
+        for gpu in self.gpus:
+            for one in listed.get(gpu, ()):
+                key = (gpu, str(one.cloud).lower())
+                # A price that is not a number is a machine that is not sold on demand.
+                if math.isfinite(one.price) and (
+                    key not in lowest or one.price < lowest[key].price
+                ):
+                    lowest[key] = one
+        return tuple(_offer(gpu, cloud, one) for (gpu, cloud), one in sorted(lowest.items()))
+
+    def launch(self, *, machine_id: str, offer: str, market_url: str, join_secret: str) -> None:
+        check_can_join(image=self.image, market_url=market_url)
+        if offer not in {one.name for one in self.offers()}:
+            raise BackendFault(f"The offer {offer!r} is gone.")
+        if machine_id in {one.machine_id for one in self.machines()}:
+            return
+        gpu, infra = offer.split("@", maxsplit=1)
+        command = join_command(machine_id=machine_id, market_url=market_url)
+        task = self._asked(
+            self.sky.Task,
+            name=machine_id,
+            run=f"cd {WORKDIR} && exec {shlex.join(command)}",
+            # Not in ``envs``: SkyPilot shows those to everybody who may see the cluster.
+            secrets={TOKEN_VARIABLE: join_secret},
+            resources=self._asked(
+                self.sky.Resources,
+                infra=infra,
+                accelerators={gpu: 1},
+                image_id=f"docker:{self.image}",
+                labels={"finetender-market": self.tag},
+            ),
+        )
+        self._asked(self.sdk.launch, task, cluster_name=self._cluster(machine_id))
+
+    def machines(self) -> tuple[Seen, ...]:
+        up = self.sky.ClusterStatus.UP
+        # Asks the clouds themselves where machines can vanish by themselves.
+        clusters = self._answer(self.sdk.status, refresh=self.sky.StatusRefreshMode.AUTO)
+        ready = {one.name: one.status == up for one in clusters}
+        for request in self._open_requests(LAUNCHING):
+            ready.setdefault(request.cluster_name, False)
+        prefix = self._cluster("")
+        return tuple(
+            Seen(name.removeprefix(prefix), is_ready=is_up)
+            for name, is_up in sorted(ready.items())
+            if name.startswith(prefix)
+        )
+
+    def terminate(self, machine_id: str) -> None:
+        cluster = self._cluster(machine_id)
+        launching = [
+            one.request_id for one in self._open_requests(LAUNCHING) if one.cluster_name == cluster
+        ]
+        if launching:
+            self._answer(self.sdk.api_cancel, launching, silent=True)
+        known = self._answer(self.sdk.status, cluster_names=[cluster])
+        asked = any(one.cluster_name == cluster for one in self._open_requests(ENDING))
+        if known and not asked:
+            self._asked(self.sdk.down, cluster)
+
+    def _cluster(self, machine_id: str) -> str:
+        return f"ft-{self.tag}-{machine_id}"
+
+    def _open_requests(self, name: str) -> list[Any]:
+        """Requests that the API server has not finished."""
+        return [
+            one
+            for one in self._asked(self.sdk.api_status)
+            if one.name.removeprefix("sky.") == name and one.cluster_name
+        ]
+
+    def _answer(self, call: Callable[..., Any], *terms: Any, **more: Any) -> Any:
+        return self._asked(self.sdk.get, self._asked(call, *terms, **more))
+
+    def _asked(self, call: Callable[..., Any], *terms: Any, **more: Any) -> Any:
+        try:
+            return call(*terms, **more)
+        # Its exceptions share no class of their own.
+        except Exception as error:
+            raise BackendFault(f"SkyPilot: {error}") from error
+
+
+def _offer(gpu: str, cloud: str, one: Any) -> Offer:
+    tier = Tier.MARKETPLACE if cloud in MARKETPLACES else Tier.CONVENTIONAL
+    infra = f"{cloud}/{one.region}" if one.region else cloud
+    return Offer(f"{gpu}@{infra}", tier, math.ceil(one.price * 1_000_000), BOOT_S[tier])
