@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 from typing import Literal
 
 import numpy as np
@@ -137,7 +138,7 @@ class Scenario:
             case "uniform":
                 return float(rng.uniform(1.2, 4.0))
             case "lognormal":
-                return max(1.1, float(rng.lognormal(np.log(2.0), 0.5)))
+                return max(1.1, float(rng.lognormal(log(2.0), 0.5)))
             case "tight":
                 return float(rng.uniform(1.1, 1.6))
             case "loose":
