@@ -10,6 +10,7 @@ lane throws its copy away whenever its transaction did not commit.
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -64,6 +65,11 @@ _guard = threading.Lock()
 
 #: Settings of a zone that are rules of the engine itself; the others are its policy's.
 RULE_SETTINGS = ("alpha", "beta", "money_scale", "steepness", "refusal_hints")
+
+
+def commitment_salt() -> str:
+    """What keeps a bid from being guessed from its commitment in the published log."""
+    return secrets.token_hex(16)
 
 
 def rules_of(zone: Zone, *, now: datetime) -> ZoneRules:

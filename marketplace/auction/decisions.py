@@ -11,6 +11,7 @@ from datetime import datetime
 from django.db import OperationalError
 
 from marketplace.auction import locks, wakeups
+from marketplace.auction.book import commitment_salt
 from marketplace.auction.lane import Lane, is_lock_timeout, zone_lane
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.reservations import reservations_of
@@ -84,7 +85,7 @@ def task_of_bid(bid: Bid, *, zone: Zone, first_slot: int) -> scheduler.Task:
 
 def _arrived(lane: Lane, bid: Bid) -> events.BidArrived:
     task = task_of_bid(bid, zone=lane.zone, first_slot=lane.first_free_slot)
-    return events.BidArrived(task=task, slot=lane.slot)
+    return events.BidArrived(task=task, slot=lane.slot, salt=commitment_salt())
 
 
 def decisions_record(lane: Lane, decided: Sequence[tuple[Bid, Entry]]) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.db.models import Q
 
+from marketplace.auction.book import commitment_salt
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.reservations import reservations_of, reservations_release
 from marketplace.fleet.selectors import last_slot_until
@@ -59,7 +60,9 @@ def jobs_replan_in(lane: Lane) -> int:
 
 def _job_replan(lane: Lane, job: Job, bid: Bid) -> None:
     task = _task_left(lane, job, bid)
-    outcome = lane.apply(events.TaskReplanned(task=task, slot=lane.first_free_slot)).outcome
+    outcome = lane.apply(
+        events.TaskReplanned(task=task, slot=lane.first_free_slot, salt=commitment_salt())
+    ).outcome
     assert isinstance(outcome, Replan)
     # Only what found nothing waits for the next slot; new trouble is looked at at once.
     bid.replanned_slot = lane.slot if outcome.schedule is None else None

@@ -244,7 +244,7 @@ EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
 
 #: What the house pays for a missed deadline, in percent of the payment.
 SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
-#: Whether anybody signed in may fetch a zone's whole log, which holds every bid's amount.
+#: Whether a zone's log shows everybody what others bid; without it, commitments stand there.
 PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 #: Requests a minute and caller, by kind; see ``marketplace.api.throttles``.
 API_REQUESTS_PER_MINUTE = {

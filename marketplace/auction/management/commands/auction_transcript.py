@@ -18,6 +18,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--zone", required=True)
         parser.add_argument("--out", required=True, type=Path)
+        parser.add_argument(
+            "--with-bids", action="store_true", help="also what everybody bid; for the operator"
+        )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         zone = Zone.objects.filter(name=options["zone"]).first()
@@ -25,7 +28,7 @@ class Command(BaseCommand):
             raise CommandError(f"There is no zone {options['zone']!r}.")
         count = 0
         with options["out"].open("w", encoding="utf-8") as file:
-            for line in transcript_lines(zone):
+            for line in transcript_lines(zone, with_bids=options["with_bids"]):
                 file.write(line + "\n")
                 count += 1
         self.stdout.write(f"{max(0, count - 1)} entries of {zone.name} in {options['out']}")

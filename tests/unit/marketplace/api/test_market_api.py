@@ -165,15 +165,26 @@ def test_zones_and_market_are_public_and_hold_no_bids(api, zone):
     assert_problem(Client().get("/api/market/nowhere"), 404, "unknown_zone")
 
 
-def test_log_is_for_operators_unless_it_is_published(api, zone, settings):
-    sold(api, zone)
+def test_log_shows_what_others_bid_only_where_that_is_published(api, zone, settings):
+    bid, _ = sold(api, zone)
     path = f"/api/market/{zone.name}/transcript"
-    assert_problem(api.get(path), 403, "bids_not_published")
+
+    def lines():
+        return [json.loads(line) for line in api.get(path).streaming_content]
+
+    closed = lines()
+    assert len(closed) == 1 + LogEntry.objects.count()
+    assert closed[0]["bids_left_out"] is True
+    assert closed[-1]["hash"] == MarketHead.objects.get().head_hash
+    tasks = [line["event"]["task"] for line in closed[1:] if "task" in line["event"]]
+    assert [("bid" in task, len(task["bid_commitment"])) for task in tasks] == [(False, 64)]
+    assert "salt" not in json.dumps(closed)
+
     settings.PUBLISH_BIDS = True
-    answer = api.get(path)
-    lines = [json.loads(line) for line in answer.streaming_content]
-    assert len(lines) == 1 + LogEntry.objects.count()
-    assert lines[-1]["hash"] == MarketHead.objects.get().head_hash
+    opened = lines()
+    assert opened[0]["bids_left_out"] is False
+    tasks = [line["event"]["task"] for line in opened[1:] if "task" in line["event"]]
+    assert [task["bid"] for task in tasks] == [float(bid.price_micros)]
 
 
 def test_data_set_is_uploaded_once_under_its_key_and_shown(api, tokenizer_zone):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -183,11 +184,25 @@ def test_snapshot_that_is_not_the_replays_state_is_found(zone):
 
 def test_transcript_is_replayed_without_a_database(zone, tmp_path):
     path = tmp_path / "zone.jsonl"
-    call_command("auction_transcript", zone=zone.name, out=path)
+    call_command("auction_transcript", zone=zone.name, out=path, with_bids=True)
     verified = run_verify(path)
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["head_hash"] == MarketHead.objects.get().head_hash
     path.write_text(path.read_text().replace('"bid": 900000.0', '"bid": 900001.0', 1))
+    assert run_verify(path).returncode == 1
+
+
+def test_transcript_without_bids_is_checked_as_well_and_a_changed_payment_is_found(zone, tmp_path):
+    path = tmp_path / "zone.jsonl"
+    call_command("auction_transcript", zone=zone.name, out=path)
+    text = path.read_text()
+    assert '"bid": ' not in text
+    verified = run_verify(path)
+    assert verified.returncode == 0, verified.stderr
+    assert json.loads(verified.stdout)["head_hash"] == MarketHead.objects.get().head_hash
+    payment = re.search(r'"payment": ([1-9][0-9]*)\.0', text)
+    assert payment is not None
+    path.write_text(text.replace(payment[0], f'"payment": {int(payment[1]) + 10_000}.0', 1))
     assert run_verify(path).returncode == 1
 
 
