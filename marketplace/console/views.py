@@ -37,6 +37,7 @@ from marketplace.fleet.services import (
 )
 from marketplace.jobs.models import Job, Slice
 from marketplace.payments.selectors import earnings, earnings_list, house_balances, ledger_check
+from marketplace.tiers.selectors import machines_shown
 
 
 class PageRequest(HttpRequest):
@@ -259,6 +260,7 @@ def operator(request: PageRequest) -> HttpResponse:
         .order_by("zone__name", "name"),
         "bids": Bid.objects.select_related("zone", "organisation").order_by("-arrival")[:15],
         "jobs": dict(Job.objects.values_list("status").annotate(Count("pk"))),
+        "machines": machines_shown(now=now),
         "silent": Node.objects.filter(status=NodeStatus.OFFLINE).count(),
     }
     return render(request, "console/operator.html", context)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -11,13 +12,23 @@ from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Checkpoint, Job
 from marketplace.web.presenters.ribbon import Machine, Mark, Ribbon, ribbon_of, stays_of
 
+#: Nodes of machines the house rents carry the machine's id.
+RENTED = re.compile(r"mach_[0-9a-z]{26}")
+
 
 def machines_of(zone: Zone) -> dict[str, Machine]:
     """Every node the zone ever had: old plans name nodes that have left."""
     return {
-        node.pk: Machine(node.name, node.tier, node.gpu_type_id)
+        node.pk: Machine(_name(node), node.tier, node.gpu_type_id)
         for node in Node.objects.filter(zone=zone)
     }
+
+
+def _name(node: Node) -> str:
+    """A rented machine is named by its tier and the end of its id: the whole fits no block."""
+    if RENTED.fullmatch(node.name):
+        return f"{node.get_tier_display()} {node.name[-4:]}"
+    return node.name
 
 
 def bid_ribbon(bid: Bid, *, now: datetime) -> Ribbon:

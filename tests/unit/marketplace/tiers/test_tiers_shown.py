@@ -1,0 +1,137 @@
+"""What bidders and the operator see of the tiers."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+import time_machine
+from django.test import Client
+from django.urls import reverse
+
+from marketplace.auction.services import decide_pending_bids
+from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.selectors import slot_at
+from marketplace.jobs.models import Job
+from marketplace.jobs.services import slots_dispatch
+from marketplace.tiers.machines import machine_request, machines_launch, machines_reconcile
+from marketplace.tiers.models import Machine, Stay, ZoneTiers
+from marketplace.tiers.selectors import ORPHANS_SHOWN, machines_shown
+from marketplace.tiers.services import tiers_tick
+from tests import builders, job_builders, market_builders
+from tests.builders import NOW
+from tests.job_builders import at
+from tests.unit.marketplace.tiers.backends import CHEAP, DEAR, SERVERLESS, MemoryBackend, tiers
+from workers.protocol.messages import SliceStatus as Ended
+
+pytestmark = pytest.mark.django_db
+
+
+def tick(seconds: float) -> None:
+    tiers_tick(now=at(seconds))
+    machines_reconcile(now=at(seconds))
+    slots_dispatch(now=at(seconds))
+
+
+def page(client: Client, name: str, *terms: str, seconds: float) -> str:
+    with time_machine.travel(at(seconds), tick=False):
+        answer = client.get(reverse(name, args=terms))
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def test_a_job_s_page_shows_its_stay_on_serverless_and_its_move(
+    zone: Zone, backend: MemoryBackend
+) -> None:
+    tiers(zone, serverful_cap=0)
+    ZoneTiers.objects.update(checkpoint_s=2.0, restore_s=2.0)
+    # On sale from the third slot on.
+    reserved = market_builders.node(zone, available_from_at=at(30))
+    owner = builders.organisation(usd="100")
+    bid = market_builders.bid(owner, zone, epochs=4)
+    decide_pending_bids(zone=zone, now=NOW)
+    job = Job.objects.get(bid_id=bid.pk)
+    begins_s = (job.cells[0][0] - slot_at(zone, NOW)) * zone.slot_s
+    tick(0)
+    [machine_id] = backend.running
+    fast = backend.join(machine_id, now=at(1))
+    machines_reconcile(now=at(1))
+    tick(1)
+    assert Stay.objects.get().job_id == job.pk
+    client = Client()
+    client.force_login(builders.owner_of(owner))
+
+    during = page(client, "job_detail", job.pk, seconds=5)
+    assert blocks(during) == [("serverless", "cur"), ("marketplace", "next")]
+    assert "at $2.10 an hour paid by the house" in during
+    assert f"Serverless {fast.name[-4:]}" in during
+
+    Node.objects.update(last_heartbeat_at=at(begins_s))
+    tick(begins_s)
+    market_builders.slice_end(job, status=Ended.PAUSED, now=at(begins_s + 1), step=5)
+    tick(begins_s + 1)
+    after = page(client, "job_detail", job.pk, seconds=begins_s + 2)
+    assert blocks(after) == [("serverless", "past"), ("marketplace", "cur")]
+    assert f"<title>Moves to {reserved.name}</title>" in after
+    assert re.search(r"It left serverless after \d+ s; the house paid \$0\.\d+ for it\.", after)
+
+
+def blocks(html: str) -> list[tuple[str, str]]:
+    """Tier and state of each block of the large ribbon."""
+    return re.findall(
+        r'height="54" class="(serverless|marketplace|conventional) (past|cur|next)"', html
+    )
+
+
+def test_machines_are_listed_by_tier_and_state_with_paid_but_unknown_ones_on_top(
+    zone: Zone, backend: MemoryBackend
+) -> None:
+    house = tiers(zone)
+    serverful = machine_request(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
+    fast = machine_request(tiers=house, offer=SERVERLESS, reason="wanted", now=NOW)
+    assert machines_launch(now=NOW) == 2
+    backend.join(fast.pk, now=NOW)
+    machines_reconcile(now=NOW)
+    later = machine_request(tiers=house, offer=SERVERLESS, reason="wanted", now=NOW)
+    asked = machine_request(tiers=house, offer=DEAR, reason="wanted", now=NOW)
+    backend.running.add("mach_stranger")
+    machines_reconcile(now=at(10))
+
+    shown = machines_shown(now=at(36))
+    assert [(one.machine.pk, one.is_alarming, one.cost_micros) for one in shown] == [
+        ("mach_stranger", True, None),
+        (asked.pk, False, 0),
+        (serverful.pk, False, 7400),
+        (later.pk, False, 0),
+        (fast.pk, False, 21_000),
+    ]
+    client = Client()
+    client.force_login(builders.operator())
+    html = page(client, "operator", seconds=36)
+    listed = html[html.index("Rented machines") :]
+    places = [listed.index(one.machine.pk) for one in shown]
+    assert places == sorted(places)
+    assert "Runs unasked" in listed
+    assert "asked for by nobody" in listed
+
+
+def test_an_orphan_stays_in_the_list_for_a_day_after_it_was_ended(
+    zone: Zone, backend: MemoryBackend
+) -> None:
+    tiers(zone)
+    backend.running.add("mach_stranger")
+    machines_reconcile(now=NOW)
+    machines_reconcile(now=at(10))
+    ended_at = Machine.objects.get().ended_at
+    assert ended_at == at(10)
+    shown = machines_shown(now=ended_at + ORPHANS_SHOWN - timedelta(seconds=1))
+    assert [(one.machine.pk, one.is_alarming) for one in shown] == [("mach_stranger", False)]
+    assert machines_shown(now=ended_at + ORPHANS_SHOWN) == []
+
+
+def test_without_rented_machines_the_operator_sees_no_list(zone: Zone) -> None:
+    client = Client()
+    client.force_login(builders.operator())
+    job_builders.joined(zone)
+    assert "Rented machines" not in page(client, "operator", seconds=1)
