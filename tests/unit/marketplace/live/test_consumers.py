@@ -1,0 +1,178 @@
+"""Websockets on the real channel layer: a snapshot first, then order, and nothing for strangers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.testing import ApplicationCommunicator
+from channels.layers import channel_layers, get_channel_layer
+from django.contrib.auth.models import AnonymousUser
+from django.test import Client
+
+from marketplace.config.routing import websocket_router
+from marketplace.jobs.models import EventKind, Job
+from marketplace.jobs.services import job_event_add
+from tests import builders, market_builders
+from tests import job_builders as build
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+#: Seconds a message may take on a busy machine.
+WITHIN_S = 10
+
+
+@pytest.fixture
+def job() -> Job:
+    zone = market_builders.zone()
+    return build.job(zone, (0, market_builders.node(zone)))
+
+
+class Browser:
+    """One websocket, spoken as ASGI does; channels' own helper wants a server we do not use."""
+
+    def __init__(self, path: str, user: Any) -> None:
+        scope = {"type": "websocket", "path": path, "headers": [], "user": user}
+        self.application = ApplicationCommunicator(websocket_router, scope)
+
+    async def send(self, text: str) -> None:
+        await self.application.send_input({"type": "websocket.receive", "text": text})
+
+    async def ask(self, kind: str) -> None:
+        await self.send(json.dumps({"type": kind}))
+
+    async def output(self) -> dict[str, Any]:
+        return await self.application.receive_output(timeout=WITHIN_S)
+
+    async def heard(self) -> dict[str, Any]:
+        told = await self.output()
+        assert told["type"] == "websocket.send"
+        return json.loads(told["text"])
+
+
+@asynccontextmanager
+async def followed(path: str, user: Any) -> AsyncIterator[Browser]:
+    # The layer's connections belong to the event loop that made them.
+    channel_layers.backends.clear()
+    browser = Browser(path, user)
+    await browser.application.send_input({"type": "websocket.connect"})
+    assert (await browser.output())["type"] == "websocket.accept"
+    yield browser
+    await browser.application.send_input({"type": "websocket.disconnect", "code": 1000})
+    await browser.application.wait(timeout=WITHIN_S)
+
+
+def note(job: Job, text: str) -> None:
+    job_event_add(job=job, kind=EventKind.SETTLED, message=text, now=NOW)
+
+
+def test_the_owner_gets_a_snapshot_and_then_events_in_order(job: Job) -> None:
+    owner = builders.owner_of(job.organisation)
+
+    async def story() -> None:
+        async with followed(f"/ws/jobs/{job.pk}/", owner) as browser:
+            first = await browser.heard()
+            assert (first["type"], first["job_id"]) == ("snapshot", job.pk)
+            for text in ("one", "two"):
+                await sync_to_async(note)(job, text)
+            told = [await browser.heard(), await browser.heard()]
+            assert [event["message"] for event in told] == ["one", "two"]
+            assert [event["seq"] for event in told] == [first["seq"] + 1, first["seq"] + 2]
+
+    async_to_sync(story)()
+
+
+def test_an_event_the_snapshot_holds_is_not_sent_again(job: Job) -> None:
+    owner = builders.owner_of(job.organisation)
+
+    async def story() -> None:
+        async with followed(f"/ws/jobs/{job.pk}/", owner) as browser:
+            first = await browser.heard()
+            layer = get_channel_layer()
+            assert layer is not None
+            for seq in (first["seq"], first["seq"] + 1):
+                event = {"type": "event", "seq": seq}
+                message = {"type": "stream.event", "stream": f"job.{job.pk}", "event": event}
+                await layer.group_send(f"job.{job.pk}", message)
+            assert (await browser.heard())["seq"] == first["seq"] + 1
+
+    async_to_sync(story)()
+
+
+def test_a_ping_tells_whether_something_was_missed(job: Job) -> None:
+    owner = builders.owner_of(job.organisation)
+
+    async def story() -> None:
+        async with followed(f"/ws/jobs/{job.pk}/", owner) as browser:
+            first = await browser.heard()
+            await browser.ask("ping")
+            assert await browser.heard() == {"type": "pong", "seq": first["seq"]}
+            # Redis lost the message of this one.
+            await Job.objects.filter(pk=job.pk).aupdate(seq=first["seq"] + 1)
+            await browser.ask("ping")
+            again = await browser.heard()
+            assert (again["type"], again["seq"]) == ("snapshot", first["seq"] + 1)
+
+    async_to_sync(story)()
+
+
+def test_a_browser_with_a_gap_may_ask_for_a_snapshot_and_nonsense_is_passed_over(job: Job) -> None:
+    owner = builders.owner_of(job.organisation)
+
+    async def story() -> None:
+        async with followed(f"/ws/jobs/{job.pk}/", owner) as browser:
+            first = await browser.heard()
+            for nonsense in ("{", "[]", '"ping"', "null", '{"type": 3}'):
+                await browser.send(nonsense)
+            await browser.ask("snapshot")
+            assert await browser.heard() == first
+
+    async_to_sync(story)()
+
+
+@pytest.mark.parametrize("who", ["nobody", "a stranger"])
+def test_a_job_is_closed_to_others(job: Job, who: str) -> None:
+    user = AnonymousUser() if who == "nobody" else builders.user()
+
+    async def story() -> None:
+        async with followed(f"/ws/jobs/{job.pk}/", user) as browser:
+            closed = await browser.output()
+            assert closed["type"] == "websocket.close"
+            assert closed["code"] == 4404
+
+    async_to_sync(story)()
+
+
+def test_the_market_is_open_to_everybody(job: Job) -> None:
+    async def story() -> None:
+        async with followed(f"/ws/market/{job.zone.name}/", AnonymousUser()) as browser:
+            first = await browser.heard()
+            assert (first["type"], first["zone"]) == ("snapshot", job.zone.name)
+            assert first["decisions"] == []
+
+    async_to_sync(story)()
+
+
+def test_polling_gives_the_same_snapshot(job: Job, client: Client) -> None:
+    owner = builders.owner_of(job.organisation)
+    client.force_login(owner)
+
+    async def story() -> dict[str, Any]:
+        async with followed(f"/ws/jobs/{job.pk}/", owner) as browser:
+            return await browser.heard()
+
+    polled = client.get(f"/live/jobs/{job.pk}", headers={"accept": "application/json"})
+    assert polled.json() == async_to_sync(story)()
+    assert "no-store" in polled["Cache-Control"]
+
+
+def test_polling_refuses_others_in_json(job: Job, client: Client) -> None:
+    client.force_login(builders.user())
+    reply = client.get(f"/live/jobs/{job.pk}", headers={"accept": "application/json"})
+    assert reply.status_code == 404
+    assert reply.json()["code"] == "unknown_job"
