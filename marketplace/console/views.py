@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import wraps
@@ -21,12 +20,12 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.models import Bid, BidStatus, MarketHead
-from marketplace.auction.selectors import NodeRow, market_now
+from marketplace.auction.selectors import MarketNow, market_now
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, SystemFault, UserError
 from marketplace.common.money import to_micros
 from marketplace.console.forms import NodeForm
-from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import zones_open
 from marketplace.fleet.services import (
     join_token_create,
@@ -75,8 +74,10 @@ def _nodes_context(request: PageRequest) -> dict[str, Any]:
         .values_list("node")
         .annotate(Count("pk"))
     )
-    rows = _rows_of(nodes, now=now)
-    sold = [share for row in rows.values() for share in row.compute_sold]
+    books = _books_of(nodes, now=now)
+    rows = {row.node_id: row for book in books for row in book.rows}
+    own = [rows[node.pk] for node in nodes if node.pk in rows]
+    sold = [share for row in own for share in row.compute_sold]
     return {
         "now": now,
         "nodes": [
@@ -89,7 +90,7 @@ def _nodes_context(request: PageRequest) -> dict[str, Any]:
             for node in nodes
         ],
         "online": sum(node.status == NodeStatus.ONLINE for node in nodes),
-        "heats": _heat_rows(nodes, rows),
+        "heats": _heat_rows(nodes, books),
         "sold_share": _mean(sold),
         "earnings": earnings(organisation=organisation),
         "lines": earnings_list(organisation=organisation, limit=12),
@@ -107,27 +108,26 @@ def _mean(values: Any) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _rows_of(nodes: list[Node], *, now: datetime) -> dict[str, NodeRow]:
-    """The market's rows of these nodes; a zone whose book is broken has none."""
-    rows: dict[str, NodeRow] = {}
-    for zone in {node.zone for node in nodes}:
+def _books_of(nodes: list[Node], *, now: datetime) -> list[MarketNow]:
+    """The markets these nodes are in; a zone whose log is broken has no prices to show."""
+    books = []
+    for zone in sorted({node.zone for node in nodes}, key=lambda zone: zone.name):
         try:
-            rows |= {row.node_id: row for row in market_now(zone, now=now).rows}
+            books.append(market_now(zone, now=now))
         except SystemFault:
             continue
-    return {node.pk: rows[node.pk] for node in nodes if node.pk in rows}
+    return books
 
 
-def _heat_rows(nodes: list[Node], rows: dict[str, NodeRow]) -> list[dict[str, Any]]:
-    """Nodes by zone, for one map each: slots differ between zones."""
-    by_zone: defaultdict[Zone, list[Node]] = defaultdict(list)
-    for node in nodes:
-        if node.pk in rows:
-            by_zone[node.zone].append(node)
-    return [
-        {"zone": zone, "nodes": own, "rows": [rows[node.pk] for node in own]}
-        for zone, own in sorted(by_zone.items(), key=lambda item: item[0].name)
-    ]
+def _heat_rows(nodes: list[Node], books: list[MarketNow]) -> list[dict[str, Any]]:
+    """One map for each zone, for slots differ between zones."""
+    own = {node.pk: node for node in nodes}
+    heats = []
+    for book in books:
+        rows = [row for row in book.rows if row.node_id in own]
+        if rows:
+            heats.append({"book": book, "rows": rows, "nodes": [own[row.node_id] for row in rows]})
+    return heats
 
 
 def _ask_band(node: Node) -> dict[str, int] | None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from django import template
 
-from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.web.presenters.heat import NodeFacts, heat_of
 
 register = template.Library()
@@ -34,7 +33,7 @@ def middle_cell(cells: Any) -> Any:
 @register.inclusion_tag("web/parts/heat_map.html")
 def sold_heat(heat: dict[str, Any], now: datetime) -> dict[str, Any]:
     """A provider's nodes; the fill is the share of compute sold."""
-    zone = heat["zone"]
+    book = heat["book"]
     facts = {
         node.pk: NodeFacts(node.name, node.gpu_type_id, node.tier, node.compute_capacity)
         for node in heat["nodes"]
@@ -43,8 +42,8 @@ def sold_heat(heat: dict[str, Any], now: datetime) -> dict[str, Any]:
         "heat": heat_of(
             rows=heat["rows"],
             facts=facts,
-            first_slot_at=slot_starts_at(zone, slot_at(zone, now)),
-            slot_s=zone.slot_s,
+            first_slot_at=book.first_slot_at,
+            slot_s=book.zone.slot_s,
             now=now,
             by="sold",
         )

@@ -1,0 +1,89 @@
+"""What providers and the operator see and may do."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import time_machine
+from django.test import Client
+
+from marketplace.fleet.models import JoinToken, Node, NodeStatus
+from tests import builders, market_builders
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def node():
+    with time_machine.travel(NOW, tick=False):
+        yield market_builders.node(market_builders.zone())
+
+
+@pytest.fixture
+def provider(node: Node, client: Client) -> Client:
+    client.force_login(builders.owner_of(node.provider.organisation))
+    return client
+
+
+def test_a_provider_sees_its_own_nodes_only(provider: Client, node: Node) -> None:
+    other = market_builders.node(node.zone)
+    text = provider.get("/nodes").content.decode()
+    assert node.name in text
+    assert other.name not in text
+
+
+def test_an_ask_is_set_and_a_wrong_one_is_told_and_changes_nothing(
+    provider: Client, node: Node
+) -> None:
+    provider.post(f"/nodes/{node.pk}/ask", {"ask": "0.25"})
+    node.refresh_from_db()
+    assert node.ask_micros == 250_000
+    page = provider.post(f"/nodes/{node.pk}/ask", {"ask": "cheap"}, follow=True)
+    node.refresh_from_db()
+    assert node.ask_micros == 250_000
+    assert "is not an amount" in page.content.decode()
+
+
+def test_draining_is_switched_on_and_off(provider: Client, node: Node) -> None:
+    for status in (NodeStatus.DRAINING, NodeStatus.ONLINE):
+        provider.post(f"/nodes/{node.pk}/drain")
+        node.refresh_from_db()
+        assert node.status == status
+
+
+def test_nobody_changes_somebody_elses_node(provider: Client, node: Node) -> None:
+    other = market_builders.node(node.zone)
+    assert provider.post(f"/nodes/{other.pk}/ask", {"ask": "9"}).status_code == 404
+    assert provider.post(f"/nodes/{other.pk}/drain").status_code == 404
+    other.refresh_from_db()
+    assert (other.ask_micros, other.status) == (400_000, NodeStatus.ONLINE)
+
+
+def test_the_join_command_holds_a_token_that_is_shown_once(provider: Client, node: Node) -> None:
+    form = {"zone": node.zone.name, "tier": "marketplace", "ask": "0.10", "until": ""}
+    made = provider.post("/nodes/new", form)
+    text = made.content.decode()
+    assert re.search(r"python -m workers join --url \S+ --token \S{20,}", text)
+    token = JoinToken.objects.get()
+    assert token.ask_micros == 100_000
+    assert made.context["secret"] not in provider.get("/nodes/new").content.decode()
+
+
+@pytest.mark.parametrize("ask", ["", "-1", "much", "99999999"])
+def test_a_wrong_ask_makes_no_token(provider: Client, node: Node, ask: str) -> None:
+    form = {"zone": node.zone.name, "tier": "marketplace", "ask": ask, "until": ""}
+    reply = provider.post("/nodes/new", form)
+    assert reply.context["form"].errors
+    assert JoinToken.objects.count() == 0
+
+
+def test_the_operator_sees_the_books_and_others_do_not(client: Client, node: Node) -> None:
+    assert client.get("/operator").status_code == 302
+    client.force_login(builders.user())
+    assert client.get("/operator").status_code == 403
+    client.force_login(builders.operator())
+    page = client.get("/operator")
+    assert page.context["check"].balanced
+    assert node.name in page.content.decode()

@@ -1,0 +1,132 @@
+"""Bidding without script: the form, the quote, the decision."""
+
+from __future__ import annotations
+
+import re
+from unittest.mock import patch
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+
+from marketplace.auction.models import Bid
+from marketplace.auction.services import decide_pending_bids
+from marketplace.common import clock
+from marketplace.jobs.models import Dataset
+from marketplace.payments.selectors import wallet
+from tests import builders, market_builders
+from tests.unit.marketplace.web.conftest import Site
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def lane():
+    """Bids are decided while the page waits, by the zone's lane as ever."""
+    from marketplace.web.views import bids
+
+    def decide(*, bid: Bid) -> Bid:
+        decide_pending_bids(zone=bid.zone, now=clock.now(), limit=10)
+        bid.refresh_from_db()
+        return bid
+
+    with patch.object(bids, "bid_wait", decide):
+        yield
+
+
+def test_a_new_form_quotes_a_chosen_data_set_at_once(site: Site) -> None:
+    page = site.client.get(f"/bids/new?dataset={site.dataset.pk}")
+    assert page.status_code == 200
+    # Left to the house: 10 epochs in batches of 4, which are 18 cells.
+    assert page.context["quote"].price_micros == 18 * market_builders.CELL_MICROS
+    assert "$1.80" in page.content.decode()
+
+
+def test_a_bid_above_the_price_is_admitted_and_pays_the_price(site: Site) -> None:
+    reply = site.client.post("/bids/new", site.bid_form())
+    bid = Bid.objects.get()
+    assert reply.headers["Location"] == f"/bids/{bid.pk}"
+    page = site.client.get(f"/bids/{bid.pk}")
+    text = page.content.decode()
+    assert bid.status == "admitted"
+    assert "You pay $0.10" in text
+    assert "It did not change the price." in text
+    assert f"/jobs/{page.context['job_id']}" in text
+    assert wallet(organisation=site.organisation).available_micros == 100_000_000 - 100_000
+
+
+def test_the_same_submission_twice_is_one_bid(site: Site) -> None:
+    first = site.client.post("/bids/new", site.bid_form())
+    second = site.client.post("/bids/new", site.bid_form())
+    assert first.headers["Location"] == second.headers["Location"]
+    assert Bid.objects.count() == 1
+
+
+def test_a_refusal_says_why_and_what_would_win(site: Site) -> None:
+    site.client.post("/bids/new", site.bid_form(price="0.01"))
+    bid = Bid.objects.get()
+    text = site.client.get(f"/bids/{bid.pk}").content.decode()
+    assert bid.status == "refused"
+    assert "The price was above your limit" in text
+    assert "above $0.10" in text
+    assert "Nothing was charged and the hold is released." in text
+    again = site.client.get(f"/bids/new?again={bid.pk}").content.decode()
+    assert 'value="support-tone"' in again
+    assert 'value="0.01"' in again
+    assert wallet(organisation=site.organisation).available_micros == 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "words"),
+    [
+        ({"price": ""}, "price", "is not an amount"),
+        ({"price": "-1"}, "price", "cannot be negative"),
+        ({"price": "0"}, "price", "must be above zero"),
+        ({"price": "NaN"}, "price", "finite number"),
+        ({"price": "1,000"}, "price", "is not an amount"),
+        ({"price": "9" * 20}, "price", "billion"),
+        ({"deadline": "2026-03-02T08:00:00"}, "deadline", "in the past"),
+        ({"deadline": "2027-01-01T00:00:00"}, "deadline", "beyond what is on sale"),
+        ({"deadline": "soon"}, "deadline", "Give a day and a time"),
+        ({"epochs": "many"}, "epochs", "Give a number, or auto."),
+        ({"epochs": "1000"}, "epochs", "from 1 to 50"),
+        ({"rank": "0"}, "rank", "from 1 to 256"),
+        ({"name": " "}, "name", "This field is required."),
+        ({"dataset": ""}, "dataset", "Upload a file or choose a data set first."),
+        ({"dataset": "ds_other"}, "dataset", "Select a valid choice."),
+        ({"zone": "nowhere"}, "zone", "Select a valid choice."),
+    ],
+)
+def test_a_mistake_is_told_beside_its_field_and_leaves_no_trace(
+    site: Site, changed: dict[str, str], field: str, words: str
+) -> None:
+    reply = site.client.post("/bids/new", site.bid_form(**changed))
+    assert reply.status_code == 400
+    assert words in " ".join(reply.context["form"].errors[field])
+    assert Bid.objects.count() == 0
+    assert wallet(organisation=site.organisation).held_micros == 0
+
+
+def test_a_bid_beyond_the_wallet_is_refused_and_keeps_the_form(site: Site) -> None:
+    reply = site.client.post("/bids/new", site.bid_form(price="100.01"))
+    assert reply.status_code == 402
+    assert 'value="100.01"' in reply.content.decode()
+    assert Bid.objects.count() == 0
+
+
+def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site) -> None:
+    file = SimpleUploadedFile("bad.jsonl", b'{"prompt": "no end\n' * 3)
+    form = site.bid_form(do="check", dataset="") | {"file": file}
+    with patch("marketplace.jobs.services.datasets._tokenizer", return_value=None):
+        reply = site.client.post("/bids/new", form)
+    text = reply.content.decode()
+    assert "This file cannot be used." in text
+    assert re.search(r'class="ln">\s*1<', text)
+    assert Dataset.objects.filter(name="bad.jsonl").count() == 0
+
+
+def test_somebody_elses_bid_is_not_found(site: Site) -> None:
+    site.client.post("/bids/new", site.bid_form())
+    bid = Bid.objects.get()
+    site.client.force_login(builders.user())
+    assert site.client.get(f"/bids/{bid.pk}").status_code == 404
+    assert site.client.post(f"/bids/{bid.pk}/withdraw").status_code == 404

@@ -1,0 +1,168 @@
+"""Pages on rows: what they show, to whom, and under which policy."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from django.test import Client
+
+from marketplace.accounts.models import ApiKey
+from marketplace.auction.models import Bid
+from marketplace.auction.services import decide_pending_bids
+from marketplace.jobs.models import Artifact, Job
+from marketplace.jobs.services import adapter_store, progress_record, slots_dispatch
+from tests import builders, market_builders
+from tests import job_builders as build
+from tests.builders import NOW
+from tests.unit.marketplace.web.conftest import Site
+
+pytestmark = pytest.mark.django_db
+
+TABS = ("", "/events", "/logs", "/checkpoints", "/data", "/config", "/receipt")
+
+
+@pytest.fixture
+def job(site: Site) -> Job:
+    market_builders.bid(site.organisation, site.zone, data=site.dataset)
+    decide_pending_bids(zone=site.zone, now=NOW, limit=10)
+    return Job.objects.get()
+
+
+def test_the_market_page_is_public(site: Site, job: Job, client: Client) -> None:
+    client.logout()
+    page = client.get("/")
+    text = page.content.decode()
+    assert page.status_code == 200
+    assert site.node.name in text
+    assert "Admitted" in text
+    assert site.organisation.name not in text
+
+
+@pytest.mark.parametrize("path", ["/market/nowhere", "/nothing", "/bids/bid_x", "/jobs/ftjob-x"])
+def test_what_is_not_there_is_said_in_words(site: Site, path: str) -> None:
+    reply = site.client.get(path)
+    assert reply.status_code == 404
+    assert "<h1>Nothing here</h1>" in reply.content.decode()
+
+
+def test_no_page_has_inline_script_or_style(site: Site, job: Job) -> None:
+    paths = ("/", "/jobs", "/bids/new", "/wallet", "/datasets", "/settings/api-keys")
+    for path in (*paths, *(f"/jobs/{job.pk}{tab}" for tab in TABS), f"/bids/{job.bid_id}"):
+        reply = site.client.get(path)
+        text = reply.content.decode()
+        assert reply.status_code == 200, path
+        assert not re.search(r"<[^>]+\sstyle=", text), path
+        assert not re.search(r"\son\w+=", text), path
+        for script in re.findall(r"<script[^>]*>", text):
+            assert 'src="' in script or 'type="application/json"' in script, path
+        policy = reply.headers["Content-Security-Policy"]
+        assert "unsafe-inline" not in policy
+        assert "unsafe-eval" not in policy
+
+
+def test_the_list_shows_bids_and_their_jobs_and_can_be_searched(site: Site, job: Job) -> None:
+    market_builders.bid(site.organisation, site.zone, data=site.dataset, price_micros=5, name="low")
+    decide_pending_bids(zone=site.zone, now=NOW, limit=10)
+    page = site.client.get("/jobs")
+    assert [(name, number) for name, _, number in page.context["tabs"]] == [
+        ("all", 2),
+        ("active", 1),
+        ("done", 0),
+        ("refused", 1),
+    ]
+    only = site.client.get("/jobs?show=refused&find=LOW")
+    assert [row["bid"].name for row in only.context["rows"]] == ["low"]
+    assert site.client.get("/jobs?show=junk&from=-1&find=%00").status_code == 200
+    month = page.context["month"]
+    assert (month["won"], month["bids"], month["lost_on_price"]) == (1, 2, 1)
+
+
+def test_a_jobs_page_tells_money_time_and_progress(site: Site, job: Job) -> None:
+    slots_dispatch(now=NOW)
+    text = site.client.get(f"/jobs/{job.pk}").content.decode()
+    bid = Bid.objects.get()
+    assert "you kept $4.90" in text
+    assert 'title="$0.10"' in text
+    assert "Cancel and get $0.10 back" in text
+    assert bid.decision_hash[:8] in text
+
+
+def test_cancelling_takes_a_post_and_ends_the_job(site: Site, job: Job) -> None:
+    assert site.client.get(f"/jobs/{job.pk}/cancel").status_code == 405
+    reply = site.client.post(f"/jobs/{job.pk}/cancel")
+    assert reply.headers["Location"] == f"/jobs/{job.pk}"
+    job.refresh_from_db()
+    assert job.status == "cancelled"
+    assert site.client.post(f"/jobs/{job.pk}/cancel").status_code == 302
+
+
+def test_an_adapter_is_handed_to_its_owner_only(site: Site, job: Job) -> None:
+    assert site.client.get(f"/jobs/{job.pk}/adapter").status_code == 404
+    first_slot = job.cells[0][0] - build.SLOT
+    slots_dispatch(now=build.at(10 * first_slot))
+    held = build.lease(job)
+    progress_record(
+        node=held.node,
+        report=build.report(held, build.event(1, step=12)),
+        now=build.at(10 * first_slot),
+    )
+    adapter_store(
+        node=held.node,
+        lease_token=held.lease_token,
+        content=io.BytesIO(build.adapter_zip()),
+        now=build.at(10 * first_slot + 1),
+    )
+    reply = site.client.get(f"/jobs/{job.pk}/adapter")
+    assert b"".join(reply.streaming_content) == build.adapter_zip()
+    assert 'filename="a-job-adapter.zip"' in reply.headers["Content-Disposition"]
+    site.client.force_login(builders.user())
+    assert site.client.get(f"/jobs/{job.pk}/adapter").status_code == 404
+    assert Artifact.objects.count() == 1
+
+
+def test_the_wallet_shows_each_entry_and_that_it_sums_to_zero(site: Site, job: Job) -> None:
+    page = site.client.get("/wallet?view=double")
+    kinds = [item["row"].kind for item in page.context["rows"]]
+    assert kinds[-1] == "grant"
+    for item in page.context["rows"]:
+        legs = item["legs"]
+        assert sum(leg["debit"] or 0 for leg in legs) == sum(leg["credit"] or 0 for leg in legs)
+    assert "$99.90" in page.content.decode()
+
+
+def test_a_key_is_shown_in_the_answer_that_makes_it_and_never_again(site: Site) -> None:
+    form = {"name": "ci", "scopes": ["bids:read"], "days": "30"}
+    made = site.client.post("/settings/api-keys", form)
+    secret = made.context["secret"]
+    assert secret.startswith("ft_")
+    assert made.headers["Cache-Control"].find("no-store") >= 0
+    assert secret not in site.client.get("/settings/api-keys").content.decode()
+    key = ApiKey.objects.get()
+    site.client.post(f"/settings/api-keys/{key.pk}/revoke")
+    key.refresh_from_db()
+    assert key.revoked_at is not None
+
+
+def test_one_may_act_only_for_an_organisation_one_belongs_to(site: Site) -> None:
+    other = builders.organisation()
+    reply = site.client.post("/settings/organisation", {"organisation": other.pk})
+    assert reply.status_code == 403
+    personal = site.client.get("/jobs").wsgi_request.user.personal_organisation
+    site.client.post("/settings/organisation", {"organisation": personal.pk})
+    assert site.client.get("/jobs").wsgi_request.organisation.pk == personal.pk
+
+
+def test_times_are_in_the_visitors_zone(site: Site, job: Job) -> None:
+    site.client.cookies["tz"] = "Europe/Amsterdam"
+    assert ">10:00:00</time>" in site.client.get(f"/bids/{job.bid_id}").content.decode()
+    site.client.cookies["tz"] = "../../etc/passwd"
+    assert ">09:00:00</time>" in site.client.get(f"/bids/{job.bid_id}").content.decode()
+
+
+def test_the_first_paint_has_the_chosen_theme(site: Site) -> None:
+    site.client.cookies["theme"] = "dark"
+    assert '<html lang="en" data-theme="dark"' in site.client.get("/jobs").content.decode()
+    site.client.cookies["theme"] = '"><script>'
+    assert '<html lang="en" data-theme="auto"' in site.client.get("/jobs").content.decode()

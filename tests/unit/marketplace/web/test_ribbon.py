@@ -1,0 +1,112 @@
+"""The plan ribbon: exact places for exact plans."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from marketplace.web.presenters.ribbon import Machine, Mark, Ribbon, State, ribbon_of, stays_of
+from tests.builders import NOW
+
+MACHINES = {
+    "a": Machine("heron-03", "marketplace", "A100"),
+    "b": Machine("kite-07", "serverless", "A40"),
+}
+
+
+def minute(number: float):
+    return NOW + timedelta(minutes=number)
+
+
+def ribbon(*cells: tuple[int, str], now: float, deadline: float = 80, **more) -> Ribbon:
+    """Slots of ten minutes from ``NOW``; with a deadline at 80 the drawing ends at 82."""
+    return ribbon_of(
+        stays=stays_of(cells, slot_starts_at=lambda slot: minute(10 * slot)),
+        machines=MACHINES,
+        begun_at=NOW,
+        deadline_at=minute(deadline),
+        now=minute(now),
+        **more,
+    )
+
+
+def test_neighbouring_slots_on_one_node_are_one_stay() -> None:
+    stays = stays_of(
+        [[0, "a"], [1, "a"], [2, "b"], [4, "b"]], slot_starts_at=lambda slot: minute(10 * slot)
+    )
+    assert [(s.node_id, s.slots) for s in stays] == [("a", 2), ("b", 1), ("b", 1)]
+    assert (stays[0].starts_at, stays[0].ends_at) == (minute(0), minute(20))
+
+
+def test_what_was_planned_after_the_end_did_not_happen() -> None:
+    stays = stays_of(
+        [[0, "a"], [1, "a"], [2, "b"]],
+        slot_starts_at=lambda slot: minute(10 * slot),
+        until=minute(14),
+    )
+    assert [(s.node_id, s.ends_at) for s in stays] == [("a", minute(14))]
+
+
+def test_blocks_lie_where_their_time_is() -> None:
+    drawn = ribbon((0, "a"), (1, "a"), (4, "b"), now=15)
+    assert [(block.x, block.width) for block in drawn.blocks] == [
+        ("0.000%", "24.390%"),
+        ("48.780%", "12.195%"),
+    ]
+    assert [(block.state, block.done) for block in drawn.blocks] == [
+        (State.CURRENT, "75.00%"),
+        (State.NEXT, "0.00%"),
+    ]
+    assert drawn.deadline.x == "97.561%"
+    assert drawn.now is not None
+    assert drawn.now.x == "18.293%"
+
+
+def test_a_gap_is_a_pause_and_another_node_is_a_move() -> None:
+    drawn = ribbon((0, "a"), (2, "b"), (3, "a"), now=-0.5, deadline=80)
+    assert len(drawn.pauses) == 1
+    assert [move.label for move in drawn.moves] == ["Moves to kite-07", "Moves to heron-03"]
+    assert drawn.now is None
+
+
+@pytest.mark.parametrize(
+    ("deadline", "spare", "late"),
+    [(80, "1 h 10 min spare", None), (10, None, None), (5, None, "5 min late")],
+)
+def test_time_to_spare_and_lateness_are_told_in_words(
+    deadline: float, spare: str | None, late: str | None
+) -> None:
+    drawn = ribbon((0, "a"), now=1, deadline=deadline)
+    assert (drawn.spare and drawn.spare.label) == spare
+    assert (drawn.late and drawn.late.label) == late
+
+
+def test_the_sentence_says_what_the_drawing_shows() -> None:
+    drawn = ribbon((0, "b"), (1, "a"), (3, "a"), now=15)
+    assert drawn.lead == (
+        "Started on kite-07 0.00 s after the bid, then moved to heron-03 at 09:10, "
+        "then pauses from 09:20 to 09:30."
+    )
+    assert drawn.rest == "The plan ends at 09:40 and has 40 min to spare."
+
+
+def test_an_ended_job_has_no_now_and_is_solid_to_its_end() -> None:
+    drawn = ribbon((0, "a"), now=70, ended_at=minute(9))
+    assert drawn.now is None
+    assert [block.state for block in drawn.blocks] == [State.PAST]
+    assert drawn.rest == "Ended at 09:09, 1 h 11 min before the deadline."
+
+
+def test_a_plan_without_slots_is_drawn_too() -> None:
+    drawn = ribbon(now=1)
+    assert drawn.blocks == ()
+    assert drawn.lead == "No slots are planned at the moment."
+
+
+def test_checkpoints_too_near_each_other_share_one_label() -> None:
+    marks = [Mark(minute(at), str(at)) for at in (10, 11, 12, 30)]
+    marks.append(Mark(minute(60), "adapter", final=True))
+    drawn = ribbon((0, "a"), now=35, marks=marks)
+    assert [mark.label for mark in drawn.marks] == ["10", "", "", "30", "adapter"]
+    assert [mark.css for mark in drawn.marks] == ["", "", "", "", "final next"]

@@ -1,0 +1,79 @@
+"""Money, time and sizes in words; prices whose shown parts add up."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marketplace.web.presenters.receipt import price_lines, quantum_of
+from marketplace.web.templatetags import finetender as words
+from tests.builders import NOW
+
+
+@pytest.mark.parametrize(
+    ("micros", "shown"),
+    [
+        (4_670_000, "$4.67"),
+        (1_234_567_890_000, "$1,234,567.89"),
+        (50_000, "$0.05"),
+        (39_600, "$0.0396"),
+        (1, "$0.000001"),
+        (0, "$0.00"),
+        (None, ""),
+    ],
+)
+def test_a_headline_shows_cents_and_more_only_where_cents_show_nothing(
+    micros: int | None, shown: str
+) -> None:
+    assert words.usd(micros) == shown
+
+
+def test_exact_amounts_keep_their_digits_and_no_others() -> None:
+    assert words.exact_usd(22_245_000) == "$22.245"
+    assert words.exact_usd(11_600_000) == "$11.60"
+    assert words.usd_input(1_250_000_000) == "1250.00"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.31, "0.31 s"), (44, "44 s"), (90, "1 min 30 s"), (2640, "44 min"), (7800, "2 h 10 min")],
+)
+def test_durations_have_two_units_at_most(seconds: float, shown: str) -> None:
+    assert words.duration_words(seconds) == shown
+
+
+def test_distance_to_a_deadline_is_never_a_negative_number() -> None:
+    later = NOW + timedelta(minutes=30)
+    assert words.spare_words(later, NOW) == "30 min to spare"
+    assert words.spare_words(NOW, later) == "30 min late"
+    assert words.spare_words(NOW, NOW) == "right on the deadline"
+
+
+def test_days_are_named_only_when_they_are_not_today() -> None:
+    assert words.clock_words(NOW, NOW) == "09:00"
+    assert words.clock_words(NOW - timedelta(days=2), NOW) == "Sat 09:00"
+    assert words.clock_words(NOW - timedelta(days=40), NOW) == "21 Jan 2026"
+
+
+def test_the_fault_of_a_line_is_marked_and_escaped() -> None:
+    fault = {"excerpt": '<b>"oops', "excerpt_mark_start": 3, "excerpt_mark_end": 8}
+    assert words.marked(fault) == "&lt;b&gt;<mark>&quot;oops</mark>"
+    assert words.marked({"excerpt": "<x>"}) == "&lt;x&gt;"
+
+
+parts = st.fixed_dictionaries(
+    {name: st.floats(0, 5e7) for name in ("vendor", "operational", "compute", "memory")}
+)
+
+
+@given(parts)
+def test_shown_lines_add_up_to_the_shown_total(made: dict[str, float]) -> None:
+    total = -(-sum(made.values()) // 1)
+    lines = price_lines(made | {"rounding": total - sum(made.values())}, int(total))
+    quantum = quantum_of(int(total))
+    assert sum(line.micros for line in lines) == round(int(total) / quantum) * quantum
+    assert all(line.micros % quantum == 0 for line in lines)
+    assert {line.key for line in lines} >= {"operational", "compute", "memory"}
