@@ -68,10 +68,15 @@ def reproduce(out: Path, size: Size, traces: Sequence[Workload], *, workers: int
         workers,
         "offline optimum",
     )
+    # Bids near what the cells cost, where misreports have something to gain.
     scenario = Scenario(
-        "one", slots=min(size.slots, 48), nodes=10, bids_per_slot=8.0 * min(1.0, size.scale * 10)
+        "one",
+        slots=min(size.slots, 48),
+        nodes=10,
+        bids_per_slot=8.0 * min(1.0, size.scale * 10),
+        worth_per_sample=(0.3, 2.0),
     )
-    lies, critical, eq14 = experiments.truthfulness(scenario, bidders=20 * size.seeds)
+    lies, critical, eq14 = experiments.truthfulness(scenario, bidders=40 * size.seeds)
     winners, won, over = experiments.rationality(scenario, sample=10)
     found = Findings(size, days, lies, (critical, eq14), winners, (won, over), ratios)
     _write(out, found)

@@ -1,0 +1,146 @@
+"""The forecast follows past days as far as today does, and the solve prices scarcity."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from scheduler.auction import Engine, ZoneRules, events
+from scheduler.auction.lagrangian import Forecast, Settings, forecast_arrivals, solve_prices
+from scheduler.simulator.auction.run import rules_for, run_baseline, run_policy
+from scheduler.types import Node, Task
+from tests.unit.scheduler.auction_experiments.builders import CROWDED
+
+
+def tasks(counts: dict[int, int], *, name: str = "t") -> list[Task]:
+    return [
+        Task(
+            id=f"{name}-{slot}-{j}",
+            arrival_slot=slot,
+            deadline_slot=slot + 4,
+            compute_demand=10.0,
+            memory_demand=1.0,
+            bid=50.0,
+            rates={"g": 10.0},
+        )
+        for slot, count in counts.items()
+        for j in range(count)
+    ]
+
+
+def forecast(
+    today: list[Task], past: list[list[Task]], *, slot: int, most: int = 10_000
+) -> Forecast:
+    return forecast_arrivals(
+        slot=slot, last_slot=39, day_start=0, today=today, past_days=past, most=most, seed=1
+    )
+
+
+def by_half(found: Forecast) -> tuple[float, float]:
+    """Give expected arrivals before and from slot 30 on."""
+    early = sum(1 for t in found.tasks if t.arrival_slot < 30)
+    return early * found.weight, (len(found.tasks) - early) * found.weight
+
+
+LATE = {slot: (20 if slot < 20 else 0) + (60 if slot >= 30 else 0) for slot in range(40)}
+
+
+def test_a_day_like_the_past_is_expected_to_end_like_it() -> None:
+    today = tasks(dict.fromkeys(range(20), 20))
+    early, late = by_half(forecast(today, [tasks(LATE), tasks(LATE)], slot=20))
+    assert early == 0.0
+    assert late == pytest.approx(600.0, rel=0.01)
+
+
+def test_a_busier_day_of_the_same_shape_scales_the_forecast() -> None:
+    today = tasks(dict.fromkeys(range(20), 40))
+    early, late = by_half(forecast(today, [tasks(LATE)], slot=20))
+    assert early == 0.0
+    assert 1000.0 < late <= 1200.0
+
+
+def test_a_day_of_another_shape_is_expected_to_go_on_as_it_does() -> None:
+    today = tasks(dict.fromkeys(range(8, 20), 40))
+    past = tasks(dict.fromkeys(range(8), 40) | {39: 500})
+    early, late = by_half(forecast(today, [past], slot=20))
+    assert early + late == pytest.approx(20 * 40.0)
+    assert early == pytest.approx(late, rel=0.2)
+
+
+def test_a_first_day_is_expected_to_go_on_as_it_does() -> None:
+    found = forecast(tasks(dict.fromkeys(range(10), 10)), [], slot=10)
+    assert len(found.tasks) == 300
+    assert found.weight == 1.0
+    counts = Counter(t.arrival_slot for t in found.tasks)
+    assert set(counts) == set(range(10, 40))
+
+
+def test_few_drawn_tasks_stand_for_many() -> None:
+    found = forecast(tasks(dict.fromkeys(range(10), 10)), [], slot=10, most=50)
+    assert len(found.tasks) == 50
+    assert found.weight == pytest.approx(6.0)
+
+
+def test_nothing_seen_is_nothing_expected() -> None:
+    assert forecast([], [], slot=0) == Forecast(tasks=(), weight=0.0)
+    assert forecast([], [[]], slot=5) == Forecast(tasks=(), weight=0.0)
+
+
+def test_the_same_seed_draws_the_same_tasks() -> None:
+    today = tasks(dict.fromkeys(range(10), 5))
+    assert forecast(today, [], slot=10) == forecast(today, [], slot=10)
+
+
+def zone(nodes: int) -> Engine:
+    engine = Engine(ZoneRules(policy="lagrangian", horizon_slots=40))
+    for k in range(nodes):
+        engine.apply(
+            events.NodeJoined(
+                Node(id=f"n-{k}", gpu_type="g", compute_capacity=20.0, memory_capacity=9.0)
+            )
+        )
+    return engine
+
+
+@pytest.mark.parametrize(("nodes", "scarce"), [(1, True), (20, False)])
+def test_prices_are_positive_where_and_only_where_demand_exceeds_room(
+    nodes: int, scarce: bool
+) -> None:
+    engine = zone(nodes)
+    event = solve_prices(
+        engine,
+        slot=10,
+        last_slot=39,
+        day_start=0,
+        today=tasks(dict.fromkeys(range(10), 5)),
+        past_days=[],
+        seed=0,
+        settings=Settings(iterations=100),
+    )
+    engine.apply(event)
+    middle = engine.prices().compute_price[:, 15:35]
+    assert bool(np.all(middle > 0.5)) is scarce
+    assert bool(np.all(middle == 0.0)) is not scarce
+    assert event.inputs["forecast_tasks"] == 150
+
+
+def test_a_zone_without_nodes_or_bids_solves_to_nothing() -> None:
+    event = solve_prices(zone(0), slot=0, last_slot=39, day_start=0, today=[], past_days=[], seed=0)
+    assert (event.compute_price, event.memory_price) == ({}, {})
+
+
+def test_on_a_crowded_day_solved_prices_beat_first_come_first_served() -> None:
+    day = CROWDED.day(7)
+    past = [CROWDED.day(100), CROWDED.day(101)]
+    ours = run_policy(CROWDED, day, rules=rules_for(CROWDED, "lagrangian"), past_days=past)
+    theirs = run_baseline("eft", CROWDED, day, seed=0, time_limit_s=1.0)
+    assert ours.welfare > theirs.welfare
+    again = run_policy(CROWDED, day, rules=rules_for(CROWDED, "lagrangian"), past_days=past)
+    assert again.decisions == ours.decisions
+
+
+def test_an_unknown_baseline_is_named() -> None:
+    with pytest.raises(ValueError, match="choose eft, ntm or titan"):
+        run_baseline("best", CROWDED, [], seed=0, time_limit_s=1.0)
