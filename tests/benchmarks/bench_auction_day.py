@@ -1,0 +1,51 @@
+"""``python -m tests.benchmarks.bench_auction_day [--quick]``: a paper day by policy.
+
+144 slots, 80 bids a slot, 200 nodes, vendors and deadlines as
+``scheduler.simulator.auction.scenario`` draws them; CPU seconds of one process,
+one JSON line per policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from scheduler.auction.lagrangian import Settings
+from scheduler.simulator.auction.run import rules_for, run_policy
+from scheduler.simulator.auction.scenario import Scenario
+
+GOALS_S = {"residual": 5.0, "lagrangian": 60.0}
+
+
+def main() -> None:
+    """Time each policy once, after a small day that compiles everything."""
+    parse = argparse.ArgumentParser()
+    parse.add_argument("--quick", action="store_true", help="a tenth of nodes and bids")
+    scale = 0.1 if parse.parse_args().quick else 1.0
+    full = Scenario("day", nodes=round(200 * scale), bids_per_slot=80 * scale)
+    small = Scenario("warm", nodes=2, bids_per_slot=1.0)
+    for policy, goal in GOALS_S.items():
+        run_policy(
+            small, small.day(0), rules=rules_for(small, policy), settings=Settings(iterations=2)
+        )
+        found = run_policy(
+            full,
+            full.day(0),
+            rules=rules_for(full, policy),
+            past_days=[full.day(1), full.day(2)] if policy == "lagrangian" else (),
+        )
+        print(
+            json.dumps(
+                {
+                    "case": f"paper day, {policy}, {full.nodes} nodes, {found.bids} bids",
+                    "cpu_s": round(found.seconds, 2),
+                    "goal": f"at most {goal:g} s",
+                    "ok": found.seconds <= goal,
+                }
+            ),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
