@@ -165,7 +165,8 @@ def test_a_job_outlives_the_killing_of_its_node(market, broker, node):
     send(broker, 2, lease(market, "second", resume=(stored, first.checkpoints[stored])))
     second = market.leases["second"]
     market.wait_until(lambda: second.events and second.events[-1].step > seen, timeout_s=120)
-    assert second.events[0].step == stored
+    # A quick node has stepped on before its first report leaves.
+    assert second.events[0].step >= stored
     assert f"Continues from step {stored}." in second.events[0].log
     # Training is a function of seed and step: what both trained has the same loss.
     losses = {event.step: event.train_loss for event in first.events}
