@@ -15,7 +15,7 @@ _ENOUGH = 200
 #: Slots' worth of a past day's bids that today's count is averaged with.
 _PRIOR_SLOTS = 6
 #: Slots whose mean rate is taken to go on.
-_RECENT_SLOTS = 12
+_RECENT_SLOTS = 6
 #: Slots that are compared at a time when today is held against past days.
 _BIN_SLOTS = 6
 
@@ -42,7 +42,7 @@ def forecast_arrivals(
 
     Arrival times come from past days, their number rescaled by today's count so
     far against theirs, as far as today has looked like them; for the rest, and
-    without past days, today's rate of the last hours goes on. Everything
+    without past days, today's rate of the last hour goes on. Everything
     else about a task is drawn (bootstrapped) from today's bids, or from past
     days' until today has enough.
 

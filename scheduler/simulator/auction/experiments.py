@@ -188,24 +188,29 @@ class Ratio:
     #: Tasks of the instance.
     tasks: int
     optimum: float
-    #: HiGHS proved it; else it is the best bound within the time.
+    #: HiGHS proved it to a thousandth; else it is the best bound within the time.
     proven: bool
     #: Optimum over welfare by name.
     ratios: dict[str, float]
 
 
+#: Relative distance from the optimum that counts as proven.
+_GAP = 1e-3
+
+
 def competitive(index: int, *, time_limit_s: float) -> Ratio:
-    """Compare with the offline optimum where it can be had: 2 nodes, 24 slots."""
+    """Compare with the offline optimum where it can be had: 2 nodes, 20 slots."""
     scenario = Scenario(
-        "competitive", slots=24, nodes=2, bids_per_slot=1.5, samples=(5_000, 10_000), most_epochs=3
+        "competitive", slots=20, nodes=2, bids_per_slot=1.2, samples=(5_000, 10_000), most_epochs=3
     )
     tasks = scenario.day(500 + index)
     past = [scenario.day(90_000 + index), scenario.day(91_000 + index)]
     supply = supply_of(
         scenario.fleet(), base_memory=scenario.base_memory_gb, first_slot=0, slots=scenario.slots
     )
-    found = offline_optimum(tasks, supply, time_limit_s=time_limit_s)
-    optimum = found.welfare if found.optimal else found.bound
+    found = offline_optimum(tasks, supply, time_limit_s=time_limit_s, relative_gap=_GAP)
+    # The optimum's upper bound, which puts no policy in too good a light.
+    optimum = found.bound
     ratios: dict[str, float] = {}
     for name in NAMES:
         if name in ("titan", "eft", "ntm"):

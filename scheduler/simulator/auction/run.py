@@ -14,7 +14,7 @@ from scheduler.simulator.auction.scenario import Scenario
 from scheduler.types import Decision, Task
 
 #: Slots between two solves of ``lagrangian``.
-SOLVE_EVERY = 6
+SOLVE_EVERY = 3
 #: On a day without history prices are solved at every slot up to this one.
 FIRST_SLOTS = 6
 
