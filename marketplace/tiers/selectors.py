@@ -13,7 +13,7 @@ from marketplace.tiers.models import LIVE, Machine, MachineStatus
 #: How long a machine that ran unasked is shown after it was ended.
 ORPHANS_SHOWN = timedelta(hours=24)
 #: A machine's life, in order.
-_ORDER = {status: place for place, status in enumerate(MachineStatus.values)}
+_ORDER: dict[str, int] = {status: place for place, status in enumerate(MachineStatus.values)}
 
 
 @dataclass(frozen=True, slots=True)
