@@ -165,7 +165,9 @@ def _job_follow(
     on_terminal = sys.stderr.isatty()
     seen = 0
     with tqdm(
-        total=100, bar_format="{desc} {bar} {percentage:3.0f} % {postfix}", disable=not on_terminal
+        total=100,
+        bar_format="          {bar:40} {percentage:3.0f} %  {desc}",
+        disable=not on_terminal,
     ) as bar:
         while True:
             running.stack.check()
@@ -178,8 +180,7 @@ def _job_follow(
                     f"loss {progress['train_loss']:.3f}"
                 )
                 bar.n = 100 * progress["step"] / progress["total_steps"]
-            bar.set_description_str(f"          {job['status']:10}", refresh=False)
-            bar.set_postfix_str(words)
+            bar.set_description_str(f"{job['status']}  {words}")
             if not on_terminal:
                 events = _answer(market.get(f"/api/jobs/{job_id}/events", params={"after": seen}))
                 for event in events["data"]:
