@@ -196,6 +196,32 @@ def test_solving_again_from_the_log_gives_the_same_event_and_changes_nothing(see
     assert event.inputs["position"] == market.engine.position
 
 
+def test_the_price_never_rises_with_the_deadline_nor_falls_with_work_or_memory() -> None:
+    compared = 0
+    for seed in range(12):
+        market, _ = played(seed, 60)
+        last = market.engine.horizon.last_slot
+        for _ in range(30):
+            task = market.bid().task
+            task = replace(task, deadline_slot=market.rng.randint(market.slot, last))
+            price = market.engine.quote(task, slot=market.slot).price
+            if price is None:
+                continue
+            later = replace(task, deadline_slot=task.deadline_slot + market.rng.randint(0, 4))
+            found = market.engine.quote(later, slot=market.slot).price
+            assert found is not None
+            assert found <= price * (1 + 1e-9)
+            more = market.rng.uniform(1.0, 1.5)
+            for greater in (
+                replace(task, compute_demand=task.compute_demand * more),
+                replace(task, memory_demand=task.memory_demand * more),
+            ):
+                dearer = market.engine.quote(greater, slot=market.slot).price
+                assert dearer is None or dearer >= price * (1 - 1e-9)
+                compared += dearer is not None
+    assert compared > 80
+
+
 def test_an_altered_solved_price_breaks_the_chain() -> None:
     market, log = played(3, 60)
     at = next(i for i, e in enumerate(log) if isinstance(e.event, events.PricesSolved))

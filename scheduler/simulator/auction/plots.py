@@ -43,7 +43,9 @@ def bars(
     if len(table) > 6:
         axes.tick_params(axis="x", labelrotation=80, labelsize=7)
     axes.set(title=title, ylabel=y)
-    axes.legend(fontsize=7, ncols=3)
+    # Room for the legend above the bars.
+    axes.set_ylim(0.0, axes.get_ylim()[1] * 1.2)
+    axes.legend(fontsize=7, ncols=6, loc="upper center")
     save(figure, out, name)
 
 
