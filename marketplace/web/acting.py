@@ -9,7 +9,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 
-from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.models import Membership, Organisation, User
 from marketplace.accounts.selectors import organisation_current
 from marketplace.common.errors import NotAllowed, UserError
 
@@ -26,8 +26,8 @@ def chosen_organisation(request: HttpRequest) -> Organisation | None:
     chosen = request.session.get(CHOSEN)
     if chosen is None:
         # Those who work for an organisation come for its sake rather than their own.
-        shared = user.organisations.exclude(personal_for=user).order_by("memberships__pk")
-        chosen = shared.values_list("pk", flat=True).first()
+        shared = Membership.objects.filter(user=user).exclude(organisation__personal_for=user)
+        chosen = shared.order_by("pk").values_list("organisation", flat=True).first()
     try:
         return organisation_current(user=user, organisation_id=chosen)
     except NotAllowed:

@@ -7,6 +7,7 @@ the house at that address is used; it needs ``--password`` and the demo's people
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,11 +93,11 @@ def screens_take(camera: Camera) -> None:
         for theme, phone, suffix in (("dark", False, "dark"), ("light", True, "phone")):
             with camera.person(place.owner, theme=theme, phone=phone) as other:
                 camera.take(other, f"job-{suffix}", job)
-                _bid_filled(other, limit="0.01")
+                _bid_filled(other)
                 camera.take(other, f"bid-new-{suffix}")
         camera.take(owner, "job-receipt", f"{job}/receipt")
         camera.take(owner, "jobs", "/jobs")
-        _bid_filled(owner, limit="0.01")
+        _bid_filled(owner)
         camera.take(owner, "bid-new")
         _bid_filled(owner, limit="0.000001")
         owner.page.locator("#place").click()
@@ -107,7 +108,7 @@ def screens_take(camera: Camera) -> None:
             ("wallet", "/wallet?view=double"),
             ("datasets", "/datasets"),
             ("api-keys", "/settings/api-keys"),
-            ("not-found", "/nowhere"),
+            ("not-found", "/jobs/ftjob-nowhere"),
         ):
             camera.take(owner, name, path)
             owner.complaints.clear()
@@ -122,7 +123,10 @@ def screens_take(camera: Camera) -> None:
         camera.take(operator, "operator", "/operator")
 
 
-def _bid_filled(visitor: Visitor, *, limit: str, name: str = "support-tone-v3") -> None:
+def _bid_filled(
+    visitor: Visitor, *, limit: str | None = None, name: str = "support-tone-v3"
+) -> None:
+    """The form as somebody leaves it before the click; without a limit, twice the price."""
     page = visitor.page
     visitor.go("/bids/new")
     visitor.upload(DATASET.name, DATASET.read_bytes())
@@ -134,6 +138,10 @@ def _bid_filled(visitor: Visitor, *, limit: str, name: str = "support-tone-v3") 
         page.get_by_label("Learning rate").fill("0.002")
         page.get_by_label("Learning rate").blur()
     page.locator("#advanced summary").click()
+    if limit is None:
+        expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
+        price = float(page.locator("#q-price").inner_text().removeprefix("$"))
+        limit = f"{2 * price:.2f}" if price > 0.01 else f"{2 * price:.4f}"
     page.locator("#id_price").fill(limit)
     page.locator("#id_price").blur()
 
@@ -141,7 +149,7 @@ def _bid_filled(visitor: Visitor, *, limit: str, name: str = "support-tone-v3") 
 def _job_sold(owner: Visitor) -> str:
     """Place a bid and wait until its job is well under way; the path of its page."""
     page = owner.page
-    _bid_filled(owner, limit="0.01")
+    _bid_filled(owner)
     page.locator("#place").click()
     link = page.get_by_role("link", name="Follow the job")
     expect(link).to_be_visible(timeout=2 * PATIENCE_MS)

@@ -11,6 +11,8 @@ from marketplace.web.templatetags.finetender import clock_words, usd
 #: More columns than this are joined into steps of several slots.
 COLUMNS_MAX = 72
 LEVELS = 9
+#: Prices nearer together than this share of the highest do not use the whole scale.
+SPAN_SHARE = 0.5
 ROW_HEIGHT, ROW_GAP, TOP = 23, 3, 24
 
 
@@ -162,7 +164,8 @@ def _averages(row: object, facts: NodeFacts, columns: int, step: int) -> list[_A
 
 def _share(price: float, low: float, high: float) -> float:
     """A little more contrast among the cheap cells, where most of them are."""
-    return 0.0 if high <= low else ((price - low) / (high - low)) ** 0.65
+    span = max(high - low, SPAN_SHARE * high)
+    return 0.0 if span <= 0 else ((price - low) / span) ** 0.65
 
 
 def _axis(
@@ -175,5 +178,6 @@ def _axis(
             clock_words(at := first_at + timedelta(seconds=column_s * column), at, seconds=seconds),
         )
         for column in range(0, columns, every)
-        if column == 0 or columns - column >= every / 2
+        # "Now 09:00:00" takes the room of two.
+        if column == 0 or (columns - column >= every / 2 and (column > every or not seconds))
     )

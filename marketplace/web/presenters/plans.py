@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from marketplace.auction.models import Bid
-from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.models import Node, Tier, Zone
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Checkpoint, Job
 from marketplace.web.presenters.ribbon import Machine, Mark, Ribbon, ribbon_of, stays_of
@@ -27,7 +27,7 @@ def machines_of(zone: Zone) -> dict[str, Machine]:
 def _name(node: Node) -> str:
     """A rented machine is named by its tier and the end of its id: the whole fits no block."""
     if RENTED.fullmatch(node.name):
-        return f"{node.get_tier_display()} {node.name[-4:]}"
+        return f"{Tier(node.tier).label} {node.name[-4:]}"
     return node.name
 
 

@@ -49,7 +49,7 @@ def exact_usd(micros: int | None) -> str:
 @register.filter
 def usd_input(micros: int | None) -> str:
     """``9.00``, for a money field."""
-    return "" if micros is None else format_usd(micros).removeprefix("$").replace(",", "")
+    return exact_usd(micros).removeprefix("$").replace(",", "")
 
 
 @register.filter
@@ -273,3 +273,9 @@ def time_plain(at: datetime) -> str:
 def short_reference(reference: str) -> str:
     """``bid:bid_01j…`` as its last part, shortened."""
     return short_hash(reference.rpartition(":")[2])
+
+
+@register.filter
+def spaced(name: str) -> str:
+    """``sla_credits`` as ``Sla credits``."""
+    return name.replace("_", " ").capitalize()

@@ -103,11 +103,14 @@ export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEv
   });
   draw(hatch, "path", { d: "M0 0V6", class: "no-line" });
 
-  for (const value of niceTicks(0, scale.high / 1e6, 5)) {
+  const prices = niceTicks(0, scale.high / 1e6, 5);
+  // One number of decimals for the whole axis.
+  const needed = prices.map((value) => String(value).split(".")[1]?.length ?? 0);
+  const decimals = Math.min(6, Math.max(2, ...needed));
+  for (const value of prices) {
     const y = Y(value * 1e6);
-    if (value * 1e6 > scale.high) continue;
     draw(svg, "path", { d: `M${scale.left} ${y}H${edge}`, class: value ? "gl" : "ax" });
-    draw(svg, "text", { x: scale.left - 9, y: y + 4, "text-anchor": "end" }, usd(value * 1e6));
+    draw(svg, "text", { x: scale.left - 9, y: y + 4, "text-anchor": "end" }, `$${value.toFixed(decimals)}`);
   }
   const offset = -nowDate.getTimezoneOffset() * 60;
   for (const tick of timeTicks(scale.from, scale.to, small ? 4 : 9, offset)) {
