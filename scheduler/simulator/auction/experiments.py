@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scheduler.auction import Engine, events
-from scheduler.auction.bounds import offline_optimum, supply_of
+from scheduler.auction.bounds import supply_of
+from scheduler.auction.bounds.program import offline_optimum
 from scheduler.simulator.auction.quality import Setting, like, settings
 from scheduler.simulator.auction.run import rules_for, run_baseline, run_policy
 from scheduler.simulator.auction.scenario import Deadlines, Mix, Scenario, trace_profile

@@ -14,12 +14,11 @@ from scheduler.auction.bounds import (
     Supply,
     grouped,
     lagrangian_bound,
-    linear_bound,
-    offline_optimum,
     supply_of,
 )
 from scheduler.auction.bounds.demand import Demand
 from scheduler.auction.bounds.descent import dual_value
+from scheduler.auction.bounds.program import linear_bound, offline_optimum
 from scheduler.types import LaborVendor, Node, Task
 from tests.unit.scheduler.auction_experiments.builders import CROWDED, crowded
 
