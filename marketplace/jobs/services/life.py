@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict
 from marketplace.common.queue import enqueue
-from marketplace.fleet.models import Zone
+from marketplace.fleet.models import GONE, Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs import locks
 from marketplace.jobs.journal import event_record
@@ -163,6 +163,9 @@ def job_cells_replace(*, job: Job, cells: Iterable[Cell], reason: str, now: date
         current = slot_at(job.zone, now)
         replaced = {slot for slot, _ in new}
         kept = [cell for cell in job.cells if cell[0] <= current and cell[0] not in replaced]
+        if kept and kept[-1][0] == current and _is_lost(job, kept[-1][1]):
+            # Nothing ran there and nothing will: dispatch would ask for a new plan again.
+            kept.pop()
         job.cells = sorted(kept + new)
         if job.cells:
             job.finish_planned_at = slot_ends_at(job.zone, job.cells[-1][0])
@@ -190,6 +193,13 @@ def job_cells_replace(*, job: Job, cells: Iterable[Cell], reason: str, now: date
         )
         enqueue("jobs.slots_dispatch")
     return job
+
+
+def _is_lost(job: Job, node_id: str) -> bool:
+    """Whether a job has nothing under way and a node is gone. Call while holding the job."""
+    if locks.open_slice_lock(job) is not None:
+        return False
+    return Node.objects.filter(pk=node_id, status__in=GONE).exists()
 
 
 def job_replan_request(*, job: Job, reason: str, now: datetime) -> Job:

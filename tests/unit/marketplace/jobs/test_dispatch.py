@@ -310,3 +310,21 @@ def _file():
     import io
 
     return io.BytesIO(build.safetensors())
+
+
+def test_a_plan_made_anew_because_a_node_is_gone_is_not_asked_for_again():
+    zone = market.zone()
+    lost, other = market.node(zone), market.node(zone)
+    job = build.job(zone, (0, lost), (1, lost))
+    type(lost).objects.filter(pk=lost.pk).update(status=NodeStatus.LEFT)
+    slots_dispatch(now=NOW)
+    job.refresh_from_db()
+    assert job.needs_replan
+    job_cells_replace(
+        job=job, cells=[Cell(slot=SLOT + 1, node=other.pk)], reason="planned again", now=NOW
+    )
+    slots_dispatch(now=NOW)
+    job.refresh_from_db()
+    assert not job.needs_replan
+    assert job.cells == [[SLOT + 1, other.pk]]
+    assert job.events.filter(kind=EventKind.REPLAN_WANTED).count() == 1
