@@ -85,7 +85,7 @@ contracts: setup-dev ## Who may import whom
 lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed
 	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
 
-bench: bench-auction bench-lane bench-training bench-tiers ## All benchmarks, one JSON line per case
+bench: bench-auction bench-lane bench-tiers bench-training ## All benchmarks, one JSON line per case
 
 bench-auction: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_auction
@@ -99,8 +99,8 @@ bench-training: setup-dev
 bench-tiers: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_tiers
 
-screens: setup-dev ## Take the pictures under docs/screens
-	@$(PYTHON) -m marketplace.config.embedded screens
+screens: setup-dev browser ## Take the pictures under docs/screens
+	@$(PYTHON) -m tests.browser.screens
 
 clean: ## Remove the environment, builds and the demo's data
 	rm -rf $(VENV) $(PAGES) .data build dist *.egg-info frontend/web/node_modules .pytest_cache .ruff_cache .hypothesis
