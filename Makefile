@@ -89,6 +89,7 @@ bench: bench-auction bench-lane bench-tiers bench-training ## All benchmarks, on
 
 bench-auction: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_auction
+	@$(PYTHON) -m tests.benchmarks.bench_auction_day
 
 bench-lane: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_lane
