@@ -39,7 +39,7 @@ def wait_for(
 
 
 def events_of(api: httpx.Client, job_id: str) -> list[dict[str, Any]]:
-    return api.get(f"/api/jobs/{job_id}/events").raise_for_status().json()["data"]
+    return api.get(f"/api/jobs/{job_id}/events?limit=100").raise_for_status().json()["data"]
 
 
 def checkpoints(events: list[dict[str, Any]]) -> list[int]:
