@@ -32,7 +32,7 @@ class Command(BaseCommand):
         parser.add_argument("--horizon-slots", type=int, default=360)
         parser.add_argument("--base-memory-gb", type=float, default=0.1)
         parser.add_argument("--max-sequence-length", type=int, default=512)
-        parser.add_argument("--ask", default="0.004", help="dollars per node and slot")
+        parser.add_argument("--ask", default="0.0015", help="dollars per node and slot")
         parser.add_argument(
             "--join-tokens", type=int, default=0, help="make this many tokens for new nodes"
         )
