@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 ENDED = ("succeeded", "failed", "cancelled")
 #: Long enough to be killed in, short enough to wait for.
-TRAINING = {"epochs": 6, "learning_rate": 2e-3, "batch_size": 8}
+TRAINING = {"epochs": 20, "learning_rate": 2e-3, "batch_size": 8}
 
 
 def wait_for(

@@ -15,6 +15,9 @@ import pytest
 from marketplace.config.embedded.demo import DATASET
 from tests.conftest import Market
 
+# A whole house: alone on the machine, like everything that kills processes.
+pytestmark = pytest.mark.faults
+
 #: The node's reserved cells begin this long after the bid.
 RESERVED_IN_S = 20
 
@@ -59,10 +62,6 @@ backend_named("local").launch(
     machine_id="mach_orphan", offer="conventional-local", market_url="http://nowhere",
     join_secret="none",
 )
-
-# A whole house: alone on the machine, like everything that kills processes.
-pytestmark = pytest.mark.faults
-
 """
 
 
