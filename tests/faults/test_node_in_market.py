@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 ENDED = ("succeeded", "failed", "cancelled")
 #: Long enough to be killed in, short enough to wait for.
-TRAINING = {"epochs": 20, "learning_rate": 2e-3, "batch_size": 8}
+TRAINING = {"epochs": 14, "learning_rate": 2e-3, "batch_size": 8}
 
 
 def wait_for(
@@ -60,7 +60,7 @@ def bid_place(api: httpx.Client, zone: str) -> dict[str, Any]:
         "zone": zone,
         "dataset_id": upload.raise_for_status().json()["id"],
         "training": TRAINING,
-        "deadline": (datetime.now(UTC) + timedelta(minutes=14)).isoformat(),
+        "deadline": (datetime.now(UTC) + timedelta(minutes=28)).isoformat(),
     }
     quote = api.post("/api/quotes", json=work).raise_for_status().json()
     posted = quote["posted_price"]
