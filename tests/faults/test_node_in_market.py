@@ -89,7 +89,16 @@ def test_a_job_whose_node_is_killed_goes_on_from_its_checkpoint_at_no_cost(marke
         time.sleep(0.2)
 
     os.kill(market.house.stack.pid("node"), signal.SIGKILL)
+    # Kept down until its lease has run out: one that is back sooner simply goes on.
+    market.house.stack.stop("node")
     before = events_of(api, job_id)
+    try:
+        ends_at = time.monotonic() + 120
+        while "node_lost" not in [event["kind"] for event in events_of(api, job_id)]:
+            assert time.monotonic() < ends_at
+            time.sleep(0.2)
+    finally:
+        market.house.stack.start("node")
     job = wait_for(api, job_id, lambda job: job["status"] == "succeeded", within_s=400)
 
     after = events_of(api, job_id)[len(before) :]
