@@ -9,7 +9,7 @@ from django.db import transaction
 from marketplace.common.bulk import rows_update
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import format_usd
-from marketplace.payments.ledger import Account, _house_accounts, house
+from marketplace.payments.ledger import Account, _house_accounts, house, whole_check
 from marketplace.payments.locks import WALLET_KINDS, Locked, accounts_lock
 from marketplace.payments.models import (
     AccountKind,
@@ -45,6 +45,9 @@ def holds_conclude(*, conclusions: Iterable[Conclusion], now: datetime) -> None:
         ``hold_ended``: a hold ended in another way.
     """
     wanted = {conclusion.hold_reference: conclusion for conclusion in conclusions}
+    for conclusion in wanted.values():
+        if conclusion.charge_micros is not None:
+            whole_check(conclusion.charge_micros)
     if not wanted:
         return
     of = Hold.objects.filter(reference__in=wanted).values_list("reference", "organisation_id")

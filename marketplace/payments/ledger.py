@@ -90,3 +90,8 @@ def _insufficient(account: Account, *, short_micros: int) -> PaymentRequired:
         f"The wallet is short of {format_usd(short_micros)}. Add funds, or bid less.",
         extra={"short_micros": short_micros, "account": account.kind},
     )
+
+
+def whole_check(amount_micros: int) -> None:
+    if isinstance(amount_micros, bool) or not isinstance(amount_micros, int):
+        raise TypeError("amounts are whole micro-dollars")

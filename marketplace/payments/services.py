@@ -12,8 +12,9 @@ from django.db import IntegrityError, transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.common.money import MAX_MICROS, format_usd
+from marketplace.payments.conclusions import Conclusion, holds_conclude
 from marketplace.payments.earnings import Share, charge_distribute
-from marketplace.payments.ledger import Account, entry_post, house
+from marketplace.payments.ledger import Account, entry_post, house, whole_check
 from marketplace.payments.locks import Locked, hold_lock, wallet_lock, wallets_lock
 from marketplace.payments.models import (
     AccountKind,
@@ -136,36 +137,8 @@ def hold_settle(*, hold_reference: str, charge_micros: int, now: datetime) -> Ho
     Conflict
         ``hold_ended``: the hold was released, or charged another amount.
     """
-    _whole_check(charge_micros)
-    with transaction.atomic():
-        hold, locked = _hold_locked(hold_reference)
-        if hold.status == HoldStatus.CHARGED and hold.charged_micros == charge_micros:
-            return hold
-        _held_check(hold)
-        if not 0 <= charge_micros <= hold.amount_micros:
-            raise UserError(
-                "invalid_amount",
-                f"The charge must lie between zero and the {format_usd(hold.amount_micros)} held.",
-                param="charge_micros",
-            )
-        entry_post(
-            kind=EntryKind.CHARGE,
-            reference=hold_reference,
-            amounts={
-                Account(hold.organisation_id, AccountKind.WALLET_HELD): -hold.amount_micros,
-                Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE): (
-                    hold.amount_micros - charge_micros
-                ),
-                house(AccountKind.CLEARING): charge_micros,
-            },
-            locked=locked,
-            now=now,
-        )
-        hold.status = HoldStatus.CHARGED
-        hold.charged_micros = charge_micros
-        hold.ended_at = now
-        hold.save(update_fields=["status", "charged_micros", "ended_at"])
-    return hold
+    holds_conclude(conclusions=[Conclusion(hold_reference, charge_micros)], now=now)
+    return Hold.objects.get(reference=hold_reference)
 
 
 def hold_release(*, hold_reference: str, now: datetime) -> Hold:
@@ -176,25 +149,8 @@ def hold_release(*, hold_reference: str, now: datetime) -> Hold:
     Conflict
         ``hold_ended``: the hold was charged.
     """
-    with transaction.atomic():
-        hold, locked = _hold_locked(hold_reference)
-        if hold.status == HoldStatus.RELEASED:
-            return hold
-        _held_check(hold)
-        entry_post(
-            kind=EntryKind.RELEASE,
-            reference=hold_reference,
-            amounts={
-                Account(hold.organisation_id, AccountKind.WALLET_HELD): -hold.amount_micros,
-                Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE): hold.amount_micros,
-            },
-            locked=locked,
-            now=now,
-        )
-        hold.status = HoldStatus.RELEASED
-        hold.ended_at = now
-        hold.save(update_fields=["status", "ended_at"])
-    return hold
+    holds_conclude(conclusions=[Conclusion(hold_reference, None)], now=now)
+    return Hold.objects.get(reference=hold_reference)
 
 
 def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: datetime) -> Hold:
@@ -304,28 +260,14 @@ def _hold_locked(reference: str) -> tuple[Hold, Locked]:
     return hold_lock(reference), locked
 
 
-def _held_check(hold: Hold) -> None:
-    if hold.status != HoldStatus.HELD:
-        raise Conflict(
-            "hold_ended",
-            f"The hold {hold.reference} is over: it was {hold.status}.",
-            extra={"status": hold.status, "charged_micros": hold.charged_micros},
-        )
-
-
 def _amount_check(amount_micros: int) -> None:
-    _whole_check(amount_micros)
+    whole_check(amount_micros)
     if not 0 < amount_micros <= MAX_MICROS:
         raise UserError(
             "invalid_amount",
             "The amount must be more than zero and at most a billion dollars.",
             param="amount_micros",
         )
-
-
-def _whole_check(amount_micros: int) -> None:
-    if isinstance(amount_micros, bool) or not isinstance(amount_micros, int):
-        raise TypeError("amounts are whole micro-dollars")
 
 
 def _reused(reference: str) -> Conflict:
