@@ -10,13 +10,15 @@ from dataclasses import astuple, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import torch
+
 from workers.protocol.messages import AdapterKind
 from workers.runtime.running_job import MetricsRow, RunningJob, row_outliers
 from workers.training.adapter_export import export_adapter
 from workers.training.checkpoint import write_atomically
 from workers.training.job import TrainingJob
 
-_PACKAGES = ("finetender", "torch", "transformers", "peft", "safetensors")
+_PACKAGES = ("finetender", "transformers", "peft", "safetensors")
 
 
 def write_artifacts(running: RunningJob) -> Path:
@@ -119,7 +121,8 @@ def _pair(first: float | None, last: float | None) -> str:
 
 
 def _versions() -> str:
-    found = [f"Python {platform.python_version()}"]
+    # Torch names its build (CPU or which CUDA) itself; its package's version may not.
+    found = [f"Python {platform.python_version()}", f"torch {torch.__version__}"]
     for package in _PACKAGES:
         try:
             found.append(f"{package} {version(package)}")
