@@ -6,9 +6,7 @@ from allauth.account.adapter import DefaultAccountAdapter
 from django.db import transaction
 from django.http import HttpRequest
 
-from marketplace.accounts.models import User
-from marketplace.accounts.services import personal_organisation_ensure
-from marketplace.common import clock
+from marketplace.accounts.models import Organisation, User
 
 
 class AccountAdapter(DefaultAccountAdapter):
@@ -19,5 +17,5 @@ class AccountAdapter(DefaultAccountAdapter):
         if commit:
             with transaction.atomic():
                 user.save()
-                personal_organisation_ensure(user=user, now=clock.now())
+                Organisation.objects.personal_ensure(user)
         return user

@@ -8,8 +8,6 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin, TabularInline
 
 from marketplace.accounts.models import ApiKey, Invitation, Membership, Organisation, User
-from marketplace.accounts.services import personal_organisation_ensure
-from marketplace.common import clock
 
 # Roles and capabilities say who may do what; Django's groups would be a second way.
 admin.site.unregister(Group)
@@ -36,7 +34,7 @@ class UserAdmin(ModelAdmin):
             # The person sets a password with "forgotten password".
             obj.set_unusable_password()
         super().save_model(request, obj, form, change)
-        personal_organisation_ensure(user=obj, now=clock.now())
+        Organisation.objects.personal_ensure(obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

@@ -8,6 +8,7 @@ from django.contrib.auth.models import AbstractBaseUser, BaseUserManager, Permis
 from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import Lower
+from django.utils.text import slugify
 
 from marketplace.common.models import IdField, TimestampedModel
 
@@ -30,16 +31,13 @@ class UserManager(BaseUserManager["User"]):
     """Django's commands create people through this; so do our services."""
 
     def create_user(self, email: str, password: str | None = None, **fields: Any) -> "User":
-        from marketplace.accounts.services import personal_organisation_ensure
-        from marketplace.common import clock
-
         if not email:
             raise ValueError("a person needs an email address")
         user = self.model(email=email.strip().lower(), **fields)
         user.set_password(password)
         with transaction.atomic(using=self._db):
             user.save(using=self._db)
-            personal_organisation_ensure(user=user, now=clock.now())
+            Organisation.objects.personal_ensure(user)
         return user
 
     def create_superuser(self, email: str, password: str | None = None, **fields: Any) -> "User":
@@ -103,6 +101,31 @@ class User(AbstractBaseUser, PermissionsMixin):
         return self.name or self.email.partition("@")[0]
 
 
+class OrganisationManager(models.Manager["Organisation"]):
+    """How a person comes by an organisation of their own."""
+
+    def personal_ensure(self, user: User) -> "Organisation":
+        """The person's own organisation, made now if they have none; safe to run twice at once."""
+        with transaction.atomic(using=self._db):
+            local_part = user.email.partition("@")[0]
+            organisation, _ = self.get_or_create(
+                personal_for=user,
+                defaults={
+                    "name": (user.name or local_part)[:120],
+                    "slug": organisation_slug(local_part, user.pk),
+                },
+            )
+            Membership.objects.using(self._db).get_or_create(
+                organisation=organisation, user=user, defaults={"role": Role.OWNER}
+            )
+        return organisation
+
+
+def organisation_slug(name: str, row_id: str) -> str:
+    """Readable and unique: ids are, and their last letters are random."""
+    return f"{slugify(name)[:100]}-{row_id[-10:]}".lstrip("-")
+
+
 @audited("name", "slug", "is_provider")
 class Organisation(TimestampedModel):
     """Who bids, owns data and adapters, holds a wallet, or provides nodes."""
@@ -119,6 +142,8 @@ class Organisation(TimestampedModel):
         User, null=True, blank=True, on_delete=models.PROTECT, related_name="personal_organisation"
     )
     members = models.ManyToManyField(User, through="Membership", related_name="organisations")
+
+    objects: ClassVar[OrganisationManager] = OrganisationManager()
 
     class Meta:
         constraints = [

@@ -9,7 +9,6 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
 from django.db.models import F
-from django.utils.text import slugify
 
 from marketplace.accounts.locks import invitation_lock, memberships_lock
 from marketplace.accounts.models import (
@@ -20,6 +19,7 @@ from marketplace.accounts.models import (
     Role,
     Scope,
     User,
+    organisation_slug,
 )
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 
@@ -40,7 +40,7 @@ def user_register(
         user = User(email=email.strip().lower(), name=name, is_operator=is_operator)
         user.set_password(password)
         user.save()
-        personal_organisation_ensure(user=user, now=now)
+        Organisation.objects.personal_ensure(user)
     return user
 
 
@@ -48,22 +48,6 @@ def password_set(*, user: User, password: str) -> None:
     """Replaces a password; whoever signed in with the old one is signed out by it."""
     user.set_password(password)
     user.save(update_fields=["password"])
-
-
-def personal_organisation_ensure(*, user: User, now: datetime) -> Organisation:
-    """The person's own organisation, made now if they have none; safe to run twice at once."""
-    with transaction.atomic():
-        organisation, _ = Organisation.objects.get_or_create(
-            personal_for=user,
-            defaults={
-                "name": (user.name or user.email.partition("@")[0])[:120],
-                "slug": _slug(user.email.partition("@")[0], user.pk),
-            },
-        )
-        Membership.objects.get_or_create(
-            organisation=organisation, user=user, defaults={"role": Role.OWNER}
-        )
-    return organisation
 
 
 def organisation_create(*, name: str, created_by: User, now: datetime) -> Organisation:
@@ -75,7 +59,7 @@ def organisation_create(*, name: str, created_by: User, now: datetime) -> Organi
         )
     with transaction.atomic():
         organisation = Organisation(name=name)
-        organisation.slug = _slug(name, organisation.pk)
+        organisation.slug = organisation_slug(name, organisation.pk)
         organisation.save()
         Membership.objects.create(organisation=organisation, user=created_by, role=Role.OWNER)
     return organisation
@@ -273,11 +257,6 @@ def api_key_revoke(*, organisation: Organisation, key_id: str, now: datetime) ->
 def _owner_check(*, organisation: Organisation, user: User) -> None:
     if not organisation.memberships.filter(user=user, role=Role.OWNER).exists():
         raise NotAllowed("owners_only", "Only an owner of the organisation may do this.")
-
-
-def _slug(name: str, row_id: str) -> str:
-    """Readable and unique: ids are, and their last letters are random."""
-    return f"{slugify(name)[:100]}-{row_id[-10:]}".lstrip("-")
 
 
 def _hash(secret: str) -> str:

@@ -13,7 +13,6 @@ from marketplace.accounts.services import (
     invitation_revoke,
     membership_end,
     organisation_create,
-    personal_organisation_ensure,
 )
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from tests import builders
@@ -214,6 +213,6 @@ def test_of_two_owners_leaving_at_once_one_stays() -> None:
 def test_a_personal_organisation_asked_for_at_once_is_made_once() -> None:
     person = User(email="ada@example.com")
     person.save()
-    results = at_once([lambda: personal_organisation_ensure(user=person, now=NOW)] * 6)
+    results = at_once([lambda: Organisation.objects.personal_ensure(person)] * 6)
     assert len({organisation.pk for organisation in results}) == 1
     assert Organisation.objects.count() == Membership.objects.count() == 1

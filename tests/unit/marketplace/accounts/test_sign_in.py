@@ -54,10 +54,10 @@ def test_a_sign_up_that_is_refused_leaves_no_trace(client, email: str, password:
 
 
 def test_a_failure_while_making_the_organisation_takes_the_person_back(client, monkeypatch) -> None:
-    def fail(**_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("the database is full")
 
-    monkeypatch.setattr("marketplace.accounts.adapter.personal_organisation_ensure", fail)
+    monkeypatch.setattr("marketplace.accounts.models.OrganisationManager.personal_ensure", fail)
     with pytest.raises(RuntimeError):
         client.post(reverse("account_signup"), {"email": "a@example.com", "password1": PASSWORD})
     assert User.objects.count() == 0
