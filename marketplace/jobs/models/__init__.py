@@ -1,0 +1,51 @@
+"""Data sets, jobs, and everything that happened to them."""
+
+from marketplace.jobs.models.datasets import (
+    Dataset,
+    DatasetTokens,
+    dataset_path,
+)
+from marketplace.jobs.models.history import (
+    JobEvent,
+    MetricPoint,
+)
+from marketplace.jobs.models.job import (
+    Job,
+    job_id,
+)
+from marketplace.jobs.models.results import (
+    Artifact,
+    Checkpoint,
+    artifact_path,
+    checkpoint_path,
+)
+from marketplace.jobs.models.slices import (
+    NodePlan,
+    Slice,
+)
+from marketplace.jobs.models.states import (
+    EventKind,
+    FaultOf,
+    JobStatus,
+    SliceStatus,
+)
+
+__all__ = [
+    "Artifact",
+    "Checkpoint",
+    "Dataset",
+    "DatasetTokens",
+    "EventKind",
+    "FaultOf",
+    "Job",
+    "JobEvent",
+    "JobStatus",
+    "MetricPoint",
+    "NodePlan",
+    "Slice",
+    "SliceStatus",
+    "artifact_path",
+    "checkpoint_path",
+    "dataset_path",
+    "job_id",
+]

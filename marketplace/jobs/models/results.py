@@ -1,0 +1,63 @@
+"""What nodes send back as files: checkpoints and the finished adapter."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from marketplace.common.models import IdField
+from marketplace.jobs.models.job import Job
+from marketplace.jobs.models.slices import Slice
+
+
+def checkpoint_path(checkpoint: Checkpoint, _filename: str) -> str:
+    return f"jobs/{checkpoint.job_id}/checkpoints/{checkpoint.pk}.safetensors"
+
+
+def artifact_path(artifact: Artifact, _filename: str) -> str:
+    return f"jobs/{artifact.job_id}/adapters/{artifact.pk}.zip"
+
+
+class Checkpoint(models.Model):
+    """Adapter, optimizer and data position after a step: where the job can go on."""
+
+    id = IdField(prefix="ckpt")
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="checkpoints")
+    slice = models.ForeignKey(Slice, on_delete=models.PROTECT, related_name="checkpoints")
+    step = models.PositiveIntegerField()
+    #: Empty once a newer checkpoint made it superfluous.
+    file = models.FileField(upload_to=checkpoint_path, max_length=255, blank=True)
+    sha256 = models.CharField(max_length=64)
+    bytes = models.PositiveBigIntegerField()
+    train_loss = models.FloatField(null=True)
+    valid_loss = models.FloatField(null=True)
+    created_at = models.DateTimeField()
+
+    job_id: str
+    slice_id: str
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["slice", "step"], name="jobs_checkpoint_once")
+        ]
+        indexes = [models.Index(fields=["job", "-step"], name="jobs_checkpoint_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} step {self.step}"
+
+
+class Artifact(models.Model):
+    """The finished adapter, as one zip of its directory."""
+
+    id = IdField(prefix="art")
+    job = models.OneToOneField(Job, on_delete=models.PROTECT, related_name="artifact")
+    slice = models.ForeignKey(Slice, on_delete=models.PROTECT, related_name="+")
+    file = models.FileField(upload_to=artifact_path, max_length=255)
+    sha256 = models.CharField(max_length=64)
+    bytes = models.PositiveBigIntegerField()
+    created_at = models.DateTimeField()
+
+    job_id: str
+    slice_id: str
+
+    def __str__(self) -> str:
+        return f"adapter of {self.job_id}"

@@ -1,0 +1,91 @@
+"""What nodes are told to do: leases and the plans of their slots."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from marketplace.common.models import IdField
+from marketplace.jobs.models.job import Job
+from marketplace.jobs.models.states import SliceStatus
+
+
+class Slice(models.Model):
+    """One job's share of one or more consecutive slots on one node, held under a lease."""
+
+    id = IdField(prefix="slice")
+    job = models.ForeignKey(Job, on_delete=models.PROTECT, related_name="slices")
+    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="slices")
+    lease_token = models.CharField(max_length=64, unique=True)
+    status = models.CharField(max_length=12, choices=SliceStatus.choices, default=SliceStatus.OPEN)
+    first_slot = models.BigIntegerField()
+    #: The latest slot it was given; consecutive cells on a node go on under one lease.
+    last_slot = models.BigIntegerField()
+    lease_expires_at = models.DateTimeField()
+    #: Of the newest progress event taken in.
+    last_seq = models.PositiveBigIntegerField(default=0)
+    #: When the node first showed that it works on it.
+    acknowledged_at = models.DateTimeField(null=True)
+    #: Heartbeats in a row that did not name an acknowledged lease.
+    heartbeats_missed = models.PositiveIntegerField(default=0)
+    speed_observed_at = models.DateTimeField(null=True)
+    opened_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True)
+    #: ``SliceResult`` as JSON.
+    result = models.JSONField(null=True)
+    #: Why it ended, for the job's page.
+    reason = models.CharField(max_length=1000, default="", blank=True)
+
+    job_id: str
+    node_id: str
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(status="open"), name="jobs_slice_one_open_per_job"
+            ),
+            models.CheckConstraint(
+                condition=Q(status="open", closed_at__isnull=True)
+                | (~Q(status="open") & Q(closed_at__isnull=False)),
+                name="jobs_slice_closed_when_ended",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["node"], condition=Q(status="open"), name="jobs_slice_open"),
+            models.Index(
+                fields=["lease_expires_at"], condition=Q(status="open"), name="jobs_slice_expiry"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} on {self.node_id}"
+
+
+class NodePlan(models.Model):
+    """A ``SlotPlan`` as it was or will be sent to a node."""
+
+    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="plans")
+    slot = models.BigIntegerField()
+    #: From 1; a later one replaces those before it.
+    revision = models.PositiveIntegerField()
+    plan = models.JSONField()
+    #: Lease tokens in the plan, sorted: whether a plan changed is seen from these.
+    lease_tokens = models.JSONField()
+    ends_at = models.DateTimeField()
+    made_at = models.DateTimeField()
+    sent_at = models.DateTimeField(null=True)
+
+    node_id: str
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["node", "slot", "revision"], name="jobs_node_plan_once")
+        ]
+        indexes = [
+            models.Index(
+                fields=["made_at"], condition=Q(sent_at__isnull=True), name="jobs_plan_unsent"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.node_id} slot {self.slot}.{self.revision}"
