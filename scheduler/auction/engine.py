@@ -18,6 +18,7 @@ from scheduler.auction.events import (
     NodeJoined,
     NodeLeft,
     PricesSolved,
+    RulesChanged,
     SlotAdvanced,
     TaskReplanned,
 )
@@ -25,7 +26,7 @@ from scheduler.auction.grid import Floats, Grid, Hold, Reservation, until
 from scheduler.auction.log import Entry, digest, make_entry
 from scheduler.auction.outcomes import Changed, Dropped, Outcome, Released, Replan
 from scheduler.auction.policies import Admission, Policy, Raised, policy_for
-from scheduler.auction.rules import ZoneRules, rules_to_json
+from scheduler.auction.rules import FIXED_RULES, ZoneRules, rules_to_json
 from scheduler.auction.search import Plan, Search
 from scheduler.types import (
     Cell,
@@ -120,6 +121,9 @@ class Engine:
                 return self._replan(task, slot)
             case PricesSolved():
                 self._set_prices(event)
+                return Changed()
+            case RulesChanged(rules=rules):
+                self._change_rules(rules)
                 return Changed()
 
     def follow(self, event: Event, logged: Outcome) -> Outcome:
@@ -452,6 +456,27 @@ class Engine:
         else:
             grid.change_node(until(grid.nodes[grid.column[node_id]], from_slot - 1))
         return Changed(dropped=dropped)
+
+    def _change_rules(self, rules: ZoneRules) -> None:
+        """Go on under other rules.
+
+        Raises
+        ------
+        ValueError
+            If something differs that the cells on sale were made by.
+        """
+        for name in FIXED_RULES:
+            if getattr(rules, name) != getattr(self.rules, name):
+                raise ValueError(f"{name} cannot change: the log began with it")
+        before, policy = self._policy, policy_for(rules)
+        start = policy.start()
+        known = {name: value for name, value in self._memory.items() if name in start}
+        self.rules, self._policy, self._memory = rules, policy, {**start, **known}
+        if before.additive and not policy.additive:
+            # Solved prices are the forecast's; this policy gives empty cells none.
+            empty = self._grid.load == 0
+            self._grid.compute_price[empty] = 0.0
+            self._grid.memory_price[empty] = 0.0
 
     def _set_prices(self, event: PricesSolved) -> None:
         grid = self._grid

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from scheduler.auction.rules import ZoneRules, rules_from_json, rules_to_json
 from scheduler.types import Cell, LaborVendor, Node, Task
 
 
@@ -85,6 +86,21 @@ class PricesSolved:
     seed: int = 0
     #: What the solver was given, enough to run it again.
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: What would tell about single bids; a published log only commits to it.
+    private: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: Secret text that this commitment is made with.
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """From here on the zone goes by these rules; what concerns cells must be as before.
+
+    Prices stay, with one exception: under a policy that prices only what is sold,
+    empty cells cost nothing again.
+    """
+
+    rules: ZoneRules
 
 
 Event = (
@@ -96,6 +112,7 @@ Event = (
     | CellsReleased
     | TaskReplanned
     | PricesSolved
+    | RulesChanged
 )
 
 
@@ -213,7 +230,11 @@ def event_to_json(event: Event) -> dict[str, Any]:
                 "memory_price": _prices_to_json(event.memory_price),
                 "seed": event.seed,
                 "inputs": dict(event.inputs),
+                "private": dict(event.private),
+                "salt": event.salt,
             }
+        case RulesChanged(rules=rules):
+            return {"type": "RulesChanged", "rules": rules_to_json(rules)}
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event:
@@ -250,6 +271,10 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
                 memory_price=_prices_from_json(data["memory_price"]),
                 seed=int(data["seed"]),
                 inputs=dict(data["inputs"]),
+                private=dict(data.get("private", {})),
+                salt=str(data.get("salt", "")),
             )
+        case "RulesChanged":
+            return RulesChanged(rules=rules_from_json(data["rules"]))
         case other:
             raise ValueError(f"unknown event type {other!r}: the log is from another version")

@@ -46,7 +46,7 @@ def commitment(*, bid: float, salt: str) -> str:
 
 
 def public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what the chain is made of: everything but bids, and commitments to those.
+    """Give what the chain is made of: bids and what tells of them as commitments.
 
     A log can so be shown with some bids left out and its chain still be checked.
     Takes an event and an outcome as JSON values, bids given or left out already.
@@ -59,6 +59,10 @@ def public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[st
         event = {name: value for name, value in event.items() if name != "salt"}
         event["task"] = shown
         outcome = {name: value for name, value in outcome.items() if name != "surplus"}
+    elif "private" in event:
+        hidden = {"private": event["private"], "salt": event["salt"]}
+        event = {name: value for name, value in event.items() if name not in hidden}
+        event["private_commitment"] = digest(hidden)
     return {"event": event, "outcome": outcome}
 
 

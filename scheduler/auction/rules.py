@@ -1,10 +1,13 @@
-"""The rules of one zone's auction, fixed when its log begins."""
+"""The rules of one zone's auction; a ``RulesChanged`` event may change most of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+#: Rules that hold for the whole life of a log: cells and hashes are made by them.
+FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum", "pays_eq14")
 
 
 @dataclass(frozen=True, slots=True)

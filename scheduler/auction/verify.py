@@ -131,6 +131,9 @@ def _compare_public(
     if hidden is not None:
         shown["task"] = {name: shown["task"][name] for name in shown["task"] if name != "bid"}
         shown["task"]["bid_commitment"] = str(hidden["bid_commitment"])
+    if "private_commitment" in data["event"]:
+        shown = {name: shown[name] for name in shown if name not in ("private", "salt")}
+        shown["private_commitment"] = str(data["event"]["private_commitment"])
     if (
         chain_hash(
             position=position + 1,

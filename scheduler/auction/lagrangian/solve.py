@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from scheduler.auction.bounds.demand import Demand
-from scheduler.auction.bounds.descent import descend
+from scheduler.auction.bounds.descent import descend, dual_value
 from scheduler.auction.bounds.supply import Supply, grouped
 from scheduler.auction.engine import Engine
 from scheduler.auction.events import PricesSolved, task_to_json
@@ -41,13 +42,18 @@ def solve_prices(
     past_days: Sequence[Sequence[Task]],
     seed: int,
     settings: Settings | None = None,
+    each: float = 1.0,
+    given: Mapping[str, Any] | None = None,
+    salt: str = "",
 ) -> PricesSolved:
     """Price what is left against what is expected.
 
     Pure: reads the engine, changes nothing, and draws from ``seed`` alone. The
     event carries the prices, so a replay takes them as they are; ``inputs`` says
     what they were made from, so that the solve itself can be run again on the
-    state the log gives at that position.
+    state the log gives at that position. What would tell about single bids (a
+    digest can be guessed where there is one of them, and a dual value is made of
+    them) is ``private``: a published log commits to it.
 
     Parameters
     ----------
@@ -57,6 +63,12 @@ def solve_prices(
         As ``forecast_arrivals`` takes them.
     seed : int
     settings : Settings, optional
+    each : float
+        Bids that each of the given ones stands for, where they are a sample.
+    given : mapping, optional
+        Where the bids were taken from; goes to ``inputs`` as it is.
+    salt : str
+        Secret text for the commitment to ``private``.
     """
     chosen = settings or Settings()
     forecast = forecast_arrivals(
@@ -74,10 +86,12 @@ def solve_prices(
     pools, pool_of = grouped(supply)
     lam = np.zeros_like(pools.compute)
     phi = np.zeros_like(pools.memory)
-    value = 0.0
+    value = before = 0.0
+    weight = forecast.weight * each
     if forecast.tasks and nodes:
-        demand = Demand(forecast.tasks, pools, np.full(len(forecast.tasks), forecast.weight))
+        demand = Demand(forecast.tasks, pools, np.full(len(forecast.tasks), weight))
         begin = _pooled(start, pool_of, len(pools.types))
+        before = dual_value(pools, demand, *begin)
         _, mean = descend(
             pools,
             demand,
@@ -100,11 +114,17 @@ def solve_prices(
             "bids_today": len(today),
             "past_days": len(past_days),
             "forecast_tasks": len(forecast.tasks),
-            "forecast_weight": float(forecast.weight),
-            "forecast_digest": digest([task_to_json(task) for task in forecast.tasks]),
-            "dual_value": float(value),
+            "forecast_weight": float(weight),
             "settings": asdict(chosen),
+            **(given or {}),
         },
+        private={
+            "forecast_digest": digest([task_to_json(task) for task in forecast.tasks]),
+            # Bounds on the welfare still to be had, at the prices before and at these.
+            "dual_value_before": float(before),
+            "dual_value": float(value),
+        },
+        salt=salt,
     )
 
 

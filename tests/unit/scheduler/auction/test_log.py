@@ -44,6 +44,8 @@ EVENTS = (
     events.CellsReleased("t", (Cell(1, "n"),)),
     events.TaskReplanned(task(compute_demand=4.0), 1, salt="s3"),
     events.PricesSolved(1, {"n": (0.1, 0.2)}, {"b": (0.3,)}, seed=3, inputs={"bids": 2}),
+    events.PricesSolved(1, {"n": (0.3, 0.2)}, {}, private={"dual_value": 7.25}, salt="s4"),
+    events.RulesChanged(ZoneRules(policy="lagrangian", horizon_slots=6, settings={"growth": 0.2})),
     events.NodeLeft("n", 3),
 )
 
