@@ -14,18 +14,27 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 
 from django.db.models import QuerySet
 
-from marketplace.auction.models import LogEntry, MarketHead, Snapshot
+from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.common.errors import SystemFault
-from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import slot_at
+from marketplace.fleet.models import Policy, Zone
+from marketplace.fleet.policies import RULE_PARAMETERS, policy_settings_check
+from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at
 from scheduler import types as scheduler
-from scheduler.auction import Engine, Entry, ZoneRules, entry_from_json, entry_to_json
-from scheduler.auction.events import event_from_json
+from scheduler.auction import (
+    Engine,
+    Entry,
+    ZoneRules,
+    entry_from_json,
+    entry_to_json,
+    rules_from_json,
+    rules_to_json,
+)
+from scheduler.auction.events import NodeJoined, event_from_json
 
 #: Entries between snapshots; a restart replays at most so many.
 SNAPSHOT_EVERY = 2000
@@ -47,6 +56,8 @@ class Book:
     seq: int = 0
     #: Slot and fleet rows the lane last compared with the engine; spares it the comparison.
     fleet_seen: object = None
+    #: Policy and settings of the zone that the lane last compared with the engine's rules.
+    rules_seen: object = None
     #: Position of the latest snapshot, once known.
     snapshot_position: int | None = None
 
@@ -63,8 +74,10 @@ _read_locks: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
 
-#: Settings of a zone that are rules of the engine itself; the others are its policy's.
-RULE_SETTINGS = ("alpha", "beta", "money_scale", "steepness", "refusal_hints")
+#: What the engine goes by where a zone's settings are silent.
+RULE_DEFAULTS = {
+    rule.name: rule.default for rule in fields(ZoneRules) if rule.name in RULE_PARAMETERS
+}
 
 
 def commitment_salt() -> str:
@@ -73,17 +86,37 @@ def commitment_salt() -> str:
 
 
 def rules_of(zone: Zone, *, now: datetime) -> ZoneRules:
-    """The zone's settings as the engine takes them; frozen in the snapshot at position 0."""
-    own = {name: value for name, value in zone.settings.items() if name in RULE_SETTINGS}
-    return ZoneRules(
-        policy=zone.policy,
+    """What a log of the zone that begins now begins with; kept in the snapshot at position 0.
+
+    Raises
+    ------
+    UserError
+        ``invalid_policy_setting``
+    """
+    policy = Policy.LAGRANGIAN if zone.policy == Policy.LAGRANGIAN else Policy.RESIDUAL
+    begun = ZoneRules(
         base_memory=zone.base_memory_gb,
         horizon_slots=zone.horizon_slots,
         first_slot=slot_at(zone, now),
         money_quantum=1.0,
-        settings={name: value for name, value in zone.settings.items() if name not in own},
-        **own,
     )
+    return rules_with(begun, zone=zone, policy=policy)
+
+
+def rules_with(rules: ZoneRules, *, zone: Zone, policy: str) -> ZoneRules:
+    """A log's rules with the policy and the zone's present settings in place of its own.
+
+    Raises
+    ------
+    UserError
+        ``invalid_policy_setting``
+    """
+    policy_settings_check(zone.settings)
+    own = {name: value for name, value in zone.settings.items() if name in RULE_PARAMETERS}
+    rest = {name: value for name, value in zone.settings.items() if name not in own}
+    changed = replace(rules, policy=str(policy), settings=rest, **(RULE_DEFAULTS | own))
+    # Numbers as a restart reads them, so that both hash to the same.
+    return rules_from_json(rules_to_json(changed))
 
 
 def head_ensure(*, zone: Zone, now: datetime) -> MarketHead:
@@ -98,6 +131,9 @@ def head_ensure(*, zone: Zone, now: datetime) -> MarketHead:
         head_hash=engine.head_hash,
         state=json.dumps(engine.snapshot()),
         taken_at=now,
+    )
+    Pricing.objects.update_or_create(
+        zone=zone, defaults={"policy": engine.rules.policy, "policy_since_at": now}
     )
     return MarketHead.objects.create(
         zone=zone,
@@ -126,18 +162,28 @@ def read_book(*, zone: Zone, now: datetime) -> Iterator[Book]:
     """A replica of the zone's engine, as new as the committed log.
 
     The caller must change nothing; others in this process wait meanwhile. A
-    zone whose log has not begun is an engine without nodes.
+    zone whose log has not begun is shown as its lane will begin it.
     """
     with _guard:
         lock = _read_locks.setdefault(zone.pk, threading.Lock())
     with lock:
         head = MarketHead.objects.filter(zone=zone).first()
         if head is None:
-            yield Book(zone_id=zone.pk, engine=Engine(rules_of(zone, now=now)))
+            yield Book(zone_id=zone.pk, engine=_unbegun(zone, now=now))
             return
         book = _in_step(_read_books.pop(zone.pk, None), head)
         _read_books[zone.pk] = book
         yield book
+
+
+def _unbegun(zone: Zone, *, now: datetime) -> Engine:
+    """The engine of a zone that its lane has not entered yet, with the fleet it will find."""
+    engine = Engine(rules_of(zone, now=now))
+    for node in nodes_on_sale(zone):
+        joining = scheduler_node(zone, node)
+        if joining.available_until is None or joining.available_until >= engine.rules.first_slot:
+            engine.transition(NodeJoined(node=joining))
+    return engine
 
 
 def _in_step(book: Book | None, head: MarketHead) -> Book:

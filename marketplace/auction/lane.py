@@ -21,6 +21,7 @@ from django.db import OperationalError
 
 from marketplace.auction import book as books
 from marketplace.auction.models import MarketHead
+from marketplace.auction.pricing import rules_sync
 from marketplace.auction.replan import jobs_replan_in, lost_cells_record
 from marketplace.common.events import publish_on_commit
 from marketplace.common.locks import advisory_lock
@@ -85,6 +86,7 @@ def zone_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
                 slot=max(slot_at(zone, now), head.slot),
             )
             _slot_sync(lane)
+            rules_sync(lane)
             _fleet_sync(lane)
             lost_cells_record(lane)
             jobs_replan_in(lane)

@@ -7,7 +7,7 @@ a circle.
 
 from __future__ import annotations
 
-from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.models import Bid, BidStatus, Pricing
 
 
 def pending_bids_lock(*, zone_id: str, limit: int, only: str | None = None) -> list[Bid]:
@@ -27,3 +27,8 @@ def pending_bids_lock(*, zone_id: str, limit: int, only: str | None = None) -> l
 
 def bid_lock(*, bid_id: str) -> Bid:
     return Bid.objects.select_for_update(of=("self",)).select_related("zone").get(pk=bid_id)
+
+
+def pricing_lock(*, zone_id: str) -> Pricing | None:
+    """What the zone's solver left for its lane; call while holding the zone's lane lock."""
+    return Pricing.objects.select_for_update().filter(zone_id=zone_id).first()

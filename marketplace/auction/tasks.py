@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from marketplace.auction import sweeps
+from marketplace.auction import solving, sweeps
 from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock
 
@@ -25,3 +25,18 @@ def jobs_replan() -> None:
 @shared_task(name="auction.settle_finished")
 def settle_finished_jobs() -> None:
     settle_finished(now=clock.now())
+
+
+@shared_task(name="auction.prices_sweep")
+def prices_sweep() -> None:
+    solving.zones_solve_due(clock=clock.now)
+
+
+@shared_task(name="auction.prices_solve")
+def prices_solve(*, zone_id: str) -> None:
+    solving.prices_solve(zone_id=zone_id, clock=clock.now)
+
+
+@shared_task(name="auction.prices_apply")
+def prices_apply(*, zone_id: str) -> None:
+    solving.prices_apply(zone_id=zone_id, clock=clock.now)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from marketplace.fleet.models import JoinToken, Node, Provider, Speed
+from marketplace.fleet.models import JoinToken, Node, Provider, Speed, Zone
+
+
+def zone_lock(zone_id: str) -> Zone:
+    return Zone.objects.select_for_update(of=("self",)).get(pk=zone_id)
 
 
 def provider_lock(provider_id: str) -> Provider:

@@ -26,6 +26,7 @@ from marketplace.fleet.models import (
     Speed,
     Zone,
 )
+from marketplace.fleet.policies import policy_check, policy_settings_check, zone_policy_set
 from marketplace.fleet.speeds import observed_speed
 from marketplace.fleet.terms import ask_check, availability_check
 from workers.protocol.messages import Heartbeat
@@ -47,6 +48,7 @@ __all__ = [
     "provider_ensure",
     "speed_observe",
     "zone_ensure",
+    "zone_policy_set",
 ]
 
 FAULTS_IN_ROW_MAX = 3
@@ -67,7 +69,7 @@ def zone_ensure(
     now: datetime,
     model_shape: ModelShape | None = None,
     dtype: str = "auto",
-    policy: str = Policy.RESIDUAL,
+    policy: str = Policy.AUTO,
     policy_settings: dict[str, Any] | None = None,
     reference_sequence_length: int | None = None,
     **terms: Any,
@@ -76,10 +78,17 @@ def zone_ensure(
 
     ``terms`` are further columns of ``Zone``, such as ``jobs_per_node`` or ``lease_grace_s``. The
     model's shape is read from its ``config.json`` when the model is on this machine.
+
+    Raises
+    ------
+    UserError
+        ``unknown_policy`` or ``invalid_policy_setting``; nothing was made.
     """
     existing = Zone.objects.filter(name=name).first()
     if existing is not None:
         return existing
+    policy_check(policy)
+    policy_settings_check(policy_settings or {})
     shape = model_shape or base_models.model_shape_read(base_model_source)
     zone, _ = Zone.objects.get_or_create(
         name=name,

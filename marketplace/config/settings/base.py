@@ -172,6 +172,7 @@ CELERY_TASK_ROUTES = {
     "auction.decide_pending_bids": {"queue": "lane"},
     "auction.sweep": {"queue": "lane"},
     "auction.jobs_replan": {"queue": "lane"},
+    "auction.prices_apply": {"queue": "lane"},
 }
 CELERY_TASK_PUBLISH_RETRY_POLICY = {
     "max_retries": 2,
@@ -195,6 +196,7 @@ CELERY_BEAT_SCHEDULE = {
     "slots": _every("jobs.slots_dispatch", "BEAT_SLOTS_S", 1),
     "leases": _every("jobs.leases_sweep", "BEAT_LEASES_S", 2),
     "auction": _every("auction.sweep", "BEAT_AUCTION_S", 2),
+    "prices": _every("auction.prices_sweep", "BEAT_PRICES_S", 5),
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),

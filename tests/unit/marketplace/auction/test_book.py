@@ -112,12 +112,12 @@ def test_rules_are_those_of_the_logs_beginning_whatever_the_zone_says_later(zone
 
 
 def test_settings_of_a_zone_reach_its_rules():
-    zone = market.zone(policy_settings={"steepness": 0.5, "window": 7})
+    zone = market.zone(policy_settings={"steepness": 0.5, "growth": 0.25})
     market.node(zone)
     zone_refresh(zone=zone, now=NOW)
     head = MarketHead.objects.get(zone=zone)
     rules = books.lane_book(head=head).engine.rules
-    assert (rules.policy, rules.steepness, rules.settings) == ("residual", 0.5, {"window": 7})
+    assert (rules.policy, rules.steepness, rules.settings) == ("residual", 0.5, {"growth": 0.25})
     assert (rules.base_memory, rules.money_quantum, rules.first_slot) == (1.0, 1.0, 100)
 
 
