@@ -8,6 +8,7 @@ says nothing; ``machines_reconcile`` finds both.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 LAUNCH_GRACE = timedelta(seconds=30)
 #: A machine whose node is not in the market by then is given up: our cost, next offer.
 BOOT_LIMIT = timedelta(minutes=10)
+#: An offer whose machine did not come up is not taken again before this.
+OFFER_PAUSE = timedelta(minutes=5)
 #: Serverless machines are the house's own and never on sale: available so far from now.
 NEVER = timedelta(days=36_500)
 
@@ -51,6 +54,16 @@ def machine_request(*, tiers: ZoneTiers, offer: Offer, reason: str, now: datetim
         requested_at=now,
         reason=reason[:255],
     )
+
+
+def offers_usable(*, tiers: ZoneTiers, offers: Sequence[Offer], now: datetime) -> list[Offer]:
+    """Offers less those whose machines lately did not come up: the next offer, our cost."""
+    failed = set(
+        Machine.objects.filter(
+            zone=tiers.zone, ready_at=None, failed_at__gt=now - OFFER_PAUSE
+        ).values_list("backend", "offer")
+    )
+    return [one for one in offers if (tiers.backend_of(one.tier), one.name) not in failed]
 
 
 def machines_launch(*, now: datetime) -> int:
@@ -90,7 +103,9 @@ def _launch(machine_id: str, now: datetime) -> bool:
         )
     except BackendFault as fault:
         with transaction.atomic():
-            _ended(locks.machine_lock(machine_id), reason=str(fault), now=now, billed=False)
+            machine = locks.machine_lock(machine_id)
+            machine.failed_at = now
+            _ended(machine, reason=str(fault), now=now, billed=False)
         return False
     return True
 
@@ -215,6 +230,7 @@ def _missing(machine: Machine, now: datetime) -> bool:
         elif machine.status == MachineStatus.RUNNING or (
             machine.status == MachineStatus.BOOTING and now - machine.requested_at > LAUNCH_GRACE
         ):
+            machine.failed_at = now
             _ended(machine, reason="It is gone: its backend no longer runs it.", now=now)
     return machine.status == MachineStatus.ENDED
 
@@ -230,6 +246,8 @@ def _look_at(machine: Machine, now: datetime) -> None:
             machine.idle_since_at = now
             machine.save(update_fields=["status", "ready_at", "idle_since_at"])
         elif now - machine.requested_at > BOOT_LIMIT:
+            machine.failed_at = now
+            machine.save(update_fields=["failed_at"])
             machine_end(machine=machine, reason="It did not come up; paid all the same.", now=now)
 
 
@@ -238,7 +256,7 @@ def _ended(machine: Machine, *, reason: str, now: datetime, billed: bool = True)
     machine.status, machine.ended_at, machine.reason = MachineStatus.ENDED, now, reason[:255]
     if billed:
         machine.cost_micros = cost_micros(machine.price_micros_per_h, machine.requested_at, now)
-    machine.save(update_fields=["status", "ended_at", "reason", "cost_micros"])
+    machine.save(update_fields=["status", "ended_at", "reason", "cost_micros", "failed_at"])
     node = node_of(machine)
     if node is not None and node.status != NodeStatus.LEFT:
         # Whatever it ran is taken back by the leases' sweep and planned anew.

@@ -48,11 +48,23 @@ class ZoneTiers(models.Model):
     restore_s = models.FloatField(default=10.0)
     #: Idle seconds after which a machine is given back.
     idle_s = models.FloatField(default=60.0)
+    #: Seconds on serverless after which a job's speed is known.
+    probe_s = models.FloatField(default=30.0)
+    #: Lambda: dollars the operator pays to save a job an hour of delay.
+    delay_usd_per_h = models.FloatField(default=5.0)
     #: F of Algorithm 1, seconds.
     threshold_s = models.FloatField(default=300.0)
     #: p of equation 2; infinite with demand and no workers.
     pressure = models.FloatField(default=0.0)
     ticked_at = models.DateTimeField(null=True)
+    #: What Algorithm 1 would have spent and we did not (``scheduler.tiers.allowance``),
+    #: dollars times 3600.
+    surplus = models.FloatField(default=0.0)
+    #: Tables of ``scheduler.tiers.hazard``, learned from the zone's ended jobs; empty at first.
+    deaths = models.JSONField(default=list)
+    exposure_s = models.JSONField(default=list)
+    #: Jobs that ended up to then are in the tables.
+    learned_at = models.DateTimeField(null=True)
 
     zone_id: str
 
@@ -82,6 +94,9 @@ class Machine(models.Model):
     )
     #: Found running although nobody had asked for it.
     is_orphan = models.BooleanField(default=False)
+    #: When it was given up though it was asked for: our cost, and its offer is left alone
+    #: for a while.
+    failed_at = models.DateTimeField(null=True)
     requested_at = models.DateTimeField()
     ready_at = models.DateTimeField(null=True)
     #: Since when it has had nothing to do.
@@ -127,6 +142,14 @@ class Stay(models.Model):
     cost_micros = models.BigIntegerField(default=0)
     #: When the reserved cells it made needless went back to the market.
     released_at = models.DateTimeField(null=True)
+    #: Its part in the allowance; null until the job was first looked at after its probe.
+    credit = models.FloatField(null=True)
+    planned = models.FloatField(default=0.0)
+    #: Dollars an hour above the worker it was compared with, and the cost of one move to it.
+    premium = models.FloatField(default=0.0)
+    move_cost = models.FloatField(default=0.0)
+    #: F when it was first looked at.
+    budget_s = models.FloatField(default=0.0)
 
     job_id: str
     machine_id: str
@@ -145,3 +168,84 @@ class Stay(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id} on {self.machine_id}"
+
+
+class BookingOutcome(models.TextChoices):
+    #: The worker boots, or the job is about to leave for it.
+    WAITING = "waiting", "Waiting"
+    MOVED = "moved", "Moved"
+    #: The job ended first, or moving no longer repaid.
+    NEEDLESS = "needless", "Needless"
+    #: The worker never came up, or went before the job had moved.
+    FAILED = "failed", "Failed"
+
+
+class Booking(models.Model):
+    """A worker promised to a job that runs elsewhere, until the job has moved to it.
+
+    Just-in-time hand-off: the worker boots while the job still runs where it is.
+    """
+
+    job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="bookings")
+    machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="bookings")
+    #: Where the job ran when the worker was booked.
+    origin = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="+")
+    made_at = models.DateTimeField()
+    #: When the job was given cells on the worker, and what it then had left to run.
+    handed_at = models.DateTimeField(null=True)
+    left_s = models.FloatField(default=0.0)
+    closed_at = models.DateTimeField(null=True)
+    outcome = models.CharField(
+        max_length=10, choices=BookingOutcome.choices, default=BookingOutcome.WAITING
+    )
+    #: What going on where it was would have cost more, as known at the hand-off.
+    saved_micros = models.BigIntegerField(default=0)
+    #: From the last step on the one node to the first on the other.
+    pause_s = models.FloatField(null=True)
+
+    job_id: str
+    machine_id: str
+    origin_id: str
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job"],
+                condition=Q(closed_at__isnull=True),
+                name="tiers_booking_one_per_job",
+            ),
+            models.UniqueConstraint(
+                fields=["machine"],
+                condition=Q(closed_at__isnull=True),
+                name="tiers_booking_one_per_machine",
+            ),
+            models.CheckConstraint(
+                condition=Q(outcome=BookingOutcome.WAITING, closed_at__isnull=True)
+                | (~Q(outcome=BookingOutcome.WAITING) & Q(closed_at__isnull=False)),
+                name="tiers_booking_closed_has_outcome",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} to {self.machine_id}"
+
+
+class Sample(models.Model):
+    """The tiers of a zone at one tick, for the operator's chart; kept for a day."""
+
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    at = models.DateTimeField()
+    #: Null: infinite, demand without any capacity.
+    pressure = models.FloatField(null=True)
+    threshold_s = models.FloatField()
+    serverless = models.PositiveIntegerField()
+    serverful = models.PositiveIntegerField()
+    cost_micros_per_h = models.BigIntegerField()
+
+    zone_id: str
+
+    class Meta:
+        indexes = [models.Index(fields=["zone", "at"], name="tiers_sample_series")]
+
+    def __str__(self) -> str:
+        return f"{self.zone_id} {self.at}"

@@ -12,12 +12,23 @@ from marketplace.fleet.models import NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import nodes_on_sale, slot_at
 from marketplace.jobs.models import Job, Slice, SliceStatus
 from marketplace.tiers.machines import cells_held, machine_end, machine_request, node_of
-from marketplace.tiers.models import LIVE, Machine, MachineStatus, Stay, ZoneTiers
+from marketplace.tiers.models import (
+    LIVE,
+    Booking,
+    Machine,
+    MachineStatus,
+    Sample,
+    Stay,
+    ZoneTiers,
+)
 from marketplace.tiers.provisioning import Offer
 from scheduler.tiers.demand import demand, pressure, window_lengths
 from scheduler.tiers.rules import TierRules
 from scheduler.tiers.serverful_scaler import workers_change
 from scheduler.tiers.serverless_scaler import next_threshold
+
+#: How far back the operator's chart goes.
+SAMPLES_KEPT = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +101,22 @@ def threshold_next(*, tiers: ZoneTiers, rules: TierRules, measured: Gauge) -> fl
     )
 
 
+def sample_take(*, tiers: ZoneTiers, now: datetime) -> Sample:
+    """Note where the tiers stand, for the operator's chart; old samples go."""
+    Sample.objects.filter(zone=tiers.zone, at__lt=now - SAMPLES_KEPT).delete()
+    live = Machine.objects.filter(zone=tiers.zone, status__in=LIVE)
+    serverless = live.filter(tier=Tier.SERVERLESS).count()
+    return Sample.objects.create(
+        zone=tiers.zone,
+        at=now,
+        pressure=tiers.pressure if np.isfinite(tiers.pressure) else None,
+        threshold_s=tiers.threshold_s,
+        serverless=serverless,
+        serverful=live.count() - serverless,
+        cost_micros_per_h=sum(live.values_list("price_micros_per_h", flat=True)),
+    )
+
+
 def machines_scale(
     *,
     tiers: ZoneTiers,
@@ -138,6 +165,8 @@ def idle_machines(tiers: ZoneTiers, *, now: datetime) -> list[Machine]:
         status=MachineStatus.RUNNING,
         join_token__node__status=NodeStatus.ONLINE,
     ).exclude(tier=Tier.SERVERLESS)
+    # A booked one is about to get its job.
+    rows = rows.exclude(pk__in=Booking.objects.filter(closed_at__isnull=True).values("machine_id"))
     found = []
     for machine in rows.select_related("join_token").order_by("-price_micros_per_h", "pk"):
         node = node_of(machine)

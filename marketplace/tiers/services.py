@@ -8,8 +8,8 @@ from datetime import datetime
 from marketplace.common.errors import UserError
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
-from marketplace.tiers import locks, scaling, stays
-from marketplace.tiers.machines import machines_launch, machines_reconcile
+from marketplace.tiers import bookings, handover, history, locks, scaling, stays
+from marketplace.tiers.machines import machines_launch, machines_reconcile, offers_usable
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.provisioning import (
     BACKENDS,
@@ -75,10 +75,13 @@ def tiers_tick(*, now: datetime) -> None:
     """
     for tiers in ZoneTiers.objects.filter(is_on=True).select_related("zone").order_by("pk"):
         try:
+            # Backends are asked, and lanes entered, outside the tick's own lock.
+            offers = _offers(tiers)
             stays.needless_cells_release(tiers=tiers, now=now)
+            handover.bookings_hand_over(tiers=tiers, now=now)
             with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
                 if held:
-                    _zone_tick(locks.zone_tiers_lock(tiers.zone_id), now)
+                    _zone_tick(locks.zone_tiers_lock(tiers.zone_id), offers, now)
         except Exception:
             # A zone that is broken must not stop the others.
             log.exception("tiers of zone %s could not be ticked", tiers.zone_id)
@@ -99,19 +102,30 @@ def _offers(tiers: ZoneTiers) -> list[Offer]:
     return found
 
 
-def _zone_tick(tiers: ZoneTiers, now: datetime) -> None:
+def _zone_tick(tiers: ZoneTiers, offers: list[Offer], now: datetime) -> None:
     rules = TierRules(checkpoint_s=tiers.checkpoint_s, restore_s=tiers.restore_s)
-    offers = _offers(tiers)
+    offers = offers_usable(tiers=tiers, offers=offers, now=now)
+    history.ended_jobs_learn(tiers=tiers, now=now)
+    handover.bookings_close(tiers=tiers, now=now)
     stays.stays_close(tiers=tiers, now=now)
-    stays.stays_extend(tiers=tiers, now=now)
+    tables = history.learned(tiers=tiers, now=now)
+    stays.stays_extend(tiers=tiers, tables=tables, now=now)
     stays.stays_begin(tiers=tiers, offers=offers, now=now)
+    bookings.bookings_make(tiers=tiers, offers=offers, tables=tables, now=now)
+    bookings.moves_on_make(tiers=tiers, offers=offers, tables=tables, now=now)
     measured = scaling.gauge(tiers=tiers, rules=rules, now=now)
     # Algorithm 1 moves F once a minute, however often the tiers are looked at.
     due = tiers.ticked_at is None or (now - tiers.ticked_at).total_seconds() >= rules.tick_s
+    tiers.pressure = measured.pressure
     if due:
         tiers.threshold_s = scaling.threshold_next(tiers=tiers, rules=rules, measured=measured)
         tiers.ticked_at = now
-    tiers.pressure = measured.pressure
-    tiers.save(update_fields=["threshold_s", "pressure", "ticked_at"])
+        scaling.sample_take(tiers=tiers, now=now)
+    tiers.save(
+        update_fields=[
+            *("threshold_s", "pressure", "ticked_at", "surplus"),
+            *("deaths", "exposure_s", "learned_at"),
+        ]
+    )
     scaling.machines_scale(tiers=tiers, rules=rules, measured=measured, offers=offers, now=now)
     scaling.serverless_release(tiers=tiers, now=now)

@@ -3,7 +3,7 @@
 The auction's cells are the promise; a stay only fills the time before them. It is
 written as further cells of the job, on a node that is never on sale, so dispatch moves
 the job by checkpoint and restore as between any two cells. A job whose rest would not
-repay the move (``scheduler.tiers.break_even``) stays to its end instead.
+repay the move (``allowance``) stays to its end instead.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from marketplace.auction.reservations import reservations_release
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node, NodeStatus, Tier
 from marketplace.fleet.selectors import slot_at, slot_starts_at
+from marketplace.jobs.locks import job_lock
 from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.selectors import work_left_share, work_measure
 from marketplace.jobs.services import job_cells_replace, job_event_add
+from marketplace.tiers.allowance import Target, stay_leave, stay_moves
+from marketplace.tiers.history import Learned
 from marketplace.tiers.machines import cost_micros, machine_request, node_of
 from marketplace.tiers.models import LIVE, Machine, MachineStatus, Stay, ZoneTiers
 from marketplace.tiers.provisioning import Offer
 from scheduler.auction import events
-from scheduler.tiers.break_even import break_even_s, move_cost
 from scheduler.types import Cell
 from workers.protocol.messages import AdapterSpec, TrainingSpec
 from workers.protocol.wire import from_json
@@ -49,6 +51,7 @@ def stays_close(*, tiers: ZoneTiers, now: datetime) -> int:
         gone = stay.machine.status not in (MachineStatus.RUNNING,)
         if here or (stay.job.is_active and cells and not gone):
             continue
+        stay_leave(tiers=tiers, stay=stay, moved=stay.job.is_active, now=now)
         _stay_close(stay, now)
         closed += 1
     return closed
@@ -74,43 +77,77 @@ def _stay_close(stay: Stay, now: datetime) -> None:
         )
 
 
-def stays_extend(*, tiers: ZoneTiers, now: datetime) -> int:
-    """Keep jobs on serverless up to their reserved cells, or to their end; how many changed."""
+def stays_extend(*, tiers: ZoneTiers, tables: Learned, now: datetime) -> int:
+    """Keep jobs on serverless up to their next cells, or to their end; how many changed."""
     changed = 0
     for stay in _open_stays(tiers):
-        node, job = node_of(stay.machine), stay.job
-        if node is None or job.needs_replan or job.status != JobStatus.RUNNING:
-            continue
-        slot = slot_at(tiers.zone, now)
-        reserved = _reserved(job, node, slot)
-        if not reserved or reserved[0].slot > slot + 1 or job.eta_at is None:
-            continue
-        left_s = max(0.0, (job.eta_at - now).total_seconds())
-        if left_s > _worth_moving_s(tiers, stay.machine, reserved[0].node):
-            continue
-        # One slot to spare; what is not needed is given back when the job ends.
-        last = max(slot, slot_at(tiers.zone, job.eta_at)) + 1
-        cells = [Cell(slot=at, node=node.pk) for at in range(slot, last + 1)]
-        later = [cell for cell in reserved if cell.slot > last]
-        job_cells_replace(
-            job=job,
-            cells=[*cells, *later],
-            reason=(
-                f"Stays on serverless to its end: the {left_s:.0f} s left would not repay a move."
-            ),
-            now=now,
-        )
-        changed += 1
+        node = node_of(stay.machine)
+        if node is not None:
+            with transaction.atomic():
+                # Lanes plan jobs anew at any time: cells are read and written under one lock.
+                job = job_lock(stay.job_id)
+                if not job.needs_replan and job.status == JobStatus.RUNNING:
+                    changed += _stay_extend(tiers, tables, stay, job, node, now)
     return changed
 
 
-def _worth_moving_s(tiers: ZoneTiers, machine: Machine, node_id: str) -> float:
-    """F*: the remaining seconds above which moving to a node is cheaper than staying."""
+def _stay_extend(
+    tiers: ZoneTiers, tables: Learned, stay: Stay, job: Job, node: Node, now: datetime
+) -> bool:
+    slot = slot_at(tiers.zone, now)
+    reserved = _reserved(job, node, slot)
+    if not reserved or job.node_in(slot) != node.pk:
+        return False
+    following = reserved[0]
+    if following.slot > slot + 1:
+        return _gap_fill(tiers, job, node, reserved, slot, now)
+    if job.eta_at is None:
+        return False
+    left_s = max(0.0, (job.eta_at - now).total_seconds())
+    done_s = (now - stay.started_at).total_seconds()
+    if stay_moves(
+        tiers=tiers,
+        stay=stay,
+        target=Target(_price_micros_per_h(tiers, following.node)),
+        left_s=left_s,
+        expected_s=tables.expected_left_s(done_s=done_s, left_s=left_s),
+        now=now,
+    ):
+        return False
+    # One slot to spare; what is not needed is given back when the job ends.
+    last = max(slot, slot_at(tiers.zone, job.eta_at)) + 1
+    cells = [Cell(slot=at, node=node.pk) for at in range(slot, last + 1)]
+    later = [cell for cell in reserved if cell.slot > last]
+    job_cells_replace(
+        job=job,
+        cells=[*cells, *later],
+        reason=f"Stays on serverless to its end: the {left_s:.0f} s left would not repay a move.",
+        now=now,
+    )
+    return True
+
+
+def _gap_fill(
+    tiers: ZoneTiers, job: Job, node: Node, reserved: list[Cell], slot: int, now: datetime
+) -> bool:
+    """Bridge the slots that a new plan left empty before its first cell."""
+    gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
+    if all(job.node_in(cell.slot) == node.pk for cell in gap):
+        return False
+    begins_at = slot_starts_at(tiers.zone, reserved[0].slot)
+    job_cells_replace(
+        job=job,
+        cells=[*gap, *reserved],
+        reason=f"Goes on on serverless until its new slots begin at {begins_at:%H:%M:%S} UTC.",
+        now=now,
+    )
+    return True
+
+
+def _price_micros_per_h(tiers: ZoneTiers, node_id: str) -> int:
+    """What a reserved node asks for an hour."""
     ask = Node.objects.values_list("ask_micros", flat=True).get(pk=node_id)
-    serverless = machine.price_micros_per_h / 1e6
-    worker = ask * 3600 / tiers.zone.slot_s / 1e6
-    cost = move_cost(tiers.checkpoint_s, tiers.restore_s, 0.0, 0.0, serverless, worker, 0.0)
-    return break_even_s(cost, serverless, worker)
+    return round(ask * 3600 / tiers.zone.slot_s)
 
 
 def stays_begin(*, tiers: ZoneTiers, offers: Sequence[Offer], now: datetime) -> int:
@@ -131,17 +168,22 @@ def _stay_begin(tiers: ZoneTiers, job: Job, machine: Machine, now: datetime) -> 
     node = node_of(machine)
     assert node is not None
     slot = slot_at(tiers.zone, now)
-    reserved = _reserved(job, node, slot)
-    gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
     with transaction.atomic():
+        job = job_lock(job.pk)
+        if not _waits(tiers, job, now):
+            # A lane or a dispatch was quicker.
+            return False
+        reserved = _reserved(job, node, slot)
+        gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
         Stay.objects.create(job=job, machine=machine, started_at=now)
         Machine.objects.filter(pk=machine.pk).update(idle_since_at=None)
         begins_at = slot_starts_at(tiers.zone, reserved[0].slot)
+        starts = "Starts" if job.started_at is None else "Goes on"
         job_cells_replace(
             job=job,
             cells=[*gap, *reserved],
             reason=(
-                f"Starts at once on serverless, at {format_usd(machine.price_micros_per_h)} an "
+                f"{starts} at once on serverless, at {format_usd(machine.price_micros_per_h)} an "
                 f"hour paid by the house, until its reserved slots begin at "
                 f"{begins_at:%H:%M:%S} UTC."
             ),
@@ -151,23 +193,34 @@ def _stay_begin(tiers: ZoneTiers, job: Job, machine: Machine, now: datetime) -> 
 
 
 def _waiting(tiers: ZoneTiers, now: datetime) -> list[Job]:
-    """Jobs whose first cell is far enough away that an earlier start repays the later move."""
-    zone, slot = tiers.zone, slot_at(tiers.zone, now)
-    pause_s = tiers.checkpoint_s + tiers.restore_s
+    """Jobs whose first cell is far enough away that an earlier start repays the later move.
+
+    Also those that a lost node has left without one.
+    """
+    away = Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone)
     queued = (
-        Job.objects.filter(zone=zone, status=JobStatus.QUEUED, needs_replan=False)
-        .exclude(stays__ended_at__isnull=True, stays__isnull=False)
+        Job.objects.filter(
+            zone=tiers.zone, status__in=(JobStatus.QUEUED, JobStatus.MOVING), needs_replan=False
+        )
+        .exclude(pk__in=away.values("job_id"))
         .select_related("zone")
         .order_by("deadline_at", "pk")
     )
-    found = []
-    for job in queued:
-        ahead = [at for at, _ in job.cells if at >= slot]
-        if not ahead or ahead[0] == slot:
-            continue
-        if (slot_starts_at(zone, ahead[0]) - now).total_seconds() > pause_s:
-            found.append(job)
-    return found
+    return [job for job in queued if _waits(tiers, job, now)]
+
+
+def _waits(tiers: ZoneTiers, job: Job, now: datetime) -> bool:
+    if job.needs_replan or job.status not in (JobStatus.QUEUED, JobStatus.MOVING):
+        return False
+    slot = slot_at(tiers.zone, now)
+    ahead = [at for at, _ in job.cells if at >= slot]
+    if not ahead or ahead[0] == slot:
+        return False
+    wait_s = (slot_starts_at(tiers.zone, ahead[0]) - now).total_seconds()
+    if wait_s <= tiers.checkpoint_s + tiers.restore_s:
+        return False
+    # One on its way off a node may still be there.
+    return not Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
 
 
 def _free_machines(tiers: ZoneTiers) -> list[Machine]:

@@ -28,9 +28,15 @@ class MemoryBackend:
     running: set[str] = field(default_factory=set)
     terminated: list[str] = field(default_factory=list)
     broken: bool = False
+    offered: tuple[Offer, ...] = (SERVERLESS, CHEAP, DEAR)
 
     def offers(self) -> tuple[Offer, ...]:
-        return (SERVERLESS, CHEAP, DEAR)
+        return self.offered
+
+    def only(self) -> str:
+        """The one machine that runs."""
+        [machine_id] = self.running
+        return machine_id
 
     def launch(self, *, machine_id: str, offer: str, market_url: str, join_secret: str) -> None:
         if self.broken:

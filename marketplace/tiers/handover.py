@@ -1,0 +1,247 @@
+"""The hand-off of a running job to the worker booked for it, just in time.
+
+Only when the worker is on sale does the auction plan the job again, at no cost to its
+owner, over all that is on sale then. The job leaves at the end of its slot, by checkpoint
+and restore as between any two cells. What a backend does not bring up costs the house, is
+told in the job's history, and its offer is left alone for a while: the next one is booked.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from marketplace.auction.lane import zone_lane
+from marketplace.auction.models import Bid
+from marketplace.auction.replan import jobs_replan_in
+from marketplace.common.money import format_usd
+from marketplace.fleet.models import NodeStatus
+from marketplace.fleet.selectors import last_slot_until, slot_at
+from marketplace.jobs.models import EventKind, Job, Slice, SliceStatus
+from marketplace.jobs.selectors import work_left_share, work_measure
+from marketplace.jobs.services import job_event_add, job_replan_request
+from marketplace.tiers.bookings import probed_left_s
+from marketplace.tiers.machines import cost_micros, node_of
+from marketplace.tiers.models import Booking, BookingOutcome, MachineStatus, ZoneTiers
+from scheduler.tiers.break_even import break_even_s, move_cost, moves
+from workers.protocol.messages import AdapterSpec, TrainingSpec
+from workers.protocol.wire import from_json
+
+
+def bookings_hand_over(*, tiers: ZoneTiers, now: datetime) -> int:
+    """Plan the jobs anew whose workers are on sale; how many.
+
+    Call outside other locks: it enters the zone's lane.
+    """
+    ready = Booking.objects.filter(
+        closed_at__isnull=True,
+        handed_at__isnull=True,
+        machine__zone=tiers.zone,
+        machine__status=MachineStatus.RUNNING,
+        machine__join_token__node__status=NodeStatus.ONLINE,
+    )
+    return sum(
+        _hand_over(tiers, booking_id, now) for booking_id in ready.values_list("pk", flat=True)
+    )
+
+
+def _hand_over(tiers: ZoneTiers, booking_id: int, now: datetime) -> bool:
+    with zone_lane(zone=tiers.zone, now=now) as lane:
+        # Read under the lane's lock: a second call finds what the first one did.
+        booking = Booking.objects.select_related(
+            "job__zone", "job__dataset", "machine__join_token", "origin"
+        ).get(pk=booking_id)
+        job, node = booking.job, node_of(booking.machine)
+        if booking.closed_at is not None or booking.handed_at is not None or node is None:
+            return False
+        left_s = probed_left_s(tiers, job, now)
+        if left_s is None:
+            # It waits for a plan, or reports no speed: looked at again at the next tick.
+            return False
+        origin, machine = booking.origin, booking.machine
+        if not (_still_repays(tiers, booking, left_s) and _fits(tiers, job, lane.first_free_slot)):
+            _close(booking, BookingOutcome.NEEDLESS, now)
+            return False
+        job_replan_request(
+            job=job,
+            reason=(
+                f"{machine.offer} is ready at {format_usd(machine.price_micros_per_h)} an hour, "
+                f"against {format_usd(origin.price_micros_per_h)} on {origin.offer}: the "
+                f"{left_s:.0f} s left repay moving there."
+            ),
+            now=now,
+        )
+        Bid.objects.filter(pk=job.bid_id).update(replanned_slot=None)
+        jobs_replan_in(lane)
+        booking.handed_at, booking.left_s = now, left_s
+        booking.saved_micros = _saved_micros(tiers, booking, left_s, now)
+        booking.save(update_fields=["handed_at", "left_s", "saved_micros"])
+        return True
+
+
+def _still_repays(tiers: ZoneTiers, booking: Booking, left_s: float) -> bool:
+    """The worker is up: its boot is paid whatever happens now."""
+    paid = booking.origin.price_micros_per_h / 1e6
+    worker = booking.machine.price_micros_per_h / 1e6
+    cost = move_cost(tiers.checkpoint_s, tiers.restore_s, 0.0, 0.0, paid, worker, 0.0)
+    return moves(left_s, 0.0, break_even_s(cost, paid, worker))
+
+
+def _fits(tiers: ZoneTiers, job: Job, first_slot: int) -> bool:
+    """Whether the rest can be done by the deadline on a worker of its own.
+
+    So that a new plan is never worse for the owner than the one it replaces.
+    """
+    work = work_measure(
+        dataset=job.dataset,
+        zone=tiers.zone,
+        adapter=from_json(AdapterSpec, job.spec["adapter"]),
+        training=from_json(TrainingSpec, job.spec["training"]),
+    )
+    rate = max(work.rates.values(), default=0.0)
+    slots = last_slot_until(tiers.zone, job.deadline_at) - first_slot + 1
+    return work.compute_demand * work_left_share(job) <= rate * slots
+
+
+def _saved_micros(tiers: ZoneTiers, booking: Booking, left_s: float, now: datetime) -> int:
+    """What going on would have cost, less what moving costs, the worker's boot included."""
+    machine, origin = booking.machine, booking.origin
+    assert machine.ready_at is not None
+    stays = timedelta(seconds=left_s)
+    runs = timedelta(seconds=left_s + tiers.restore_s)
+    saves = timedelta(seconds=tiers.checkpoint_s)
+    booted = machine.ready_at if machine.ready_at > booking.made_at else booking.made_at
+    return (
+        cost_micros(origin.price_micros_per_h, now, now + stays)
+        - cost_micros(origin.price_micros_per_h, now, now + saves)
+        - cost_micros(machine.price_micros_per_h, now, now + runs)
+        - cost_micros(machine.price_micros_per_h, booking.made_at, booted)
+    )
+
+
+def bookings_close(*, tiers: ZoneTiers, now: datetime) -> int:
+    """Close the bookings whose jobs have moved or will not; how many."""
+    rows = Booking.objects.filter(closed_at__isnull=True, origin__zone=tiers.zone)
+    return sum(
+        _settled(booking, now)
+        for booking in rows.select_related("job__zone", "machine__join_token", "origin__join_token")
+    )
+
+
+def _settled(booking: Booking, now: datetime) -> bool:
+    job, machine = booking.job, booking.machine
+    arrived = _arrival(booking)
+    if arrived is not None:
+        moved = _resumed_at(arrived)
+        if moved is None and arrived.status == SliceStatus.OPEN:
+            return False
+        _moved(booking, arrived, moved, now)
+    elif machine.status in (MachineStatus.ENDING, MachineStatus.ENDED):
+        _close(booking, BookingOutcome.FAILED, now)
+        if job.is_active:
+            cost = machine.cost_micros or cost_micros(
+                machine.price_micros_per_h, machine.requested_at, now
+            )
+            went = "did not come up" if machine.ready_at is None else "went before it had moved"
+            job_event_add(
+                job=job,
+                kind=EventKind.MOVING,
+                message=(
+                    f"{machine.offer}, booked for this job, {went}; the house pays "
+                    f"{format_usd(cost)} for it and looks for another."
+                ),
+                now=now,
+                data={"machine": machine.pk, "cost_micros": cost},
+            )
+    elif not job.is_active or not _on_its_way(booking, now):
+        _close(booking, BookingOutcome.NEEDLESS, now)
+    else:
+        return False
+    return True
+
+
+def _arrival(booking: Booking) -> Slice | None:
+    """The job's lease on the worker, once there was one."""
+    node = node_of(booking.machine)
+    if booking.handed_at is None or node is None:
+        return None
+    slices = Slice.objects.filter(job=booking.job, node=node, opened_at__gte=booking.handed_at)
+    return slices.order_by("opened_at").first()
+
+
+def _resumed_at(arrived: Slice) -> datetime | None:
+    """When the first step on the worker was reported."""
+    points = arrived.metrics.filter(train_loss__isnull=False).order_by("seq")  # type: ignore[attr-defined]
+    return points.values_list("at", flat=True).first()
+
+
+def _on_its_way(booking: Booking, now: datetime) -> bool:
+    """Whether the job still runs where the booking found it, or has cells on the worker."""
+    node = node_of(booking.machine)
+    slot = slot_at(booking.job.zone, now)
+    if node is not None and any(at >= slot and where == node.pk for at, where in booking.job.cells):
+        return True
+    origin = node_of(booking.origin)
+    return booking.handed_at is None and (
+        Slice.objects.filter(job=booking.job, node=origin, status=SliceStatus.OPEN).exists()
+    )
+
+
+def _moved(booking: Booking, arrived: Slice, resumed_at: datetime | None, now: datetime) -> None:
+    job, origin, machine = booking.job, booking.origin, booking.machine
+    left = (
+        Slice.objects.filter(job=job, closed_at__lte=arrived.opened_at)
+        .exclude(pk=arrived.pk)
+        .order_by("-closed_at")
+        .first()
+    )
+    started = job.events.filter(kind=EventKind.STARTED, at=arrived.opened_at).last()
+    step = 0 if started is None else int(started.data["step"])
+    lost = 0
+    if left is not None:
+        reached = int(left.result["step"]) if left.result else step
+        if left.status == SliceStatus.LOST:
+            gone = job.events.filter(kind=EventKind.NODE_LOST, at=left.closed_at).last()
+            reached = step + (0 if gone is None else int(gone.data["steps_lost"]))
+        lost = max(0, reached - step)
+        last_at = (
+            left.metrics.order_by("-seq").values_list("at", flat=True).first()  # type: ignore[attr-defined]
+        )
+        if resumed_at is not None:
+            begun_at = last_at or left.closed_at or arrived.opened_at
+            booking.pause_s = max(0.0, (resumed_at - begun_at).total_seconds())
+    _close(booking, BookingOutcome.MOVED, now)
+    kept = "no step was lost" if lost == 0 else f"{lost} steps are done again"
+    saved = (
+        f" Staying would have cost about {format_usd(booking.saved_micros)} more."
+        if booking.saved_micros > 0
+        else ""
+    )
+    job_event_add(
+        job=job,
+        kind=EventKind.MOVING,
+        message=(
+            f"Moved at step {step} from {origin.offer} ({format_usd(origin.price_micros_per_h)} "
+            f"an hour) to {machine.offer} ({format_usd(machine.price_micros_per_h)} an hour); "
+            f"{kept}.{saved}"
+        ),
+        now=now,
+        data={
+            "move": {
+                "from": origin.offer,
+                "to": machine.offer,
+                "from_machine": origin.pk,
+                "to_machine": machine.pk,
+                "from_price_micros_per_h": origin.price_micros_per_h,
+                "to_price_micros_per_h": machine.price_micros_per_h,
+                "step": step,
+                "steps_lost": lost,
+                "saved_micros": booking.saved_micros,
+                "pause_s": booking.pause_s,
+            }
+        },
+    )
+
+
+def _close(booking: Booking, outcome: BookingOutcome, now: datetime) -> None:
+    booking.closed_at, booking.outcome = now, outcome
+    booking.save(update_fields=["closed_at", "outcome", "pause_s"])

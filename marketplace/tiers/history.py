@@ -1,0 +1,105 @@
+"""At which ages the zone's jobs die early, learned from its own history.
+
+The tables are those of ``scheduler.tiers.hazard``: ended jobs are counted once, as they
+end; jobs that run are added whenever the tables are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from django.db.models import DurationField, F, Q, Sum
+
+from marketplace.jobs.models import FaultOf, Job, JobStatus
+from marketplace.tiers import allowance
+from marketplace.tiers.models import ZoneTiers
+from scheduler.tiers.break_even import expected_remaining_s
+from scheduler.tiers.hazard import (
+    AGE_BINS,
+    LENGTH_CLASSES,
+    Hazards,
+    age_bin,
+    hazard_rate,
+    length_class,
+    observe,
+)
+
+#: A job that ended later may be committed before one that ended earlier.
+SETTLED_AFTER = timedelta(seconds=30)
+#: Ended jobs looked at in one tick.
+BATCH_LIMIT = 2000
+#: Ended by their owner's wish or input: they died. What the house failed, did not.
+_DIED = Q(status=JobStatus.CANCELLED) | Q(status=JobStatus.FAILED, fault=FaultOf.USER)
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Deaths and seconds lived by length class and age bin."""
+
+    deaths: Hazards
+    exposure_s: Hazards
+
+    def expected_left_s(self, *, done_s: float, left_s: float) -> float:
+        """Mean seconds that a job of this age still runs."""
+        row = length_class(done_s + left_s)
+        rate = hazard_rate(self.deaths, self.exposure_s, row, age_bin(done_s))
+        return expected_remaining_s(left_s, rate)
+
+
+def ended_jobs_learn(*, tiers: ZoneTiers, now: datetime) -> int:
+    """Count the jobs that ended since the last call; how many. The caller saves ``tiers``."""
+    ended = Job.objects.filter(
+        zone=tiers.zone, finished_at__isnull=False, finished_at__lte=now - SETTLED_AFTER
+    )
+    if tiers.learned_at is not None:
+        ended = ended.filter(finished_at__gt=tiers.learned_at)
+    times = list(ended.order_by("finished_at").values_list("finished_at", flat=True)[:BATCH_LIMIT])
+    if not times:
+        return 0
+    tables = _stored(tiers)
+    # All that ended at the last of these moments: what is counted is told by the time alone.
+    rows = ended.filter(finished_at__lte=times[-1]).annotate(
+        ran=Sum(F("slices__closed_at") - F("slices__opened_at"), output_field=DurationField())
+    )
+    died = set(rows.filter(_DIED).values_list("pk", flat=True))
+    count = 0
+    for job_id, ran, step, total in rows.values_list("pk", "ran", "step", "total_steps"):
+        count += 1
+        run_s = 0.0 if ran is None else ran.total_seconds()
+        if run_s <= 0.0:
+            continue
+        share = step / total if total and job_id in died else 1.0
+        # One that died before its first step tells nothing of its length: the shortest class.
+        predicted_s = run_s / share if share > 0 else run_s
+        row = length_class(predicted_s)
+        observe(tables.deaths, tables.exposure_s, row, 0.0, run_s, job_id in died)
+        if job_id in died:
+            allowance.death_settle(tiers=tiers, job_id=job_id, run_s=run_s)
+    tiers.deaths, tiers.exposure_s = tables.deaths.tolist(), tables.exposure_s.tolist()
+    tiers.learned_at = times[-1]
+    return count
+
+
+def learned(*, tiers: ZoneTiers, now: datetime) -> Learned:
+    """The tables as of now, with what running jobs have lived through so far."""
+    tables = _stored(tiers)
+    alive = Job.objects.filter(
+        zone=tiers.zone, status=JobStatus.RUNNING, started_at__isnull=False
+    ).values_list("started_at", "eta_at")
+    for started_at, eta_at in alive:
+        lived_s = max(0.0, (now - started_at).total_seconds())
+        left_s = 0.0 if eta_at is None else max(0.0, (eta_at - now).total_seconds())
+        row = length_class(lived_s + left_s)
+        observe(tables.deaths, tables.exposure_s, row, 0.0, lived_s, False)
+    return tables
+
+
+def _stored(tiers: ZoneTiers) -> Learned:
+    shape = (LENGTH_CLASSES, AGE_BINS)
+    deaths, exposure = np.zeros(shape), np.zeros(shape)
+    # Tables of another shape are of another version: what they held is learned anew.
+    if np.shape(tiers.deaths) == shape and np.shape(tiers.exposure_s) == shape:
+        deaths[:], exposure[:] = tiers.deaths, tiers.exposure_s
+    return Learned(deaths=deaths, exposure_s=exposure)
