@@ -11,6 +11,8 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import GatedRepoError, HFValidationError
 from tokenizers import Tokenizer
 
 import workers.protocol
@@ -34,28 +36,56 @@ def bundled_directory(source: str) -> Path | None:
         name = source.removeprefix(_BUNDLED)
         directory = _BUNDLED_DIRECTORY / name
         if not _BUNDLED_NAME.fullmatch(name) or not directory.is_dir():
-            raise UserError(
-                "unknown_base_model", f"No model named {name!r} is bundled.", param="base_model"
-            )
+            raise _unknown(f"No model named {name!r} is bundled.")
         return directory
     directory = Path(source)
     return directory if directory.is_absolute() and directory.is_dir() else None
 
 
-def model_shape_read(source: str) -> ModelShape:
-    """The shape of a model on this machine, from its ``config.json``."""
+def config_read(source: str, revision: str | None = None) -> dict[str, object]:
+    """A model's ``config.json``, from this machine or the hub.
+
+    Raises
+    ------
+    UserError
+        ``unknown_base_model``: it cannot be had, or is not a JSON object.
+    """
     directory = bundled_directory(source)
-    path = None if directory is None else directory / "config.json"
-    if path is None or not path.is_file():
-        raise UserError(
-            "unknown_base_model",
-            f"{source} has no config.json on this machine; pass the model's shape.",
-            param="base_model",
-        )
     try:
-        return shape_from_config(json.loads(path.read_text()))
+        path = _hub_config(source, revision) if directory is None else directory / "config.json"
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise _unknown(f"The config.json of {source} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise _unknown(f"The config.json of {source} is not a JSON object.")
+    return config
+
+
+def _hub_config(source: str, revision: str | None) -> Path:
+    try:
+        return Path(hf_hub_download(source, "config.json", revision=revision))
+    except HFValidationError:
+        raise _unknown(
+            f"{source!r} is neither a directory on this machine nor a hub id such as "
+            "organisation/model."
+        ) from None
+    except GatedRepoError:
+        raise _unknown(
+            f"{source} is gated: accept its terms on the hub and set HF_TOKEN to a token "
+            "that may read it."
+        ) from None
+
+
+def model_shape_read(source: str) -> ModelShape:
+    """The shape of a model, from its ``config.json``."""
+    try:
+        return shape_from_config(config_read(source))
     except ValueError as error:
-        raise UserError("unknown_base_model", str(error), param="base_model") from None
+        raise _unknown(str(error)) from None
+
+
+def _unknown(message: str) -> UserError:
+    return UserError("unknown_base_model", message, param="base_model")
 
 
 @lru_cache(maxsize=8)

@@ -144,6 +144,42 @@ def calibration_factor(
     return max([1.0, *ratios])
 
 
+_OTHER_NAMES = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+}
+_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+#: What a node keeps beside the weights, as a share of them.
+_OVERHEAD = 1.05
+#: Four bits, and a 32-bit scale for each 64 weights.
+_FOUR_BIT_BYTES = 0.5625
+
+
+def base_model_gb(
+    config: Mapping[str, object], *, dtype: str = "auto", four_bit: bool = False
+) -> float:
+    """GB of a resident base model, from its ``config.json``; for models without gates too high.
+
+    Raises
+    ------
+    ValueError
+        As ``shape_from_config``.
+    """
+    shape = shape_from_config(config)
+    stored = config.get("dtype") or config.get("torch_dtype") or "float32"
+    width = _DTYPE_BYTES.get(str(stored) if dtype == "auto" else dtype, 4)
+    layers = shape.layers * sum(rows * columns for rows, columns in shape.module_sizes().values())
+    tables = 1 if config.get("tie_word_embeddings", False) else 2
+    words = tables * shape.vocab_size * shape.hidden_size
+    return (
+        _OVERHEAD
+        * (layers * (_FOUR_BIT_BYTES if four_bit else width) + words * width)
+        / (BYTES_PER_GB)
+    )
+
+
 def shape_from_config(config: Mapping[str, object]) -> ModelShape:
     """The shape in a model's ``config.json``.
 
@@ -154,7 +190,8 @@ def shape_from_config(config: Mapping[str, object]) -> ModelShape:
     """
 
     def size(name: str, default: int | None = None) -> int:
-        value = config.get(name)
+        # GPT-2 and its kin have names of their own.
+        value = config.get(name, config.get(_OTHER_NAMES.get(name, name)))
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise ValueError(

@@ -1,0 +1,136 @@
+"""Opening a zone: read from the model's own files, refused before anything is made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+import workers.protocol
+from marketplace.common.errors import Conflict, UserError
+from marketplace.fleet.memory import base_model_gb, shape_from_config
+from marketplace.fleet.models import Zone
+from marketplace.fleet.zones import ZoneTerms, zone_open
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+BUNDLED = Path(workers.protocol.__file__).parents[1] / "models" / "finetender-tiny"
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+def terms(**changes) -> ZoneTerms:
+    return ZoneTerms(
+        **{
+            "name": "tiny",
+            "base_model": "bundled:finetender-tiny",
+            "slot_s": 600,
+            "horizon_slots": 144,
+            **changes,
+        }
+    )
+
+
+def test_what_is_left_out_follows_from_the_model():
+    zone = zone_open(terms=terms(), now=NOW)
+    config = json.loads((BUNDLED / "config.json").read_text())
+    assert zone.base_model_name == "finetender-tiny"
+    assert zone.max_sequence_length == zone.reference_sequence_length == 512
+    assert zone.model_shape["hidden_size"] == config["hidden_size"]
+    # 1.88 million weights of 4 bytes, and the overhead.
+    assert zone.base_memory_gb == pytest.approx(0.0079, rel=0.01)
+    assert zone.epoch_at == NOW.replace(microsecond=0)
+    assert zone.is_open
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"name": "Llama 8B"}, "name"),
+        ({"name": ""}, "name"),
+        ({"slot_s": 0}, "slot_s"),
+        ({"slot_s": 90_000}, "slot_s"),
+        ({"horizon_slots": 1}, "horizon_slots"),
+        ({"jobs_per_node": 0}, "jobs_per_node"),
+        ({"base_memory_gb": float("nan")}, "base_memory_gb"),
+        ({"max_sequence_length": 513}, "max_sequence_length"),
+        ({"base_model": "bundled:no-such"}, "base_model"),
+        ({"base_model": "/no/such/directory"}, "base_model"),
+        ({"base_model": "two/many/parts"}, "base_model"),
+    ],
+)
+def test_a_wrong_term_is_named_and_makes_no_zone(changes, param):
+    with pytest.raises(UserError) as refusal:
+        zone_open(terms=terms(**changes), now=NOW)
+    assert refusal.value.param == param
+    assert Zone.objects.count() == 0
+
+
+def test_a_zone_keeps_its_terms():
+    zone_open(terms=terms(), now=NOW)
+    with pytest.raises(Conflict, match="keeps its terms"):
+        zone_open(terms=terms(slot_s=60), now=NOW)
+    assert Zone.objects.get().slot_s == 600
+
+
+def test_a_model_of_which_the_tokenizer_is_missing_is_refused_before_its_first_bid(tmp_path):
+    (tmp_path / "config.json").write_text((BUNDLED / "config.json").read_text())
+    with pytest.raises(UserError) as refusal:
+        zone_open(terms=terms(base_model=str(tmp_path)), now=NOW)
+    assert refusal.value.code == "unknown_tokenizer"
+    assert Zone.objects.count() == 0
+
+
+def test_a_model_of_the_hub_is_read_from_its_local_copy(tmp_path, monkeypatch):
+    copy = tmp_path / "models--example--tiny"
+    snapshot = copy / "snapshots" / REVISION
+    snapshot.mkdir(parents=True)
+    (copy / "refs").mkdir()
+    (copy / "refs" / "main").write_text(REVISION)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(BUNDLED / name, snapshot / name)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(
+        "marketplace.fleet.base_models.tokenizer", lambda source, revision: (source, revision)
+    )
+    zone = zone_open(terms=terms(base_model="example/tiny"), now=NOW)
+    assert zone.base_model_name == zone.base_model_source == "example/tiny"
+    with pytest.raises(UserError, match="cannot be read"):
+        zone_open(terms=terms(name="other", base_model="example/unknown"), now=NOW)
+
+
+def test_the_command_opens_a_zone_and_says_what_it_holds():
+    out = StringIO()
+    call_command("zone_create", "tiny", "--base-model", "bundled:finetender-tiny", stdout=out)
+    assert "Zone tiny is open: finetender-tiny" in out.getvalue()
+    assert "slots of 600 s, sold 24 h ahead" in out.getvalue()
+    with pytest.raises(CommandError, match="keeps its terms"):
+        call_command("zone_create", "tiny", "--base-model", "bundled:finetender-tiny")
+
+
+def test_the_memory_of_known_models_is_known():
+    llama = {
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "torch_dtype": "bfloat16",
+    }
+    # 8.03 billion weights.
+    assert base_model_gb(llama) == pytest.approx(8.03 * 2 * 1.05, rel=1e-3)
+    assert base_model_gb(llama, dtype="float32") == pytest.approx(8.03 * 4 * 1.05, rel=1e-3)
+    assert base_model_gb(llama, four_bit=True) < 0.4 * base_model_gb(llama)
+
+
+def test_gpt2_has_other_names_for_its_sizes():
+    config = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_inner": None}
+    shape = shape_from_config(config)
+    assert (shape.hidden_size, shape.layers, shape.heads) == (768, 12, 12)
+    assert shape.intermediate_size == 3072
