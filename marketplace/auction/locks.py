@@ -15,13 +15,12 @@ def pending_bids_lock(*, zone_id: str, limit: int, only: str | None = None) -> l
 
     The rows are locked against a cancellation at the same moment. A bid that
     arrived earlier but committed later simply is in a later batch. ``only`` takes
-    that one bid.
+    that one bid; without it, bids set aside after a failure are passed over.
     """
     bids = Bid.objects.select_for_update(of=("self",)).filter(
         zone_id=zone_id, status=BidStatus.PENDING
     )
-    if only is not None:
-        bids = bids.filter(pk=only)
+    bids = bids.filter(retry_at=None) if only is None else bids.filter(pk=only)
     return list(bids.order_by("arrival")[:limit])
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import DatabaseError, OperationalError
+from django.db.models import QuerySet
 
 from marketplace.auction.book import LogBroken
-from marketplace.auction.decisions import decide_pending_bids
+from marketplace.auction.decisions import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane import is_lock_timeout, zone_lane
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.fleet.models import Zone
@@ -18,40 +19,80 @@ from marketplace.jobs.models import Job
 log = logging.getLogger(__name__)
 
 
+#: Bids set aside that one run tries again.
+RETRIES = 20
+#: Before a bid that failed is tried again; doubled with each failure.
+RETRY_AFTER = timedelta(seconds=30)
+RETRY_MOST = timedelta(hours=1)
+
+
 def zone_decide_all(*, zone_id: str, clock: Callable[[], datetime]) -> int:
-    """Decide a zone's bids batch by batch until none waits; how many were decided."""
+    """Decide a zone's bids batch by batch until none waits; how many were decided.
+
+    A batch that fails is halved until it is one bid. That bid is set aside: it
+    stays pending, its money held, and is tried again later, alone, while the others go on.
+    Its owner can take it back, and the operator sees what is wrong with it.
+    """
     zone = Zone.objects.get(pk=zone_id)
-    decided = 0
+    decided = _decide_set_aside(zone=zone, clock=clock)
+    limit = BATCH_LIMIT
     while True:
+        oldest = _oldest(zone) if limit == 1 else None
         try:
-            batch = decide_pending_bids(zone=zone, now=clock())
+            batch = decide_pending_bids(zone=zone, now=clock(), limit=limit, only=oldest)
         except (DatabaseError, LogBroken):
             # The database or the zone itself is the trouble; no bid is to blame.
             raise
-        except Exception:
-            log.exception("zone %s: a batch failed; deciding its bids one by one", zone.name)
-            return decided + _decide_singly(zone=zone, clock=clock)
+        except Exception as error:
+            if limit == BATCH_LIMIT:
+                # Raises when the zone fails without any bid too.
+                zone_refresh(zone=zone, now=clock())
+            log.warning("zone %s: a batch of %d failed: %r", zone.name, limit, error)
+            if limit > 1:
+                limit = max(1, min(limit, _in_turn(zone).count()) // 2)
+            elif oldest is not None:
+                _set_aside(oldest, error, now=clock())
+                limit = BATCH_LIMIT
+            else:
+                raise
+            continue
         decided += batch.decided
-        if not batch.full:
+        if not batch.full and (oldest is None or batch.stepped_aside):
             return decided
 
 
-def _decide_singly(*, zone: Zone, clock: Callable[[], datetime]) -> int:
-    """Decide bids apart, so that one that cannot be decided does not hold up the others.
+def _oldest(zone: Zone) -> str | None:
+    return _in_turn(zone).order_by("arrival").values_list("pk", flat=True).first()
 
-    It stays pending, its money held, and is tried again with each sweep; its
-    owner can take it back, and the log says what is wrong with it.
-    """
-    waiting = Bid.objects.filter(zone=zone, status=BidStatus.PENDING).order_by("arrival")
+
+def _in_turn(zone: Zone) -> QuerySet[Bid]:
+    return Bid.objects.filter(zone=zone, status=BidStatus.PENDING, retry_at=None)
+
+
+def _decide_set_aside(*, zone: Zone, clock: Callable[[], datetime]) -> int:
+    """Try bids again whose time has come, each by itself."""
+    due = Bid.objects.filter(zone=zone, status=BidStatus.PENDING, retry_at__lte=clock())
     decided = 0
-    for bid_id in list(waiting.values_list("pk", flat=True)):
+    for bid_id in list(due.order_by("retry_at").values_list("pk", flat=True)[:RETRIES]):
         try:
             decided += decide_pending_bids(zone=zone, now=clock(), only=bid_id).decided
         except (DatabaseError, LogBroken):
             raise
-        except Exception:
-            log.exception("bid %s cannot be decided; it is tried again", bid_id)
+        except Exception as error:
+            _set_aside(bid_id, error, now=clock())
     return decided
+
+
+def _set_aside(bid_id: str, error: Exception, *, now: datetime) -> None:
+    """Let the others go ahead of a bid."""
+    log.error("bid %s cannot be decided and is set aside", bid_id, exc_info=error)
+    bid = Bid.objects.get(pk=bid_id)
+    wait = min(RETRY_AFTER * 2 ** min(bid.failures, 20), RETRY_MOST)
+    Bid.objects.filter(pk=bid_id, status=BidStatus.PENDING).update(
+        failure=f"{type(error).__name__}: {error}"[:500],
+        failures=bid.failures + 1,
+        retry_at=now + wait,
+    )
 
 
 def zones_sweep(*, clock: Callable[[], datetime]) -> None:

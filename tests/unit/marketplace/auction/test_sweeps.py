@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from marketplace.auction import sweeps
+from marketplace.auction.decisions import decide_pending_bids
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.auction.sweeps import zone_decide_all
+from marketplace.auction.services import bid_cancel
+from marketplace.auction.sweeps import zone_decide_all, zones_sweep
 from marketplace.auction.verify import zone_verify
 from marketplace.payments.selectors import Wallet, ledger_check, wallet
 from tests import builders
@@ -37,10 +42,113 @@ def test_a_bid_that_cannot_be_decided_waits_and_the_others_are_decided() -> None
     assert zone_verify(zone).problems == []
     assert ledger_check().balanced
 
+    broken.refresh_from_db()
+    assert (broken.failures, broken.retry_at) == (1, NOW + timedelta(seconds=30))
+    assert "could not convert string to float" in broken.failure
+
     Bid.objects.filter(pk=broken.pk).update(rates=rates)
-    assert zone_decide_all(zone_id=zone.pk, clock=lambda: NOW) == 1
+    later = NOW + timedelta(seconds=30)
+    assert zone_decide_all(zone_id=zone.pk, clock=lambda: later) == 1
     broken.refresh_from_db()
     assert broken.status == BidStatus.ADMITTED
     paid = sum(Bid.objects.values_list("payment_micros", flat=True))
     assert wallet(organisation=owner) == Wallet(available_micros=10_000_000 - paid, held_micros=0)
     assert ledger_check().balanced
+
+
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str | None]]:
+    """Batches tried, as (limit, only)."""
+    tried: list[tuple[int, str | None]] = []
+
+    def decide(*, zone, now, limit=128, only=None):
+        tried.append((limit, only))
+        return decide_pending_bids(zone=zone, now=now, limit=limit, only=only)
+
+    monkeypatch.setattr(sweeps, "decide_pending_bids", decide)
+    return tried
+
+
+def test_a_bid_that_failed_is_found_by_halving_and_not_tried_with_the_others_again(
+    attempts: list[tuple[int, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "BATCH_LIMIT", 8)
+    zone = market.zone()
+    market.node(zone)
+    owner = builders.organisation(usd="10")
+    bids = [market.bid(owner, zone, price_micros=200_000) for _ in range(12)]
+    Bid.objects.filter(pk=bids[5].pk).update(rates={"cpu": "fast"})
+
+    assert zone_decide_all(zone_id=zone.pk, clock=lambda: NOW) == 11
+
+    assert attempts == [
+        (8, None),  # fails
+        (4, None),
+        (4, None),  # fails
+        (2, None),  # fails
+        (1, bids[4].pk),
+        (1, bids[5].pk),  # fails
+        (8, None),
+    ]
+    positions = list(Bid.objects.order_by("arrival").values_list("position", flat=True))
+    decided = [position for position in positions if position is not None]
+    assert decided == sorted(decided)
+    assert positions[5] is None
+
+    attempts.clear()
+    market.bid(owner, zone, price_micros=200_000)
+    zones_sweep(clock=lambda: NOW + timedelta(seconds=29))
+    assert attempts == [(8, None)]
+    assert Bid.objects.filter(status=BidStatus.PENDING).get().pk == bids[5].pk
+
+
+def test_a_bid_that_keeps_failing_is_tried_ever_more_rarely_and_can_be_taken_back(
+    attempts: list[tuple[int, str | None]],
+) -> None:
+    zone = market.zone()
+    market.node(zone)
+    owner = builders.organisation(usd="10")
+    bid = market.bid(owner, zone, price_micros=200_000)
+    Bid.objects.filter(pk=bid.pk).update(rates={"cpu": "fast"})
+    now, waits = NOW, []
+    for _ in range(9):
+        zone_decide_all(zone_id=zone.pk, clock=lambda at=now: at)
+        bid.refresh_from_db()
+        assert bid.retry_at is not None
+        waits.append((bid.retry_at - now).total_seconds())
+        now = bid.retry_at
+    assert waits == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+    assert (
+        attempts
+        == [(128, None), (1, bid.pk), (128, None)]
+        + [
+            (128, bid.pk),
+            (128, None),
+        ]
+        * 8
+    )
+    assert wallet(organisation=owner).held_micros == 200_000
+    bid_cancel(bid=bid, now=now)
+    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert zone_decide_all(zone_id=zone.pk, clock=lambda: now) == 0
+
+
+def test_no_bid_is_blamed_when_the_zone_itself_fails(
+    attempts: list[tuple[int, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone = market.zone()
+    market.node(zone)
+    owner = builders.organisation(usd="10")
+    for _ in range(3):
+        market.bid(owner, zone, price_micros=200_000)
+
+    def broken(_lane: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr("marketplace.auction.lane.jobs_replan_in", broken)
+    with pytest.raises(RuntimeError, match="disk is full"):
+        zone_decide_all(zone_id=zone.pk, clock=lambda: NOW)
+    assert attempts == [(128, None)]
+    assert set(Bid.objects.values_list("status", "failures")) == {(BidStatus.PENDING, 0)}
+    monkeypatch.undo()
+    assert zone_decide_all(zone_id=zone.pk, clock=lambda: NOW) == 3
