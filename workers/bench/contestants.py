@@ -20,6 +20,7 @@ from workers.protocol.messages import (
     TrainingSpec,
 )
 from workers.training.data import DataReport, PreparedData
+from workers.training.fastest_products import use_fastest_products
 from workers.training.fused_trainer import FusedTrainer, Stepped
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel
@@ -52,8 +53,11 @@ class Fused:
 
     def __init__(self, case: Case, model: Any, steps: int) -> None:
         cuda = model.device.type == "cuda"
+        packed = PackedModel(model)
+        #: The library that multiplies with frozen weights, chosen as on a node.
+        self.products = use_fastest_products(packed).name
         self.trainer = FusedTrainer(
-            PackedModel(model),
+            packed,
             token_budget=max(16384 if cuda else 4096, case.length),
             pad_to=256 if cuda else 1,
         )

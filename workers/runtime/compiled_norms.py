@@ -11,8 +11,8 @@ import logging
 import torch
 from torch import nn
 
-from workers.runtime.rehearsal import pass_seconds
 from workers.training.packed_model import PackedModel
+from workers.training.rehearsal import pass_seconds
 
 log = logging.getLogger(__name__)
 

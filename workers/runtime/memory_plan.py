@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import psutil
 import torch
 
-from workers.runtime.rehearsal import rehearsal
 from workers.training.faults import SystemFault
 from workers.training.job import TrainingJob
 from workers.training.loss import CHUNK_TOKENS
 from workers.training.packed_model import PackedModel
+from workers.training.rehearsal import rehearsal
 from workers.training.saved_bytes import SavedBytes
 
 #: float32 values, their gradient, and two moments.

@@ -18,6 +18,7 @@ from workers.protocol.messages import BaseModelRef
 from workers.runtime.compiled_norms import compile_norms_if_faster
 from workers.runtime.memory_plan import MemoryPlan, rehearse
 from workers.training.architectures import architecture_of
+from workers.training.fastest_products import use_fastest_products
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.packed_model import PackedModel
@@ -86,6 +87,7 @@ def resident_from(
     kind = packed.device.type
     trainer = FusedTrainer(packed, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
     size = sum(p.numel() * p.element_size() for p in model.parameters())
+    use_fastest_products(packed)
     compile_norms_if_faster(packed)
     plan = rehearse(packed, base_gb=size / 1e9, limit_gb=limit_gb)
     return ResidentBase(ref, tokenizer, packed, trainer, plan)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from workers.runtime.rehearsal import pass_seconds
 from workers.training.packed_model import PackedModel
+from workers.training.rehearsal import pass_seconds
 
 #: More threads must be faster by this factor to be worth the cores they take.
 _WORTH = 0.9

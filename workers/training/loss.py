@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from workers.training.frozen_product import BLAS, FrozenProducts
+
 #: Trained tokens whose logits are held at once.
 CHUNK_TOKENS = 1024
 
@@ -17,6 +19,7 @@ def token_nll(
     targets_M: torch.Tensor,
     *,
     chunk_tokens: int = CHUNK_TOKENS,
+    products: FrozenProducts = BLAS,
 ) -> torch.Tensor:
     """Negative log-likelihood of each target, as ``float32[M]``.
 
@@ -33,9 +36,9 @@ def token_nll(
         Output embeddings.
     """
     if hidden_MD.requires_grad and torch.is_grad_enabled():
-        return _TokenNll.apply(hidden_MD, head_VD, bias_V, targets_M, chunk_tokens)  # type: ignore[no-any-return]
+        return _TokenNll.apply(hidden_MD, head_VD, bias_V, targets_M, chunk_tokens, products)  # type: ignore[no-any-return]
     parts = [
-        _chunk_nll(hidden, head_VD, bias_V, targets)[0]
+        _chunk_nll(hidden, head_VD, bias_V, targets, products)[0]
         for hidden, targets in zip(
             hidden_MD.split(chunk_tokens), targets_M.split(chunk_tokens), strict=True
         )
@@ -48,31 +51,34 @@ def _chunk_nll(
     head_VD: torch.Tensor,
     bias_V: torch.Tensor | None,
     targets_M: torch.Tensor,
+    products: FrozenProducts,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    logits_MV = torch.nn.functional.linear(hidden_MD, head_VD, bias_V).float()
+    logits_MV = products.apply(hidden_MD, head_VD, bias_V).float()
     log_probs_MV = torch.log_softmax(logits_MV, dim=-1)
     return -log_probs_MV.gather(1, targets_M[:, None])[:, 0], log_probs_MV
 
 
 class _TokenNll(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden_MD, head_VD, bias_V, targets_M, chunk_tokens):
+    def forward(ctx: Any, hidden_MD, head_VD, bias_V, targets_M, chunk_tokens, products):
         nll_M = torch.empty(len(hidden_MD), dtype=torch.float32, device=hidden_MD.device)
         grad_MD = torch.empty_like(hidden_MD)
         for start in range(0, len(hidden_MD), chunk_tokens):
             chunk = slice(start, start + chunk_tokens)
             targets = targets_M[chunk]
-            nll_M[chunk], log_probs_MV = _chunk_nll(hidden_MD[chunk], head_VD, bias_V, targets)
+            nll_M[chunk], log_probs_MV = _chunk_nll(
+                hidden_MD[chunk], head_VD, bias_V, targets, products
+            )
             probs_MV = log_probs_MV.exp_()
             probs_MV[torch.arange(len(targets), device=targets.device), targets] -= 1
-            torch.mm(probs_MV.to(head_VD.dtype), head_VD, out=grad_MD[chunk])
+            grad_MD[chunk] = products.apply(probs_MV.to(head_VD.dtype), head_VD.T, None)
         ctx.save_for_backward(grad_MD)
         return nll_M
 
     @staticmethod
     def backward(ctx: Any, *grads):
         (grad_MD,) = ctx.saved_tensors
-        return grad_MD * grads[0][:, None].to(grad_MD.dtype), None, None, None, None
+        return grad_MD * grads[0][:, None].to(grad_MD.dtype), None, None, None, None, None
 
 
 def sequence_sums(values_M: torch.Tensor, sequence_M: torch.Tensor, sequences: int) -> torch.Tensor:

@@ -32,6 +32,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from workers.training import dropout
+from workers.training.frozen_product import BLAS, FrozenProducts
 from workers.training.packing import Pack
 from workers.training.segments_linear import SegmentsLinear
 
@@ -49,6 +50,8 @@ class Stream:
         #: ``None`` outside of a forward or backward pass: adapters are then off.
         self.pack: Pack | None = None
         self.form: Form = "segments"
+        #: What multiplies with the frozen weights.
+        self.products: FrozenProducts = BLAS
         #: What the layers work out about the pack, by their slots.
         self.tables: dict[Any, SlotTable] = {}
 
@@ -116,8 +119,9 @@ class MultiLoRALinear(nn.Module):
                 for segment, slot in owners
                 if slot is not None
             )
-            weight, bias, transposed = _dense_weight(self.base) if self.plain else (None, None, 0)
-            out = SegmentsLinear.apply(x, weight, bias, A_NRD, B_NRO, spans, keep_TD, transposed)
+            weight_OD, bias = _dense_weight(self.base) if self.plain else (None, None)
+            products = self.stream.products
+            out = SegmentsLinear.apply(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)
             return out if self.plain else self.base(x) + out
         x_TD = x.reshape(-1, self.in_features)
         if keep_TD is not None:
@@ -248,9 +252,10 @@ def initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.Tensor
     return values
 
 
-def _dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None, int]:
-    transposed = int(isinstance(base, Conv1D))
-    return base.weight, base.bias, transposed  # type: ignore[return-value]
+def _dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """``[O, D]`` (a view, where the layer keeps the transpose) and the bias."""
+    weight = base.weight.T if isinstance(base, Conv1D) else base.weight
+    return weight, base.bias  # type: ignore[return-value]
 
 
 def dense_delta(

@@ -78,7 +78,9 @@ def learn_reference(
 
 
 def _sequence_nll(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> torch.Tensor:
-    nll_M = token_nll(hidden_TD[pack.predict_M], *model.head, pack.targets_M)
+    nll_M = token_nll(
+        hidden_TD[pack.predict_M], *model.head, pack.targets_M, products=model.stream.products
+    )
     return sequence_sums(nll_M, pack.sequence_M, len(pack.starts) - 1)
 
 

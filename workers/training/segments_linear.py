@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
 
 class SegmentsLinear(torch.autograd.Function):
@@ -17,14 +16,12 @@ class SegmentsLinear(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x, weight, bias, A_NRD, B_NRO, spans, keep_TD, transposed):
+    def forward(ctx: Any, x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products):
         x_TD = x.reshape(-1, x.shape[-1])
-        if weight is None:
+        if weight_OD is None:
             out_TO = x_TD.new_zeros(len(x_TD), B_NRO.shape[2])
-        elif transposed:
-            out_TO = torch.addmm(bias, x_TD, weight) if bias is not None else x_TD @ weight
         else:
-            out_TO = F.linear(x_TD, weight, bias)
+            out_TO = products.apply(x_TD, weight_OD, bias)
         inners = []
         block = _block(spans)
         if block is not None:
@@ -38,25 +35,25 @@ class SegmentsLinear(torch.autograd.Function):
             inner *= scale
             out_TO[start:end].addmm_(inner, B_NRO[index, :rank].to(rows.dtype))
             inners.append(inner)
-        ctx.save_for_backward(x_TD, weight, keep_TD, *inners)
+        ctx.save_for_backward(x_TD, weight_OD, keep_TD, *inners)
         ctx.stacks = (A_NRD, B_NRO)
         ctx.spans = spans
         ctx.block = block
-        ctx.transposed = transposed
+        ctx.products = products
         ctx.x_shape = x.shape
         return out_TO.view(*x.shape[:-1], out_TO.shape[-1])
 
     @staticmethod
     def backward(ctx: Any, *grads):
-        x_TD, weight, keep_TD, *inners = ctx.saved_tensors
+        x_TD, weight_OD, keep_TD, *inners = ctx.saved_tensors
         A_NRD, B_NRO = ctx.stacks
         grad_TO = grads[0].reshape(-1, grads[0].shape[-1])
         grad_x = None
         if ctx.needs_input_grad[0]:
-            if weight is None:
+            if weight_OD is None:
                 grad_x = torch.zeros_like(x_TD)
             else:
-                grad_x = grad_TO @ (weight.T if ctx.transposed else weight)
+                grad_x = ctx.products.apply(grad_TO, weight_OD.T, None)
         if ctx.block is not None:
             _add_block_gradients(grad_x, grad_TO, x_TD, A_NRD, B_NRO, ctx.block, inners.pop())
         for (index, rank, scale, start, end, probability), inner in zip(

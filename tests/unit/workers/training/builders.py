@@ -37,6 +37,7 @@ from workers.protocol.messages import (
 )
 from workers.runtime.sink import JobSummary
 from workers.training.data import DataReport, PreparedData
+from workers.training.frozen_product import BLAS, FrozenProducts
 from workers.training.fused_trainer import FusedTrainer, Stepped
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel
@@ -227,8 +228,12 @@ def training_job(job_id: str, examples: tuple[Example, ...], **changes: Any) -> 
     return TrainingJob(spec, prepared(examples, changes.pop("valid", ())))
 
 
-def trainer(model: Any, *, token_budget: int = 4096) -> FusedTrainer:
-    return FusedTrainer(PackedModel(model), token_budget=token_budget)
+def trainer(
+    model: Any, *, token_budget: int = 4096, products: FrozenProducts = BLAS
+) -> FusedTrainer:
+    fused = FusedTrainer(PackedModel(model), token_budget=token_budget)
+    fused.model.stream.products = products
+    return fused
 
 
 def admit(fused: FusedTrainer, job: TrainingJob) -> None:

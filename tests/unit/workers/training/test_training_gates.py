@@ -19,6 +19,7 @@ from tests.unit.workers.training.builders import (
     trainer,
     training_job,
 )
+from workers.training.frozen_product import BLAS, ONEDNN, FrozenProducts
 from workers.training.fused_trainer import Stepped
 from workers.training.job import TrainingJob
 from workers.training.optimizer import scheduled_rate
@@ -64,11 +65,17 @@ def mixed_job(index: int) -> TrainingJob:
     )
 
 
+@pytest.fixture(scope="module", params=[BLAS, ONEDNN], ids=lambda products: products.name)
+def products(request) -> FrozenProducts:
+    """The promise holds with every library that may multiply with the frozen weights."""
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def solo_curves() -> dict[str, list[float]]:
+def solo_curves(products) -> dict[str, list[float]]:
     curves = {}
     for index in range(len(SETTINGS)):
-        fused = trainer(tiny_model())
+        fused = trainer(tiny_model(), products=products)
         admit(fused, mixed_job(index))
         curves |= run_steps(fused, STEPS)
     assert all(len(curve) == STEPS for curve in curves.values())
@@ -81,8 +88,8 @@ def worst_relative(curve: list[float], other: list[float]) -> float:
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 5, 8])
-def test_each_fused_curve_equals_its_solo_run(jobs, solo_curves):
-    fused = trainer(tiny_model())
+def test_each_fused_curve_equals_its_solo_run(jobs, solo_curves, products):
+    fused = trainer(tiny_model(), products=products)
     for index in range(jobs):
         admit(fused, mixed_job(index))
     curves = run_steps(fused, STEPS)
@@ -102,17 +109,17 @@ def test_each_curve_equals_a_plain_peft_run(index, solo_curves):
     assert worst_relative(solo_curves[job.job_id], peft_curve(job, STEPS)) <= 1e-4
 
 
-def test_a_small_token_budget_changes_no_curve(solo_curves):
-    fused = trainer(tiny_model(), token_budget=90)
+def test_a_small_token_budget_changes_no_curve(solo_curves, products):
+    fused = trainer(tiny_model(), token_budget=90, products=products)
     for index in range(5):
         admit(fused, mixed_job(index))
     for name, curve in run_steps(fused, 15).items():
         assert worst_relative(curve, solo_curves[name][:15]) <= 1e-5
 
 
-def test_coming_and_going_at_random_steps_changes_nobody(solo_curves):
+def test_coming_and_going_at_random_steps_changes_nobody(solo_curves, products):
     dice = random.Random(5)
-    fused = trainer(tiny_model())
+    fused = trainer(tiny_model(), products=products)
     curves: dict[str, list[float]] = {f"job-{index}": [] for index in range(5)}
     waiting: dict[str, tuple[TrainingJob, dict[str, torch.Tensor] | None]] = {
         f"job-{index}": (mixed_job(index), None) for index in range(5)
@@ -142,9 +149,9 @@ def test_coming_and_going_at_random_steps_changes_nobody(solo_curves):
         assert worst_relative(curve[:60], solo_curves[name][:60]) <= 1e-5
 
 
-def test_changing_one_jobs_rows_leaves_every_bit_of_the_others():
+def test_changing_one_jobs_rows_leaves_every_bit_of_the_others(products):
     def run(seed: int) -> dict[str, list[torch.Tensor]]:
-        fused = trainer(tiny_model())
+        fused = trainer(tiny_model(), products=products)
         for index in range(5):
             rows = random_examples(12, seed=100 + index, shortest=16, longest=16)
             if index == 2 and seed:

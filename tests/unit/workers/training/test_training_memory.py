@@ -18,10 +18,12 @@ from workers.runtime.compiled_norms import (
     restore_norms,
 )
 from workers.runtime.memory_plan import MemoryPlan, fit, job_memory_gb, rehearse, state_gb
-from workers.runtime.rehearsal import rehearsal
 from workers.runtime.threads import use_best_threads
+from workers.training.fastest_products import use_fastest_products
 from workers.training.faults import SystemFault
+from workers.training.frozen_product import BLAS, ONEDNN, BlasProducts
 from workers.training.packed_model import PackedModel
+from workers.training.rehearsal import rehearsal
 
 PLAN = MemoryPlan(base_gb=4.0, token_gb=0.01, recomputed_token_gb=0.001, head_gb=1.0, limit_gb=10.0)
 
@@ -113,3 +115,40 @@ def test_threads_are_measured_and_left_at_the_better_number():
         assert torch.get_num_threads() == chosen
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_library_for_frozen_products_is_one_that_was_measured():
+    packed = PackedModel(tiny_model())
+    chosen = use_fastest_products(packed)
+    assert chosen in (BLAS, ONEDNN)
+    assert packed.stream.products is chosen
+
+
+class _Wrong(BlasProducts):
+    name = "wrong"
+
+    def apply(self, x_TD, weight_OD, bias_O):
+        return super().apply(x_TD, weight_OD, bias_O) * (1 + 1e-4)
+
+
+class _Missing(BlasProducts):
+    name = "missing"
+
+    def apply(self, x_TD, weight_OD, bias_O):
+        raise RuntimeError("no such operator")
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [(_Wrong(), "its products are off by 1.0e-04"), (_Missing(), "no such operator")],
+)
+def test_a_library_that_is_imprecise_or_missing_is_not_used(other, told, caplog):
+    packed = PackedModel(tiny_model())
+    assert use_fastest_products(packed, other=other) is BLAS
+    assert packed.stream.products is BLAS
+    assert told in caplog.text
+
+
+def test_other_number_types_keep_torchs_own_products():
+    packed = PackedModel(tiny_model().to(torch.bfloat16))
+    assert use_fastest_products(packed, other=_Missing()) is BLAS
