@@ -8,17 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.simulator.compiled import compiled
+from scheduler.simulator.demands import demands
 from scheduler.simulator.state import Demotion, Job, Order, Scaling, Worker
-from scheduler.simulator.transitions import (
-    Backlog,
-    bring,
-    demote,
-    done_by,
-    learn,
-    length_class,
-    plan,
-    reorder,
-)
+from scheduler.simulator.transitions import Backlog, bring, demote, plan, reorder
+from scheduler.simulator.work import done_by, expected_left_s, learn
 from scheduler.simulator.workers import (
     Calendar,
     expected_boot_s,
@@ -34,7 +27,6 @@ from scheduler.tiers import (
     allowance,
     break_even,
     demand,
-    hazard,
     serverful_scaler,
     serverless_scaler,
 )
@@ -61,54 +53,8 @@ workers_change = compiled(serverful_scaler.workers_change)
 workers_change_printed = compiled(serverful_scaler.workers_change_printed)
 move_cost = compiled(break_even.move_cost)
 break_even_s = compiled(break_even.break_even_s)
-expected_remaining_s = compiled(break_even.expected_remaining_s)
 moves = compiled(break_even.moves)
-age_bin = compiled(hazard.age_bin)
-hazard_rate = compiled(hazard.hazard_rate)
 covers = compiled(allowance.covers)
-
-
-@compiled
-def demands(world: World, now: float) -> Floats:
-    """D(t, T) of every window in one pass over the jobs and one over the windows.
-
-    The vectors of ``scheduler.tiers.demand`` answer the same; a ramp becomes a
-    change of slope and of offset at the first window it reaches, so the cost does
-    not grow with jobs times windows.
-    """
-    choice, jobs, track, t = world.choice[0], world.jobs, world.track, world.tally[0]
-    count, step = choice.windows, choice.tick_s
-    slope, offset = np.zeros(count + 1), np.zeros(count + 1)
-    for i in range(t.serverful_jobs):
-        j = track[i].serverful
-        gpus = float(jobs[j].gpus)
-        left = max(0.0, jobs[j].predicted_s - done_by(world, j, now))
-        due_in = jobs[j].due_s - now
-        if choice.printed_demand:
-            first = max(0, math.ceil(due_in / step) - 1)
-            if first < count:
-                offset[first] -= left * gpus
-            continue
-        if track[j].state == RESTORING:
-            left += max(0.0, track[j].since_s + choice.restore_s - now)
-        elif track[j].state != SERVERFUL and track[j].restores == 1:
-            left += choice.restore_s
-        start = max(0.0, due_in - left)
-        first = max(0, math.ceil(start / step) - 1)
-        if first < count:
-            slope[first] += gpus
-            offset[first] += gpus * start
-            first = max(0, math.ceil((start + left) / step) - 1)
-            if first < count:
-                slope[first] -= gpus
-                offset[first] -= gpus * (start + left)
-    total = np.zeros(count)
-    rising, shift = 0.0, 0.0
-    for k in range(count):
-        rising += slope[k]
-        shift += offset[k]
-        total[k] = max(0.0, rising * (k + 1) * step - shift)
-    return total
 
 
 @compiled
@@ -151,17 +97,6 @@ def decide(world: World, calendar: Calendar, backlog: Backlog, j: int, now: floa
         plan(world, j, stay_plan)
     else:
         demote(world, calendar, j, now)
-
-
-@compiled
-def expected_left_s(world: World, j: int, now: float) -> float:
-    """Mean remaining run time of a running job that may die early."""
-    done = done_by(world, j, now)
-    predicted = world.jobs[j].predicted_s
-    rate = hazard_rate(
-        world.learned.deaths, world.learned.exposure_s, length_class(predicted), age_bin(done)
-    )
-    return expected_remaining_s(predicted - done, rate)
 
 
 @compiled

@@ -10,7 +10,8 @@ import numpy as np
 
 from scheduler.simulator.compiled import compiled
 from scheduler.simulator.control import decide, demote_overdue, tick
-from scheduler.simulator.state import Demotion, Event, Job, Scaling, Worker
+from scheduler.simulator.demands import come_near
+from scheduler.simulator.state import Demotion, Event, Job, Scaling, Wait, Worker
 from scheduler.simulator.transitions import (
     Backlog,
     arrive,
@@ -19,14 +20,13 @@ from scheduler.simulator.transitions import (
     begin_save,
     demote,
     dispatch,
-    done_by,
     enqueue,
-    enter_serverful,
     finish,
     leave_serverless,
     preempt,
     start_serverless,
 )
+from scheduler.simulator.work import done_by
 from scheduler.simulator.workers import (
     ALL,
     AT_WORK,
@@ -42,10 +42,12 @@ from scheduler.simulator.workers import (
 )
 
 if TYPE_CHECKING:
-    from scheduler.simulator.state import World
+    from scheduler.simulator.demands import come_near
+from scheduler.simulator.state import World
 
 SERVERLESS_READY, JOB_ENDS = int(Event.SERVERLESS_READY), int(Event.JOB_ENDS)
 SAVED, RESTORED, PROBED = int(Event.SAVED), int(Event.RESTORED), int(Event.PROBED)
+NEARS, FAR = int(Event.NEARS), int(Wait.FAR)
 WORKER_READY = int(Event.WORKER_READY)
 SERVERLESS, SERVERFUL, SAVING = int(Job.SERVERLESS), int(Job.SERVERFUL), int(Job.SAVING)
 RESTORING = int(Job.RESTORING)
@@ -66,9 +68,9 @@ def on_saved(world: World, calendar: Calendar, backlog: Backlog, j: int, now: fl
     track[j].saved_s = track[j].done_s
     track[j].restores = 1
     track[j].moving_s += now - track[j].since_s
-    if track[j].place < 0:
+    if track[j].moved == 0:
         leave_serverless(world, j, now)
-        enter_serverful(world, j)
+        track[j].moved = 1
     else:
         end_victim(world, j)
         free_workers_of(world, j, AT_WORK)
@@ -76,7 +78,7 @@ def on_saved(world: World, calendar: Calendar, backlog: Backlog, j: int, now: fl
         take_promised(world, j)
         begin_restore(world, calendar, j, now)
     else:
-        enqueue(world, backlog, j, now)
+        enqueue(world, calendar, backlog, j, now)
 
 
 @compiled
@@ -119,7 +121,7 @@ def on_worker_ready(world: World, calendar: Calendar, w: int, now: float) -> Non
     pool[w].state = HELD
     track[j].ready += 1
     if track[j].ready == world.jobs[j].gpus:
-        if track[j].place < 0:
+        if track[j].moved == 0:
             demote(world, calendar, j, now)
         else:
             t.rehomings += 1
@@ -143,7 +145,7 @@ def on_worker_fails(world: World, calendar: Calendar, backlog: Backlog, w: int, 
     if j < 0:
         end_rent(world, w, now)
         return
-    if track[j].place < 0 or pool[w].state == HELD:
+    if track[j].moved == 0 or pool[w].state == HELD:
         # Not at work yet: the promise is void and the next tick decides anew. A
         # checkpoint already being written goes to the backlog when it is done.
         free_workers_of(world, j, PROMISED)
@@ -165,7 +167,7 @@ def on_worker_fails(world: World, calendar: Calendar, backlog: Backlog, w: int, 
     track[j].version += 1
     free_workers_of(world, j, ALL)
     lose(world, w, now)
-    enqueue(world, backlog, j, now)
+    enqueue(world, calendar, backlog, j, now)
 
 
 @compiled
@@ -230,6 +232,10 @@ def run_loop(world: World, up_to: int) -> int:
             _, _, event, subject, version = heapq.heappop(calendar)
             current = pool[subject].version if event >= WORKER_READY else track[subject].version
             if version != current:
+                continue
+            if event == NEARS:
+                if track[subject].waits == FAR:
+                    come_near(world, subject)
                 continue
             handle(world, calendar, backlog, event, subject, now)
         elif threshold == now:

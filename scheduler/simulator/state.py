@@ -58,8 +58,20 @@ class Event(IntEnum):
     SAVED = 2
     RESTORED = 3
     PROBED = 4
-    WORKER_READY = 5
-    WORKER_FAILS = 6
+    #: The latest start of a waiting job comes into the longest window.
+    NEARS = 5
+    #: Those from here on are a worker's, not a job's.
+    WORKER_READY = 6
+    WORKER_FAILS = 7
+
+
+class Wait(IntEnum):
+    """How a waiting job is counted into the demand (``demands.py``)."""
+
+    NOT = 0
+    FAR = 1
+    NEAR = 2
+    LATE = 3
 
 
 class Demotion(IntEnum):
@@ -207,10 +219,17 @@ TRACK = np.dtype(
         #: Neighbours in the list of jobs on serverless, in order of start.
         ("after", np.int64),
         ("before", np.int64),
-        #: Column of its own: the jobs of the serverful tier, dense.
+        #: Column of its own: the jobs that hold serverful workers, dense.
         ("serverful", np.int64),
         #: The job's place in that column.
         ("place", np.int64),
+        #: How it is counted while it waits, its latest start, and what it needs then.
+        ("waits", np.int64),
+        ("latest_s", np.float64),
+        ("needed_s", np.float64),
+        #: Column of its own: the waiting jobs that are near, dense; and the place.
+        ("near", np.int64),
+        ("near_place", np.int64),
     ]
 )
 
@@ -279,6 +298,7 @@ TALLY = np.dtype(
         ("head", np.int64),
         ("tail", np.int64),
         ("serverful_jobs", np.int64),
+        ("near", np.int64),
         ("queued_gpus", np.int64),
         ("live", np.int64),
         ("idle", np.int64),
@@ -305,6 +325,9 @@ TALLY = np.dtype(
         ("marketplace_usd", np.float64),
         ("conventional_usd", np.float64),
         ("end_s", np.float64),
+        #: Mean price of the live workers, and 1 while it is known.
+        ("paid_price", np.float64),
+        ("paid_known", np.int64),
     ]
 )
 
@@ -320,6 +343,8 @@ class World(NamedTuple):
     pool: Records
     #: 1 while an offer is rented.
     taken: Ints
+    #: Sums over late jobs (``demands.py``).
+    late: Ints
     learned: Learned
     series: Records
     #: One record of ``TALLY``.
@@ -352,6 +377,7 @@ def new_world(choice: Choice, jobs: Records, supply: Supply, *, record_ticks: in
         track=track,
         pool=pool,
         taken=np.zeros(supply.offers.shape[1], np.int64),
+        late=np.zeros((2, choice.windows + 1), np.int64),
         learned=learned,
         series=records(record_ticks, MOMENT),
         tally=tally,

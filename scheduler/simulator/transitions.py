@@ -7,9 +7,11 @@ import math
 from typing import TYPE_CHECKING
 
 from scheduler.simulator.compiled import compiled
+from scheduler.simulator.demands import begin_wait, end_wait
 from scheduler.simulator.state import Demotion, Event, Job, Order, Worker
+from scheduler.simulator.work import attained_queue, done_by, learn
 from scheduler.simulator.workers import ALL, Calendar, free_workers_of, post, take_idle
-from scheduler.tiers import allowance, edf, hazard
+from scheduler.tiers import allowance, edf
 
 if TYPE_CHECKING:
     from scheduler.simulator.state import World
@@ -27,40 +29,8 @@ EITHER = int(Order.DEADLINE_OR_SHORTEST)
 SERVERFUL_ONLY, BREAK_EVEN = int(Demotion.SERVERFUL_ONLY), int(Demotion.BREAK_EVEN)
 BUSY = int(Worker.BUSY)
 
-#: Attained service at which Tiresias-L lowers a job's queue, seconds.
-FIRST_QUEUE_S = 300.0
-SECOND_QUEUE_S = 3600.0
-
 allowance_of = compiled(allowance.allowance)
 backlog_key = compiled(edf.backlog_key)
-length_class = compiled(hazard.length_class)
-observe = compiled(hazard.observe)
-
-
-@compiled
-def done_by(world: World, j: int, now: float) -> float:
-    """Work finished by now, seconds; running states only add the open stretch."""
-    track = world.track
-    if track[j].state == SERVERLESS or track[j].state == SERVERFUL:
-        return track[j].done_s + now - track[j].since_s
-    return track[j].done_s
-
-
-@compiled
-def learn(world: World, j: int, now: float, died: bool) -> None:
-    """Counts what job ``j`` lived through since it was last looked at."""
-    lived = done_by(world, j, now)
-    seen = world.track[j].seen_s
-    if died or lived > seen:
-        observe(
-            world.learned.deaths,
-            world.learned.exposure_s,
-            length_class(world.jobs[j].predicted_s),
-            min(seen, lived),
-            lived,
-            died,
-        )
-        world.track[j].seen_s = max(seen, lived)
 
 
 @compiled
@@ -77,20 +47,14 @@ def priority(world: World, j: int) -> float:
 
 
 @compiled
-def attained_queue(attained_s: float) -> int:
-    """Tiresias-L's queue of a job by its attained service."""
-    if attained_s < FIRST_QUEUE_S:
-        return 0
-    return 1 if attained_s < SECOND_QUEUE_S else 2
-
-
-@compiled
-def enqueue(world: World, backlog: Backlog, j: int, now: float) -> None:
+def enqueue(world: World, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
     """The job waits for workers of the serverful tier."""
     track = world.track
     track[j].state = QUEUED
     track[j].queued_s = now
     world.tally[0].queued_gpus += world.jobs[j].gpus
+    stop_work(world, j)
+    begin_wait(world, calendar, j, now)
     heapq.heappush(backlog, (priority(world, j), j, j))
 
 
@@ -105,19 +69,21 @@ def reorder(world: World, backlog: Backlog, overloaded: bool) -> None:
 
 
 @compiled
-def enter_serverful(world: World, j: int) -> None:
-    """Adds a job to the dense list of the serverful tier."""
+def go_to_work(world: World, j: int) -> None:
+    """Adds a job to the dense list of those that hold serverful workers."""
     t, track = world.tally[0], world.track
-    track[j].moved = 1
-    track[j].place = t.serverful_jobs
-    track[t.serverful_jobs].serverful = j
-    t.serverful_jobs += 1
+    if track[j].place < 0:
+        track[j].place = t.serverful_jobs
+        track[t.serverful_jobs].serverful = j
+        t.serverful_jobs += 1
 
 
 @compiled
-def leave_serverful(world: World, j: int) -> None:
-    """Takes a job out of the dense list of the serverful tier."""
+def stop_work(world: World, j: int) -> None:
+    """Takes a job out of that list, if it is there."""
     t, track = world.tally[0], world.track
+    if track[j].place < 0:
+        return
     last = track[t.serverful_jobs - 1].serverful
     track[track[j].place].serverful = last
     track[last].place = track[j].place
@@ -130,8 +96,8 @@ def arrive(world: World, calendar: Calendar, backlog: Backlog, j: int, now: floa
     """A job is admitted: to serverless at once, or to the backlog without that tier."""
     t, jobs, track = world.tally[0], world.jobs, world.track
     if world.choice[0].demotion == SERVERFUL_ONLY:
-        enter_serverful(world, j)
-        enqueue(world, backlog, j, now)
+        track[j].moved = 1
+        enqueue(world, calendar, backlog, j, now)
         return
     track[j].state = STARTING
     t.serverless_gpus += jobs[j].gpus
@@ -247,6 +213,7 @@ def demote(world: World, calendar: Calendar, j: int, now: float) -> None:
 def begin_restore(world: World, calendar: Calendar, j: int, now: float) -> None:
     """The job's workers are all its own; it restores, or starts where nothing is saved."""
     track = world.track
+    go_to_work(world, j)
     track[j].promised = track[j].ready = 0
     if track[j].restores == 1:
         track[j].state = RESTORING
@@ -278,7 +245,7 @@ def finish(world: World, j: int, now: float) -> None:
             free_workers_of(world, j, ALL)
     else:
         free_workers_of(world, j, ALL)
-        leave_serverful(world, j)
+        stop_work(world, j)
     track[j].state = DONE
     track[j].version += 1
     track[j].finish_s = now
@@ -296,6 +263,7 @@ def dispatch(world: World, calendar: Calendar, backlog: Backlog, now: float) -> 
             return
         heapq.heappop(backlog)
         t.queued_gpus -= need
+        end_wait(world, j)
         track[j].waited_s += now - track[j].queued_s
         for _ in range(need):
             take_idle(world, j, BUSY, True)
@@ -315,7 +283,7 @@ def worst_running(world: World, now: float) -> int:
                 key = jobs[j].predicted_s - done
             else:
                 key = attained_queue(done) + done * 1e-12
-            if key > worst_key:
+            if key > worst_key or (key == worst_key and j < worst):
                 worst, worst_key = j, key
     return worst
 

@@ -111,14 +111,19 @@ def gang_price(world: World, now: float, gpus: int, skip: int) -> float:
 
 @compiled
 def paid_price(world: World) -> float:
-    """Mean price of the live workers; the conventional price without any."""
+    """Mean price of the live workers; the conventional price without any.
+
+    Added up anew only after a rent began or ended: a full tier asks often and
+    changes seldom.
+    """
     t, pool = world.tally[0], world.pool
-    if t.live == 0:
-        return world.choice[0].conventional_price
-    total = 0.0
-    for i in range(t.live):
-        total += pool[pool[i].live].price
-    return total / t.live
+    if t.paid_known == 0:
+        total = 0.0
+        for i in range(t.live):
+            total += pool[pool[i].live].price
+        t.paid_price = total / t.live if t.live > 0 else world.choice[0].conventional_price
+        t.paid_known = 1
+    return float(t.paid_price)
 
 
 @compiled
@@ -147,6 +152,7 @@ def launch(world: World, calendar: Calendar, now: float, job: int, skip: int) ->
     pool[w].place = t.live
     pool[t.live].live = w
     t.live += 1
+    t.paid_known = 0
     t.peak = max(t.peak, t.live)
     if job >= 0:
         world.track[job].promised += 1
@@ -179,6 +185,7 @@ def end_rent(world: World, w: int, now: float) -> None:
     pool[last].place = pool[w].place
     pool[w].place = -1
     t.live -= 1
+    t.paid_known = 0
     pool[t.empty].empty = w
     t.empty += 1
 

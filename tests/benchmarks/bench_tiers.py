@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import statistics
 import time
 
@@ -10,12 +11,14 @@ import numpy as np
 
 from scheduler.simulator.loop import run_loop
 from scheduler.simulator.run import outcome, prepare, simulate
-from scheduler.simulator.workload import calibrated_burst, seren_like
+from scheduler.simulator.workload import Workload, calibrated_burst, seren_like
 from scheduler.tiers.demand import demand, pressure, window_lengths
 
 #: Seconds each policy may take on one core, and the live tick.
 LIMITS_S = {"improved": 20.0, "corrected": 10.0}
 TICK_LIMIT_S = 0.010
+#: Serverful GPUs at once. Under 30 the trace asks for nearly three times the tier.
+CAPS = (None, 30)
 
 
 def main() -> None:
@@ -23,24 +26,32 @@ def main() -> None:
     parse.add_argument("--jobs", type=int, default=818_327)
     options = parse.parse_args()
     workload = seren_like(seed=1, jobs=options.jobs).one_gpu_each()
-    for policy, limit_s in LIMITS_S.items():
+    for policy in LIMITS_S:
         # Compiles, or loads what was compiled before.
         simulate(workload=calibrated_burst(seed=0), policy=policy, seed=0, cap=None)
-        digests: list[bytes] = []
-        for _ in range(2):
-            world = prepare(workload=workload, policy=policy, seed=1, cap=None)
-            started = time.perf_counter()
-            run_loop(world, len(workload))
-            took = time.perf_counter() - started
-            digests.append(world.track.tobytes())
-            found = outcome(world, policy=policy, workload="seren", seed=1, cap=None)
-            print(
-                f"{policy:10s} {options.jobs:,} jobs in {took:6.2f} s (limit {limit_s:.0f}), "
-                f"{options.jobs / took:,.0f} jobs/s, mean JCT {found.mean_jct_s:,.0f} s"
-            )
-        print(f"{policy:10s} bit-identical: {digests[0] == digests[1]}")
+        for cap in CAPS:
+            run_twice(workload, policy, cap)
     print(
         f"live tick  10,000 jobs: {1000 * live_tick_s():.2f} ms (limit {1000 * TICK_LIMIT_S:.0f})"
+    )
+
+
+def run_twice(workload: Workload, policy: str, cap: int | None) -> None:
+    """CPU time of the better of two runs, which must agree bit for bit."""
+    digests: list[bytes] = []
+    times: list[float] = []
+    for _ in range(2):
+        world = prepare(workload=workload, policy=policy, seed=1, cap=cap)
+        started = time.process_time()
+        run_loop(world, len(workload))
+        times.append(time.process_time() - started)
+        digests.append(hashlib.sha256(world.track.tobytes() + world.tally.tobytes()).digest())
+    found = outcome(world, policy=policy, workload="seren", seed=1, cap=cap)
+    print(
+        f"{policy:10s} {'no cap' if cap is None else f'{cap} GPUs':8s} {len(workload):,} jobs in "
+        f"{min(times):6.2f} s (limit {LIMITS_S[policy]:.0f}), "
+        f"{len(workload) / min(times):,.0f} jobs/s, mean JCT {found.mean_jct_s:,.0f} s, "
+        f"bit-identical: {digests[0] == digests[1]}"
     )
 
 
@@ -52,10 +63,10 @@ def live_tick_s() -> float:
     gpus = np.ones(10_000)
     times: list[float] = []
     for _ in range(50):
-        started = time.perf_counter()
+        started = time.process_time()
         found = demand(remaining_s=remaining, slack_s=slack, gpus=gpus, windows_s=windows)
         pressure(found, windows, 4000.0)
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     return statistics.median(times)
 
 

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.simulator.demands import demands
 from scheduler.simulator.loop import run_loop
 from scheduler.simulator.policies import POLICIES
 from scheduler.simulator.run import outcome, prepare
 from scheduler.simulator.state import Job, World
 from scheduler.simulator.supply import SupplyRules
 from scheduler.simulator.workload import OwnerRules, Workload
+from scheduler.tiers.demand import demand, demand_printed, window_lengths
 
 #: Policies without gangs (hpa) or with a pool of fixed size are drawn with care.
 NAMES = sorted(name for name in POLICIES if not name.startswith("hpa"))
@@ -79,6 +81,7 @@ def test_workers_never_exceed_the_cap_and_none_stays_rented(world: World) -> Non
     assert tally["saving_victims"] == 0
     assert tally["empty"] == len(world.pool)
     assert not world.taken.any()
+    assert (tally["near"], world.late.any()) == (0, False)
     assert (world.pool["job"] == -1).all()
 
 
@@ -100,6 +103,37 @@ def test_serverless_is_billed_from_request_to_release(world: World) -> None:
     assert rent >= 0.38 * moved_s / 3600.0 - 1e-6
 
 
+@settings(max_examples=150, deadline=None)
+@given(worlds(), st.floats(0.0, 1.0))
+def test_demand_kept_up_to_date_is_the_demand_counted_anew(world: World, share: float) -> None:
+    run_loop(world, max(1, int(share * len(world.jobs))))
+    now, choice = float(world.tally["end_s"][0]), world.choice[0]
+    track = world.track
+    held = (track["moved"] == 1) & (track["state"] != int(Job.DONE))
+    jobs, track = world.jobs[held], track[held]
+    state = track["state"]
+    running, restoring = state == int(Job.SERVERFUL), state == int(Job.RESTORING)
+    left = np.maximum(
+        0.0, jobs["predicted_s"] - track["done_s"] - running * (now - track["since_s"])
+    )
+    windows = window_lengths(step_s=choice.tick_s, count=int(choice.windows))
+    gpus = jobs["gpus"].astype(float)
+    if choice.printed_demand:
+        counted = demand_printed(
+            remaining_s=left, due_in_s=jobs["due_s"] - now, gpus=gpus, windows_s=windows
+        )
+    else:
+        due = ~running & ~restoring & (track["restores"] == 1)
+        left += due * choice.restore_s
+        left += restoring * np.maximum(0.0, track["since_s"] + choice.restore_s - now)
+        counted = demand(
+            remaining_s=left, slack_s=jobs["due_s"] - now - left, gpus=gpus, windows_s=windows
+        )
+    np.testing.assert_allclose(demands(world, now), counted, rtol=1e-9, atol=1e-3)
+    # Asked again, what has become late is not counted twice.
+    np.testing.assert_allclose(demands(world, now), counted, rtol=1e-9, atol=1e-3)
+
+
 @settings(max_examples=40, deadline=None)
 @given(worlds())
 def test_a_run_is_the_same_bit_for_bit_when_repeated(world: World) -> None:
@@ -107,6 +141,7 @@ def test_a_run_is_the_same_bit_for_bit_when_repeated(world: World) -> None:
         track=world.track.copy(),
         pool=world.pool.copy(),
         taken=world.taken.copy(),
+        late=world.late.copy(),
         tally=world.tally.copy(),
         learned=type(world.learned)(*(table.copy() for table in world.learned)),
     )
