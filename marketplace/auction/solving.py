@@ -180,8 +180,8 @@ def _solve(zone: Zone, *, due: Due, now: datetime) -> events.PricesSolved:
     policy_settings_check(settings)
     span = span_of(
         zone=zone,
-        began=engine.rules.first_slot,
-        # Bids that arrive in the present slot start in the next.
+        # Bids that arrive in a slot start in the next: a task's arrival is that one.
+        began=engine.rules.first_slot + 1,
         slot=due.slot + 1,
         last_slot=engine.horizon.last_slot,
         past_days=settings.get("past_days", PAST_DAYS),

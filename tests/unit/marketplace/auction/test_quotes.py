@@ -168,3 +168,17 @@ def test_engine_that_holds_what_was_not_committed_is_thrown_away(zone, owner, mo
     bid.refresh_from_db()
     assert bid.status == "admitted"
     assert Bid.objects.get(pk=bid.pk).position == 4
+
+
+def test_quote_before_the_lane_ever_ran_is_the_one_a_bid_then_pays(zone, owner):
+    market.node(zone)
+    market.node(zone, ask_micros=4_000, status="offline")
+    market.node(zone, ask_micros=4_000, available_until_at=NOW - timedelta(seconds=10))
+    answer = quote(owner, zone, epochs=3)
+    assert answer.price_micros == 300_000
+    assert LogEntry.objects.count() == 0
+    seen = market_now(zone, now=NOW)
+    assert [row.ask_micros for row in seen.rows] == [400_000]
+    bid = sell(owner, zone, epochs=3, price_micros=answer.price_micros + 1)
+    assert (bid.status, bid.payment_micros) == ("admitted", 300_000)
+    assert bid.cells == [[cell.slot, cell.node] for cell in answer.cells]
