@@ -9,16 +9,24 @@ import re
 import socket
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from workers.client import MarketClient, MarketError, Patience
 from workers.node import add_run_arguments, quieten_libraries, run
 from workers.protocol import (
     PATH_JOIN,
     PATH_JOIN_MODELS,
+    PROTOCOL_VERSION,
+    BaseModelRef,
     JoinModelsReply,
     JoinModelsRequest,
     JoinReply,
     JoinRequest,
+    NodeFacts,
+    ProtocolError,
+    dumps,
+    loads,
 )
 from workers.settings import Credentials, SettingsError, StateDir, save_credentials
 
@@ -49,6 +57,13 @@ def add_join_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--quick", action="store_true", help="measure three cases instead of the whole table"
+    )
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        default=None,
+        help="file with what was measured of this very machine before; written when it says"
+        " nothing of these models, so that several nodes of a machine measure once",
     )
     parser.add_argument("--run", action="store_true", help="go on to run the node")
     add_run_arguments(parser)
@@ -95,14 +110,19 @@ def register(options: argparse.Namespace) -> Credentials:
         models = client.post(
             PATH_JOIN_MODELS, JoinModelsRequest(options.token), JoinModelsReply
         ).base_models
-        print(f"Measuring this machine ({device}).", flush=True)
-        facts = node_facts(
-            device=device,
-            base_models=models,
-            memory_gb=options.memory_gb,
-            cases=QUICK_CASES if options.quick else CASES,
-            say=lambda line: print(f"  {line}", flush=True),
-        )
+        facts = known_facts(options.measured, device=device, base_models=models)
+        if facts is None:
+            print(f"Measuring this machine ({device}).", flush=True)
+            facts = node_facts(
+                device=device,
+                base_models=models,
+                memory_gb=options.memory_gb,
+                cases=QUICK_CASES if options.quick else CASES,
+                say=lambda line: print(f"  {line}", flush=True),
+            )
+            facts_keep(options.measured, facts)
+        elif options.memory_gb is not None:
+            facts = replace(facts, memory_gb=round(options.memory_gb, 3))
         reply = client.post(PATH_JOIN, JoinRequest(options.token, name, facts), JoinReply)
     credentials = Credentials(
         market_url=options.url,
@@ -118,6 +138,34 @@ def register(options: argparse.Namespace) -> Credentials:
     )
     save_credentials(state, credentials)
     return credentials
+
+
+def known_facts(
+    path: Path | None, *, device: str, base_models: Sequence[BaseModelRef]
+) -> NodeFacts | None:
+    """What a file says of this machine; ``None`` where it is of another, or says nothing."""
+    if path is None or not path.exists():
+        return None
+    import torch
+
+    try:
+        facts = loads(NodeFacts, path.read_bytes())
+    except (OSError, ProtocolError):
+        return None
+    there = (facts.hostname, facts.device, facts.torch_version, facts.protocol_version)
+    here = (socket.gethostname(), torch.device(device).type, torch.__version__, PROTOCOL_VERSION)
+    measured = {speed.base_model for speed in facts.speeds}
+    return facts if here == there and {ref.name for ref in base_models} <= measured else None
+
+
+def facts_keep(path: Path | None, facts: NodeFacts) -> None:
+    """Keep what was measured for the machine's other nodes; whole or not at all."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(dumps(facts))
+    partial.replace(path)
 
 
 def default_name() -> str:

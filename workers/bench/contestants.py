@@ -23,6 +23,7 @@ from workers.training.data import DataReport, PreparedData
 from workers.training.fastest_products import use_fastest_products
 from workers.training.fused_trainer import FusedTrainer, Stepped
 from workers.training.job import TrainingJob
+from workers.training.pack_plan import PAD_TO, TOKEN_BUDGET
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, TokenSequence
 
@@ -52,14 +53,14 @@ class Fused:
     """All jobs in one step of the engine."""
 
     def __init__(self, case: Case, model: Any, steps: int) -> None:
-        cuda = model.device.type == "cuda"
+        kind = model.device.type
         packed = PackedModel(model)
         #: The library that multiplies with frozen weights, chosen as on a node.
         self.products = use_fastest_products(packed).name
         self.trainer = FusedTrainer(
             packed,
-            token_budget=max(16384 if cuda else 4096, case.length),
-            pad_to=256 if cuda else 1,
+            token_budget=max(TOKEN_BUDGET[kind], case.length),
+            pad_to=PAD_TO[kind],
         )
         for index in range(case.jobs):
             job = _job(case, index, steps, model.config.vocab_size)

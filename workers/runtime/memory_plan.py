@@ -73,7 +73,8 @@ def rehearse(model: PackedModel, *, base_gb: float, limit_gb: float) -> MemoryPl
     layers = config.num_hidden_layers
     kept = layers * config.hidden_size * model.model.dtype.itemsize
     # logits, log-probabilities and their difference, in float32
-    logits = 0 if model.architecture.encoder else 3 * 4 * CHUNK_TOKENS * config.vocab_size
+    rows = 0 if model.architecture.encoder else CHUNK_TOKENS[model.device.type]
+    logits = 3 * 4 * rows * config.vocab_size
     return MemoryPlan(
         base_gb=base_gb,
         token_gb=token / 1e9,

@@ -21,13 +21,14 @@ from workers.runtime.admission import check_settings, prepare
 from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_writer import CheckpointWriter
 from workers.runtime.memory_plan import device_limit_gb, fit, job_memory_gb, state_gb
-from workers.runtime.resident import TOKEN_BUDGET, ResidentBase, load_resident
+from workers.runtime.resident import ResidentBase, load_resident
 from workers.runtime.running_job import RunningJob, metrics_table
 from workers.runtime.sink import JobSink
 from workers.runtime.threads import use_best_threads
 from workers.training.checkpoint import Checkpoint
 from workers.training.faults import SystemFault, TrainingFault, UserFault
 from workers.training.fused_trainer import Failed, Stepped
+from workers.training.pack_plan import TOKEN_BUDGET
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

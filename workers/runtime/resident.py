@@ -21,12 +21,8 @@ from workers.training.architectures import architecture_of
 from workers.training.fastest_products import use_fastest_products
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer
+from workers.training.pack_plan import PAD_TO, TOKEN_BUDGET
 from workers.training.packed_model import PackedModel
-
-#: Tokens of a pack unless memory asks for fewer.
-TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
-#: Packs are padded to a multiple of this, so that shapes repeat where kernels are tuned by shape.
-PAD_TO = {"cpu": 1, "cuda": 256}
 
 
 @dataclass(slots=True)

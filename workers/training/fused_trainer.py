@@ -257,8 +257,7 @@ class FusedTrainer:
             rate=rate,
             weight_decay=training.weight_decay,
         )
-        for grad in grads:
-            grad.zero_()
+        torch._foreach_zero_(grads)  # pyright: ignore[reportPrivateImportUsage]
         job.batch = None
         progress.step += 1
         progress.samples_done += len(batch.rows)

@@ -8,8 +8,8 @@ import torch
 
 from workers.training.frozen_product import BLAS, FrozenProducts
 
-#: Trained tokens whose logits are held at once.
-CHUNK_TOKENS = 1024
+#: Trained tokens whose logits are held at once; on CPUs so few that they stay in the cache.
+CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
 
 
 def token_nll(
@@ -18,7 +18,7 @@ def token_nll(
     bias_V: torch.Tensor | None,
     targets_M: torch.Tensor,
     *,
-    chunk_tokens: int = CHUNK_TOKENS,
+    chunk_tokens: int | None = None,
     products: FrozenProducts = BLAS,
 ) -> torch.Tensor:
     """Negative log-likelihood of each target, as ``float32[M]``.
@@ -34,7 +34,10 @@ def token_nll(
         Hidden states at the positions that predict.
     head_VD : float[V, D]
         Output embeddings.
+    chunk_tokens : int, optional
+        By default ``CHUNK_TOKENS`` of the device.
     """
+    chunk_tokens = chunk_tokens or CHUNK_TOKENS[hidden_MD.device.type]
     if hidden_MD.requires_grad and torch.is_grad_enabled():
         return _TokenNll.apply(hidden_MD, head_VD, bias_V, targets_M, chunk_tokens, products)  # type: ignore[no-any-return]
     parts = [

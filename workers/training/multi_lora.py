@@ -119,7 +119,7 @@ class MultiLoRALinear(nn.Module):
                 for segment, slot in owners
                 if slot is not None
             )
-            weight_OD, bias = _dense_weight(self.base) if self.plain else (None, None)
+            weight_OD, bias = dense_weight(self.base) if self.plain else (None, None)
             products = self.stream.products
             out = SegmentsLinear.apply(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)
             return out if self.plain else self.base(x) + out
@@ -252,7 +252,7 @@ def initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.Tensor
     return values
 
 
-def _dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
+def dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
     """``[O, D]`` (a view, where the layer keeps the transpose) and the bias."""
     weight = base.weight.T if isinstance(base, Conv1D) else base.weight
     return weight, base.bias  # type: ignore[return-value]

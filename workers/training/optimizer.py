@@ -36,8 +36,7 @@ def clip_gradients(grads: list[torch.Tensor], max_norm: float) -> torch.Tensor:
     norm = torch.nn.utils.get_total_norm(grads)
     if max_norm > 0:
         factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-        for grad in grads:
-            grad.mul_(factor)
+        torch._foreach_mul_(grads, factor)  # pyright: ignore[reportPrivateImportUsage]
     return norm
 
 

@@ -24,6 +24,7 @@ from workers.training.multi_lora import (
 )
 from workers.training.packing import Pack
 
+NamedTensor = tuple[str, torch.Tensor, torch.Tensor]
 #: Name of a soft prompt's tensor, in checkpoints and in PEFT's files.
 PROMPT = "prompt_embeddings"
 
@@ -52,6 +53,8 @@ class PackedModel:
         self.layers: dict[str, MultiLoRALinear] = {}
         #: Per job, what is not stacked: its soft prompt or classification head.
         self._loose: dict[str, dict[str, nn.Parameter]] = {}
+        #: What ``tensors`` gives, until a job comes or goes and stacks may move.
+        self._views: dict[str, tuple[NamedTensor, ...]] = {}
         #: Recompute each layer in the backward pass instead of keeping its activations.
         self.checkpoint_layers = checkpoint_layers
         self._projections = {
@@ -138,6 +141,7 @@ class PackedModel:
                 parameter.grad = torch.zeros_like(parameter)
                 loose[name] = parameter
         self._loose[job_id] = loose
+        self._views.clear()
 
     def detach(self, job_id: str) -> None:
         """Take a job's adapter out, whichever layers it is on."""
@@ -145,9 +149,15 @@ class PackedModel:
             if job_id in layer.slots:
                 layer.detach(job_id)
         self._loose.pop(job_id, None)
+        self._views.clear()
 
-    def tensors(self, job_id: str) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    def tensors(self, job_id: str) -> tuple[NamedTensor, ...]:
         """``(name, values, gradient)`` of each of the job's tensors, as views."""
+        if job_id not in self._views:
+            self._views[job_id] = tuple(self._tensors(job_id))
+        return self._views[job_id]
+
+    def _tensors(self, job_id: str) -> Iterator[NamedTensor]:
         for name in sorted(self.layers):
             layer = self.layers[name]
             if job_id in layer.slots:
