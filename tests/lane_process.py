@@ -50,9 +50,9 @@ def queue_clear() -> None:
 class LaneProcess:
     """One worker; ``kill`` is kill -9, of its whole group."""
 
-    def __init__(self, *, name: str, log_dir: Path) -> None:
+    def __init__(self, *, name: str, log_dir: Path, queues: str) -> None:
         self.log = log_dir / f"{name}.log"
-        command = ["celery", "--app", "marketplace.config.celery", "worker", "--queues", "lane"]
+        command = ["celery", "--app", "marketplace.config.celery", "worker", "--queues", queues]
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(BOUND), "--", sys.executable, "-W", "ignore", "-m", *command]
@@ -70,6 +70,12 @@ class LaneProcess:
             raise AssertionError(f"the lane ended: {self.log.read_text()[-3000:]}")
         return " ready." in self.log.read_text()
 
+    def pause(self) -> None:
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.killpg(self._process.pid, signal.SIGCONT)
+
     def kill(self) -> None:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -77,9 +83,9 @@ class LaneProcess:
 
 
 @contextmanager
-def lane(*, log_dir: Path, name: str = "lane") -> Iterator[LaneProcess]:
-    """A lane that is ready to work; killed at the end."""
-    process = LaneProcess(name=name, log_dir=log_dir)
+def lane(*, log_dir: Path, name: str = "lane", queues: str = "lane") -> Iterator[LaneProcess]:
+    """A lane, or another worker, that is ready to work; killed at the end."""
+    process = LaneProcess(name=name, log_dir=log_dir, queues=queues)
     try:
         until(process.ready, what=f"{name} is ready")
         yield process
@@ -87,9 +93,20 @@ def lane(*, log_dir: Path, name: str = "lane") -> Iterator[LaneProcess]:
         process.kill()
 
 
+def blocked_backends_end() -> None:
+    """Let the sessions of killed processes go, as the server would in time."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
+            " current_database() AND pid <> pg_backend_pid() AND wait_event_type = 'Lock'"
+        )
+
+
 def blocked_backends() -> int:
     """Other sessions of the test database that wait for a lock."""
     with connection.cursor() as cursor:
+        # Within a transaction the server shows what it saw first.
+        cursor.execute("SELECT pg_stat_clear_snapshot()")
         cursor.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
             " AND pid <> pg_backend_pid() AND wait_event_type = 'Lock'"

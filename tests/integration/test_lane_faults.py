@@ -81,11 +81,7 @@ def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path
         wakeups.lane_wake(zone_id=zone.pk)
         lane_process.until(lane_process.blocked_backends, what="the lane is in its batch")
         lane.kill()
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
-                " current_database() AND pid <> pg_backend_pid() AND wait_event_type = 'Lock'"
-            )
+        lane_process.blocked_backends_end()
     lane_process.until(lambda: not lane_process.blocked_backends(), what="its session is gone")
     assert set(Bid.objects.values_list("status", flat=True)) == {"pending"}
     assert not LogEntry.objects.exists()

@@ -1,0 +1,209 @@
+"""A zone that passes from residual to lagrangian in the hands of real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from io import StringIO
+from math import inf
+
+import pytest
+from celery import current_app
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+
+from marketplace.auction.decisions import decide_pending_bids
+from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Reservation
+from marketplace.auction.solving import prices_apply, prices_solve
+from marketplace.auction.verify import zone_verify
+from marketplace.common import clock
+from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.services import wallets_lock
+from tests import builders, lane_process
+from tests import market_builders as market
+from tests.unit.marketplace.common.threads import at_once
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.faults]
+
+SETTINGS = {"history_bids": 8, "history_days": 0, "iterations": 20}
+
+
+@pytest.fixture(autouse=True)
+def _no_old_wake_ups():
+    lane_process.queue_clear()
+
+
+@pytest.fixture
+def zone():
+    zone = market.zone(policy_settings=SETTINGS, horizon_slots=30)
+    market.node(zone)
+    return zone
+
+
+def place(owner, zone, count) -> list[Bid]:
+    """Bids for far more than there is, of many amounts."""
+    return [
+        market.bid(
+            owner,
+            zone,
+            price_micros=250_000 + 90_000 * (number % 7),
+            slots=12,
+            epochs=2,
+            now=clock.now(),
+        )
+        for number in range(count)
+    ]
+
+
+def decided(zone) -> bool:
+    return not Bid.objects.filter(zone=zone, status="pending").exists()
+
+
+def pricing(zone) -> Pricing:
+    return Pricing.objects.get(zone=zone)
+
+
+def prices_after(zone, position: int) -> Callable[[], bool]:
+    """Ask for prices as the beat does, until some are in force that were solved later."""
+    asked_s = -inf
+
+    def in_force() -> bool:
+        nonlocal asked_s
+        if time.monotonic() - asked_s > 1.0:
+            current_app.send_task("auction.prices_sweep", queue="default")
+            asked_s = time.monotonic()
+        return (pricing(zone).applied_position or 0) > position
+
+    return in_force
+
+
+def under(zone) -> dict[str, int]:
+    """Bids decided under each policy, by the log."""
+    policy, found = "residual", {"residual": 0, "lagrangian": 0}
+    for kind, event in (
+        LogEntry.objects.filter(zone=zone).order_by("position").values_list("kind", "event")
+    ):
+        if kind == "RulesChanged":
+            policy = json.loads(event)["rules"]["policy"]
+        found[policy] += kind == "BidArrived"
+    return found
+
+
+def test_zone_becomes_lagrangian_is_solved_again_and_survives_the_death_of_its_lane(zone, tmp_path):
+    owner = builders.organisation(usd="100")
+    with ExitStack() as running:
+        lane = running.enter_context(lane_process.lane(log_dir=tmp_path))
+        running.enter_context(lane_process.lane(log_dir=tmp_path, name="worker", queues="default"))
+        bids = place(owner, zone, 30)
+        lane_process.until(lambda: decided(zone), what="bids are decided under residual")
+        assert pricing(zone).policy == "residual"
+
+        lane_process.until(prices_after(zone, 0), what="the first prices are in force")
+        first = pricing(zone)
+        assert (first.policy, first.problem) == ("lagrangian", "")
+        bids += place(owner, zone, 10)
+        lane_process.until(lambda: decided(zone), what="bids are decided under lagrangian")
+
+        # A new node is a reason to solve again, once the zone has rested.
+        market.node(zone)
+        lane_process.until(
+            prices_after(zone, first.applied_position), what="prices are solved again"
+        )
+
+        # The lane dies in the middle of a batch: nothing of it was decided.
+        lane.pause()
+        left = place(owner, zone, 8)
+        before = MarketHead.objects.get(zone=zone).position
+        with transaction.atomic():
+            wallets_lock([owner.pk])
+            lane.go_on()
+            lane_process.until(lane_process.blocked_backends, what="the lane is in its batch")
+            lane.kill()
+            lane_process.blocked_backends_end()
+    lane_process.until(lambda: not lane_process.blocked_backends(), what="its session is gone")
+    assert {bid.pk for bid in left} == set(
+        Bid.objects.filter(status="pending").values_list("pk", flat=True)
+    )
+    assert MarketHead.objects.get(zone=zone).position == before
+    assert zone_verify(zone).problems == []
+    bids += left
+    with lane_process.lane(log_dir=tmp_path, name="second"):
+        bids += place(owner, zone, 8)
+        lane_process.until(lambda: decided(zone), what="the next lane decides what was left")
+    assert under(zone) == {"residual": 30, "lagrangian": 26}
+    assert {bid.pk for bid in bids} == set(Bid.objects.values_list("pk", flat=True))
+    assert Bid.objects.filter(status="admitted", parts__compute__gt=0).exists()
+    assert ledger_check().balanced
+    paid = sum(Bid.objects.filter(status="admitted").values_list("payment_micros", flat=True))
+    assert wallet(organisation=owner).available_micros == 100_000_000 - paid
+    held = Reservation.objects.filter(released_at=None).values_list("node", "slot")
+    assert max(list(held).count(cell) for cell in held) <= 4
+    everything_verifies(zone, tmp_path)
+
+
+def everything_verifies(zone, tmp_path) -> None:
+    """Rows, log and published transcript; and not, once a decision is a cent off."""
+    call_command("auction_verify", stdout=StringIO())
+    path = tmp_path / "zone.jsonl"
+    call_command("auction_transcript", zone=zone.name, out=path, stdout=StringIO())
+    verified = replay(path)
+    assert verified.returncode == 0, verified.stderr
+    assert json.loads(verified.stdout)["head_hash"] == MarketHead.objects.get(zone=zone).head_hash
+    bid = Bid.objects.filter(status="admitted").latest("position")
+    with connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")
+        cursor.execute(
+            "UPDATE auction_bid SET payment_micros = payment_micros - 10000 WHERE id = %s",
+            [bid.pk],
+        )
+        cursor.execute("SET session_replication_role = origin")
+    with pytest.raises(CommandError, match="not what its log replays to"):
+        call_command("auction_verify", stdout=StringIO())
+    text = path.read_text()
+    payment = f'"payment": {bid.payment_micros}.0'
+    assert payment in text
+    path.write_text(text.replace(payment, f'"payment": {bid.payment_micros - 10_000}.0'))
+    assert replay(path).returncode == 1
+
+
+def replay(path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scheduler", "auction", "verify", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_solves_and_decisions_at_once_come_to_one_log(zone):
+    owner = builders.organisation(usd="100")
+    place(owner, zone, 12)
+    now = clock.now()
+    decide_pending_bids(zone=zone, now=now)
+    place(owner, zone, 12)
+
+    def solve() -> bool:
+        return prices_solve(zone_id=zone.pk, clock=lambda: now)
+
+    def apply() -> bool:
+        return prices_apply(zone_id=zone.pk, clock=lambda: now)
+
+    def decide() -> int:
+        return sum(decide_pending_bids(zone=zone, now=now, limit=3).decided for _ in range(4))
+
+    results = at_once([solve, solve, solve, decide])
+    assert sorted(results[:3]) == [False, False, True]
+    assert results[3] == 12
+    place(owner, zone, 6)
+    results = at_once([apply, apply, decide])
+    assert sorted(results[:2]) == [False, True]
+    assert results[2] == 6
+    kinds = list(LogEntry.objects.filter(zone=zone).values_list("kind", flat=True))
+    assert (kinds.count("RulesChanged"), kinds.count("PricesSolved")) == (1, 1)
+    assert zone_verify(zone).problems == []
+    assert ledger_check().balanced
