@@ -9,6 +9,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from marketplace.common.clock import moment_words
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd, to_micros
 from marketplace.fleet.models import Zone
@@ -220,8 +221,8 @@ def deadline_check(deadline_at: datetime, *, zone: Zone, now: datetime) -> None:
     if deadline_at <= now:
         raise UserError(
             "invalid_deadline",
-            f"The deadline {deadline_at.isoformat()} is in the past; "
-            f"give one after {now.isoformat()}.",
+            f"The deadline {moment_words(deadline_at)} is in the past; "
+            f"give one after {moment_words(now, up=True)}.",
             param="deadline",
         )
     horizon_ends_at = slot_starts_at(zone, slot_at(zone, now) + zone.horizon_slots)
@@ -229,7 +230,7 @@ def deadline_check(deadline_at: datetime, *, zone: Zone, now: datetime) -> None:
         raise UserError(
             "invalid_deadline",
             f"The deadline is beyond what is on sale now; give one until "
-            f"{horizon_ends_at.isoformat()}.",
+            f"{moment_words(horizon_ends_at)}.",
             param="deadline",
             extra={"latest_deadline_at": horizon_ends_at.isoformat()},
         )
@@ -238,7 +239,7 @@ def deadline_check(deadline_at: datetime, *, zone: Zone, now: datetime) -> None:
         raise UserError(
             "invalid_deadline",
             f"The deadline leaves no whole slot of {zone.slot_s:g} s; give one from "
-            f"{first_end_at.isoformat()} on.",
+            f"{moment_words(first_end_at, up=True)} on.",
             param="deadline",
             extra={"earliest_deadline_at": first_end_at.isoformat()},
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from marketplace.auction.models import Bid
+from marketplace.common.clock import moment_words
 from marketplace.common.money import format_usd
 from scheduler.types import Refusal
 
@@ -42,7 +43,7 @@ def refusal_words(
     match refusal:
         case Refusal.PRICE if posted_price_micros is not None and price_micros is not None:
             first = (
-                f"The posted price is {format_usd(posted_price_micros)} and the bid is "
+                f"The posted price is {format_usd(posted_price_micros, up=True)} and the bid is "
                 f"{format_usd(price_micros)}. Bid more than the posted price"
             )
         case Refusal.PRICE:
@@ -61,6 +62,6 @@ def refusal_words(
             )
     if later_deadline_at is None:
         return first + "."
-    at = later_deadline_at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    at = moment_words(later_deadline_at, up=True)
     price = "" if later_price_micros is None else f" at {format_usd(later_price_micros)}"
     return f"{first}; with a deadline from {at} on this would win{price}."

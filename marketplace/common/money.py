@@ -1,12 +1,18 @@
 """Money: whole micro-dollars inside, ``Decimal`` dollars at the edge, rounding only here."""
 
-from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from collections.abc import Iterable
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal, InvalidOperation
 
 from marketplace.common.errors import UserError
 
 MICROS_PER_USD = 1_000_000
 #: The largest amount anyone may name: a billion dollars, far inside a 64-bit column.
 MAX_MICROS = 1_000_000_000 * MICROS_PER_USD
+#: Amounts under five cents keep four decimals, so that they are not shown as nothing.
+SMALL_MICROS = 50_000
+#: Amounts under a hundredth of a cent are shown to the micro-dollar.
+TINY_MICROS = 100
+_CENTS, _HUNDREDTHS = Decimal("0.01"), Decimal("0.0001")
 
 
 def to_micros(amount: Decimal | str, *, param: str | None = None) -> int:
@@ -46,13 +52,30 @@ def from_micros(micros: int) -> Decimal:
     return Decimal(micros).scaleb(-6)
 
 
-def format_usd(micros: int) -> str:
-    """``$3.10``; sub-cent amounts keep the digits they need, ``$0.000250``."""
-    sign = "-" if micros < 0 else ""
-    dollars = from_micros(abs(micros))
-    cents = dollars.quantize(Decimal("0.01"), rounding=ROUND_HALF_EVEN)
-    shown = cents if cents == dollars else dollars
-    return f"{sign}${shown:,f}"
+def format_usd(micros: int, *, up: bool = False) -> str:
+    """As a sentence says an amount: ``$4.67``, ``$0.0101``.
+
+    Cents; four decimals under five cents, where cents would say too little; every digit under a
+    hundredth of a cent. ``format_usd_exact`` is for what must add up. ``up`` rounds up: for
+    an amount that somebody must reach, which rounded down would not do.
+    """
+    size = abs(micros)
+    if 0 < size < TINY_MICROS:
+        return format_usd_exact(micros)
+    places = _CENTS if size == 0 or size >= SMALL_MICROS else _HUNDREDTHS
+    shown = from_micros(micros).quantize(places, ROUND_CEILING if up else ROUND_HALF_EVEN)
+    return f"{'-' if micros < 0 else ''}${abs(shown):,f}"
+
+
+def format_usd_exact(micros: int, *, decimals: int = 2) -> str:
+    """``$3.10``, ``$0.00025``: to the micro-dollar, with ``decimals`` or as many as it needs."""
+    whole, _, digits = f"{from_micros(abs(micros)):,f}".partition(".")
+    return f"{'-' if micros < 0 else ''}${whole}.{digits.rstrip('0').ljust(decimals, '0')}"
+
+
+def decimals_of(amounts: Iterable[int]) -> int:
+    """How many decimals show every one of the amounts exactly; two at least."""
+    return max((len(format_usd_exact(micros).partition(".")[2]) for micros in amounts), default=2)
 
 
 def _invalid(message: str, param: str | None) -> UserError:

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from marketplace.common.bulk import rows_update
 from marketplace.common.errors import Conflict, NotFound, UserError
-from marketplace.common.money import format_usd
+from marketplace.common.money import format_usd_exact
 from marketplace.payments.ledger import Account, _house_accounts, house, whole_check
 from marketplace.payments.locks import WALLET_KINDS, Locked, accounts_lock
 from marketplace.payments.models import (
@@ -82,7 +82,8 @@ def _end(hold: Hold, conclusion: Conclusion, now: datetime) -> bool:
     if not 0 <= (charge or 0) <= hold.amount_micros:
         raise UserError(
             "invalid_amount",
-            f"The charge must lie between zero and the {format_usd(hold.amount_micros)} held.",
+            "The charge must lie between zero and the "
+            f"{format_usd_exact(hold.amount_micros)} held.",
             param="charge_micros",
         )
     hold.status, hold.charged_micros, hold.ended_at = status, charge or 0, now

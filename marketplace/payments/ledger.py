@@ -87,7 +87,7 @@ def _house_accounts(kinds: list[str]) -> dict[str, str]:
 def _insufficient(account: Account, *, short_micros: int) -> PaymentRequired:
     return PaymentRequired(
         "insufficient_funds",
-        f"The wallet is short of {format_usd(short_micros)}. Add funds, or bid less.",
+        f"The wallet is short of {format_usd(short_micros, up=True)}. Add funds, or bid less.",
         extra={"short_micros": short_micros, "account": account.kind},
     )
 

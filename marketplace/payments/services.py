@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
-from marketplace.common.money import MAX_MICROS, format_usd
+from marketplace.common.money import MAX_MICROS, format_usd_exact
 from marketplace.payments.conclusions import Conclusion, holds_conclude
 from marketplace.payments.earnings import Share, charge_distribute
 from marketplace.payments.ledger import Account, entry_post, house, whole_check
@@ -178,7 +178,7 @@ def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: 
         if amount_micros > left_micros:
             raise Conflict(
                 "refund_exceeds_charge",
-                f"Only {format_usd(left_micros)} of the charge is left to refund.",
+                f"Only {format_usd_exact(left_micros)} of the charge is left to refund.",
                 extra={"left_micros": left_micros},
             )
         shared_out = hold.distributed_at is not None

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.common.clock import moment_words
 from marketplace.common.errors import Conflict
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import GONE, Node, Zone
@@ -70,9 +71,7 @@ def jobs_open(*, openings: Iterable[Opening], now: datetime) -> list[Job]:
                 seq=job.seq,
                 at=now,
                 kind=EventKind.OPENED,
-                message=(
-                    f"Admitted; planned to finish by {job.finish_planned_at:%Y-%m-%d %H:%M:%S} UTC."
-                ),
+                message=(f"Admitted; planned to finish by {moment_words(job.finish_planned_at)}."),
                 data={"cells": job.cells},
             )
             for job in jobs

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
-from marketplace.web.templatetags.finetender import SMALL_MICROS, TINY_MICROS
+from marketplace.auction.models import Bid
+from marketplace.common.money import SMALL_MICROS, TINY_MICROS, decimals_of
 
 _LABELS = {
     "vendor": "Data cleaning",
@@ -23,6 +25,55 @@ class PriceLine:
     label: str
     #: Rounded as it is shown.
     micros: int
+    #: One sentence on what it pays for; only receipts say it.
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Exact amounts, all with as many decimals as the finest of them."""
+
+    lines: tuple[PriceLine, ...]
+    #: What moved in the wallet: words, moment, micro-dollars.
+    money: tuple[tuple[str, datetime | None, int], ...]
+    decimals: int
+
+
+def receipt_of(bid: Bid, *, settled_at: datetime | None) -> Receipt:
+    """The receipt of an admitted bid, its parts to the micro-dollar."""
+    payment_micros = bid.payment_micros or 0
+    whys = _whys(bid)
+    lines = tuple(
+        replace(line, why=whys[line.key])
+        for line in price_lines(bid.parts or {}, payment_micros, exact=True)
+    )
+    money: list[tuple[str, datetime | None, int]] = [
+        ("Held in your wallet", bid.created_at, bid.price_micros),
+        ("Charged", bid.decided_at, payment_micros),
+        ("Released to you", bid.decided_at, bid.price_micros - payment_micros),
+    ]
+    if bid.refund_micros:
+        money.append(("Returned to you", settled_at, bid.refund_micros))
+    if bid.credit_micros:
+        money.append(("Credited for a late end", settled_at, bid.credit_micros))
+    shown = [line.micros for line in lines] + [micros for _, _, micros in money]
+    return Receipt(lines, tuple(money), decimals_of([payment_micros, *shown]))
+
+
+def _whys(bid: Bid) -> dict[str, str]:
+    cells = bid.cells or []
+    slots = f"{len(cells):,} slot{'s' * (len(cells) != 1)}"
+    nodes = len({node for _, node in cells})
+    return {
+        "vendor": "Paid to the vendor that cleans the data before training.",
+        "operational": f"What providers ask for your share of {slots} on {nodes} "
+        f"node{'s' * (nodes != 1)}. They get all of it.",
+        "compute": f"{bid.samples:,} samples. It rises as slots fill up and is nothing while "
+        "they are empty.",
+        "memory": f"{bid.memory_demand_gb:.2f} GB beside the base model in each slot. It rises "
+        "as memory fills up.",
+        "rounding": "A price is a whole number of micro-dollars.",
+    }
 
 
 def quantum_of(total_micros: int) -> int:
@@ -32,9 +83,14 @@ def quantum_of(total_micros: int) -> int:
     return 100 if total_micros >= TINY_MICROS else 1
 
 
-def price_lines(parts: Mapping[str, float], total_micros: int) -> list[PriceLine]:
-    """Parts rounded by largest remainder, so that they sum to the rounded total."""
-    quantum = quantum_of(total_micros)
+def price_lines(
+    parts: Mapping[str, float], total_micros: int, *, exact: bool = False
+) -> list[PriceLine]:
+    """Parts rounded by largest remainder, so that they sum to the rounded total.
+
+    ``exact`` rounds to the micro-dollar, for receipts; otherwise to what a headline shows.
+    """
+    quantum = 1 if exact else quantum_of(total_micros)
     total_units = round(total_micros / quantum)
     amounts = {key: max(0.0, float(parts.get(key, 0.0))) for key in _LABELS}
     rounding = amounts.pop("rounding")

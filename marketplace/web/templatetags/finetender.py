@@ -1,6 +1,7 @@
 """Words for money, time and sizes, and the few tags every page uses."""
 
 import json
+import re
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -14,36 +15,42 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 
 from marketplace.common import clock
-from marketplace.common.money import format_usd, from_micros
+from marketplace.common.money import format_usd, format_usd_exact
 from marketplace.web.templatetags.icons import ICONS
 
 register = template.Library()
 
 BUILD = Path(__file__).resolve().parents[1] / "static" / "web" / "build"
-#: Amounts under five cents keep four decimals, so that they are not shown as nothing.
-SMALL_MICROS = 50_000
-#: Amounts under a hundredth of a cent are shown to the micro-dollar.
-TINY_MICROS = 100
+#: A moment as sentences of the house name it (``clock.moment_words``), or in ISO form.
+_MOMENT = re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?(?: UTC|Z|\+00:00)(?![\w:])")
 
 
 @register.filter
 def usd(micros: int | None) -> str:
     """``$4.67``, as a headline says it; ``exact_usd`` is what adds up."""
-    if micros is None:
-        return ""
-    if 0 < abs(micros) < TINY_MICROS:
-        return exact_usd(micros)
-    decimals = 4 if 0 < abs(micros) < SMALL_MICROS else 2
-    return f"${from_micros(micros):,.{decimals}f}"
+    return "" if micros is None else format_usd(micros)
+
+
+@register.filter
+def usd_up(micros: int | None) -> str:
+    """Rounded up: a price to bid above, which rounded down would not be enough."""
+    return "" if micros is None else format_usd(micros, up=True)
 
 
 @register.filter
 def exact_usd(micros: int | None) -> str:
     """To the micro-dollar where there is one, so that shown lines add up to the shown total."""
+    return "" if micros is None else format_usd_exact(micros)
+
+
+@register.filter
+def lined_usd(micros: int | None, decimals: int) -> SafeString | str:
+    """An exact amount in a column of them: all have the same decimals, those past cents fainter."""
     if micros is None:
         return ""
-    whole, _, decimals = format_usd(micros).partition(".")
-    return f"{whole}.{decimals.rstrip('0').ljust(2, '0')}"
+    text = format_usd_exact(micros, decimals=decimals)
+    cut = text.index(".") + 3
+    return format_html('{}<span class="fine">{}</span>', text[:cut], text[cut:])
 
 
 @register.filter
@@ -118,16 +125,36 @@ def seconds_words(seconds: float | None) -> str:
 
 @register.simple_tag
 def time_at(at: datetime | None, seconds: bool = False) -> SafeString | str:
-    """A ``<time>`` with the exact moment in its tooltip."""
+    """A ``<time>`` in the visitor's zone, with the moment in UTC in its tooltip."""
     if at is None:
         return ""
-    exact = at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return format_html(
         '<time datetime="{}" title="{}">{}</time>',
-        exact,
-        exact,
+        at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        clock.moment_words(at),
         clock_words(at, clock.now(), seconds=seconds),
     )
+
+
+@register.filter
+def with_times(text: str) -> SafeString:
+    """A sentence of the house, its moments in the visitor's zone."""
+    text = str(text)
+    parts: list[SafeString | str] = []
+    end = 0
+    for found in _MOMENT.finditer(text):
+        parts += [text[end : found.start()], time_at(_moment(found[0]), seconds=True)]
+        end = found.end()
+    return format_html_join("", "{}", ((part,) for part in [*parts, text[end:]]))
+
+
+def local_words(text: str, now: datetime) -> str:
+    """The same without markup, for text that a script puts in place."""
+    return _MOMENT.sub(lambda found: clock_words(_moment(found[0]), now, seconds=True), text)
+
+
+def _moment(words: str) -> datetime:
+    return datetime.fromisoformat(words.replace(" UTC", "+00:00"))
 
 
 @register.simple_tag
@@ -162,6 +189,20 @@ def initials(name: str) -> str:
 def percent(share: float | None) -> str:
     """``73 %`` from ``0.73``."""
     return "" if share is None else f"{share:.0%}".replace("%", " %")
+
+
+#: Why a bid was refused, for those who may not know what it was.
+_REFUSALS = {
+    "price": "limit below the price",
+    "capacity": "slots were sold",
+    "window": "too little time",
+    "memory": "no node large enough",
+}
+
+
+@register.filter
+def refusal_word(refusal: str) -> str:
+    return _REFUSALS.get(refusal, refusal)
 
 
 @register.filter

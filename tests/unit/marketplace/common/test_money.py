@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marketplace.common.errors import UserError
-from marketplace.common.money import MAX_MICROS, format_usd, from_micros, to_micros
+from marketplace.common.money import (
+    MAX_MICROS,
+    decimals_of,
+    format_usd,
+    format_usd_exact,
+    from_micros,
+    to_micros,
+)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +83,50 @@ def test_micro_dollars_survive_the_way_out_and_back(micros: int) -> None:
     [
         (0, "$0.00"),
         (3_100_000, "$3.10"),
-        (250, "$0.000250"),
+        (4_668_213, "$4.67"),
+        (50_000, "$0.05"),
+        (10_125, "$0.0101"),
+        (39_600, "$0.0396"),
+        (250, "$0.0002"),
+        (99, "$0.000099"),
+        (1_234_567_890_000, "$1,234,567.89"),
+        (-4_900_000, "-$4.90"),
+    ],
+)
+def test_a_sentence_says_cents_and_more_only_where_cents_say_too_little(
+    micros: int, shown: str
+) -> None:
+    assert format_usd(micros) == shown
+
+
+@given(st.integers(0, MAX_MICROS))
+def test_an_amount_to_reach_is_never_rounded_down(micros: int) -> None:
+    said = to_micros(format_usd(micros, up=True).removeprefix("$").replace(",", ""))
+    assert 0 <= said - micros < 10_000
+
+
+@pytest.mark.parametrize(
+    ("micros", "shown"),
+    [
+        (0, "$0.00"),
+        (3_100_000, "$3.10"),
+        (250, "$0.00025"),
+        (22_245_000, "$22.245"),
         (1_234_567_890_000, "$1,234,567.89"),
         (-4_900_000, "-$4.90"),
     ],
 )
 def test_amounts_are_shown_without_losing_a_micro_dollar(micros: int, shown: str) -> None:
-    assert format_usd(micros) == shown
+    assert format_usd_exact(micros) == shown
+
+
+@given(st.integers(0, MAX_MICROS))
+def test_exact_amounts_read_back_as_they_were(micros: int) -> None:
+    assert to_micros(format_usd_exact(micros).removeprefix("$").replace(",", "")) == micros
+
+
+def test_a_column_has_the_decimals_of_its_finest_amount() -> None:
+    assert decimals_of([]) == 2
+    assert decimals_of([4_670_000, 0]) == 2
+    assert decimals_of([4_670_000, 14_625]) == 6
+    assert format_usd_exact(4_670_000, decimals=6) == "$4.670000"

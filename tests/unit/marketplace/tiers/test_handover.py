@@ -184,7 +184,7 @@ def test_an_offer_that_vanishes_during_boot_costs_us_and_the_next_is_taken(
     assert first.cost_micros == -(-740_000 * 35 // 3600)
     [text] = [text for text in told(job) if "did not come up" in text]
     assert "cheap, booked for this job" in text
-    assert "the house pays $0.007195" in text
+    assert "the house pays $0.0072 for it" in text
     bid = Bid.objects.get(pk=job.bid_id)
     assert bid.payment_micros == job.price_micros
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+import time_machine
+from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +31,31 @@ def test_a_headline_shows_cents_and_more_only_where_cents_show_nothing(
     micros: int | None, shown: str
 ) -> None:
     assert words.usd(micros) == shown
+
+
+def test_moments_in_sentences_are_shown_in_the_visitors_time() -> None:
+    with timezone.override("Europe/Amsterdam"), time_machine.travel(NOW, tick=False):
+        shown = words.with_times("Planned to finish by 2026-03-02 09:30:05 UTC.")
+        iso = words.with_times("<b> from 2026-03-02T09:30:05.250000+00:00 on, not 12:00")
+        assert words.local_words("until 2026-03-02T09:30:05Z.", NOW) == "until 10:30:05."
+    assert shown == (
+        'Planned to finish by <time datetime="2026-03-02T09:30:05Z" '
+        'title="2026-03-02 09:30:05 UTC">10:30:05</time>.'
+    )
+    assert iso.startswith("&lt;b&gt; from <time ")
+    assert iso.endswith(">10:30:05</time> on, not 12:00")
+
+
+def test_a_receipt_lines_up_its_decimals_and_dims_those_past_cents() -> None:
+    assert words.lined_usd(14_625, 6) == '$0.01<span class="fine">4625</span>'
+    assert words.lined_usd(0, 6) == '$0.00<span class="fine">0000</span>'
+    assert words.lined_usd(None, 2) == ""
+
+
+def test_a_price_to_beat_is_rounded_up() -> None:
+    assert words.usd_up(4_661_000) == "$4.67"
+    assert words.usd_up(10_125) == "$0.0102"
+    assert words.usd_up(None) == ""
 
 
 def test_exact_amounts_keep_their_digits_and_no_others() -> None:
