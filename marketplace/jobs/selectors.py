@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import BinaryIO, cast
 
 from django.db.models import QuerySet
 from django.db.models.fields.files import FieldFile
@@ -165,6 +166,50 @@ def lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -> Blo
     if found is None:
         raise NotFound("unknown_blob", f"This lease has no file {name[:80]!r}.")
     return Blob(file=found.file, sha256=found.sha256, bytes=found.bytes)
+
+
+#: Bytes of a data set that are read to show some of its rows.
+_PEEK_BYTES = 32_000_000
+_EXCERPT_CHARS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Outlier:
+    """A row whose loss stands out, as the job's owner is shown it."""
+
+    line: int
+    loss: float
+    #: The beginning of the line; empty where it was not read.
+    excerpt: str = ""
+
+
+def row_outliers(job: Job) -> list[Outlier]:
+    """What the job's latest finished slice said of rows that stand out, worst first."""
+    results = (
+        Slice.objects.filter(job=job, result__isnull=False)
+        .order_by("-closed_at")
+        .values_list("result", flat=True)
+    )
+    rows = next((result.get("outliers") for result in results if result.get("outliers")), None)
+    return [Outlier(line=row["line"], loss=row["loss"]) for row in rows or ()]
+
+
+def with_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]:
+    """The same with the beginnings of their lines, as far as the file is read."""
+    wanted = {outlier.line for outlier in outliers}
+    if not wanted:
+        return outliers
+    found: dict[int, str] = {}
+    read = 0
+    with dataset.file.open("rb") as file:
+        for number, line in enumerate(cast(BinaryIO, file), start=1):
+            read += len(line)
+            if number in wanted:
+                text = line.decode("utf-8", "replace").strip()
+                found[number] = text[:_EXCERPT_CHARS] + "…" * (len(text) > _EXCERPT_CHARS)
+            if len(found) == len(wanted) or read > _PEEK_BYTES:
+                break
+    return [replace(outlier, excerpt=found.get(outlier.line, "")) for outlier in outliers]
 
 
 def metric_series(job: Job, *, limit: int = 5_000) -> list[MetricPoint]:

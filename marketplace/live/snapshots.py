@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from django.db import connection, transaction
@@ -81,7 +82,7 @@ def job_snapshot(*, user: User | None, job_id: str) -> dict[str, Any]:
 
 
 #: What a chart needs of a progress event.
-POINT_FIELDS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_norm")
+POINT_FIELDS = ("at", "step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_norm")
 
 
 def job_apply(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,8 +109,14 @@ def series_extend(
     for point in new:
         while rising and rising[-1]["step"] > point["step"]:
             rising.pop()
-        rising.append({name: point.get(name) for name in POINT_FIELDS})
+        kept = {name: point.get(name) for name in POINT_FIELDS}
+        rising.append(kept | {"at": _iso(kept["at"])})
     return rising
+
+
+def _iso(at: Any) -> Any:
+    """As an event gives it; rows of the database hold a moment."""
+    return at.isoformat() if isinstance(at, datetime) else at
 
 
 def market_seq(*, zone_name: str) -> int:

@@ -7,6 +7,7 @@ urlpatterns = [
     path("market/<slug:zone_name>", market.market, name="market_zone"),
     path("bids/new", bids.bid_new, name="bid_new"),
     path("bids/<str:bid_id>", bids.bid_detail, name="bid_detail"),
+    path("bids/<str:bid_id>/proof", bids.proof, name="bid_proof"),
     path("bids/<str:bid_id>/withdraw", bids.bid_withdraw, name="bid_withdraw"),
     path("jobs", jobs.job_list, name="job_list"),
     path("jobs/<str:job_id>", jobs.job_detail, name="job_detail"),

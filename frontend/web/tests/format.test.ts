@@ -1,7 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { niceTicks, smooth, thin, type Point } from "../src/shared/chart";
+import { niceTicks, smooth, thin, timeTicks, type Point } from "../src/shared/chart";
 import { bytes, duration, localInput, parseUsd, spare, usd, usdInput } from "../src/shared/format";
-import { timeTicks } from "../src/bid/curve";
 
 describe("money", () => {
   it("shows cents, and more only where cents would show nothing", () => {

@@ -3,6 +3,7 @@ import { apply, extend, fromSnapshot, type MetricPoint } from "../src/job/state"
 import type { Message } from "../src/shared/socket";
 
 const point = (step: number, loss = 1): MetricPoint => ({
+  at: `2026-11-20T13:00:${String(step).padStart(2, "0")}+00:00`,
   step,
   epoch: 0,
   train_loss: loss,

@@ -54,6 +54,11 @@ class Heat:
     step: int
     spoken: str
 
+    @property
+    def tiers(self) -> list[str]:
+        """Those of the rows, in the rows' order."""
+        return list(dict.fromkeys(row.tier for row in self.rows))
+
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:

@@ -23,6 +23,10 @@ EDGE = 3
 SPARE_LABEL = 10
 #: Percent between two labels of checkpoints.
 MARK_LABEL = 6
+#: Percent left of the deadline that its label takes on a narrow screen, with and without seconds.
+DEADLINE_LABEL = {True: 22, False: 15}
+#: Pixels of the narrowest drawing that still has words in its blocks, of a character, of the rest.
+DRAWING_PX, CHARACTER_PX, PADDING_PX = 560, 6.6, 20
 
 
 class State(StrEnum):
@@ -72,6 +76,8 @@ class Block:
     ends_at: datetime
     ticks: tuple[str, ...]
     spoken: str
+    #: Its name and detail have room inside it.
+    worded: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,7 @@ def ribbon_of(
         return f"{place(end) - place(start):.3f}%"
 
     with_seconds = span_s < 3600
+    room = DEADLINE_LABEL[with_seconds]
     is_over = ended_at is not None
 
     def say(at: datetime) -> str:
@@ -171,6 +178,7 @@ def ribbon_of(
             Placed(f"{place(at):.3f}%", _tick_words(at, with_seconds))
             for at in _axis_times(begun_at, ends_at)
             if EDGE < place(at) < 100 - EDGE
+            and not -room < place(at) - place(deadline_at) < EDGE * 2
         ),
         pauses=tuple(
             Placed(f"{place(a.ends_at):.3f}%", "pause", width=width(a.ends_at, b.starts_at))
@@ -183,7 +191,11 @@ def ribbon_of(
             if a.node_id != b.node_id
         ),
         marks=tuple(_marks(marks, now, place)),
-        deadline=Placed(f"{place(deadline_at):.3f}%", say(deadline_at)),
+        deadline=Placed(
+            f"{place(deadline_at):.3f}%",
+            say(deadline_at),
+            "start" if place(deadline_at) < room else "end",
+        ),
         spare=None
         if spare is None
         else Placed(
@@ -226,9 +238,11 @@ def _block(
         state = State.NEXT if done <= 0 else State.CURRENT
     slots = f"{stay.slots} slot" + ("s" if stay.slots > 1 else "")
     ticks = range(1, stay.slots) if stay.slots <= TICKS_MAX else ()
+    share = width(stay.starts_at, stay.ends_at)
+    words = max(len(machine.name), len(f"{machine.gpu}, {slots}") * 0.9) * CHARACTER_PX
     return Block(
         x=f"{place(stay.starts_at):.3f}%",
-        width=width(stay.starts_at, stay.ends_at),
+        width=share,
         tier=machine.tier,
         state=state,
         name=machine.name,
@@ -237,6 +251,7 @@ def _block(
         starts_at=stay.starts_at,
         ends_at=stay.ends_at,
         ticks=tuple(f"{index / stay.slots * 100:.3f}%" for index in ticks),
+        worded=words + PADDING_PX <= float(share.rstrip("%")) / 100 * DRAWING_PX,
         spoken=f"{machine.name}, {machine.gpu}, {machine.tier}, {slots}, "
         f"{say(stay.starts_at)} to {say(stay.ends_at)}",
     )

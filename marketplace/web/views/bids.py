@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from marketplace.accounts.models import Organisation
 from marketplace.auction.measure import Measured, job_measure
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.proofs import bid_proof
 from marketplace.auction.quotes import Quote, quote_make
 from marketplace.auction.selectors import bid_of, job_ids_of
 from marketplace.auction.services import bid_cancel, bid_place, bid_wait
@@ -292,6 +293,14 @@ def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
             "again_deadline": bid.winning_deadline_at and _local_input(bid.winning_deadline_at),
         }
     return render(request, "web/bid.html", context)
+
+
+@page
+@require_GET
+def proof(request: PageRequest, bid_id: str) -> HttpResponse:
+    """What the page's own check reads, and what the owner may keep."""
+    text = bid_proof(bid=bid_of(request.organisation, bid_id))
+    return HttpResponse(text, content_type="application/json")
 
 
 @page

@@ -23,10 +23,17 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
-from marketplace.jobs.selectors import job_checkpoints, job_events, metric_series
+from marketplace.jobs.selectors import (
+    job_checkpoints,
+    job_events,
+    metric_series,
+    row_outliers,
+    with_excerpts,
+)
 from marketplace.jobs.services import job_cancel
 from marketplace.web.presenters.plans import job_ribbon, machines_of
-from marketplace.web.presenters.receipt import price_lines
+from marketplace.web.presenters.progress import plan_data
+from marketplace.web.presenters.receipt import price_lines, receipt_of
 from marketplace.web.templatetags.finetender import usd
 from marketplace.web.views.requests import PageRequest, page
 
@@ -167,19 +174,29 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         raise NotFound("unknown_tab", "A job's page has no such part.")
     now = clock.now()
     job = _job_of(request.organisation, job_id)
-    bid = Bid.objects.get(pk=job.bid_id)
+    bid = Bid.objects.select_related("zone").get(pk=job.bid_id)
     checkpoints = list(job_checkpoints(job))
     every_checkpoint = list(job.checkpoints.order_by("step"))
     events = list(job_events(job).order_by("-seq"))
     payment_micros = bid.payment_micros or 0
     artifact = Artifact.objects.filter(job=job).first()
+    machines = machines_of(job.zone)
+    outliers = row_outliers(job)
     context = {
         "job": job,
         "bid": bid,
         "now": now,
         "tab": tab,
         "tabs": _tabs(job, events, checkpoints),
-        "ribbon": job_ribbon(job, now=now, begun_at=bid.created_at, checkpoints=every_checkpoint),
+        "ribbon": job_ribbon(
+            job,
+            now=now,
+            begun_at=bid.created_at,
+            checkpoints=every_checkpoint,
+            machines=machines,
+        ),
+        "plan_data": plan_data(bid, job, machines) if tab == "metrics" else None,
+        "outliers": with_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
         "share": _share(job),
         "left_s": _left_s(job, now),
         "kept_micros": bid.price_micros - payment_micros,
@@ -192,9 +209,8 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         "checkpoints": checkpoints,
         "artifact": artifact,
         "lines": price_lines(bid.parts or {}, payment_micros),
-        "money": _money(bid, job),
+        "receipt": receipt_of(bid, settled_at=job.settled_at),
         "node_name": _current_node(job),
-        "machine_count": len({node for _, node in bid.cells or ()}),
         "config_text": json.dumps({"base_model": job.zone.base_model_name, **job.spec}, indent=2),
         # The plan of a short job is told to the second.
         "time_seconds": job.deadline_at - bid.created_at < SHORT,
@@ -283,17 +299,6 @@ def _cancel_effect(bid: Bid, job: Job) -> dict[str, str]:
 def _current_node(job: Job) -> str:
     held = job.slices.filter(status="open").select_related("node").first()
     return held.node.name if held else ""
-
-
-def _money(bid: Bid, job: Job) -> list[tuple[str, datetime | None, int]]:
-    lines: list[tuple[str, datetime | None, int]] = [
-        ("held in your wallet", bid.created_at, bid.price_micros),
-        ("charged", bid.decided_at, bid.payment_micros or 0),
-        ("released to you", bid.decided_at, bid.price_micros - (bid.payment_micros or 0)),
-    ]
-    if bid.refund_micros:
-        lines.append(("returned to you", job.settled_at, bid.refund_micros))
-    return lines
 
 
 @page

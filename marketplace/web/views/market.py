@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Avg, F
@@ -12,14 +13,21 @@ from django.views.decorators.http import require_GET
 
 from marketplace.auction.models import Bid
 from marketplace.auction.selectors import MarketNow, market_now
+from marketplace.auction.typical import SHARES as TYPICAL_SHARES
+from marketplace.auction.typical import typical_quotes
 from marketplace.common import clock
 from marketplace.common.errors import SystemFault
-from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import zone_by_name, zones_open
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.web.presenters.heat import Heat, NodeFacts, heat_of
 
 DECISIONS_LISTED = 8
+#: Nodes in the heat map; the API has all of them.
+ROWS_SHOWN = 24
+
+#: From the tier that starts soonest, as the key under the map.
+_TIERS = tuple(Tier.values)
 
 
 @never_cache
@@ -38,28 +46,31 @@ def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
         else:
             context |= {
                 "book": book,
-                "heat": market_heat(book, now=now),
+                "heat": market_heat(book, now=now, rows_max=ROWS_SHOWN),
+                "typical": typical_quotes(zone=zone, now=now),
+                "columns": [zone.slot_s * zone.horizon_slots * share for share in TYPICAL_SHARES],
                 "decisions": book.decisions[:DECISIONS_LISTED],
             }
         context["figures"] = market_figures(zone)
     return render(request, "web/market.html", context)
 
 
-def market_heat(book: MarketNow, *, now: Any, by: str = "price", only: Any = None) -> Heat:
+def market_heat(book: MarketNow, *, now: datetime, rows_max: int) -> Heat:
+    """By tier, then by ask; of many nodes only ``rows_max`` are drawn."""
     facts = {
         node.pk: NodeFacts(node.name, node.gpu_type_id, node.tier, node.compute_capacity)
         for node in Node.objects.filter(zone=book.zone)
     }
-    rows = [
-        row for row in book.rows if row.node_id in facts and (only is None or row.node_id in only)
-    ]
+    rows = sorted(
+        (row for row in book.rows if row.node_id in facts),
+        key=lambda row: (_TIERS.index(facts[row.node_id].tier), row.ask_micros, row.name),
+    )[:rows_max]
     return heat_of(
         rows=rows,
         facts=facts,
         first_slot_at=book.first_slot_at,
         slot_s=book.zone.slot_s,
         now=now,
-        by=by,
     )
 
 

@@ -1,39 +1,21 @@
 /** Price by deadline: a staircase with two handles (components.md, 2.2). */
-import { niceTicks } from "../shared/chart";
+import { niceTicks, timeTicks } from "../shared/chart";
 import { draw } from "../shared/dom";
 import { clock, usd } from "../shared/format";
-import { earliestWin, snapDeadline, treadAt, wins, type Quote } from "./quote";
-
-export interface CurveState {
-  quote: Quote;
-  deadline: number;
-  /** Micro-dollars; `null` until one is typed. */
-  limit: number | null;
-}
-
-export interface CurveEvents {
-  deadline: (at: number, done: boolean) => void;
-  limit: (micros: number, done: boolean) => void;
-}
-
-interface Scale {
-  left: number;
-  right: number;
-  top: number;
-  bottom: number;
-  width: number;
-  height: number;
-  from: number;
-  to: number;
-  high: number;
-}
-
-/** While a handle is dragged the axis stands still under it. */
-let heldCeiling: number | null = null;
+import {
+  deadlineKnob,
+  heldCeiling,
+  limitKnob,
+  type CurveEvents,
+  type CurveState,
+  type Scale,
+} from "./knobs";
+import { earliestWin, treadAt, wins } from "./quote";
 
 /** The plot shows the bend of the staircase and the limit, not the whole first riser. */
 function ceilingOf(state: CurveState): number {
-  if (heldCeiling !== null) return heldCeiling;
+  const held = heldCeiling();
+  if (held !== null) return held;
   const prices = state.quote.curve.map((tread) => tread.price);
   const limit = state.limit ?? 0;
   const least = prices.at(-1) ?? limit;
@@ -41,19 +23,6 @@ function ceilingOf(state: CurveState): number {
   const bend = Math.min((prices[0] ?? limit) * 1.12, here * 3);
   // A limit far above every price waits at the top instead of flattening the stairs.
   return Math.max(1, bend, here * 1.3, Math.min(limit * 1.25, here * 4));
-}
-
-const TICK_STEPS_S = [
-  1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
-];
-
-/** Round clock times between `from` and `to`, at most `limit` of them. */
-export function timeTicks(from: number, to: number, limit: number, offsetS: number): number[] {
-  const step = TICK_STEPS_S.find((candidate) => (to - from) / candidate <= limit) ?? 86400;
-  const first = Math.ceil((from + offsetS) / step) * step - offsetS;
-  const ticks: number[] = [];
-  for (let at = first; at <= to; at += step) ticks.push(at);
-  return ticks;
 }
 
 export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEvents): void {
@@ -104,6 +73,7 @@ export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEv
   draw(hatch, "path", { d: "M0 0V6", class: "no-line" });
 
   const prices = niceTicks(0, scale.high / 1e6, 5);
+  draw(svg, "text", { x: scale.left - 9, y: 10, "text-anchor": "end" }, "Price");
   // One number of decimals for the whole axis.
   const needed = prices.map((value) => String(value).split(".")[1]?.length ?? 0);
   const decimals = Math.min(6, Math.max(2, ...needed));
@@ -115,7 +85,7 @@ export function drawCurve(svg: SVGSVGElement, state: CurveState, events: CurveEv
   const offset = -nowDate.getTimezoneOffset() * 60;
   for (const tick of timeTicks(scale.from, scale.to, small ? 4 : 9, offset)) {
     draw(svg, "path", { d: `M${X(tick)} ${base}v4`, class: "ax" });
-    if (Math.abs(X(tick) - handle) > 62) {
+    if (Math.abs(X(tick) - handle) > 62 && X(tick) < edge + scale.right - 24) {
       draw(
         svg,
         "text",
@@ -271,167 +241,4 @@ function label(
     class: "plate",
   });
   svg.insertBefore(back, node);
-}
-
-function limitKnob(
-  svg: SVGSVGElement,
-  state: CurveState,
-  scale: Scale,
-  y: number,
-  small: boolean,
-  events: CurveEvents,
-): void {
-  const step = 10 ** Math.floor(Math.log10(Math.max(scale.high, 10))) / 40;
-  const knob = draw(svg, "g", {
-    class: "knob lim",
-    role: "slider",
-    tabindex: 0,
-    id: "knob-limit",
-    "aria-label": "Most it is worth to you",
-    "aria-orientation": "vertical",
-    "aria-valuemin": 0,
-    "aria-valuemax": scale.high / 1e6,
-    "aria-valuenow": (state.limit ?? 0) / 1e6,
-    "aria-valuetext": state.limit === null ? "not set" : usd(state.limit),
-  });
-  const width = small ? 104 : 142;
-  const x = scale.width - scale.right - width;
-  draw(knob, "rect", { x: x - 3, y: y - 16, width: width + 6, height: 32, rx: 16, class: "halo" });
-  draw(knob, "rect", { x, y: y - 13, width, height: 26, rx: 13, class: "lim-plate" });
-  draw(knob, "text", { x: x + 13, y: y + 4.5, class: "t-ink2" }, small ? "Limit" : "Your limit");
-  draw(
-    knob,
-    "text",
-    { x: x + width - 13, y: y + 4.5, "text-anchor": "end", class: "b t-ink" },
-    state.limit === null ? "set" : usd(state.limit),
-  );
-  const rounded = (micros: number) => Math.max(step, Math.round(micros / step) * step);
-  follow(svg, knob, scale.high, (event, done) => {
-    const box = svg.getBoundingClientRect();
-    const share =
-      1 - (event.clientY - box.top - scale.top) / (scale.height - scale.top - scale.bottom);
-    events.limit(rounded(Math.min(1, Math.max(0, share)) * scale.high), done);
-  });
-  knob.addEventListener("keydown", (event) => {
-    const move = keyMove(event);
-    if (move === null) return;
-    const to =
-      move === Infinity
-        ? scale.high
-        : move === -Infinity
-          ? step
-          : (state.limit ?? scale.high / 2) + move * step * 4;
-    events.limit(rounded(Math.max(step, to)), true);
-  });
-}
-
-function deadlineKnob(
-  svg: SVGSVGElement,
-  state: CurveState,
-  place: {
-    X: (at: number) => number;
-    base: number;
-    top: number;
-    handle: number;
-    at: (s: number) => string;
-  },
-  scale: Scale,
-  events: CurveEvents,
-): void {
-  const { handle: x, base, top, at } = place;
-  const here = treadAt(state.quote.curve, state.deadline);
-  const first = state.quote.curve[0]?.deadline ?? state.quote.slotEdge;
-  const knob = draw(svg, "g", {
-    class: "knob dl",
-    role: "slider",
-    tabindex: 0,
-    id: "knob-deadline",
-    "aria-label": "Deadline",
-    "aria-valuemin": first,
-    "aria-valuemax": state.quote.horizonEnd,
-    "aria-valuenow": state.deadline,
-    "aria-valuetext": `${at(state.deadline)}, ${here ? `price ${usd(here.price)}` : "too soon"}`,
-  });
-  const text = at(state.deadline);
-  const width = 40 + text.length * 7;
-  draw(knob, "path", { d: `M${x} ${top}V${base}`, class: "pin" });
-  draw(knob, "rect", {
-    x: x - width / 2 - 3,
-    y: base + 5,
-    width: width + 6,
-    height: 36,
-    rx: 18,
-    class: "halo",
-  });
-  draw(knob, "path", {
-    d: `M${x - 5} ${base + 9}L${x} ${base + 3}L${x + 5} ${base + 9}Z`,
-    class: "red",
-  });
-  draw(knob, "rect", { x: x - width / 2, y: base + 8, width, height: 30, rx: 15, class: "red" });
-  for (const dx of [12, 16]) {
-    for (const dy of [-4, 0, 4])
-      draw(knob, "circle", { cx: x - width / 2 + dx, cy: base + 23 + dy, r: 1.1, class: "grip" });
-  }
-  draw(knob, "text", { x: x + 7, y: base + 27.5, "text-anchor": "middle", class: "b t-on" }, text);
-  const span = scale.to - scale.from;
-  follow(svg, knob, scale.high, (event, done) => {
-    const box = svg.getBoundingClientRect();
-    const share =
-      (event.clientX - box.left - scale.left) / (scale.width - scale.left - scale.right);
-    events.deadline(snapDeadline(state.quote, scale.from + share * span), done);
-  });
-  knob.addEventListener("keydown", (event) => {
-    const move = keyMove(event);
-    if (move === null) return;
-    const to =
-      move === Infinity
-        ? state.quote.horizonEnd
-        : move === -Infinity
-          ? first
-          : state.deadline + move * state.quote.slot;
-    events.deadline(snapDeadline(state.quote, to), true);
-  });
-}
-
-/** Arrows move one step, Page keys six, Home and End to the ends. */
-function keyMove(event: KeyboardEvent): number | null {
-  const moves: Record<string, number> = {
-    ArrowRight: 1,
-    ArrowUp: 1,
-    ArrowLeft: -1,
-    ArrowDown: -1,
-    PageUp: 6,
-    PageDown: -6,
-    End: Infinity,
-    Home: -Infinity,
-  };
-  const move = moves[event.key];
-  if (move === undefined) return null;
-  event.preventDefault();
-  return move;
-}
-
-function follow(
-  svg: SVGSVGElement,
-  knob: Element,
-  ceiling: number,
-  move: (event: PointerEvent, done: boolean) => void,
-): void {
-  knob.addEventListener("pointerdown", (down) => {
-    down.preventDefault();
-    heldCeiling = ceiling;
-    // The knob is redrawn while it moves, so the drawing holds the pointer.
-    svg.setPointerCapture((down as PointerEvent).pointerId);
-    const onMove = (event: PointerEvent) => move(event, false);
-    const onUp = (event: PointerEvent) => {
-      svg.removeEventListener("pointermove", onMove);
-      svg.removeEventListener("pointerup", onUp);
-      svg.removeEventListener("pointercancel", onUp);
-      heldCeiling = null;
-      if (event.type === "pointerup") move(event, true);
-    };
-    svg.addEventListener("pointermove", onMove);
-    svg.addEventListener("pointerup", onUp);
-    svg.addEventListener("pointercancel", onUp);
-  });
 }

@@ -166,7 +166,8 @@ function showQuote(chosen: number, worth: number | null): void {
   const split = byId("q-split");
   const price = byId("q-price");
   price?.classList.toggle("short", !here);
-  setText("dl-words", clock(new Date(chosen * 1000), now));
+  const away = chosen - now.getTime() / 1000;
+  setText("dl-words", away > 0 ? `in ${duration(away)}` : "in the past");
   if (!here) {
     const first = quote.curve[0];
     pill("no", "No plan");

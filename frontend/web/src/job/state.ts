@@ -2,6 +2,8 @@
 import type { Message } from "../shared/socket";
 
 export interface MetricPoint {
+  /** When it was measured, ISO. */
+  at: string;
   step: number;
   epoch: number;
   train_loss: number | null;

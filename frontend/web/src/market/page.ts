@@ -13,6 +13,13 @@ interface Decision {
 }
 
 const DECISIONS_SHOWN = 8;
+/** The server's `refusal_word`. */
+const REFUSALS: Record<string, string> = {
+  price: "limit below the price",
+  capacity: "slots were sold",
+  window: "too little time",
+  memory: "no node large enough",
+};
 const redraw = throttle(() => void refreshParts(), 2500);
 
 const place = document.querySelector<HTMLElement>("[data-market]");
@@ -77,7 +84,7 @@ function add(newestFirst: readonly Decision[]): void {
     pill.textContent = decision.admitted ? "Admitted" : "Refused";
     const words = document.createElement("span");
     words.className = decision.admitted ? "ink" : "";
-    words.textContent = ` ${decision.admitted ? usd(decision.payment_micros ?? 0) : (decision.refusal ?? "")}`;
+    words.textContent = ` ${decision.admitted ? usd(decision.payment_micros ?? 0) : (REFUSALS[decision.refusal ?? ""] ?? decision.refusal ?? "")}`;
     what.append(pill, words);
     cell(shortHash(decision.hash), "hash mono");
     list.prepend(row);

@@ -9,6 +9,19 @@ export interface Series {
   raw?: boolean;
   dot?: boolean;
   area?: boolean;
+  /** Every point has a dot of its own. */
+  each?: boolean;
+  /** What was expected or was before: dashed, behind the rest. */
+  ghost?: boolean;
+}
+
+export interface Mark {
+  x: number;
+  text: string;
+  /** `dead` for a deadline; plain otherwise. */
+  css?: string;
+  /** It lies beyond the chart: only named, at the foot of the right edge. */
+  beyond?: boolean;
 }
 
 export interface ChartOptions {
@@ -17,8 +30,12 @@ export interface ChartOptions {
   y: readonly [number, number];
   xTicks: readonly (readonly [number, string])[];
   yTicks: readonly (readonly [number, string])[];
-  marks?: readonly (readonly [number, string])[];
+  marks?: readonly Mark[];
   left?: number;
+  /** Ticks lie inside the axis: all are centred, and those too near an end go without words. */
+  xInside?: boolean;
+  /** What the y axis measures, above its numbers. */
+  yName?: string;
   label: string;
 }
 
@@ -36,6 +53,19 @@ export function niceTicks(lo: number, hi: number, limit = 4): number[] {
       );
     }
   }
+}
+
+const TICK_STEPS_S = [
+  1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
+];
+
+/** Round clock times between `from` and `to`, at most `limit` of them. */
+export function timeTicks(from: number, to: number, limit: number, offsetS: number): number[] {
+  const step = TICK_STEPS_S.find((candidate) => (to - from) / candidate <= limit) ?? 86400;
+  const first = Math.ceil((from + offsetS) / step) * step - offsetS;
+  const ticks: number[] = [];
+  for (let at = first; at <= to; at += step) ticks.push(at);
+  return ticks;
 }
 
 /** A little room above and below, also around a single value. */
@@ -77,13 +107,16 @@ export function thin(points: readonly Point[], limit: number): readonly Point[] 
   return out;
 }
 
+/** Of a figure in the axis text, a little generously. */
+const CHARACTER_PX = 6.4;
+
 /** Draw a line chart into `svg` at its present size. */
 export function lineChart(svg: SVGSVGElement, options: ChartOptions): void {
   const { width, height } = svg.getBoundingClientRect();
   if (!width || !height) return;
   const left = options.left ?? 40;
   const right = 6;
-  const top = 6;
+  const top = options.yName ? 22 : 6;
   const bottom = 22;
   const [yLow, yHigh] = options.y;
   const X = (value: number) =>
@@ -93,17 +126,39 @@ export function lineChart(svg: SVGSVGElement, options: ChartOptions): void {
   svg.replaceChildren();
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("aria-label", options.label);
+  if (options.yName) draw(svg, "text", { x: 0, y: 10, class: "axis-name" }, options.yName);
   for (const [value, text] of options.yTicks) {
     draw(svg, "path", { class: "gl", d: `M${left} ${Y(value).toFixed(1)}H${width - right}` });
     draw(svg, "text", { x: left - 8, y: Y(value) + 4, "text-anchor": "end" }, text);
   }
+  let free = -Infinity;
   options.xTicks.forEach(([value, text], index) => {
-    const anchor = index === 0 ? "start" : index === options.xTicks.length - 1 ? "end" : "middle";
-    draw(svg, "text", { x: X(value), y: height - 4, "text-anchor": anchor }, text);
+    const x = X(value);
+    if (options.xInside && (x < left + 20 || x > width - right - 20)) return;
+    const ends = options.xInside ? [] : [0, options.xTicks.length - 1];
+    const anchor = index === ends[0] ? "start" : index === ends[1] ? "end" : "middle";
+    const wide = text.length * CHARACTER_PX;
+    const from = x - { start: 0, middle: wide / 2, end: wide }[anchor];
+    const last = options.xTicks.at(-1)!;
+    const limit = anchor === "middle" && ends.length ? X(last[0]) - last[1].length * CHARACTER_PX : Infinity;
+    // A label that would run into its neighbour is left out; the last one never is.
+    if (anchor !== "end" && (from < free || from + wide + 8 > limit)) return;
+    free = from + wide + 8;
+    draw(svg, "text", { x, y: height - 4, "text-anchor": anchor }, text);
   });
-  for (const [value, text] of options.marks ?? []) {
-    draw(svg, "path", { class: "mark", d: `M${X(value).toFixed(1)} ${top}V${height - bottom}` });
-    draw(svg, "text", { x: X(value) + 5, y: top + 8 }, text);
+  for (const { x, text, css = "", beyond = false } of options.marks ?? []) {
+    if (beyond) {
+      draw(svg, "text", { x: width - right, y: height - bottom - 7, class: css, "text-anchor": "end" }, text);
+      continue;
+    }
+    const late = X(x) > width - 120;
+    draw(svg, "path", { class: `mark ${css}`, d: `M${X(x).toFixed(1)} ${top}V${height - bottom}` });
+    draw(
+      svg,
+      "text",
+      { x: X(x) + (late ? -5 : 5), y: top + 8, class: css, "text-anchor": late ? "end" : "start" },
+      text,
+    );
   }
   for (const series of options.series) {
     const points = thin(series.points, Math.max(200, Math.floor(width)));
@@ -118,7 +173,10 @@ export function lineChart(svg: SVGSVGElement, options: ChartOptions): void {
         d: `M${from} ${base}L${path}L${to} ${base}Z`,
       });
     }
-    draw(svg, "path", { class: `line ${series.tone}${series.raw ? " raw" : ""}`, d: `M${path}` });
+    draw(svg, "path", { class: `line ${series.tone}${series.raw ? " raw" : ""}${series.ghost ? " ghost" : ""}`, d: `M${path}` });
+    if (series.each)
+      for (const [x, y] of points)
+        draw(svg, "circle", { class: `dot ${series.tone}`, cx: X(x), cy: Y(y), r: 3.5 });
     const end = points.at(-1)!;
     if (series.dot)
       draw(svg, "circle", { class: `dot ${series.tone}`, cx: X(end[0]), cy: Y(end[1]), r: 4.5 });

@@ -10,6 +10,12 @@ export function usd(micros: number): string {
   return `$${dollars.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })}`;
 }
 
+/** To the micro-dollar, for what must be exact. */
+export function usdExact(micros: number): string {
+  const [whole = "", decimals = ""] = usdInput(micros).split(".");
+  return `$${Number(whole).toLocaleString("en-US")}.${decimals}`;
+}
+
 /** An amount as a money field holds it: exact, with two decimals or more. */
 export function usdInput(micros: number): string {
   const exact = (micros / MICROS).toFixed(6);

@@ -1,0 +1,196 @@
+/**
+ * Checks a decision against the published log, with nothing but SHA-256
+ * (`scheduler/auction/log.py` says what is hashed). What the receipt claims is
+ * given by the reader; every hash is computed here from the record's own text.
+ */
+import { count, usdExact } from "../shared/format";
+import { canonical, member, parse, plain, type Value } from "./lossless";
+
+/** What the person was told, and what they remember of their own bid. */
+export interface Claim {
+  bidId: string;
+  position: number;
+  hash: string;
+  admitted: boolean;
+  /** Micro-dollars. */
+  paymentMicros: number | null;
+  limitMicros: number;
+}
+
+export interface Step {
+  ok: boolean;
+  title: string;
+  detail: string;
+}
+
+export interface Report {
+  ok: boolean;
+  steps: Step[];
+}
+
+export async function sha256(text: string): Promise<string> {
+  const sum = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text));
+  return [...new Uint8Array(sum)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** An amount as the log writes it: the shortest decimal that reads back, never without a point. */
+export function amountText(micros: number): string {
+  if (!Number.isSafeInteger(micros)) throw new RangeError("an amount is a whole number of micros");
+  return `${micros}.0`;
+}
+
+/** The hash of an entry from its published parts. */
+export async function entryHash(entry: Value): Promise<string> {
+  const names = ["event", "outcome", "position", "prev_hash"];
+  const body = names.map((name) => `"${name}":${canonical(member(entry, name))}`);
+  return sha256(`{${body.join(",")}}`);
+}
+
+export function shortHash(hash: string): string {
+  return hash.length <= 16 ? hash : `${hash.slice(0, 8)}…${hash.slice(-5)}`;
+}
+
+/** Every step, also after one that failed: a reader should see all that does not hold. */
+export async function decisionCheck(text: string, claim: Claim): Promise<Report> {
+  const proof = parse(text);
+  const list = member(proof, "entries");
+  const entries = list.kind === "array" ? list.items : [];
+  const own = entries.find((entry) => plain(member(entry, "position")) === claim.position);
+  if (!own) {
+    const detail = `Entry ${count(claim.position)} is not among what the house sent.`;
+    return { ok: false, steps: [{ ok: false, title: "The record holds your bid", detail }] };
+  }
+  const before = entries.find((entry) => plain(member(entry, "position")) === claim.position - 1);
+  const later = entries.filter(
+    (entry) => Number(plain(member(entry, "position"))) > claim.position,
+  );
+  const steps = [
+    await commitmentHolds(proof, own, claim),
+    saysTheSame(own, claim),
+    follows(own, claim),
+    await hashHolds(own, claim),
+    await buildsOn(own, before),
+    await builtUpon(own, later),
+  ];
+  return { ok: steps.every((step) => step.ok), steps };
+}
+
+async function commitmentHolds(proof: Value, own: Value, claim: Claim): Promise<Step> {
+  const salt = String(plain(member(proof, "opening", "salt")));
+  const published = plain(member(own, "event", "task", "bid_commitment"));
+  const computed = await sha256(`${salt}|${amountText(claim.limitMicros)}`);
+  const limit = usdExact(claim.limitMicros);
+  const ok = computed === published;
+  return {
+    ok,
+    title: ok ? "Your limit went in as you gave it" : "The record holds another limit",
+    detail: ok
+      ? `${limit} and your salt give ${shortHash(computed)}, the commitment everybody can read.`
+      : `${limit} and your salt give ${shortHash(computed)}; the record has ${shortHash(String(published))}.`,
+  };
+}
+
+function saysTheSame(own: Value, claim: Claim): Step {
+  const outcome = member(own, "outcome");
+  const admitted = plain(member(outcome, "admitted")) === true;
+  const payment = Number(plain(member(outcome, "payment")));
+  const same =
+    plain(member(outcome, "task_id")) === claim.bidId &&
+    plain(member(own, "event", "task", "id")) === claim.bidId &&
+    admitted === claim.admitted &&
+    (!admitted || payment === claim.paymentMicros);
+  const said = admitted ? `admitted at ${usdExact(payment)}` : "refused";
+  return {
+    ok: same,
+    title: same ? "The record says what you were told" : "The record says something else",
+    detail: `Entry ${count(claim.position)}: ${String(plain(member(outcome, "task_id")))}, ${said}.`,
+  };
+}
+
+/** A bid wins above the price and loses at it or below. */
+function follows(own: Value, claim: Claim): Step {
+  const outcome = member(own, "outcome");
+  const limit = usdExact(claim.limitMicros);
+  if (plain(member(outcome, "admitted")) === true) {
+    const payment = Number(plain(member(outcome, "payment")));
+    const ok = claim.limitMicros > payment;
+    return {
+      ok,
+      title: ok ? "You were asked less than your limit" : "The price is not below your limit",
+      detail: `The price is ${usdExact(payment)}, your limit ${limit}.`,
+    };
+  }
+  const reason = plain(member(outcome, "refusal"));
+  const price = plain(member(outcome, "winning_price"));
+  if (reason !== "price" || price === null) {
+    return {
+      ok: reason !== "price",
+      title: "The refusal was not about your limit",
+      detail: `The reason on record is ${String(reason)}.`,
+    };
+  }
+  const ok = claim.limitMicros <= Number(price);
+  return {
+    ok,
+    title: ok ? "Your limit was not above the price" : "Your limit was above the price",
+    detail: `The price was ${usdExact(Number(price))}, your limit ${limit}.`,
+  };
+}
+
+async function hashHolds(own: Value, claim: Claim): Promise<Step> {
+  const computed = await entryHash(own);
+  const ok = computed === claim.hash && computed === plain(member(own, "hash"));
+  return {
+    ok,
+    title: ok ? "Not a letter of it was changed" : "The record was changed",
+    detail: ok
+      ? `SHA-256 of entry ${count(claim.position)} is ${shortHash(computed)}, the hash on your receipt.`
+      : `SHA-256 of entry ${count(claim.position)} is ${shortHash(computed)}; your receipt has ${shortHash(claim.hash)}.`,
+  };
+}
+
+async function buildsOn(own: Value, before: Value | undefined): Promise<Step> {
+  const named = String(plain(member(own, "prev_hash")));
+  if (!before) {
+    const first = plain(member(own, "position")) === 1;
+    return {
+      ok: first,
+      title: first ? "It opens the record" : "The entry before it is missing",
+      detail: first
+        ? `It names ${shortHash(named)}, the zone's rules.`
+        : "The house did not send it.",
+    };
+  }
+  const computed = await entryHash(before);
+  const position = count(Number(plain(member(before, "position"))));
+  const ok = computed === named;
+  return {
+    ok,
+    title: ok ? "It builds on the entry before" : "It does not build on the entry before",
+    detail: ok
+      ? `SHA-256 of entry ${position} is ${shortHash(computed)}, which yours names.`
+      : `SHA-256 of entry ${position} is ${shortHash(computed)}; yours names ${shortHash(named)}.`,
+  };
+}
+
+async function builtUpon(own: Value, later: readonly Value[]): Promise<Step> {
+  let hash = await entryHash(own);
+  let expected = Number(plain(member(own, "position"))) + 1;
+  for (const entry of later) {
+    const position = Number(plain(member(entry, "position")));
+    const linked = position === expected && plain(member(entry, "prev_hash")) === hash;
+    hash = await entryHash(entry);
+    if (!linked || plain(member(entry, "hash")) !== hash) {
+      const detail = `The chain breaks at entry ${count(position)}.`;
+      return { ok: false, title: "What came later does not build on it", detail };
+    }
+    expected += 1;
+  }
+  return {
+    ok: true,
+    title: later.length ? "What came later builds on it" : "Nothing came later yet",
+    detail: later.length
+      ? `Entries ${count(expected - later.length)} to ${count(expected - 1)} name each other in turn, up to ${shortHash(hash)}.`
+      : `Keep ${shortHash(hash)}: every later entry must lead back to it.`,
+  };
+}

@@ -1,0 +1,113 @@
+import { readFileSync } from "node:fs";
+import { describe, expect, it } from "vitest";
+import { amountText, decisionCheck, type Claim } from "../src/proof/check";
+import { canonical, parse } from "../src/proof/lossless";
+
+const record = readFileSync(new URL("./proof.json", import.meta.url), "utf8");
+const entries = (JSON.parse(record) as { entries: { hash: string }[] }).entries;
+const claim: Claim = {
+  bidId: "bid_own",
+  position: 4,
+  hash: entries[1]!.hash,
+  admitted: true,
+  paymentMicros: 1,
+  limitMicros: 60_000_001,
+};
+
+/** Titles of the steps that did not hold. */
+async function broken(text: string, changed: Partial<Claim> = {}): Promise<string[]> {
+  const report = await decisionCheck(text, { ...claim, ...changed });
+  expect(report.ok).toBe(report.steps.every((step) => step.ok));
+  return report.steps.filter((step) => !step.ok).map((step) => step.title);
+}
+
+describe("a record as the house keeps it", () => {
+  it("is written back as it was read, keys sorted and numbers untouched", () => {
+    expect(canonical(parse('{ "b": [1.0, 8e-08, -0.5], "a": {"é\\u00e9": null} }'))).toBe(
+      '{"a":{"é\\u00e9":null},"b":[1.0,8e-08,-0.5]}',
+    );
+    expect(canonical(parse('{"\\ud83d\\ude00":1,"\\uffff":2,"z":3}'))).toBe(
+      '{"z":3,"\\uffff":2,"\\ud83d\\ude00":1}',
+    );
+  });
+
+  it("is refused when it is not JSON, or says a thing twice", () => {
+    for (const text of ["", "{", "[1,]", "{'a':1}", "01", '{"a":1}x', '{"a":1,"\\u0061":2}']) {
+      expect(() => parse(text)).toThrow(SyntaxError);
+    }
+  });
+
+  it("has amounts in the log's own writing", () => {
+    expect([0, 14_625, 1e15].map(amountText)).toEqual(["0.0", "14625.0", "1000000000000000.0"]);
+    expect(() => amountText(0.5)).toThrow(RangeError);
+  });
+});
+
+describe("the check of a decision", () => {
+  it("finds everything in order in a true record", async () => {
+    const report = await decisionCheck(record, claim);
+    expect(report.steps.map((step) => [step.ok, step.title])).toEqual([
+      [true, "Your limit went in as you gave it"],
+      [true, "The record says what you were told"],
+      [true, "You were asked less than your limit"],
+      [true, "Not a letter of it was changed"],
+      [true, "It builds on the entry before"],
+      [true, "What came later builds on it"],
+    ]);
+    expect(report.ok).toBe(true);
+  });
+
+  it("sees that another limit was put in the record", async () => {
+    expect(await broken(record, { limitMicros: 60_000_000 })).toEqual([
+      "The record holds another limit",
+    ]);
+  });
+
+  it("sees a receipt with another price, another outcome or another bid", async () => {
+    for (const changed of [{ paymentMicros: 2 }, { admitted: false }, { bidId: "bid_before" }]) {
+      expect(await broken(record, changed)).toEqual(["The record says something else"]);
+    }
+  });
+
+  it("sees a price that is not below the limit", async () => {
+    expect(await broken(record, { limitMicros: 1 })).toEqual([
+      "The record holds another limit",
+      "The price is not below your limit",
+    ]);
+  });
+
+  it("sees a single changed figure, in the own entry and in its neighbours", async () => {
+    const slot = (id: string, at: number) => `"${id}", "arrival_slot": ${at}`;
+    const own = record.replace(slot("bid_own", 0), slot("bid_own", 1));
+    expect(await broken(own)).toEqual([
+      "The record was changed",
+      "What came later does not build on it",
+    ]);
+    const before = record.replace("8e-08", "9e-08");
+    expect(await broken(before)).toEqual(["It does not build on the entry before"]);
+    const after = record.replace(slot("bid_after", 0), slot("bid_after", 1));
+    expect(await broken(after)).toEqual(["What came later does not build on it"]);
+  });
+
+  it("sees a hash that is not the receipt's", async () => {
+    expect(await broken(record, { hash: "0".repeat(64) })).toEqual(["The record was changed"]);
+  });
+
+  it("sees entries that were left out", async () => {
+    const cut = (from: number, count: number) => {
+      const whole = JSON.parse(record) as { entries: unknown[] };
+      const kept = whole.entries.map((_, i) => i).filter((i) => i < from || i >= from + count);
+      const list = parse(record);
+      if (list.kind !== "object") throw new Error("not an object");
+      const items = list.members.get("entries")!.value;
+      if (items.kind !== "array") throw new Error("not a list");
+      const texts = kept.map((i) => canonical(items.items[i]!));
+      return `{"opening":${canonical(list.members.get("opening")!.value)},"entries":[${texts.join(",")}]}`;
+    };
+    expect(await broken(cut(0, 0))).toEqual([]);
+    expect(await broken(cut(0, 1))).toEqual(["The entry before it is missing"]);
+    expect(await broken(cut(1, 1))).toEqual(["The record holds your bid"]);
+    expect(await broken(cut(2, 1))).toEqual(["What came later does not build on it"]);
+    expect(await broken(cut(2, 9))).toEqual([]);
+  });
+});

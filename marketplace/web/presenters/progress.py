@@ -1,0 +1,70 @@
+"""A job's work against what was promised, and an earlier run to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from marketplace.auction.models import Bid
+from marketplace.fleet.selectors import slot_starts_at
+from marketplace.jobs.models import Job, JobStatus
+from marketplace.jobs.selectors import metric_series
+from marketplace.web.presenters.ribbon import Machine
+
+#: Points of an earlier run's line: it is thin and in the background.
+EARLIER_POINTS = 160
+
+
+def plan_data(bid: Bid, job: Job, machines: Mapping[str, Machine]) -> dict[str, Any]:
+    """What ``frontend/web/src/job/charts.ts`` calls ``PlanData``; times in unix seconds."""
+    earlier = earlier_run(job)
+    return {
+        "begun": bid.created_at.timestamp(),
+        "deadline": job.deadline_at.timestamp(),
+        "planned": planned_progress(bid, machines),
+        "earlier": earlier and {"name": earlier.name, "loss": _loss(earlier)},
+    }
+
+
+def planned_progress(bid: Bid, machines: Mapping[str, Machine]) -> list[tuple[float, float]]:
+    """Shares of the work done by the ends of the slots that the decision gave the job.
+
+    A slot's work is the rate of its node's GPU type when the bid arrived (s_ik), as the auction
+    counted it; the last slot may be needed in part.
+    """
+    done = 0.0
+    points = [(bid.created_at.timestamp(), 0.0)]
+    for slot, node in bid.cells or ():
+        machine = machines.get(node)
+        starts_at = slot_starts_at(bid.zone, slot).timestamp()
+        if starts_at > points[-1][0]:
+            points.append((starts_at, _share(done, bid)))
+        done += bid.rates.get(machine.gpu, 0.0) if machine else 0.0
+        points.append((slot_starts_at(bid.zone, slot + 1).timestamp(), _share(done, bid)))
+    return points
+
+
+def _share(done: float, bid: Bid) -> float:
+    return min(1.0, done / bid.compute_demand) if bid.compute_demand else 1.0
+
+
+def earlier_run(job: Job) -> Job | None:
+    """The newest finished job of the same owner on the same model and data."""
+    return (
+        Job.objects.filter(
+            organisation_id=job.organisation_id,
+            zone_id=job.zone_id,
+            dataset__sha256=job.dataset.sha256,
+            status=JobStatus.SUCCEEDED,
+            created_at__lt=job.created_at,
+        )
+        .order_by("-created_at")
+        .first()
+    )
+
+
+def _loss(job: Job) -> list[tuple[int, float]]:
+    points = [(point.step, point.train_loss) for point in metric_series(job)]
+    known = [(step, loss) for step, loss in points if loss is not None]
+    every = max(1, -(-len(known) // EARLIER_POINTS))
+    return known[::every]
