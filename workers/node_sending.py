@@ -311,6 +311,7 @@ def slice_result(
         peak_memory_gb=summary.peak_memory_gb,
         fault=fault,
         reason=reason[:_REASON_CHARS],
+        outliers=tuple(row for row in summary.outliers if math.isfinite(row.loss)),
     )
 
 

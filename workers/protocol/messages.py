@@ -192,6 +192,15 @@ class ProgressReply:
 
 
 @dataclass(frozen=True, slots=True)
+class RowOutlier:
+    """A training row whose loss stands out at the end."""
+
+    #: Line of the data set's file, from 1.
+    line: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
 class SliceResult:
     """How a slice ended; applied only while its lease is the current one."""
 
@@ -209,6 +218,8 @@ class SliceResult:
     fault: Fault | None = None
     #: One sentence for the owner: what happened and what to do.
     reason: str = ""
+    #: Worst first.
+    outliers: tuple[RowOutlier, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

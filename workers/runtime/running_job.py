@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from workers.protocol.messages import ProgressEvent
+from workers.protocol.messages import ProgressEvent, RowOutlier
 from workers.runtime.resident import ResidentBase
-from workers.runtime.sink import JobSink, JobSummary, RowOutlier
+from workers.runtime.sink import JobSink, JobSummary
 from workers.training.fused_trainer import Stepped
 from workers.training.job import TrainingJob
 

@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from workers.protocol.messages import Fault, ProgressEvent
-
-
-@dataclass(frozen=True, slots=True)
-class RowOutlier:
-    """A training row whose loss stands out at the end."""
-
-    #: Line of the data set's file, from 1.
-    line: int
-    loss: float
+from workers.protocol.messages import Fault, ProgressEvent, RowOutlier
 
 
 @dataclass(frozen=True, slots=True)
