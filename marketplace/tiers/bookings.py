@@ -18,7 +18,7 @@ from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 from marketplace.tiers.allowance import Target, stay_moves
 from marketplace.tiers.history import Learned
-from marketplace.tiers.machines import cells_held, machine_request, node_of
+from marketplace.tiers.machines import boot_s, cells_held, machine_request, node_of
 from marketplace.tiers.models import (
     LIVE,
     Booking,
@@ -34,8 +34,6 @@ from scheduler.tiers.rules import TierRules
 
 #: A job whose booking came to nothing is not booked for again before this.
 NEEDLESS_PAUSE = timedelta(minutes=2)
-#: Machines of an offer whose boots tell how long the next one takes.
-BOOTS_REMEMBERED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +150,6 @@ def _idle_workers(tiers: ZoneTiers, now: datetime) -> list[Machine]:
         if node is not None and not leased and not cells_held(node, now=now):
             found.append(machine)
     return found
-
-
-def boot_s(tiers: ZoneTiers, offer: Offer) -> float:
-    """Seconds from request to a node in the market: as its last boots took, else as offered."""
-    ready = Machine.objects.filter(
-        zone=tiers.zone, offer=offer.name, backend=tiers.backend_of(offer.tier)
-    ).exclude(ready_at=None)
-    times = ready.order_by("-requested_at").values_list("requested_at", "ready_at")
-    took = [
-        (up - asked).total_seconds() for asked, up in times[:BOOTS_REMEMBERED] if up is not None
-    ]
-    return sum(took) / len(took) if took else offer.boot_s
 
 
 def _book(

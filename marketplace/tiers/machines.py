@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 LAUNCH_GRACE = timedelta(seconds=30)
 #: A machine whose node is not in the market by then is given up: our cost, next offer.
 BOOT_LIMIT = timedelta(minutes=10)
+#: Machines of an offer whose boots tell how long the next one takes.
+BOOTS_REMEMBERED = 5
 #: An offer whose machine did not come up is not taken again before this.
 OFFER_PAUSE = timedelta(minutes=5)
 #: Serverless machines are the house's own and never on sale: available so far from now.
@@ -64,6 +66,18 @@ def offers_usable(*, tiers: ZoneTiers, offers: Sequence[Offer], now: datetime) -
         ).values_list("backend", "offer")
     )
     return [one for one in offers if (tiers.backend_of(one.tier), one.name) not in failed]
+
+
+def boot_s(tiers: ZoneTiers, offer: Offer) -> float:
+    """Seconds from request to a node in the market: as its last boots took, else as offered."""
+    ready = Machine.objects.filter(
+        zone=tiers.zone, offer=offer.name, backend=tiers.backend_of(offer.tier)
+    ).exclude(ready_at=None)
+    times = ready.order_by("-requested_at").values_list("requested_at", "ready_at")
+    took = [
+        (up - asked).total_seconds() for asked, up in times[:BOOTS_REMEMBERED] if up is not None
+    ]
+    return sum(took) / len(took) if took else offer.boot_s
 
 
 def machines_launch(*, now: datetime) -> int:
@@ -121,6 +135,20 @@ def cost_micros(price_micros_per_h: int, since: datetime, until: datetime) -> in
     return -(-price_micros_per_h * micros // 3_600_000_000)
 
 
+def machines_notice(*, now: datetime) -> int:
+    """Note which booting machines have their nodes in the market by now; how many.
+
+    Asks no backend, so that a job waits for its machine no longer than for the next tick.
+    """
+    up = Machine.objects.filter(
+        status=MachineStatus.BOOTING, join_token__node__status=NodeStatus.ONLINE
+    )
+    noticed = list(up.order_by("pk"))
+    for machine in noticed:
+        _look_at(machine, now)
+    return len(noticed)
+
+
 def machine_end(*, machine: Machine, reason: str, now: datetime) -> Machine:
     """Begin to end a machine: nothing more is sold on its node. Twice is no error."""
     with transaction.atomic():
@@ -151,6 +179,26 @@ def machines_reconcile(*, now: datetime) -> None:
         except Exception:
             # A backend that is away must not hide what runs in the others.
             log.exception("backend %s could not be reconciled", name)
+
+
+def machines_give_back(*, now: datetime) -> tuple[str, ...]:
+    """Rent no more and end every machine, whatever it runs; ids of those that still run.
+
+    Their nodes hand over checkpoints as they stop; call again until none is left.
+    """
+    ZoneTiers.objects.filter(is_on=True).update(is_on=False)
+    for machine in Machine.objects.filter(status__in=LIVE).order_by("pk"):
+        machine_end(machine=machine, reason="The house gives its machines back.", now=now)
+    left: set[str] = set()
+    for name in sorted(BACKENDS):
+        if _is_used(name):
+            backend = backend_named(name)
+            for seen in backend.machines():
+                backend.terminate(seen.machine_id)
+            _backend_reconcile(backend, now)
+            left |= {seen.machine_id for seen in backend.machines()}
+    left |= set(Machine.objects.filter(status__in=LIVE).values_list("pk", flat=True))
+    return tuple(sorted(left))
 
 
 def _is_used(backend: str) -> bool:

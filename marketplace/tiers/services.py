@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import logging
+import math
 from datetime import datetime
 
+from django.db import transaction
+
+from marketplace.accounts.models import User
+from marketplace.accounts.services import organisation_create
 from marketplace.common.errors import UserError
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
+from marketplace.fleet.services import provider_ensure
 from marketplace.tiers import bookings, handover, history, locks, scaling, stays
-from marketplace.tiers.machines import machines_launch, machines_reconcile, offers_usable
+from marketplace.tiers.machines import (
+    machines_give_back,
+    machines_launch,
+    machines_notice,
+    machines_reconcile,
+    offers_usable,
+)
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.provisioning import (
     BACKENDS,
@@ -22,7 +34,16 @@ from scheduler.tiers.rules import TierRules
 
 log = logging.getLogger(__name__)
 
-__all__ = ["machines_reconcile", "tiers_tick", "zone_tiers_set"]
+__all__ = [
+    "house_provider_ensure",
+    "machines_give_back",
+    "machines_reconcile",
+    "tiers_tick",
+    "zone_tiers_set",
+]
+
+#: Name of the organisation that lists the house's machines.
+HOUSE = "House machines"
 
 
 def zone_tiers_set(
@@ -34,15 +55,21 @@ def zone_tiers_set(
     backend: str = ON_THIS_MACHINE,
     serverless_backend: str | None = None,
     is_on: bool = True,
+    figures: dict[str, float] | None = None,
 ) -> ZoneTiers:
     """Let the house run its own machines in a zone, up to these counts; 0 for none.
 
     Serverless machines come from the same backend unless another is named.
 
+    Parameters
+    ----------
+    figures
+        What else to set, by field: pauses and times in seconds, dollars an hour of delay.
+
     Raises
     ------
     UserError
-        ``unknown_backend`` or ``invalid_cap``.
+        ``unknown_backend``, ``invalid_cap`` or ``invalid_figure``.
     """
     serverless_backend = serverless_backend or backend
     for named in (backend, serverless_backend):
@@ -54,6 +81,9 @@ def zone_tiers_set(
             )
     if min(serverless_cap, serverful_cap) < 0:
         raise UserError("invalid_cap", "A number of machines is 0 or more.", param="cap")
+    for name, value in (figures or {}).items():
+        if not 0 <= value < math.inf:
+            raise UserError("invalid_figure", f"{name} must be 0 or more.", param=name)
     tiers, _ = ZoneTiers.objects.update_or_create(
         zone=zone,
         defaults={
@@ -63,9 +93,29 @@ def zone_tiers_set(
             "serverless_cap": serverless_cap,
             "serverful_cap": serverful_cap,
             "is_on": is_on,
-        },
+        }
+        | (figures or {}),
     )
     return tiers
+
+
+def house_provider_ensure(*, now: datetime) -> Provider:
+    """The house as a provider: an organisation of its own, made on first use.
+
+    Raises
+    ------
+    UserError
+        ``no_operator``: there is nobody yet to own it.
+    """
+    found = Provider.objects.filter(organisation__name=HOUSE).order_by("created_at").first()
+    if found is not None:
+        return found
+    operator = User.objects.filter(is_operator=True, is_active=True).order_by("pk").first()
+    if operator is None:
+        raise UserError("no_operator", "Make an operator first, or name a provider.")
+    with transaction.atomic():
+        organisation = organisation_create(name=HOUSE, created_by=operator, now=now)
+        return provider_ensure(organisation=organisation, now=now)
 
 
 def tiers_tick(*, now: datetime) -> None:
@@ -73,6 +123,7 @@ def tiers_tick(*, now: datetime) -> None:
 
     A second tick at the same time finds the zone taken and does nothing there.
     """
+    machines_notice(now=now)
     for tiers in ZoneTiers.objects.filter(is_on=True).select_related("zone").order_by("pk"):
         try:
             # Backends are asked, and lanes entered, outside the tick's own lock.

@@ -26,7 +26,7 @@ from marketplace.jobs.selectors import work_left_share, work_measure
 from marketplace.jobs.services import job_cells_replace, job_event_add
 from marketplace.tiers.allowance import Target, stay_leave, stay_moves
 from marketplace.tiers.history import Learned
-from marketplace.tiers.machines import cost_micros, machine_request, node_of
+from marketplace.tiers.machines import boot_s, cost_micros, machine_request, node_of
 from marketplace.tiers.models import LIVE, Machine, MachineStatus, Stay, ZoneTiers
 from marketplace.tiers.provisioning import Offer
 from scheduler.auction import events
@@ -160,7 +160,7 @@ def stays_begin(*, tiers: ZoneTiers, offers: Sequence[Offer], now: datetime) -> 
     begun = 0
     for job, machine in zip(waiting, free, strict=False):
         begun += _stay_begin(tiers, job, machine, now)
-    _machines_wish(tiers, offers, len(waiting) - len(free), now)
+    _machines_wish(tiers, offers, waiting[len(free) :], now)
     return begun
 
 
@@ -212,15 +212,19 @@ def _waiting(tiers: ZoneTiers, now: datetime) -> list[Job]:
 def _waits(tiers: ZoneTiers, job: Job, now: datetime) -> bool:
     if job.needs_replan or job.status not in (JobStatus.QUEUED, JobStatus.MOVING):
         return False
-    slot = slot_at(tiers.zone, now)
-    ahead = [at for at, _ in job.cells if at >= slot]
-    if not ahead or ahead[0] == slot:
-        return False
-    wait_s = (slot_starts_at(tiers.zone, ahead[0]) - now).total_seconds()
-    if wait_s <= tiers.checkpoint_s + tiers.restore_s:
+    if _wait_s(tiers, job, now) <= tiers.checkpoint_s + tiers.restore_s:
         return False
     # One on its way off a node may still be there.
     return not Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
+
+
+def _wait_s(tiers: ZoneTiers, job: Job, now: datetime) -> float:
+    """Seconds until the job's first cell; 0 for one that is due or has none."""
+    slot = slot_at(tiers.zone, now)
+    ahead = [at for at, _ in job.cells if at >= slot]
+    if not ahead or ahead[0] == slot:
+        return 0.0
+    return (slot_starts_at(tiers.zone, ahead[0]) - now).total_seconds()
 
 
 def _free_machines(tiers: ZoneTiers) -> list[Machine]:
@@ -238,18 +242,23 @@ def _free_machines(tiers: ZoneTiers) -> list[Machine]:
     return list(rows.order_by("price_micros_per_h", "pk"))
 
 
-def _machines_wish(tiers: ZoneTiers, offers: Sequence[Offer], without: int, now: datetime) -> None:
-    live = Machine.objects.filter(zone=tiers.zone, tier=Tier.SERVERLESS, status__in=LIVE)
-    coming = live.filter(status__in=(MachineStatus.REQUESTED, MachineStatus.BOOTING)).count()
-    room = tiers.serverless_cap - live.count()
+def _machines_wish(
+    tiers: ZoneTiers, offers: Sequence[Offer], without: Sequence[Job], now: datetime
+) -> None:
+    """Request machines for jobs that found none, if their wait outlasts the boot."""
     cheapest = min(
         (offer for offer in offers if offer.tier == Tier.SERVERLESS),
         key=lambda offer: (offer.price_micros_per_h, offer.name),
         default=None,
     )
-    if cheapest is None:
+    if cheapest is None or not without:
         return
-    for _ in range(max(0, min(room, without - coming))):
+    live = Machine.objects.filter(zone=tiers.zone, tier=Tier.SERVERLESS, status__in=LIVE)
+    coming = live.filter(status__in=(MachineStatus.REQUESTED, MachineStatus.BOOTING)).count()
+    room = tiers.serverless_cap - live.count()
+    repaid_s = boot_s(tiers, cheapest) + tiers.checkpoint_s + tiers.restore_s
+    worth = sum(_wait_s(tiers, job, now) > repaid_s for job in without)
+    for _ in range(max(0, min(room, worth - coming))):
         machine_request(
             tiers=tiers, offer=cheapest, reason="Jobs wait for their first slot.", now=now
         )

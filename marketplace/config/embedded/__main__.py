@@ -7,11 +7,13 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from marketplace.config.embedded.demo import DemoFailed, market_open, sell
+from marketplace.config.embedded.demo_move import sell_moving
 from marketplace.config.embedded.house import ROOT, House, house
 from marketplace.config.embedded.services import ServiceFailed
 from marketplace.config.embedded.stack import signals_end_the_program
@@ -31,15 +33,36 @@ def main() -> int:
         with house(data_dir=options.data_dir, port=options.port, say=say) as running:
             seeded = market_open(running, say=say)
             _sign_ins_print(running, seeded)
-            sale = sell(running, seeded, say=say) if options.command == "demo" else None
-            if not getattr(options, "once", False):
-                _stay_up(running)
+            try:
+                story = _story(running, seeded, say=say) if options.command == "demo" else None
+                if not getattr(options, "once", False):
+                    _stay_up(running)
+            finally:
+                _machines_end(running)
     except (ServiceFailed, DemoFailed) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
-    if sale is not None:
-        print(json.dumps(asdict(sale)), flush=True)
+    if story is not None:
+        print(json.dumps(story), flush=True)
     return 0
+
+
+def _story(running: House, seeded: dict[str, Any], *, say: Callable[[str], None]) -> dict[str, Any]:
+    """The demo's sales; what its last line holds."""
+    sale = sell(running, seeded, say=say)
+    return asdict(sale) | {"move": asdict(sell_moving(running, seeded, sale, say=say))}
+
+
+def _machines_end(running: House) -> None:
+    """Give back what the house rents on this machine: these processes are not its children."""
+    if any((running.data_dir / "machines").glob("*/process.json")):
+        # Nothing must be rented anew meanwhile.
+        try:
+            running.stack.stop("beat")
+            running.manage("machines_end")
+        except (ServiceFailed, OSError) as error:
+            # What ended the house may have ended its database; that is told already.
+            print(f"Rented machines may still run: {error}", file=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,14 +70,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     default_dir = Path(os.environ.get("DATA_DIR", ROOT / ".data" / "demo"))
     for name, words in (
-        ("demo", "sell and run one real job, then stay up"),
+        ("demo", "sell and run two real jobs, then stay up"),
         ("up", "the house with its small market, no sale"),
     ):
         command = commands.add_parser(name, help=words, description=words)
         command.add_argument("--data-dir", type=Path, default=default_dir)
         command.add_argument("--port", type=int, default=int(os.environ.get("PORT", PORT)))
         if name == "demo":
-            command.add_argument("--once", action="store_true", help="stop when the job is done")
+            command.add_argument("--once", action="store_true", help="stop when the jobs are done")
     return parser
 
 

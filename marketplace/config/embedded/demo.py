@@ -59,8 +59,9 @@ def market_open(running: House, *, say: Callable[[str], None]) -> dict[str, Any]
     say("Seeding a small market")
     node_dir = running.data_dir / "node"
     joined_to = node_dir / "joined-to"
-    # A node keeps the broker's address; when that has changed it has to join again.
-    known = joined_to.exists() and joined_to.read_text() == running.environment.get("REDIS_URL")
+    # A node keeps the addresses of market and broker; where one changed it has to join again.
+    addresses = f"{running.url}\n{running.environment.get('REDIS_URL', '')}"
+    known = joined_to.exists() and joined_to.read_text() == addresses
     seeded = json.loads(
         running.manage(
             "seed_demo",
@@ -74,8 +75,9 @@ def market_open(running: House, *, say: Callable[[str], None]) -> dict[str, Any]
             *(sys.executable, "-m", "workers", "join", "--quick"),
             *("--url", running.url, "--name", "local-cpu"),
             *("--token", seeded["join_tokens"][0], "--state-dir", str(node_dir)),
+            *("--measured", str(running.data_dir / "measured.json")),
         )
-        private_write(joined_to, running.environment.get("REDIS_URL", ""))
+        private_write(joined_to, addresses)
     say("Starting the node")
     running.stack.start("node")
     _node_wait(running, seeded)
@@ -90,15 +92,18 @@ def sell(running: House, seeded: dict[str, Any], *, say: Callable[[str], None]) 
     DemoFailed
         When the bid is refused, the job does not succeed, or training did not help.
     """
-    with httpx.Client(
-        base_url=running.url,
-        headers={"Authorization": f"Bearer {seeded['api_key']}"},
-        timeout=60,
-    ) as market:
+    with api_client(running, seeded) as market:
         started = time.monotonic()
-        bid = _bid_place(market, seeded["zone"], say=say)
-        job = _job_follow(running, market, bid["job_id"], say=say)
-        path = _adapter_fetch(market, job["id"], running.data_dir / "adapters")
+        bid = bid_place(
+            market,
+            seeded["zone"],
+            name="support-tone",
+            training=TRAINING,
+            within_s=DEADLINE_S,
+            say=say,
+        )
+        job = job_follow(running, market, bid["job_id"], say=say)
+        path = adapter_fetch(market, job["id"], running.data_dir / "adapters")
         seconds = time.monotonic() - started
     sale = Sale(
         bid_id=bid["id"],
@@ -111,41 +116,64 @@ def sell(running: House, seeded: dict[str, Any], *, say: Callable[[str], None]) 
         valid_loss_after=job["progress"]["valid_loss"],
         adapter_path=str(path),
     )
-    if not sale.valid_loss_after < sale.valid_loss_before:
-        raise DemoFailed(
-            f"Training did not help: validation loss went from {sale.valid_loss_before:.3f} "
-            f"to {sale.valid_loss_after:.3f}."
-        )
-    say(
-        f"Validation loss {sale.valid_loss_before:.3f} before, {sale.valid_loss_after:.3f} after. "
-        f"Adapter: {path}"
-    )
+    loss_check(job, path, say=say)
     return sale
 
 
-def _bid_place(market: httpx.Client, zone: str, *, say: Callable[[str], None]) -> dict[str, Any]:
+def api_client(running: House, seeded: dict[str, Any]) -> httpx.Client:
+    """The demo's owner at the API."""
+    headers = {"Authorization": f"Bearer {seeded['api_key']}"}
+    return httpx.Client(base_url=running.url, headers=headers, timeout=60)
+
+
+def loss_check(job: dict[str, Any], path: Path, *, say: Callable[[str], None]) -> None:
+    """Say what training did to the validation loss.
+
+    Raises
+    ------
+    DemoFailed
+        It did not help.
+    """
+    before, after = job["progress"]["valid_loss_before"], job["progress"]["valid_loss"]
+    if not after < before:
+        raise DemoFailed(
+            f"Training did not help: validation loss went from {before:.3f} to {after:.3f}."
+        )
+    say(f"Validation loss {before:.3f} before, {after:.3f} after. Adapter: {path}")
+
+
+def bid_place(
+    market: httpx.Client,
+    zone: str,
+    *,
+    name: str,
+    training: dict[str, Any],
+    within_s: float,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Upload the data set, ask for the price, and bid twice that; the admitted bid."""
     with DATASET.open("rb") as file:
-        dataset = _answer(
+        dataset = answer_of(
             market.post("/api/datasets", data={"zone": zone}, files={"file": (DATASET.name, file)})
         )
     say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
-    deadline = (datetime.now(UTC) + timedelta(seconds=DEADLINE_S)).isoformat()
-    work = {"zone": zone, "dataset_id": dataset["id"], "training": TRAINING, "deadline": deadline}
-    quote = _answer(market.post("/api/quotes", json=work))
+    deadline = (datetime.now(UTC) + timedelta(seconds=within_s)).isoformat()
+    work = {"zone": zone, "dataset_id": dataset["id"], "training": training, "deadline": deadline}
+    quote = answer_of(market.post("/api/quotes", json=work))
     if quote["posted_price"] is None:
         raise DemoFailed(f"No quote: {quote['reason_text']}")
     limit = f"{WORTH * float(quote['posted_price']):.6f}"
     say(f"Posted price ${_short(quote['posted_price'])}; bidding ${_short(limit)}")
-    bid = _answer(
+    bid = answer_of(
         market.post(
             "/api/bids",
-            json=work | {"name": "support-tone", "price": limit},
+            json=work | {"name": name, "price": limit},
             headers={"Idempotency-Key": secrets.token_hex(16)},
         )
     )
     while bid["status"] == "pending":
         time.sleep(0.2)
-        bid = _answer(market.get(f"/api/bids/{bid['id']}"))
+        bid = answer_of(market.get(f"/api/bids/{bid['id']}"))
     if bid["status"] != "admitted":
         raise DemoFailed(f"The bid was {bid['status']}: {bid['decision']['reason_text']}")
     plan = bid["decision"]["plan"]
@@ -157,7 +185,7 @@ def _bid_place(market: httpx.Client, zone: str, *, say: Callable[[str], None]) -
     return bid
 
 
-def _job_follow(
+def job_follow(
     running: House, market: httpx.Client, job_id: str, *, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Draw a progress bar until the job has ended; on a terminal that is none, say what changes."""
@@ -171,7 +199,7 @@ def _job_follow(
     ) as bar:
         while True:
             running.stack.check()
-            job = _answer(market.get(f"/api/jobs/{job_id}"))
+            job = answer_of(market.get(f"/api/jobs/{job_id}"))
             progress = job["progress"]
             words = ""
             if progress["train_loss"] is not None:
@@ -182,7 +210,7 @@ def _job_follow(
                 bar.n = 100 * progress["step"] / progress["total_steps"]
             bar.set_description_str(f"{job['status']}  {words}")
             if not on_terminal:
-                events = _answer(market.get(f"/api/jobs/{job_id}/events", params={"after": seen}))
+                events = answer_of(market.get(f"/api/jobs/{job_id}/events", params={"after": seen}))
                 for event in events["data"]:
                     seen = event["seq"]
                     say(f"{event['message']} {words}")
@@ -199,7 +227,7 @@ def _job_follow(
     return job
 
 
-def _adapter_fetch(market: httpx.Client, job_id: str, directory: Path) -> Path:
+def adapter_fetch(market: httpx.Client, job_id: str, directory: Path) -> Path:
     answer = market.get(f"/api/jobs/{job_id}/adapter")
     if answer.status_code != 200:
         raise DemoFailed(f"The adapter could not be fetched: {answer.text}")
@@ -227,7 +255,7 @@ def _node_wait(running: House, seeded: dict[str, Any]) -> None:
         time.sleep(0.2)
 
 
-def _answer(response: httpx.Response) -> dict[str, Any]:
+def answer_of(response: httpx.Response) -> dict[str, Any]:
     if response.status_code >= 400:
         try:
             body = response.json()

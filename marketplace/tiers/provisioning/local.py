@@ -33,7 +33,7 @@ TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"  # noqa: S105
 #: Prices of table 2 of the Allpass paper; delays short enough to watch.
 DEFAULT_OFFERS = (
     Offer("serverless-local", Tier.SERVERLESS, 2_100_000, 1.0),
-    Offer("marketplace-local", Tier.MARKETPLACE, 740_000, 10.0),
+    Offer("marketplace-local", Tier.MARKETPLACE, 380_000, 10.0),
     Offer("conventional-local", Tier.CONVENTIONAL, 1_290_000, 60.0),
 )
 
@@ -140,6 +140,8 @@ def _join_command(home: Path, machine_id: str, market_url: str) -> tuple[str, ..
         *(sys.executable, "-m", "workers", "join", "--run", "--quick", "--url", market_url),
         *("--name", machine_id, "--state-dir", str(home / "state"), "--device", "cpu"),
         *("--grace-s", str(GRACE_S / 2)),
+        # All of them are this machine: measured once, and when nothing else ran.
+        *("--measured", str(settings.DATA_DIR / "measured.json")),
     )
 
 

@@ -1,4 +1,4 @@
-"""``manage.py tiers_set ZONE --serverless N --serverful N``: the house's own machines."""
+"""``manage.py tiers_set ZONE --serverless N --serverful N``: machines of the house's own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Provider
 from marketplace.fleet.selectors import zone_by_name
-from marketplace.tiers.services import zone_tiers_set
+from marketplace.tiers.services import house_provider_ensure, zone_tiers_set
+
+#: Options that are also fields of ``ZoneTiers``.
+PAUSES = (
+    ("checkpoint-s", "seconds a job pauses to write a checkpoint"),
+    ("restore-s", "seconds from a ready machine to the next step"),
+    ("probe-s", "seconds on serverless until a job's speed is known"),
+    ("idle-s", "idle seconds after which a machine is given back"),
+    ("delay-usd-per-h", "dollars that an hour less of delay is worth"),
+)
 
 
 class Command(BaseCommand):
@@ -18,30 +28,46 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("zone", help="name of the zone")
-        parser.add_argument("--provider", required=True, help="name of the house's organisation")
+        parser.add_argument(
+            "--provider",
+            help="organisation that lists the machines' nodes (default: one of the house's own)",
+        )
         parser.add_argument("--serverless", type=int, default=1, help="most serverless machines")
         parser.add_argument("--serverful", type=int, default=0, help="most other machines")
         parser.add_argument("--backend", default="local", help="local, skypilot")
         parser.add_argument(
             "--serverless-backend", default=None, help="local, modal (default: as --backend)"
         )
+        for name, words in PAUSES:
+            parser.add_argument(f"--{name}", type=float, help=f"{words}; left as it is by default")
         parser.add_argument("--off", action="store_true", help="rent no more")
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        providers = Provider.objects.filter(organisation__name=options["provider"])
-        if providers.count() != 1:
-            raise CommandError(f"No one provider is named {options['provider']!r}.")
         try:
             zone_tiers_set(
                 zone=zone_by_name(options["zone"]),
-                provider=providers.get(),
+                provider=_provider(options["provider"]),
                 serverless_cap=options["serverless"],
                 serverful_cap=options["serverful"],
                 backend=options["backend"],
                 serverless_backend=options["serverless_backend"],
                 is_on=not options["off"],
+                figures={
+                    name: options[name]
+                    for name in (words.replace("-", "_") for words, _ in PAUSES)
+                    if options[name] is not None
+                },
             )
         except UserError as refusal:
             raise CommandError(refusal.message) from refusal
         state = "off" if options["off"] else "on"
         self.stdout.write(f"Tiers of zone {options['zone']}: {state}.")
+
+
+def _provider(name: str | None) -> Provider:
+    if name is None:
+        return house_provider_ensure(now=clock.now())
+    providers = Provider.objects.filter(organisation__name=name)
+    if providers.count() != 1:
+        raise CommandError(f"No one provider is named {name!r}.")
+    return providers.get()

@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 
 from marketplace.fleet.models import Zone
 from marketplace.tiers.models import ZoneTiers
-from tests import market_builders
+from tests import builders, market_builders
 from tests.unit.marketplace.tiers.backends import MemoryBackend
 
 pytestmark = pytest.mark.django_db
@@ -57,3 +57,19 @@ def test_mistakes_are_answered_with_a_sentence(
     with pytest.raises(CommandError, match=message):
         tiers_set(zone_name or zone.name, "--provider", provider or house, *more)
     assert not ZoneTiers.objects.exists()
+
+
+def test_without_a_provider_the_house_lists_its_machines_itself(
+    zone: Zone, backend: MemoryBackend
+) -> None:
+    with pytest.raises(CommandError, match="Make an operator first, or name a provider"):
+        tiers_set(zone.name, "--backend", "memory")
+    builders.operator()
+    for _ in range(2):
+        tiers_set(zone.name, "--backend", "memory", "--probe-s", "5", "--delay-usd-per-h", "0")
+    made = ZoneTiers.objects.get()
+    assert made.provider.organisation.name == "House machines"
+    assert made.provider.organisation.is_provider
+    assert (made.probe_s, made.delay_usd_per_h, made.idle_s) == (5.0, 0.0, 60.0)
+    with pytest.raises(CommandError, match="restore_s must be 0 or more"):
+        tiers_set(zone.name, "--backend", "memory", "--restore-s", "-1")

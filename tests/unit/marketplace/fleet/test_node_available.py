@@ -1,0 +1,36 @@
+"""``manage.py node_available``."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+import time_machine
+from django.core.management import CommandError, call_command
+
+from tests import market_builders
+from tests.builders import NOW
+from tests.job_builders import at
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_node_is_taken_off_sale_for_a_while_and_put_back() -> None:
+    node = market_builders.node(market_builders.zone())
+    out = StringIO()
+    with time_machine.travel(NOW, tick=False):
+        call_command("node_available", node.name, in_s=90, stdout=out)
+        node.refresh_from_db()
+        assert node.available_from_at == at(90)
+        call_command("node_available", node.name, stdout=out)
+    node.refresh_from_db()
+    assert node.available_from_at is None
+    assert out.getvalue().splitlines() == [
+        f"Node {node.name} is on sale from {at(90):%H:%M:%S} UTC.",
+        f"Node {node.name} is on sale now.",
+    ]
+
+
+def test_an_unknown_node_is_named() -> None:
+    with pytest.raises(CommandError, match="No one node is named 'nowhere'"):
+        call_command("node_available", "nowhere")
