@@ -7,7 +7,7 @@ from typing import Any
 
 from marketplace.auction.models import Bid
 from marketplace.fleet.selectors import slot_starts_at
-from marketplace.jobs.models import Job, JobStatus
+from marketplace.jobs.models import EventKind, Job, JobStatus
 from marketplace.jobs.selectors import metric_series
 from marketplace.web.presenters.ribbon import Machine
 
@@ -23,7 +23,21 @@ def plan_data(bid: Bid, job: Job, machines: Mapping[str, Machine]) -> dict[str, 
         "deadline": job.deadline_at.timestamp(),
         "planned": planned_progress(bid, machines),
         "earlier": earlier and {"name": earlier.name, "loss": _loss(earlier)},
+        "moves": moves_of(job, machines),
     }
+
+
+def moves_of(job: Job, machines: Mapping[str, Machine]) -> list[tuple[int, str]]:
+    """The steps at which the job went on on another machine, and that machine's name."""
+    starts = job.events.filter(kind=EventKind.STARTED).order_by("seq").values_list("data", flat=True)
+    found: list[tuple[int, str]] = []
+    before: str | None = None
+    for data in starts:
+        node = data.get("node")
+        if before is not None and node != before and node in machines:
+            found.append((int(data.get("step", 0)), machines[node].name))
+        before = node
+    return found
 
 
 def planned_progress(bid: Bid, machines: Mapping[str, Machine]) -> list[tuple[float, float]]:

@@ -12,6 +12,8 @@ export interface PlanData {
   /** Shares of the work the plan has done by these moments. */
   planned: Point[];
   earlier: { name: string; loss: Point[] } | null;
+  /** Steps at which the job went on on another machine, and its name. */
+  moves: [number, string][];
 }
 
 export function drawCharts(state: JobState, keep: number): void {
@@ -92,6 +94,7 @@ function lossChart(state: JobState, keep: number, plan: PlanData | null): void {
   if (!svg || !(train.length || valid.length)) return;
   const { x, ticks } = steps(state);
   const earlier = (plan?.earlier?.loss ?? []).filter(([step]) => step <= x[1]);
+  const moves = plan?.moves ?? [];
   const y = padded(...range([...train, ...valid, ...earlier]));
   const last = train.at(-1)?.[1];
   lineChart(svg, {
@@ -106,12 +109,14 @@ function lossChart(state: JobState, keep: number, plan: PlanData | null): void {
     xTicks: ticks,
     yTicks: niceTicks(...y).map((value) => [value, String(value)] as const),
     yName: "nats per token",
+    marks: moves.map(([step, name]) => ({ x: step, text: `To ${name}`, css: "moved" })),
     left: 44,
     label: `Training loss ${last?.toFixed(3) ?? "unknown"}, validation loss ${
       valid.at(-1)?.[1].toFixed(3) ?? "unknown"
     } at step ${count(state.progress.step)}`,
   });
   svg.dataset["points"] = String(train.length);
+  svg.dataset["moves"] = moves.map(([step]) => step).join(" ");
 }
 
 function progressChart(state: JobState, plan: PlanData): void {

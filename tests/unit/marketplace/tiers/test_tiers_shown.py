@@ -69,11 +69,14 @@ def test_a_job_s_page_shows_its_stay_on_serverless_and_its_move(
 
     Node.objects.update(last_heartbeat_at=at(begins_s))
     tick(begins_s)
+    Job.objects.update(checkpoint_step=5)
     market_builders.slice_end(job, status=Ended.PAUSED, now=at(begins_s + 1), step=5)
     tick(begins_s + 1)
     after = page(client, "job_detail", job.pk, seconds=begins_s + 2)
     assert blocks(after) == [("serverless", "past"), ("marketplace", "cur")]
     assert f"<title>Moves to {reserved.name}</title>" in after
+    # The loss chart marks the step at which it went on there.
+    assert f'"moves": [[5, "{reserved.name}"]]' in after
     assert re.search(r"It left serverless after \d+ s; the house paid \$0\.\d+ for it\.", after)
 
 
