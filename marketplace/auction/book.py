@@ -93,14 +93,18 @@ def rules_of(zone: Zone, *, now: datetime) -> ZoneRules:
     UserError
         ``invalid_policy_setting``
     """
-    policy = Policy.LAGRANGIAN if zone.policy == Policy.LAGRANGIAN else Policy.RESIDUAL
     begun = ZoneRules(
         base_memory=zone.base_memory_gb,
         horizon_slots=zone.horizon_slots,
         first_slot=slot_at(zone, now),
         money_quantum=1.0,
     )
-    return rules_with(begun, zone=zone, policy=policy)
+    return rules_with(begun, zone=zone, policy=policy_to_begin_with(zone))
+
+
+def policy_to_begin_with(zone: Zone) -> str:
+    pinned = zone.policy == Policy.LAGRANGIAN
+    return Policy.LAGRANGIAN if pinned else Policy.RESIDUAL
 
 
 def rules_with(rules: ZoneRules, *, zone: Zone, policy: str) -> ZoneRules:

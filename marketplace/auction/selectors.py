@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction import book as books
-from marketplace.auction.models import Bid, BidStatus, MarketHead
+from marketplace.auction.models import Bid, BidStatus, MarketHead, Pricing
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
@@ -145,3 +145,24 @@ def market_head(zone: Zone) -> MarketHead | None:
 
 def pending_count(zone: Zone) -> int:
     return Bid.objects.filter(zone=zone, status=BidStatus.PENDING).count()
+
+
+def zones_pricing() -> QuerySet[Zone]:
+    """All zones with the policy in force and the last solve of each, where there is a log."""
+    return (
+        Zone.objects.select_related("pricing", "policy_set_by")
+        .defer("pricing__waiting", "model_shape")
+        .order_by("name")
+    )
+
+
+def policy_in_force(zone: Zone) -> str:
+    """The policy that prices the zone's next bid."""
+    found = Pricing.objects.filter(zone=zone).values_list("policy", flat=True).first()
+    return found or books.policy_to_begin_with(zone)
+
+
+def bids_set_aside() -> QuerySet[Bid]:
+    """Bids that wait because they could not be decided; the house's fault, not their owners'."""
+    waiting = Bid.objects.filter(status=BidStatus.PENDING, retry_at__isnull=False)
+    return waiting.select_related("zone").order_by("arrival")

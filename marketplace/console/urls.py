@@ -8,4 +8,5 @@ urlpatterns = [
     path("nodes/<str:node_id>/ask", views.node_ask, name="node_ask"),
     path("nodes/<str:node_id>/drain", views.node_drain_switch, name="node_drain"),
     path("operator", views.operator, name="operator"),
+    path("operator/zones/<str:zone_id>/policy", views.zone_policy, name="zone_policy"),
 ]

@@ -20,12 +20,12 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.models import Bid, BidStatus, MarketHead
-from marketplace.auction.selectors import MarketNow, market_now
+from marketplace.auction.selectors import MarketNow, bids_set_aside, market_now, zones_pricing
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, SystemFault, UserError
 from marketplace.common.money import to_micros
 from marketplace.console.forms import NodeForm
-from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.models import Node, NodeStatus, Policy, Zone
 from marketplace.fleet.selectors import zones_open
 from marketplace.fleet.services import (
     join_token_create,
@@ -33,6 +33,7 @@ from marketplace.fleet.services import (
     node_drain,
     node_undrain,
     provider_ensure,
+    zone_policy_set,
 )
 from marketplace.jobs.models import Job, Slice
 from marketplace.payments.selectors import earnings, earnings_list, house_balances, ledger_check
@@ -261,9 +262,28 @@ def operator(request: PageRequest) -> HttpResponse:
         "bids": Bid.objects.select_related("zone", "organisation").order_by("-arrival")[:15],
         "jobs": dict(Job.objects.values_list("status").annotate(Count("pk"))),
         "machines": machines_shown(now=now),
+        "zones": zones_pricing(),
+        "policies": Policy.choices,
+        "set_aside": bids_set_aside(),
         "silent": Node.objects.filter(status=NodeStatus.OFFLINE).count(),
     }
     return render(request, "console/operator.html", context)
+
+
+@operator_page
+@require_POST
+def zone_policy(request: PageRequest, zone_id: str) -> HttpResponse:
+    zone = Zone.objects.filter(pk=zone_id.replace("\0", "")).first()
+    if zone is None:
+        raise NotFound("unknown_zone", "There is no such zone.")
+    policy = request.POST.get("policy", "")
+    try:
+        zone_policy_set(zone=zone, policy=policy, set_by=request.user, now=clock.now())
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, f"{zone.name} is set to {Policy(policy).label.lower()}.")
+    return redirect("operator")
 
 
 def _hours(now: datetime) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from marketplace.api.market.fields import moment, usd
 from marketplace.auction.decisions import parts_value
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.quotes import Quote
-from marketplace.auction.selectors import MarketNow, job_ids_of
+from marketplace.auction.selectors import MarketNow, job_ids_of, policy_in_force
 from marketplace.auction.words import bid_refusal_words
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
@@ -120,7 +120,7 @@ def zone_shape(zone: Zone, *, now: datetime) -> dict[str, Any]:
         "base_model": zone.base_model_name,
         "slot_s": zone.slot_s,
         "horizon_slots": zone.horizon_slots,
-        "policy": zone.policy,
+        "policy": policy_in_force(zone),
         "max_sequence_length": zone.max_sequence_length,
         "earliest_deadline": moment(slot_starts_at(zone, slot + 2)),
         "latest_deadline": moment(slot_starts_at(zone, slot + zone.horizon_slots)),

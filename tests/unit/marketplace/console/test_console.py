@@ -8,6 +8,9 @@ import pytest
 import time_machine
 from django.test import Client
 
+from marketplace.auction.models import Bid, Pricing
+from marketplace.auction.solving import prices_apply, prices_solve
+from marketplace.auction.sweeps import zone_refresh
 from marketplace.fleet.models import JoinToken, Node, NodeStatus
 from tests import builders, market_builders
 from tests.builders import NOW
@@ -87,3 +90,65 @@ def test_the_operator_sees_the_books_and_others_do_not(client: Client, node: Nod
     page = client.get("/operator")
     assert page.context["check"].balanced
     assert node.name in page.content.decode()
+
+
+@pytest.fixture
+def operator(client: Client) -> Client:
+    client.force_login(builders.operator())
+    return client
+
+
+def test_the_operator_sees_which_policy_runs_and_pins_another(operator: Client, node: Node) -> None:
+    zone = node.zone
+    text = operator.get("/operator").content.decode()
+    assert "not begun" in text
+    zone_refresh(zone=zone, now=NOW)
+    assert ">residual</td>" in operator.get("/operator").content.decode()
+    page = operator.post(f"/operator/zones/{zone.pk}/policy", {"policy": "lagrangian"}, follow=True)
+    assert f"{zone.name} is set to lagrangian." in page.content.decode()
+    zone.refresh_from_db()
+    assert (zone.policy, zone.policy_set_at) == ("lagrangian", NOW)
+    assert prices_solve(zone_id=zone.pk, clock=lambda: NOW)
+    assert "Waiting for the lane" in operator.get("/operator").content.decode()
+    assert prices_apply(zone_id=zone.pk, clock=lambda: NOW)
+    text = operator.get("/operator").content.decode()
+    assert ">lagrangian</td>" in text
+    assert "In force" in text
+
+
+def test_the_operator_sees_why_prices_were_not_solved_and_which_bids_wait(
+    operator: Client, node: Node
+) -> None:
+    zone = node.zone
+    zone_refresh(zone=zone, now=NOW)
+    Pricing.objects.update(
+        status="failed", problem="ValueError: odd", failures=2, attempted_at=NOW, next_at=NOW
+    )
+    bid = market_builders.bid(builders.organisation(usd="10"), zone)
+    Bid.objects.filter(pk=bid.pk).update(failure="TypeError: odd", failures=1, retry_at=NOW)
+    text = operator.get("/operator").content.decode()
+    assert "ValueError: odd" in text
+    assert "2 in a row" in text
+    assert "1 bid cannot be decided" in text
+    assert bid.pk in text
+    assert "TypeError: odd" in text
+
+
+@pytest.mark.parametrize("policy", ["printed", "free", ""])
+def test_a_policy_that_there_is_not_is_told_and_changes_nothing(
+    operator: Client, node: Node, policy: str
+) -> None:
+    address = f"/operator/zones/{node.zone.pk}/policy"
+    page = operator.post(address, {"policy": policy}, follow=True)
+    assert "A policy is one of auto, residual, lagrangian." in page.content.decode()
+    node.zone.refresh_from_db()
+    assert node.zone.policy == "auto"
+    assert operator.post("/operator/zones/zone_none/policy", {"policy": "auto"}).status_code == 404
+
+
+def test_only_the_operator_sets_a_policy(provider: Client, node: Node) -> None:
+    address = f"/operator/zones/{node.zone.pk}/policy"
+    assert provider.post(address, {"policy": "residual"}).status_code == 403
+    assert provider.get(address).status_code in (403, 405)
+    node.zone.refresh_from_db()
+    assert node.zone.policy == "auto"
