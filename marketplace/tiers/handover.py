@@ -22,6 +22,7 @@ from marketplace.jobs.services import job_event_add, job_replan_request
 from marketplace.tiers.bookings import probed_left_s
 from marketplace.tiers.machines import cost_micros, node_of
 from marketplace.tiers.models import Booking, BookingOutcome, MachineStatus, ZoneTiers
+from marketplace.tiers.pauses import pause_s, resumed_at
 from scheduler.tiers.break_even import break_even_s, move_cost, moves
 from workers.protocol.messages import AdapterSpec, TrainingSpec
 from workers.protocol.wire import from_json
@@ -131,10 +132,9 @@ def _settled(booking: Booking, now: datetime) -> bool:
     job, machine = booking.job, booking.machine
     arrived = _arrival(booking)
     if arrived is not None:
-        moved = _resumed_at(arrived)
-        if moved is None and arrived.status == SliceStatus.OPEN:
+        if arrived.status == SliceStatus.OPEN and resumed_at(arrived) is None:
             return False
-        _moved(booking, arrived, moved, now)
+        _moved(booking, arrived, now)
     elif machine.status in (MachineStatus.ENDING, MachineStatus.ENDED):
         _close(booking, BookingOutcome.FAILED, now)
         if job.is_active:
@@ -168,12 +168,6 @@ def _arrival(booking: Booking) -> Slice | None:
     return slices.order_by("opened_at").first()
 
 
-def _resumed_at(arrived: Slice) -> datetime | None:
-    """When the first step on the worker was reported."""
-    points = arrived.metrics.filter(train_loss__isnull=False).order_by("seq")  # type: ignore[attr-defined]
-    return points.values_list("at", flat=True).first()
-
-
 def _on_its_way(booking: Booking, now: datetime) -> bool:
     """Whether the job still runs where the booking found it, or has cells on the worker."""
     node = node_of(booking.machine)
@@ -186,7 +180,7 @@ def _on_its_way(booking: Booking, now: datetime) -> bool:
     )
 
 
-def _moved(booking: Booking, arrived: Slice, resumed_at: datetime | None, now: datetime) -> None:
+def _moved(booking: Booking, arrived: Slice, now: datetime) -> None:
     job, origin, machine = booking.job, booking.origin, booking.machine
     left = (
         Slice.objects.filter(job=job, closed_at__lte=arrived.opened_at)
@@ -203,12 +197,7 @@ def _moved(booking: Booking, arrived: Slice, resumed_at: datetime | None, now: d
             gone = job.events.filter(kind=EventKind.NODE_LOST, at=left.closed_at).last()
             reached = step + (0 if gone is None else int(gone.data["steps_lost"]))
         lost = max(0, reached - step)
-        last_at = (
-            left.metrics.order_by("-seq").values_list("at", flat=True).first()  # type: ignore[attr-defined]
-        )
-        if resumed_at is not None:
-            begun_at = last_at or left.closed_at or arrived.opened_at
-            booking.pause_s = max(0.0, (resumed_at - begun_at).total_seconds())
+        booking.pause_s = pause_s(left, arrived)
     _close(booking, BookingOutcome.MOVED, now)
     kept = "no step was lost" if lost == 0 else f"{lost} steps are done again"
     saved = (

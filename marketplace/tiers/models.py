@@ -142,6 +142,8 @@ class Stay(models.Model):
     cost_micros = models.BigIntegerField(default=0)
     #: When the reserved cells it made needless went back to the market.
     released_at = models.DateTimeField(null=True)
+    #: From its last step here to its first one elsewhere; null for a job that ended here.
+    pause_s = models.FloatField(null=True)
     #: Its part in the allowance; null until the job was first looked at after its probe.
     credit = models.FloatField(null=True)
     planned = models.FloatField(default=0.0)

@@ -14,7 +14,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
 from marketplace.fleet.services import provider_ensure
-from marketplace.tiers import bookings, handover, history, locks, scaling, stays
+from marketplace.tiers import bookings, handover, history, locks, pauses, scaling, stays
 from marketplace.tiers.machines import (
     machines_give_back,
     machines_launch,
@@ -159,6 +159,7 @@ def _zone_tick(tiers: ZoneTiers, offers: list[Offer], now: datetime) -> None:
     history.ended_jobs_learn(tiers=tiers, now=now)
     handover.bookings_close(tiers=tiers, now=now)
     stays.stays_close(tiers=tiers, now=now)
+    pauses.stays_pauses_note(tiers=tiers, now=now)
     tables = history.learned(tiers=tiers, now=now)
     stays.stays_extend(tiers=tiers, tables=tables, now=now)
     stays.stays_begin(tiers=tiers, offers=offers, now=now)

@@ -33,7 +33,7 @@ TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"  # noqa: S105
 #: Prices of table 2 of the Allpass paper; delays short enough to watch.
 DEFAULT_OFFERS = (
     Offer("serverless-local", Tier.SERVERLESS, 2_100_000, 1.0),
-    Offer("marketplace-local", Tier.MARKETPLACE, 380_000, 10.0),
+    Offer("marketplace-local", Tier.MARKETPLACE, 380_000, 5.0),
     Offer("conventional-local", Tier.CONVENTIONAL, 1_290_000, 60.0),
 )
 

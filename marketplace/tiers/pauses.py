@@ -1,0 +1,51 @@
+"""How long jobs really paused when they moved, from what their nodes reported."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from marketplace.jobs.models import MetricPoint, Slice
+from marketplace.tiers.machines import node_of
+from marketplace.tiers.models import Stay, ZoneTiers
+
+#: A stay whose job has not gone on elsewhere by then has no pause.
+NOTED_WITHIN = timedelta(minutes=15)
+
+
+def resumed_at(arrived: Slice) -> datetime | None:
+    """When the first step of a lease was reported."""
+    points = MetricPoint.objects.filter(slice=arrived, train_loss__isnull=False)
+    return points.order_by("seq").values_list("at", flat=True).first()
+
+
+def pause_s(left: Slice, arrived: Slice) -> float | None:
+    """Seconds from the last step of one lease to the first of the next; ``None`` until then."""
+    first_at = resumed_at(arrived)
+    if first_at is None:
+        return None
+    points = MetricPoint.objects.filter(slice=left).order_by("-seq")
+    last_at = points.values_list("at", flat=True).first() or left.closed_at or arrived.opened_at
+    return max(0.0, (first_at - last_at).total_seconds())
+
+
+def stays_pauses_note(*, tiers: ZoneTiers, now: datetime) -> int:
+    """Note the pauses of jobs that lately left serverless; how many were found."""
+    noted = 0
+    lately = Stay.objects.filter(
+        machine__zone=tiers.zone, pause_s=None, ended_at__gt=now - NOTED_WITHIN
+    )
+    for stay in lately.select_related("machine__join_token").order_by("pk"):
+        own = Slice.objects.filter(
+            job=stay.job_id, node=node_of(stay.machine), opened_at__gte=stay.started_at
+        )
+        left = own.order_by("-opened_at").first()
+        if left is None or left.closed_at is None:
+            continue
+        after = Slice.objects.filter(job=stay.job_id, opened_at__gte=left.closed_at)
+        arrived = after.exclude(pk=left.pk).order_by("opened_at").first()
+        found = None if arrived is None else pause_s(left, arrived)
+        if found is not None:
+            stay.pause_s = found
+            stay.save(update_fields=["pause_s"])
+            noted += 1
+    return noted
