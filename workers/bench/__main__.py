@@ -1,32 +1,86 @@
-"""``python -m workers.bench [cpu|gpu]``: one JSON line per case."""
+"""``python -m workers.bench [cpu|gpu]``: one JSON line per case.
+
+``gpu`` needs torch, transformers and peft, no network: weights are made at random. Each
+case stands alone: one that fails prints its error in its line.
+"""
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import logging
 import sys
+import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from workers.bench.cases import CPU_CASES, GPU_CASES
+from workers.bench.cases import CPU_CASES, GPU_CASES, REHEARSAL_CASES, Case
+from workers.bench.gpu import measure_gpu
 from workers.bench.measure import measure
+from workers.training.graphs import CudaGraphs, Repeat
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m workers.bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m workers.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("device", nargs="?", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--only", default="", help="cases whose name has this in it")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="no case begins after so many minutes"
+    )
+    parser.add_argument(
+        "--rehearse", action="store_true", help="gpu: the same on the CPU with a tiny base"
+    )
     chosen = parser.parse_args(arguments)
-    if chosen.device == "gpu" and not torch.cuda.is_available():
+    until = time.monotonic() + 60 * chosen.minutes
+    if chosen.device == "cpu":
+        return run(CPU_CASES, chosen.only, until, lambda c: measure(c, repeats=chosen.repeats))
+    if not chosen.rehearse and not torch.cuda.is_available():
         print("There is no CUDA device. Run `python -m workers.bench cpu`.", file=sys.stderr)
         return 2
-    device = torch.device("cuda" if chosen.device == "gpu" else "cpu")
-    for case in GPU_CASES if chosen.device == "gpu" else CPU_CASES:
-        if chosen.only in case.name:
-            row = measure(case, device=device, repeats=chosen.repeats)
-            print(json.dumps(row), flush=True)
-    return 0
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    device = torch.device("cpu" if chosen.rehearse else "cuda")
+
+    def on_gpu(case: Case) -> dict[str, Any]:
+        runner = Repeat() if chosen.rehearse else CudaGraphs()
+        return measure_gpu(case, device=device, runner=runner, repeats=chosen.repeats, until=until)
+
+    cases = REHEARSAL_CASES if chosen.rehearse else GPU_CASES
+    return run(cases, chosen.only, until, on_gpu)
+
+
+def run(
+    cases: tuple[Case, ...],
+    only: str,
+    until: float,
+    measured: Callable[[Case], dict[str, Any]],
+) -> int:
+    """Print a line per case; 1 when any failed or was left out."""
+    whole = True
+    for case in cases:
+        if only not in case.name:
+            continue
+        if time.monotonic() >= until:
+            row: dict[str, Any] = {"case": case.name, "error": "no time was left for it"}
+        else:
+            try:
+                row = measured(case)
+            # a case too big for the device must not take the others' figures with it
+            except Exception as error:
+                row = {"case": case.name, "error": f"{type(error).__name__}: {error}"}
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        whole = whole and "error" not in row
+        print(json.dumps(row), flush=True)
+    return 0 if whole else 1
 
 
 if __name__ == "__main__":

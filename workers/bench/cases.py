@@ -85,6 +85,12 @@ CPU_CASES = (
     Case("small, 8 jobs, long, ragged", "small-llama", 8, 2, 256, ragged=True, goal=1.0),
 )
 
+#: What shows that the GPU's way runs, where there is none.
+REHEARSAL_CASES = (
+    Case("rehearsal, 1 job", "tiny-llama", 1, 2, 16),
+    Case("rehearsal, 3 jobs, ragged", "tiny-llama", 3, 2, 24, ragged=True),
+)
+
 GPU_CASES = (
     Case("GPT-2, 1 job", "gpt2", 1, 4, 128, goal=1.3),
     Case("GPT-2, 8 jobs", "gpt2", 8, 4, 128, goal=5.0),

@@ -20,12 +20,11 @@ from workers.protocol.messages import (
     TrainingSpec,
 )
 from workers.training.data import DataReport, PreparedData
-from workers.training.fastest_products import use_fastest_products
-from workers.training.fused_trainer import FusedTrainer, Stepped
+from workers.training.fused_trainer import Stepped
 from workers.training.job import TrainingJob
-from workers.training.pack_plan import PAD_TO, TOKEN_BUDGET
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, TokenSequence
+from workers.training.tuning import tuned_trainer
 
 LEARNING_RATE = 1e-4
 
@@ -53,15 +52,8 @@ class Fused:
     """All jobs in one step of the engine."""
 
     def __init__(self, case: Case, model: Any, steps: int) -> None:
-        kind = model.device.type
-        packed = PackedModel(model)
-        #: The library that multiplies with frozen weights, chosen as on a node.
-        self.products = use_fastest_products(packed).name
-        self.trainer = FusedTrainer(
-            packed,
-            token_budget=max(TOKEN_BUDGET[kind], case.length),
-            pad_to=PAD_TO[kind],
-        )
+        self.base_parameters = list(model.parameters())
+        self.trainer = tuned_trainer(PackedModel(model))
         for index in range(case.jobs):
             job = _job(case, index, steps, model.config.vocab_size)
             values = self.trainer.model.initial_values(job.spec.adapter, seed=index)

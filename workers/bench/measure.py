@@ -1,8 +1,7 @@
-"""Side-by-side timing of one case, as one JSON-able row."""
+"""Side-by-side timing of one case on a CPU, as one JSON-able row."""
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
 from typing import Any
@@ -12,13 +11,10 @@ import torch
 from workers.bench.cases import Case
 from workers.bench.contestants import Fused, SequentialPeft, random_base
 
-#: Peak dense bfloat16 arithmetic of GPUs by a part of their name, in FLOP/s.
-PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "A40": 150e12}
+CPU = torch.device("cpu")
 
 
-def measure(
-    case: Case, *, device: torch.device, repeats: int = 5, warmup: int = 2
-) -> dict[str, Any]:
+def measure(case: Case, *, repeats: int = 5, warmup: int = 2) -> dict[str, Any]:
     """Time both contestants in turn, so that a noisy machine hits both.
 
     Returns
@@ -26,83 +22,48 @@ def measure(
     dict
         ``ratio`` is the best sequential time over the best fused time of interleaved
         pairs, as what else a machine does only ever adds time; ``ratio_median`` is the
-        median over the pairs.
+        median over the pairs; ``ratio_cpu`` compares the best processor times, which other
+        work on the machine disturbs less (with several threads, waiting counts in it).
     """
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     steps = repeats + warmup
-    fused = Fused(case, random_base(case.base, device, dtype), steps)
-    fused_memory = _peak(device, fused.step)
-    for _ in range(warmup - 1):
-        fused.step()
-    peft = SequentialPeft(case, random_base(case.base, device, dtype), steps)
+    fused = Fused(case, random_base(case.base, CPU, torch.float32), steps)
+    peft = SequentialPeft(case, random_base(case.base, CPU, torch.float32), steps)
     for _ in range(warmup):
+        fused.step()
         peft.step()
-    ratios, fused_s, peft_s, tokens = [], [], [], 0
+    ours, theirs = [], []
     for _ in range(repeats):
-        seconds, tokens = _timed(fused.step, device)
-        fused_s.append(seconds)
-        other, peft_tokens = _timed(peft.step, device)
-        assert tokens == peft_tokens, (tokens, peft_tokens)
-        peft_s.append(other)
-        ratios.append(other / seconds)
-    parameters = sum(p.numel() for p in peft.model.parameters() if not p.requires_grad)
-    row: dict[str, Any] = {
+        ours.append(_timed(fused.step))
+        theirs.append(_timed(peft.step))
+        assert ours[-1][2] == theirs[-1][2], "both must train the same tokens"
+    fused_s, fused_cpu_s, tokens = (min(column) for column in zip(*ours, strict=True))
+    peft_s, peft_cpu_s, _ = (min(column) for column in zip(*theirs, strict=True))
+    ratios = [other[0] / own[0] for own, other in zip(ours, theirs, strict=True)]
+    return {
         "case": case.name,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "threads": None if device.type == "cuda" else torch.get_num_threads(),
+        "device": "cpu",
+        "threads": torch.get_num_threads(),
+        "products": fused.trainer.model.stream.products.name,
         "base": case.base,
-        "parameters": parameters,
+        "parameters": sum(p.numel() for p in fused.base_parameters),
         "jobs": case.jobs,
         "batch": case.batch,
         "length": case.length,
         "ragged": case.ragged,
         "tokens_per_step": tokens,
-        "fused_s": round(min(fused_s), 5),
-        "sequential_peft_s": round(min(peft_s), 5),
-        "ratio": round(min(peft_s) / min(fused_s), 3),
+        "fused_s": round(fused_s, 5),
+        "sequential_peft_s": round(peft_s, 5),
+        "ratio": round(peft_s / fused_s, 3),
         "ratio_median": round(statistics.median(ratios), 3),
+        "ratio_cpu": round(peft_cpu_s / fused_cpu_s, 3),
         "goal": case.goal,
-        "fused_tokens_per_s": round(tokens / min(fused_s), 1),
+        "fused_tokens_per_s": round(tokens / fused_s, 1),
         "torch": torch.__version__,
     }
-    if device.type == "cuda":
-        del fused
-        gc.collect()
-        torch.cuda.empty_cache()
-        peft_memory = _peak(device, peft.step) or 0.0
-        row |= {
-            "mfu_4p": _mfu(row, parameters),
-            "fused_peak_gb": fused_memory,
-            "peft_peak_gb_each": peft_memory,
-            "memory_ratio": round((fused_memory or 0) / (case.jobs * peft_memory), 3),
-            "memory_goal": case.memory_goal,
-        }
-    return row
 
 
-def _timed(step: Any, device: torch.device) -> tuple[float, int]:
-    _settle(device)
-    began = time.perf_counter()
+def _timed(step: Any) -> tuple[float, float, int]:
+    """Seconds by the clock, seconds of the processor, and tokens of a step."""
+    began, began_cpu = time.perf_counter(), time.process_time()
     tokens = step()
-    _settle(device)
-    return time.perf_counter() - began, tokens
-
-
-def _peak(device: torch.device, action: Any) -> float | None:
-    if device.type != "cuda":
-        action()
-        return None
-    torch.cuda.reset_peak_memory_stats(device)
-    action()
-    return round(torch.cuda.max_memory_allocated(device) / 1e9, 3)
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def _mfu(row: dict[str, Any], parameters: int) -> float | None:
-    """Model FLOPs utilisation with 4 P per token: forward and activation gradients."""
-    peak = next((flops for name, flops in PEAK_FLOPS.items() if name in row["device"]), None)
-    return None if peak is None else round(4 * parameters * row["fused_tokens_per_s"] / peak, 4)
+    return time.perf_counter() - began, time.process_time() - began_cpu, tokens

@@ -15,14 +15,12 @@ from transformers import (
 
 from workers.models import bundled_path, is_bundled
 from workers.protocol.messages import BaseModelRef
-from workers.runtime.compiled_norms import compile_norms_if_faster
 from workers.runtime.memory_plan import MemoryPlan, rehearse
 from workers.training.architectures import architecture_of
-from workers.training.fastest_products import use_fastest_products
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer
-from workers.training.pack_plan import PAD_TO, TOKEN_BUDGET
 from workers.training.packed_model import PackedModel
+from workers.training.tuning import tuned_trainer
 
 
 @dataclass(slots=True)
@@ -80,11 +78,8 @@ def resident_from(
 ) -> ResidentBase:
     """Make a loaded model resident and measure what a token of it costs."""
     packed = PackedModel(model)
-    kind = packed.device.type
-    trainer = FusedTrainer(packed, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    use_fastest_products(packed)
-    compile_norms_if_faster(packed)
+    trainer = tuned_trainer(packed)
     plan = rehearse(packed, base_gb=size / 1e9, limit_gb=limit_gb)
     return ResidentBase(ref, tokenizer, packed, trainer, plan)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.training.faults import SystemFault, TrainingFault, UserFault
+from workers.training.fixed_steps import FixedSteps
 from workers.training.job import Batch, TrainingJob
 from workers.training.objective import example_losses, learn_reference
 from workers.training.optimizer import adamw_step, clip_gradients, scheduled_rate
@@ -76,6 +77,8 @@ class FusedTrainer:
         self._measure = False
         #: Tokens of the largest pack so far.
         self.largest_pack = 0
+        #: Recorded steps of fixed shape, where they pay.
+        self.fixed: FixedSteps | None = None
 
     def add(self, job: TrainingJob, values: dict[str, torch.Tensor]) -> None:
         """Let a job in. ``values`` are its adapter's tensors by name."""
@@ -175,6 +178,15 @@ class FusedTrainer:
         ]
         for job, job_rows in zip(jobs, rows, strict=True):
             learn_reference(self.model, job, job_rows, pad_to=self.pad_to)
+        recorded = self._recorded(shares, batches)
+        if recorded is not None:
+            failed = self._not_finite(jobs, recorded[0])
+            if failed:
+                # what they added is in everybody's gradients already
+                self._rewind(list(self.jobs))
+            else:
+                _note(jobs, shares, rows, *recorded)
+            return failed
         pack = self._pack(shares)
         self.largest_pack = max(self.largest_pack, pack.tokens)
         form = "segments" if self._suspects else None
@@ -191,20 +203,41 @@ class FusedTrainer:
             )
             # everything the loop reads of a pack, in one transfer
             values, per_row = losses.tolist(), torch.cat(parts).tolist()
-            failed: list[Stepped | Failed] = [
-                self._diverged(job.job_id, "loss")
-                for job, value in zip(jobs, values, strict=True)
-                if not math.isfinite(value)
-            ]
+            failed = self._not_finite(jobs, values)
             if failed:
                 return failed
             losses.sum().backward()
-        at = 0
-        for job, share, job_rows, value in zip(jobs, shares, rows, values, strict=True):
-            end = at + len(share.examples)
-            job.note(share.examples, rows=job_rows, losses=per_row[at:end], loss=value)
-            at = end
+        _note(jobs, shares, rows, values, per_row)
         return []
+
+    def _recorded(
+        self, shares: list[Share], batches: list[Batch]
+    ) -> tuple[list[float], list[float]] | None:
+        """Each job's and each row's loss by a recorded step; ``None``: go the plain way."""
+        jobs = [self.jobs[share.job_id] for share in shares]
+        if self.fixed is None or self._suspects or self._measure or self.model.checkpoint_layers:
+            return None
+        if any(job.data.kind != "tokens" or job.virtual_tokens for job in jobs):
+            return None
+        pack = pack_shares(shares, device=self.model.device)
+        nll_S = self.fixed.losses(pack, [1.0 / batch.weight for batch in batches])
+        if nll_S is None:
+            return None
+        self.largest_pack = max(self.largest_pack, pack.tokens)
+        per_row: list[float] = nll_S.tolist()
+        values, at = [], 0
+        for share, batch in zip(shares, batches, strict=True):
+            end = at + len(share.examples)
+            values.append(sum(per_row[at:end]) / batch.weight)
+            at = end
+        return values, per_row
+
+    def _not_finite(self, jobs: list[TrainingJob], values: list[float]) -> list[Stepped | Failed]:
+        return [
+            self._diverged(job.job_id, "loss")
+            for job, value in zip(jobs, values, strict=True)
+            if not math.isfinite(value)
+        ]
 
     def _step(self, jobs: list[TrainingJob]) -> list[Stepped | Failed]:
         """Clip and step each job; whose gradient is not finite does not step."""
@@ -319,6 +352,21 @@ class FusedTrainer:
             # everyone fits alone, so it was the sum
             self._pack_was_too_big = False
             self.token_budget = max(1, self.token_budget // 2)
+
+
+def _note(
+    jobs: list[TrainingJob],
+    shares: list[Share],
+    rows: list[list[int]],
+    values: list[float],
+    per_row: list[float],
+) -> None:
+    """Let the jobs count what their gradients now hold."""
+    at = 0
+    for job, share, job_rows, value in zip(jobs, shares, rows, values, strict=True):
+        end = at + len(share.examples)
+        job.note(share.examples, rows=job_rows, losses=per_row[at:end], loss=value)
+        at = end
 
 
 def _complete(job: TrainingJob) -> bool:

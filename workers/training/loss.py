@@ -73,7 +73,8 @@ class _TokenNll(torch.autograd.Function):
                 hidden_MD[chunk], head_VD, bias_V, targets, products
             )
             probs_MV = log_probs_MV.exp_()
-            probs_MV[torch.arange(len(targets), device=targets.device), targets] -= 1
+            minus_one = probs_MV.new_full((1, 1), -1.0).expand(len(targets), 1)
+            probs_MV.scatter_add_(1, targets[:, None], minus_one)
             grad_MD[chunk] = products.apply(probs_MV.to(head_VD.dtype), head_VD.T, None)
         ctx.save_for_backward(grad_MD)
         return nll_M

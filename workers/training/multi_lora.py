@@ -20,8 +20,10 @@ Three forms of the same arithmetic (the plain loop is in ``reference``):
 
 from __future__ import annotations
 
+import itertools
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,7 +35,7 @@ from transformers.pytorch_utils import Conv1D
 
 from workers.training import dropout
 from workers.training.frozen_product import BLAS, FrozenProducts
-from workers.training.packing import Pack
+from workers.training.packing import Pack, Segment
 from workers.training.segments_linear import SegmentsLinear
 
 Form = Literal["segments", "dense", "grouped"]
@@ -54,6 +56,10 @@ class Stream:
         self.products: FrozenProducts = BLAS
         #: What the layers work out about the pack, by their slots.
         self.tables: dict[Any, SlotTable] = {}
+        #: The table of a step of fixed shape, the same for all layers; ``None`` otherwise.
+        self.fixed_table: SlotTable | None = None
+        #: Counts up whenever a layer's stack moves to another place in memory.
+        self.layout = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +116,7 @@ class MultiLoRALinear(nn.Module):
         if pack is None or A_NRD is None or B_NRO is None:
             return self.base(x)
         owners = [(segment, self.slots.get(segment.job_id)) for segment in pack.segments]
-        if all(slot is None for _, slot in owners):
+        if self.stream.fixed_table is None and all(slot is None for _, slot in owners):
             return self.base(x)
         keep_TD = self._keep_mask(pack)
         if self.stream.form == "segments":
@@ -132,13 +138,27 @@ class MultiLoRALinear(nn.Module):
         return self.base(x) + delta_TO.view(*x.shape[:-1], self.out_features)
 
     def attach(
-        self, job_id: str, *, rank: int, scale: float, A_RD: torch.Tensor, B_RO: torch.Tensor
+        self,
+        job_id: str,
+        *,
+        rank: int,
+        scale: float,
+        A_RD: torch.Tensor,
+        B_RO: torch.Tensor,
+        index: int | None = None,
     ) -> None:
-        """Put a job's adapter into a free slot; others keep values and gradients."""
+        """Put a job's adapter into a free slot; others keep values and gradients.
+
+        Parameters
+        ----------
+        index : int, optional
+            The slot; by default the first free one.
+        """
         assert job_id not in self.slots
         used = {slot.index for slot in self.slots.values()}
-        capacity = 0 if self.A_NRD is None else self.A_NRD.shape[0]
-        index = next((i for i in range(capacity) if i not in used), capacity)
+        if index is None:
+            index = next(i for i in itertools.count() if i not in used)
+        assert index not in used
         self._grow(slots=index + 1, rank=rank)
         self.slots[job_id] = Slot(index, rank, scale)
         for stacked, values in ((self.A_NRD, A_RD), (self.B_NRO, B_RO)):
@@ -152,6 +172,7 @@ class MultiLoRALinear(nn.Module):
         slot = self.slots.pop(job_id)
         if not self.slots:
             self.A_NRD = self.B_NRO = None
+            self.stream.layout += 1
             return
         for stacked in (self.A_NRD, self.B_NRO):
             assert stacked is not None
@@ -170,6 +191,11 @@ class MultiLoRALinear(nn.Module):
                 (stacked.data[slot.index, : slot.rank], stacked.grad[slot.index, : slot.rank])
             )
         return tuple(views)
+
+    def reserve(self, slots: int) -> None:
+        """Have at least so many slots, if there are any; what the new ones hold is zero."""
+        if self.A_NRD is not None and self.A_NRD.shape[0] < slots:
+            self._grow(slots=slots, rank=self.A_NRD.shape[1])
 
     def _grow(self, *, slots: int, rank: int) -> None:
         device = next(self.base.parameters()).device
@@ -192,6 +218,7 @@ class MultiLoRALinear(nn.Module):
                 new.data[: old.shape[0], : old.shape[1]] = old.data
                 new.grad[: old.shape[0], : old.shape[1]] = old.grad
             setattr(self, name, new)
+            self.stream.layout += 1
 
     def _keep_mask(self, pack: Pack) -> torch.Tensor | None:
         if pack.dropout_keys_T is None:
@@ -204,6 +231,8 @@ class MultiLoRALinear(nn.Module):
 
     def _slot_table(self, pack: Pack) -> SlotTable:
         """Made once per pack for all layers with the same slots."""
+        if self.stream.fixed_table is not None:
+            return self.stream.fixed_table
         key = tuple((name, slot.index, slot.scale) for name, slot in self.slots.items())
         assert self.A_NRD is not None
         stacked = self.A_NRD.shape[0]
@@ -218,19 +247,26 @@ def slot_table(
     pack: Pack, slots: dict[str, Slot], *, slots_count: int, device: torch.device
 ) -> SlotTable:
     """Where each token's adapter sits; built on the host and moved in two transfers."""
-    slot_T = np.full(pack.tokens, -1, dtype=np.int64)
+    owners = [(segment, slots.get(segment.job_id)) for segment in pack.segments]
+    found = [(segment, slot.index, slot.scale) for segment, slot in owners if slot is not None]
+    parts = table_arrays(found, tokens=pack.tokens, slots_count=slots_count)
+    return SlotTable(*(torch.from_numpy(part).to(device) for part in parts))
+
+
+def table_arrays(
+    owners: Sequence[tuple[Segment, int, float]], *, tokens: int, slots_count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A ``SlotTable``'s fields from each segment's slot and scale."""
+    slot_T = np.full(tokens, -1, dtype=np.int64)
     scale_N = np.zeros(slots_count, dtype=np.float32)
-    for segment in pack.segments:
-        slot = slots.get(segment.job_id)
-        if slot is not None:
-            slot_T[segment.start : segment.end] = slot.index
-            scale_N[slot.index] = slot.scale
+    for segment, index, scale in owners:
+        slot_T[segment.start : segment.end] = index
+        scale_N[index] = scale
     group_T = np.where(slot_T < 0, slots_count, slot_T)
     order_T = np.argsort(group_T, kind="stable")
     ends = np.bincount(group_T, minlength=slots_count + 1).cumsum().astype(np.int32)
     own_TN = slot_T[:, None] == np.arange(slots_count)[None, :]
-    tensors = [torch.from_numpy(part).to(device) for part in (own_TN, scale_N, order_T, ends)]
-    return SlotTable(*tensors)
+    return own_TN, scale_N, order_T, ends
 
 
 def features(base: nn.Module) -> tuple[int, int]:

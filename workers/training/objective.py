@@ -36,7 +36,7 @@ def example_losses(
     hidden_TD = model.hidden(pack)
     if model.architecture.encoder:
         return _label_losses(model, pack, hidden_TD)
-    nll_S = _sequence_nll(model, pack, hidden_TD)
+    nll_S = sequence_nll(model, pack, hidden_TD)
     losses = []
     start = 0
     for share, job, share_rows in zip(pack.shares, jobs, rows, strict=True):
@@ -70,17 +70,17 @@ def learn_reference(
     share = Share(job.job_id, tuple(examples[row] for row in missing), 0, 0)
     pack = pack_shares([share], device=model.device, pad_to=pad_to)
     with model.streaming(pack, adapters=False):
-        nll_S = _sequence_nll(model, pack, model.hidden(pack))
+        nll_S = sequence_nll(model, pack, model.hidden(pack))
     for row, (chosen, rejected) in zip(
         missing, nll_S[: 2 * len(missing)].reshape(-1, 2).tolist(), strict=True
     ):
         job.reference_nll[held_out, row] = (chosen, rejected)
 
 
-def _sequence_nll(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> torch.Tensor:
-    nll_M = token_nll(
-        hidden_TD[pack.predict_M], *model.head, pack.targets_M, products=model.stream.products
-    )
+def sequence_nll(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> torch.Tensor:
+    """``float32[S]``: each sequence's summed loss; call inside ``model.streaming(pack)``."""
+    hidden_MD = hidden_TD.index_select(0, pack.predict_M)
+    nll_M = token_nll(hidden_MD, *model.head, pack.targets_M, products=model.stream.products)
     return sequence_sums(nll_M, pack.sequence_M, len(pack.starts) - 1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ from workers.training.multi_lora import (
     DENSE_RANK_LIMIT,
     Form,
     MultiLoRALinear,
+    SlotTable,
     Stream,
     features,
     initial_down,
@@ -55,6 +57,10 @@ class PackedModel:
         self._loose: dict[str, dict[str, nn.Parameter]] = {}
         #: What ``tensors`` gives, until a job comes or goes and stacks may move.
         self._views: dict[str, tuple[NamedTensor, ...]] = {}
+        #: Each job's slot, the same one in every layer, and its ``alpha / rank``.
+        self.slots: dict[str, tuple[int, float]] = {}
+        #: Keep as many slots in every layer, so that one table serves all of them.
+        self.even_slots = False
         #: Recompute each layer in the backward pass instead of keeping its activations.
         self.checkpoint_layers = checkpoint_layers
         self._projections = {
@@ -129,11 +135,22 @@ class PackedModel:
 
     def attach(self, job_id: str, adapter: AdapterSpec, values: dict[str, torch.Tensor]) -> None:
         """Put a job's adapter in place."""
-        layers = {n.removesuffix(".lora_A") for n in values if n.endswith(".lora_A")}
-        for name in sorted(layers):
-            scale = adapter.alpha / adapter.rank
-            A_RD, B_RO = values[f"{name}.lora_A"], values[f"{name}.lora_B"]
-            self._layer(name).attach(job_id, rank=adapter.rank, scale=scale, A_RD=A_RD, B_RO=B_RO)
+        used = {index for index, _ in self.slots.values()}
+        index = next(i for i in itertools.count() if i not in used)
+        scale = adapter.alpha / adapter.rank
+        self.slots[job_id] = index, scale
+        for name in sorted(n.removesuffix(".lora_A") for n in values if n.endswith(".lora_A")):
+            self._layer(name).attach(
+                job_id,
+                rank=adapter.rank,
+                scale=scale,
+                A_RD=values[f"{name}.lora_A"],
+                B_RO=values[f"{name}.lora_B"],
+                index=index,
+            )
+        if self.even_slots:
+            for layer in self.layers.values():
+                layer.reserve(self.slot_count)
         loose = {}
         for name, value in values.items():
             if name.rpartition(".")[2] not in ("lora_A", "lora_B"):
@@ -149,6 +166,7 @@ class PackedModel:
             if job_id in layer.slots:
                 layer.detach(job_id)
         self._loose.pop(job_id, None)
+        self.slots.pop(job_id, None)
         self._views.clear()
 
     def tensors(self, job_id: str) -> tuple[NamedTensor, ...]:
@@ -187,16 +205,35 @@ class PackedModel:
 
     @contextmanager
     def streaming(
-        self, pack: Pack, *, adapters: bool = True, form: Form | None = None
+        self,
+        pack: Pack,
+        *,
+        adapters: bool = True,
+        form: Form | None = None,
+        table: SlotTable | None = None,
     ) -> Iterator[None]:
-        """Forward and backward of a pack happen inside; ``adapters=False`` is the bare base."""
+        """Forward and backward of a pack happen inside; ``adapters=False`` is the bare base.
+
+        Parameters
+        ----------
+        table : SlotTable, optional
+            Who owns each token, for all layers; by default they work it out from the pack.
+        """
         self.stream.pack = pack if adapters else None
-        self.stream.form = form or self._form()
+        self.stream.form = form or self.best_form()
         self.stream.tables = {}
+        self.stream.fixed_table = table
         try:
             yield
         finally:
             self.stream.pack = None
+            self.stream.fixed_table = None
+
+    @property
+    def slot_count(self) -> int:
+        """Slots of the layers with most."""
+        stacks = [layer.A_NRD for layer in self.layers.values()]
+        return max((stack.shape[0] for stack in stacks if stack is not None), default=0)
 
     @property
     def head(self) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -234,7 +271,8 @@ class PackedModel:
             return pack.positions_T + self.model.config.pad_token_id + 1
         return pack.positions_T
 
-    def _form(self) -> Form:
+    def best_form(self) -> Form:
+        """The adapters' form for this device and what is on it."""
         if self.device.type != "cuda":
             return "segments"
         stacked = max(

@@ -20,7 +20,10 @@ _JOB = "rehearsal"
 def rehearsal(model: PackedModel, *, tokens: int) -> Iterator[Pack]:
     """A pack of one sequence, and an adapter beside every target layer meanwhile."""
     length = min(tokens, model.context_length)
-    sequence = TokenSequence(np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.float32))
+    tokens_T = np.random.default_rng(0).integers(0, model.model.config.vocab_size, length)
+    weights = np.ones(length, dtype=np.float32)
+    weights[0] = 0
+    sequence = TokenSequence(tokens_T, weights)
     share = Share(_JOB, (Example(1, (sequence,)),), 0, 0)
     adapter = AdapterSpec(rank=8)
     model.attach(_JOB, adapter, model.initial_values(adapter, seed=0, labels=2))
@@ -35,15 +38,16 @@ def pass_seconds(model: PackedModel, *, tokens: int, repeats: int = 3) -> float:
     with rehearsal(model, tokens=tokens) as pack:
         best = float("inf")
         for _ in range(repeats + 1):
-            _settle(model)
+            settle(model)
             began = time.perf_counter()
             with model.streaming(pack):
                 model.hidden(pack).float().sum().backward()
-            _settle(model)
+            settle(model)
             best = min(best, time.perf_counter() - began)
     return best
 
 
-def _settle(model: PackedModel) -> None:
+def settle(model: PackedModel) -> None:
+    """Wait for what the device still has to do."""
     if model.device.type == "cuda":
         torch.cuda.synchronize(model.device)

@@ -11,6 +11,7 @@ from workers.__main__ import COMMANDS, main
 from workers.bench import __main__ as bench
 from workers.bench.cases import CPU_CASES, GPU_CASES, Case, base_config
 from workers.bench.contestants import Fused, SequentialPeft, random_base
+from workers.bench.gpu import mfu_4p
 
 CPU = torch.device("cpu")
 
@@ -38,6 +39,44 @@ def test_the_command_prints_a_json_line_per_case(capsys, monkeypatch):
     assert row["case"] == "smallest"
     assert row["ratio"] > 0
     assert row["tokens_per_step"] == 16
+
+
+def test_the_gpu_benchmark_runs_the_same_way_on_a_tiny_base(capsys):
+    assert bench.main(["gpu", "--rehearse", "--repeats", "1"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["jobs"] for row in rows] == [1, 3]
+    for row in rows:
+        tokens = [row[f"{way}_tokens"] for way in ("plain", "recorded", "sequential_peft")]
+        assert all(0 < count <= row["jobs"] * 48 for count in tokens)
+        assert row["ragged"] or tokens == [32, 32, 32]
+        assert row["ratio"] in (row["plain_ratio"], row["recorded_ratio"])
+        assert row["chosen"] in ("plain", "repeat")
+
+
+def test_a_case_that_fails_or_has_no_time_left_does_not_lose_the_others(capsys, monkeypatch):
+    cases = (
+        Case("good", "tiny-llama", jobs=1, batch=1, length=8),
+        Case("too big", "tiny-llama", jobs=1, batch=1, length=8),
+        Case("good again", "tiny-llama", jobs=1, batch=1, length=8),
+    )
+
+    def measured(case):
+        if case.name == "too big":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return {"case": case.name, "ratio": 2.0}
+
+    assert bench.run(cases, "", float("inf"), measured) == 1
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["case"] for row in rows] == ["good", "too big", "good again"]
+    assert [row.get("ratio") for row in rows] == [2.0, None, 2.0]
+    assert rows[1]["error"] == "OutOfMemoryError: CUDA out of memory"
+    assert bench.run(cases[:1], "", 0.0, measured) == 1
+    assert json.loads(capsys.readouterr().out)["error"] == "no time was left for it"
+
+
+def test_utilisation_counts_four_flops_per_parameter_and_token():
+    assert mfu_4p("NVIDIA H100 80GB HBM3", 8_000_000_000, 10_000) == pytest.approx(0.3236)
+    assert mfu_4p("some other device", 1, 1) is None
 
 
 def test_the_gpu_benchmark_without_a_gpu_says_so(capsys, monkeypatch):

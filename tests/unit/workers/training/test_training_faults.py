@@ -73,7 +73,7 @@ def drain(fused: FusedTrainer, rounds: int) -> tuple[dict[str, list[float]], lis
 @pytest.mark.parametrize("form", ["segments", "dense", "grouped"])
 def test_a_diverging_job_fails_alone_and_says_why(form, monkeypatch):
     fused = trainer(tiny_model())
-    monkeypatch.setattr(fused.model, "_form", lambda: form)
+    monkeypatch.setattr(fused.model, "best_form", lambda: form)
     admit(fused, training_job("good", random_examples(24, seed=1)))
     wild = {"training": {"learning_rate": 1.0}, "adapter": {"alpha": 1e30}}
     admit(fused, training_job("wild", random_examples(24, seed=2), **wild))
@@ -91,7 +91,7 @@ def test_a_diverging_job_fails_alone_and_says_why(form, monkeypatch):
 @pytest.mark.parametrize("form", ["segments", "dense"])
 def test_a_gradient_that_is_not_finite_is_its_own_jobs_fault_only(form, monkeypatch):
     fused = trainer(tiny_model())
-    monkeypatch.setattr(fused.model, "_form", lambda: form)
+    monkeypatch.setattr(fused.model, "best_form", lambda: form)
     for name in ("a", "b", "c"):
         admit(fused, training_job(name, random_examples(24, seed=ord(name))))
     run_steps(fused, 2)

@@ -246,7 +246,7 @@ def test_bfloat16_compute_keeps_float32_masters_and_the_curve(form, monkeypatch)
     curves = []
     for dtype in (torch.float32, torch.bfloat16):
         fused = FusedTrainer(PackedModel(tiny_model().to(dtype)), token_budget=4096, pad_to=64)
-        monkeypatch.setattr(fused.model, "_form", lambda: form)
+        monkeypatch.setattr(fused.model, "best_form", lambda: form)
         for index in range(3):
             rows = random_examples(24, seed=index)
             admit(fused, training_job(f"job-{index}", rows, adapter={"dropout": 0.1 * index}))

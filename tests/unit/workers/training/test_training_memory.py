@@ -12,13 +12,13 @@ from tests.unit.workers.training.builders import (
     trainer,
     training_job,
 )
-from workers.runtime.compiled_norms import (
+from workers.runtime.memory_plan import MemoryPlan, fit, job_memory_gb, rehearse, state_gb
+from workers.runtime.threads import use_best_threads
+from workers.training.compiled_norms import (
     compile_norms,
     compile_norms_if_faster,
     restore_norms,
 )
-from workers.runtime.memory_plan import MemoryPlan, fit, job_memory_gb, rehearse, state_gb
-from workers.runtime.threads import use_best_threads
 from workers.training.fastest_products import use_fastest_products
 from workers.training.faults import SystemFault
 from workers.training.frozen_product import BLAS, ONEDNN, BlasProducts

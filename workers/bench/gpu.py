@@ -1,0 +1,151 @@
+"""One case on a GPU: plain steps, recorded steps and stock PEFT, one after the other.
+
+Not interleaved, so that two copies of a large base never share the memory; a GPU nobody
+else uses is quiet enough for that.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from workers.bench.cases import Case
+from workers.bench.contestants import Fused, SequentialPeft, random_base
+from workers.training.fixed_steps import FixedSteps
+from workers.training.graphs import GraphRunner
+
+log = logging.getLogger(__name__)
+
+#: Peak dense bfloat16 arithmetic of GPUs by a part of their name, in FLOP/s.
+PEAK_FLOPS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "A40": 150e12,
+    "4090": 165e12,
+    "A10": 125e12,
+    "T4": 65e12,
+}
+_WARM_UPS = 2
+
+
+def measure_gpu(
+    case: Case, *, device: torch.device, runner: GraphRunner, repeats: int, until: float
+) -> dict[str, Any]:
+    """Time, memory and utilisation of one case.
+
+    Parameters
+    ----------
+    until : float
+        ``time.monotonic()`` from which no repetition begins; each way has at least one.
+
+    Returns
+    -------
+    dict
+        Ready for JSON. ``ratio`` compares the tokens per second of the way a node would
+        choose with stock PEFT's.
+    """
+    cuda = device.type == "cuda"
+    dtype = torch.bfloat16 if cuda else torch.float32
+    fused = Fused(case, random_base(case.base, device, dtype), 2 * (repeats + _WARM_UPS) + 1)
+    parameters = sum(p.numel() for p in fused.base_parameters)
+    row: dict[str, Any] = {
+        "case": case.name,
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "torch": torch.__version__,
+        "base": case.base,
+        "parameters": parameters,
+        "jobs": case.jobs,
+        "batch": case.batch,
+        "length": case.length,
+        "ragged": case.ragged,
+        "goal": case.goal,
+        "memory_goal": case.memory_goal,
+        "chosen": "plain" if fused.trainer.fixed is None else runner.name,
+    }
+    fused.trainer.fixed = None
+    plain = _Timing(fused.step, device, repeats, until)
+    row |= plain.figures("plain", parameters, row["device"])
+    fixed = FixedSteps(fused.trainer.model, runner, form=None if cuda else "dense", after=0)
+    fused.trainer.fixed = fixed
+    recorded = _Timing(fused.step, device, repeats, until)
+    if fixed.replays:
+        row |= recorded.figures("recorded", parameters, row["device"])
+    else:
+        row["recorded_error"] = "no step could be recorded; the log says why"
+    chosen = recorded if row["chosen"] == runner.name and fixed.replays else plain
+    del fused, fixed
+    _release(cuda)
+    peft = SequentialPeft(case, random_base(case.base, device, dtype), repeats + _WARM_UPS)
+    stock = _Timing(peft.step, device, repeats, until)
+    row |= stock.figures("sequential_peft", parameters, row["device"])
+    row["ratio"] = round(chosen.tokens_per_s / stock.tokens_per_s, 3)
+    row["plain_ratio"] = round(plain.tokens_per_s / stock.tokens_per_s, 3)
+    if "recorded_s" in row:
+        row["recorded_ratio"] = round(recorded.tokens_per_s / stock.tokens_per_s, 3)
+    if cuda:
+        row["memory_ratio"] = round(chosen.peak_gb / (case.jobs * stock.peak_gb), 3)
+    del peft, stock
+    _release(cuda)
+    return row
+
+
+class _Timing:
+    """The best step, by tokens per second, and the peak of memory."""
+
+    def __init__(
+        self, step: Callable[[], int], device: torch.device, repeats: int, until: float
+    ) -> None:
+        cuda = device.type == "cuda"
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(device)
+        for _ in range(_WARM_UPS):
+            step()
+        self.seconds, self.tokens, self.tokens_per_s = 0.0, 0, 0.0
+        for done in range(repeats):
+            if done and time.monotonic() >= until:
+                break
+            _settle(cuda)
+            began = time.perf_counter()
+            tokens = step()
+            _settle(cuda)
+            seconds = time.perf_counter() - began
+            if tokens / seconds > self.tokens_per_s:
+                self.seconds, self.tokens = seconds, tokens
+                self.tokens_per_s = tokens / seconds
+        self.peak_gb = torch.cuda.max_memory_allocated(device) / 1e9 if cuda else 0.0
+
+    def figures(self, name: str, parameters: int, device_name: str) -> dict[str, Any]:
+        return {
+            f"{name}_s": round(self.seconds, 5),
+            f"{name}_tokens": self.tokens,
+            f"{name}_tokens_per_s": round(self.tokens_per_s, 1),
+            f"{name}_mfu_4p": mfu_4p(device_name, parameters, self.tokens_per_s),
+            f"{name}_peak_gb": round(self.peak_gb, 3),
+        }
+
+
+def mfu_4p(device_name: str, parameters: int, tokens_per_s: float) -> float | None:
+    """Model FLOPs utilisation with 4 P per token: forward and activation gradients.
+
+    ``None`` when the device's peak is not known.
+    """
+    peak = next((flops for name, flops in PEAK_FLOPS.items() if name in device_name), None)
+    return None if peak is None else round(4 * parameters * tokens_per_s / peak, 4)
+
+
+def _settle(cuda: bool) -> None:
+    if cuda:
+        torch.cuda.synchronize()
+
+
+def _release(cuda: bool) -> None:
+    gc.collect()
+    if cuda:
+        torch.cuda.empty_cache()

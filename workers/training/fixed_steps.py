@@ -1,0 +1,217 @@
+"""Steps of fixed shape, recorded once each; used where that is measured to pay."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+
+from workers.training.fixed_step import FixedStep, StepShape
+from workers.training.graphs import GraphRunner
+from workers.training.multi_lora import Form
+from workers.training.objective import sequence_nll
+from workers.training.packed_model import PackedModel
+from workers.training.packing import Pack
+from workers.training.rehearsal import rehearsal, settle
+
+log = logging.getLogger(__name__)
+
+#: A recorded pass must take at most this share of the plain time to be used.
+_WORTH = 0.97
+#: Largest difference from the plain pass, relative to the largest value.
+_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
+_TOKENS = 512
+_ROUNDS = 5
+
+
+class FixedSteps:
+    """Recordings by shape. Not thread-safe: the loop of the model owns it.
+
+    Parameters
+    ----------
+    form : Form, optional
+        Of the adapters; by default what suits the device and what is on it.
+    most : int
+        Recordings kept. Each holds its buffers and, on a GPU, a share of a pool.
+    after : int
+        Packs of a shape that pass before it is recorded; a shape that comes once is not
+        worth it.
+    """
+
+    def __init__(
+        self,
+        model: PackedModel,
+        runner: GraphRunner,
+        *,
+        form: Form | None = None,
+        most: int = 16,
+        after: int = 1,
+    ) -> None:
+        self.model = model
+        self.runner = runner
+        self._form: Form | None = form
+        self._most = most
+        self._after = after
+        self._recorded: dict[tuple[StepShape, Form], tuple[FixedStep, Callable[[], None]]] = {}
+        self._seen: Counter[StepShape] = Counter()
+        self._layout = model.stream.layout
+        #: Set by the first failure: nothing is recorded or replayed from then on.
+        self.failed = False
+        #: Packs that went through a recording.
+        self.replays = 0
+        model.even_slots = True
+
+    @property
+    def shapes(self) -> tuple[StepShape, ...]:
+        """What has been recorded."""
+        return tuple(shape for shape, _ in self._recorded)
+
+    @property
+    def form(self) -> Form:
+        """Of the adapters in the next pack."""
+        return self._form or self.model.best_form()
+
+    def losses(self, pack: Pack, weights: list[float]) -> torch.Tensor | None:
+        """Add a pack's gradients and give its sequences' summed losses, ``float32[S]``.
+
+        Parameters
+        ----------
+        pack : Pack
+            Made without padding.
+        weights : list of float
+            Per share, what a sequence's loss counts for.
+
+        Returns
+        -------
+        torch.Tensor or None
+            ``None`` when nothing was done and the pack has to go the plain way.
+        """
+        if self.failed or self.model.slot_count == 0:
+            return None
+        if self._layout != self.model.stream.layout:
+            # a stack has moved: recordings would go on with the old one
+            self._recorded.clear()
+            self._layout = self.model.stream.layout
+        shape = StepShape.of(pack, context=self.model.context_length)
+        form = self.form
+        if (shape, form) not in self._recorded and not self._record(shape, form, pack, weights):
+            return None
+        step, run = self._recorded[shape, form]
+        step.load(pack, weights)
+        self.model.stream.form = form
+        run()
+        self.replays += 1
+        return step.nll_S[: len(pack.starts) - 1]
+
+    def _record(self, shape: StepShape, form: Form, pack: Pack, weights: list[float]) -> bool:
+        self._seen[shape] += 1
+        if self._seen[shape] <= self._after or len(self._recorded) >= self._most:
+            return False
+        try:
+            step = FixedStep(self.model, shape, form=form)
+            step.load(pack, weights)
+            # with no weight on anything, the runs of the recording add zero
+            step.clear()
+            self._recorded[shape, form] = step, self.runner.record(step.compute)
+        # capture may fail for any reason, and training goes on without it
+        except Exception as error:
+            log.warning("steps are not recorded here (%s): %s", self.runner.name, error)
+            self.failed = True
+            self._recorded.clear()
+            if self.model.device.type == "cuda":
+                torch.cuda.empty_cache()
+            return False
+        return True
+
+
+def fixed_steps_if_faster(
+    model: PackedModel, runner: GraphRunner, *, form: Form | None = None
+) -> FixedSteps | None:
+    """Record a rehearsal, check its numbers, time both ways, and keep the faster.
+
+    Call while no job is on the model.
+
+    Parameters
+    ----------
+    form : Form, optional
+        As for ``FixedSteps``.
+
+    Returns
+    -------
+    FixedSteps or None
+        ``None`` when the plain way is better, or the only one.
+    """
+    if model.architecture.encoder:
+        return None
+    steps = FixedSteps(model, runner, form=form, after=0)
+    try:
+        plain_s, fixed_s = _measured(model, steps)
+    # whatever a device cannot do, it trains the plain way
+    except Exception as error:
+        log.warning("steps are not recorded here (%s): %s", runner.name, error)
+        model.even_slots = False
+        return None
+    log.info("a pass takes %.4f s plain and %.4f s by %s", plain_s, fixed_s, runner.name)
+    if fixed_s > _WORTH * plain_s:
+        model.even_slots = False
+        return None
+    return FixedSteps(model, runner, form=form)
+
+
+def _measured(model: PackedModel, steps: FixedSteps) -> tuple[float, float]:
+    """Seconds of a plain and of a recorded pass.
+
+    Raises
+    ------
+    ArithmeticError
+        When their numbers differ.
+    Exception
+        Whatever recording raised.
+    """
+    with rehearsal(model, tokens=_TOKENS) as pack:
+        for layer in model.layers.values():
+            if layer.B_NRO is not None:
+                # a fresh adapter's is zero, which would hide half of the gradients
+                layer.B_NRO.data.normal_(std=0.02)
+        weights = [1.0 / max(1, int(pack.predict_M.numel()))]
+
+        def plain() -> torch.Tensor:
+            with model.streaming(pack, form=steps.form):
+                nll_S = sequence_nll(model, pack, model.hidden(pack))
+                (nll_S.sum() * weights[0]).backward()
+            return nll_S.detach()
+
+        def fixed() -> torch.Tensor:
+            nll_S = steps.losses(pack, weights)
+            if nll_S is None:
+                raise RuntimeError("recording failed")
+            return nll_S
+
+        numbers = [_numbers(model, way) for way in (plain, fixed)]
+        for expected, found in zip(*numbers, strict=True):
+            error = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-12)
+            if not error <= _TOLERANCE.get(model.dtype, 3e-2):
+                raise ArithmeticError(f"its numbers are off by {float(error):.1e}")
+        best = [float("inf"), float("inf")]
+        for _ in range(_ROUNDS):
+            for index, way in enumerate((plain, fixed)):
+                settle(model)
+                began = time.perf_counter()
+                way()
+                settle(model)
+                best[index] = min(best[index], time.perf_counter() - began)
+    return best[0], best[1]
+
+
+def _numbers(model: PackedModel, way: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
+    """Losses and every stack's gradient of one pass."""
+    stacks = [s for layer in model.layers.values() for s in (layer.A_NRD, layer.B_NRO)]
+    grads = [stack.grad for stack in stacks if stack is not None and stack.grad is not None]
+    way()
+    for grad in grads:
+        grad.zero_()
+    losses = way().clone()
+    return [losses, *(grad.clone() for grad in grads)]

@@ -1,0 +1,26 @@
+"""A loop on a base, with what this machine is fastest with; all of it measured."""
+
+from __future__ import annotations
+
+from workers.training.compiled_norms import compile_norms_if_faster
+from workers.training.fastest_products import use_fastest_products
+from workers.training.fixed_steps import fixed_steps_if_faster
+from workers.training.fused_trainer import FusedTrainer
+from workers.training.graphs import CudaGraphs
+from workers.training.pack_plan import PAD_TO, TOKEN_BUDGET
+from workers.training.packed_model import PackedModel
+
+
+def tuned_trainer(model: PackedModel) -> FusedTrainer:
+    """Choose libraries, compiled parts and recorded steps; call before any job is there.
+
+    Each choice is made by running both ways on this base, is checked to give the same
+    numbers, and falls back to the plain way when anything fails.
+    """
+    kind = model.device.type
+    trainer = FusedTrainer(model, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
+    use_fastest_products(model)
+    compile_norms_if_faster(model)
+    if kind == "cuda":
+        trainer.fixed = fixed_steps_if_faster(model, CudaGraphs())
+    return trainer
