@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import numpy as np
+from django.db.models import F, FloatField, Q, Value
+from django.db.models.functions import Cast, Extract
+from numpy.typing import NDArray
 
 from marketplace.fleet.models import NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import nodes_on_sale, slot_at
 from marketplace.jobs.models import Job, Slice, SliceStatus
+from marketplace.tiers.cells import slots_all, slots_from
 from marketplace.tiers.machines import cells_held, machine_end, machine_request, node_of
 from marketplace.tiers.models import (
     LIVE,
@@ -48,16 +53,15 @@ class Gauge:
 def gauge(*, tiers: ZoneTiers, rules: TierRules, now: datetime) -> Gauge:
     """Demand and pressure over the zone's admitted jobs that are not on serverless."""
     zone = tiers.zone
-    slot = slot_at(zone, now)
     away = Stay.objects.filter(ended_at__isnull=True, machine__zone=zone).values("job_id")
-    jobs = list(Job.objects.filter(zone=zone, status__in=Job.ACTIVE).exclude(pk__in=away))
-    remaining = np.array([remaining_s(job, zone, slot, now) for job in jobs])
-    due = np.array([(job.deadline_at - now).total_seconds() for job in jobs])
+    jobs = live_jobs(zone, ~Q(pk__in=away), now)
+    remaining = remaining_s(zone, jobs)
+    due = jobs["due_s"]
     windows = window_lengths(step_s=rules.tick_s, count=rules.windows)
     found = demand(
         remaining_s=remaining,
         slack_s=due - remaining,
-        gpus=np.ones(len(jobs)),
+        gpus=np.ones(len(remaining)),
         windows_s=windows,
     )
     booting = Machine.objects.filter(
@@ -69,21 +73,44 @@ def gauge(*, tiers: ZoneTiers, rules: TierRules, now: datetime) -> Gauge:
         pressure=pressure(found, windows, capacity),
         demand_s=float(found[-1]),
         capacity=capacity,
-        waiting=sum(job.needs_replan for job in jobs),
+        waiting=int(jobs["needs_replan"].sum()),
     )
 
 
-def remaining_s(job: Job, zone: Zone, slot: int, now: datetime) -> float:
-    """Seconds of one place on a node that a job still takes (r_j)."""
-    if job.eta_at is not None:
-        # A running job says itself.
-        return max(0.0, (job.eta_at - now).total_seconds())
-    ahead = sum(at >= slot for at, _ in job.cells)
-    if ahead:
-        return ahead * float(zone.slot_s)
-    # Its cells are lost or over: as many again, for the share that no checkpoint holds.
-    left = 1.0 - job.checkpoint_step / job.total_steps if job.total_steps else 1.0
-    return len(job.cells) * float(zone.slot_s) * left
+def live_jobs(zone: Zone, which: Q, now: datetime) -> dict[str, NDArray[np.float64]]:
+    """What the demand of admitted jobs follows from, as columns; NaN where not known.
+
+    Cells are counted where they are: jobs have hundreds of them.
+    """
+    present = Value(now.timestamp(), output_field=FloatField())
+    columns: dict[str, Any] = {
+        "due_s": Cast(Extract("deadline_at", "epoch"), FloatField()) - present,
+        "left_s": Cast(Extract("eta_at", "epoch"), FloatField()) - present,
+        "ahead": slots_from(slot_at(zone, now)),
+        "planned": slots_all(),
+        "checkpoint": F("checkpoint_step"),
+        "steps": F("total_steps"),
+        "needs_replan": F("needs_replan"),
+    }
+    named = {f"live_{name}": column for name, column in columns.items()}
+    jobs = Job.objects.filter(which, zone=zone, status__in=Job.ACTIVE).annotate(**named)
+    rows = np.array(list(jobs.values_list(*named)), dtype=np.float64).reshape(-1, len(columns))
+    return {name: rows[:, i] for i, name in enumerate(columns)}
+
+
+def remaining_s(zone: Zone, jobs: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Seconds of one place on a node that each job still takes (r_j)."""
+    # A job whose cells are lost or over: as many again, for the share no checkpoint holds.
+    done = np.divide(
+        jobs["checkpoint"],
+        jobs["steps"],
+        out=np.zeros_like(jobs["steps"]),
+        where=jobs["steps"] > 0,
+    )
+    slots = np.where(jobs["ahead"] > 0, jobs["ahead"], jobs["planned"] * (1.0 - done))
+    # A running job says itself.
+    said = np.maximum(0.0, jobs["left_s"])
+    return np.where(np.isnan(said), slots * float(zone.slot_s), said)
 
 
 def threshold_next(*, tiers: ZoneTiers, rules: TierRules, measured: Gauge) -> float:

@@ -9,10 +9,10 @@ repay the move (``allowance``) stays to its end instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from marketplace.auction.lane import zone_lane
 from marketplace.auction.models import Reservation
@@ -25,6 +25,7 @@ from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatu
 from marketplace.jobs.selectors import work_left_share, work_measure
 from marketplace.jobs.services import job_cells_replace, job_event_add
 from marketplace.tiers.allowance import Target, stay_leave, stay_moves
+from marketplace.tiers.cells import first_slot_from
 from marketplace.tiers.history import Learned
 from marketplace.tiers.machines import boot_s, cost_micros, machine_request, node_of
 from marketplace.tiers.models import LIVE, Machine, MachineStatus, Stay, ZoneTiers
@@ -195,18 +196,27 @@ def _stay_begin(tiers: ZoneTiers, job: Job, machine: Machine, now: datetime) -> 
 def _waiting(tiers: ZoneTiers, now: datetime) -> list[Job]:
     """Jobs whose first cell is far enough away that an earlier start repays the later move.
 
-    Also those that a lost node has left without one.
+    Also those that a lost node has left without one. Those that must end first come first, and
+    no more than there can be machines for.
     """
     away = Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone)
+    leased = Slice.objects.filter(job=OuterRef("pk"), status=SliceStatus.OPEN)
+    slot = slot_at(tiers.zone, now)
+    pause = timedelta(seconds=tiers.checkpoint_s + tiers.restore_s)
     queued = (
         Job.objects.filter(
-            zone=tiers.zone, status__in=(JobStatus.QUEUED, JobStatus.MOVING), needs_replan=False
+            ~Exists(leased),
+            ~Q(pk__in=away.values("job_id")),
+            zone=tiers.zone,
+            status__in=(JobStatus.QUEUED, JobStatus.MOVING),
+            needs_replan=False,
         )
-        .exclude(pk__in=away.values("job_id"))
+        .annotate(next_slot=first_slot_from(slot))
+        .filter(next_slot__gt=max(slot, slot_at(tiers.zone, now + pause)))
         .select_related("zone")
         .order_by("deadline_at", "pk")
     )
-    return [job for job in queued if _waits(tiers, job, now)]
+    return list(queued[: tiers.serverless_cap])
 
 
 def _waits(tiers: ZoneTiers, job: Job, now: datetime) -> bool:
