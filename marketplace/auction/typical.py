@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,7 +10,14 @@ from marketplace.auction import book as books
 from marketplace.auction.terms import terms_resolve
 from marketplace.common.kept import Kept
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import model_shape, slot_at, slot_ends_at
+from marketplace.fleet.selectors import (
+    model_shape,
+    nodes_on_sale,
+    rates,
+    slot_at,
+    slot_ends_at,
+    zone_speeds,
+)
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.selectors import work_measure
 from scheduler import types as scheduler
@@ -22,19 +30,17 @@ KEPT_S = 10.0
 class TypicalJob:
     """A job by its size; the rest is left to the house."""
 
-    name: str
     rows: int
     epochs: int
+    #: Rows at the zone's reference length.
+    tokens: int
 
 
-JOBS = (
-    TypicalJob("A first try", rows=500, epochs=2),
-    TypicalJob("A support tone", rows=2_000, epochs=2),
-    TypicalJob("A product line", rows=10_000, epochs=2),
-    TypicalJob("A large corpus", rows=50_000, epochs=1),
-)
+EPOCHS = 2
+#: Sizes looked at, as shares of what the zone's fastest node does in its whole horizon.
+SIZES = (0.02, 0.08, 0.25, 0.6)
 #: Deadlines looked at, as shares of the horizon.
-SHARES = (0.125, 0.5, 1.0)
+SHARES = (1 / 6, 1 / 2, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,8 @@ def _typical_quotes(zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
     slot = slot_at(zone, now)
     slots = tuple(slot + max(1, round(share * zone.horizon_slots)) - 1 for share in SHARES)
     deadlines = tuple(slot_ends_at(zone, at) for at in slots)
-    tasks = [_task(zone, job, slot=slot, deadline_slot=slots[-1]) for job in JOBS]
+    jobs = _jobs(zone)
+    tasks = [_task(zone, job, slot=slot, deadline_slot=slots[-1]) for job in jobs]
     with books.read_book(zone=zone, now=now) as book:
         curves = [book.engine.quote(task, slot=slot).curve for task in tasks]
     return tuple(
@@ -77,8 +84,39 @@ def _typical_quotes(zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
                 for at in slots
             ),
         )
-        for job, curve in zip(JOBS, curves, strict=True)
+        for job, curve in zip(jobs, curves, strict=True)
     )
+
+
+def _jobs(zone: Zone) -> list[TypicalJob]:
+    """Sizes in round numbers of rows, from small to what takes most of the horizon."""
+    fastest = max(_rates(zone).values(), default=0.0)
+    rows = {_round_down(share * fastest * zone.horizon_slots / EPOCHS) for share in SIZES}
+    return [
+        TypicalJob(rows=size, epochs=EPOCHS, tokens=size * zone.reference_sequence_length)
+        for size in sorted(rows - {0})
+    ]
+
+
+def _rates(zone: Zone) -> dict[str, float]:
+    """Reference samples per slot of the GPU types that are on sale."""
+    speeds = zone_speeds(zone)
+    on_sale = set(nodes_on_sale(zone).values_list("gpu_type_id", flat=True))
+    known = rates(
+        zone=zone,
+        speeds=speeds,
+        batch_size=zone.reference_batch_size,
+        sequence_length=zone.reference_sequence_length,
+    )
+    return {gpu_type: rate for gpu_type, rate in known.items() if gpu_type in on_sale}
+
+
+def _round_down(rows: float) -> int:
+    """To 1, 2 or 5 and zeros."""
+    if rows < 1:
+        return 0
+    power = 10 ** int(math.log10(rows))
+    return max(step * power for step in (1, 2, 5) if step * power <= rows)
 
 
 def _task(zone: Zone, job: TypicalJob, *, slot: int, deadline_slot: int) -> scheduler.Task:

@@ -23,7 +23,7 @@ from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.auction.selectors import MarketNow, bids_set_aside, market_now, zones_pricing
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, SystemFault, UserError
-from marketplace.common.money import to_micros
+from marketplace.common.money import decimals_of, to_micros
 from marketplace.console.forms import NodeForm
 from marketplace.fleet.models import Node, NodeStatus, Policy, Zone
 from marketplace.fleet.selectors import zones_open
@@ -79,6 +79,7 @@ def _nodes_context(request: PageRequest) -> dict[str, Any]:
     rows = {row.node_id: row for book in books for row in book.rows}
     own = [rows[node.pk] for node in nodes if node.pk in rows]
     sold = [share for row in own for share in row.compute_sold]
+    lines = earnings_list(organisation=organisation, limit=12)
     return {
         "now": now,
         "nodes": [
@@ -94,7 +95,8 @@ def _nodes_context(request: PageRequest) -> dict[str, Any]:
         "heats": _heat_rows(nodes, books),
         "sold_share": _mean(sold),
         "earnings": earnings(organisation=organisation),
-        "lines": earnings_list(organisation=organisation, limit=12),
+        "lines": lines,
+        "decimals": decimals_of(line.amount_micros for line in lines),
         "earned_24h": sum(
             line.amount_micros
             for line in earnings_list(organisation=organisation, limit=1000)
@@ -246,6 +248,7 @@ def operator(request: PageRequest) -> HttpResponse:
         decide=Avg(F("decided_at") - F("created_at")),
         slowest=Max(F("decided_at") - F("created_at")),
     )
+    balances = house_balances()
     context = {
         "now": now,
         "figures": figures,
@@ -254,7 +257,8 @@ def operator(request: PageRequest) -> HttpResponse:
         "slowest_s": figures["slowest"].total_seconds() if figures["slowest"] else None,
         "hours": _hours(now),
         "check": ledger_check(),
-        "balances": house_balances(),
+        "balances": balances,
+        "decimals": decimals_of(balances.values()),
         "heads": MarketHead.objects.select_related("zone").order_by("zone__name"),
         "nodes": Node.objects.exclude(status=NodeStatus.LEFT)
         .select_related("zone", "gpu_type", "provider__organisation")

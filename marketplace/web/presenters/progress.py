@@ -29,7 +29,8 @@ def plan_data(bid: Bid, job: Job, machines: Mapping[str, Machine]) -> dict[str, 
 
 def moves_of(job: Job, machines: Mapping[str, Machine]) -> list[tuple[int, str]]:
     """The steps at which the job went on on another machine, and that machine's name."""
-    starts = job.events.filter(kind=EventKind.STARTED).order_by("seq").values_list("data", flat=True)
+    started = job.events.filter(kind=EventKind.STARTED).order_by("seq")
+    starts = started.values_list("data", flat=True)
     found: list[tuple[int, str]] = []
     before: str | None = None
     for data in starts:

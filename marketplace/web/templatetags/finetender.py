@@ -206,6 +206,13 @@ def refusal_word(refusal: str) -> str:
 
 
 @register.filter
+def sentence_case(text: str) -> str:
+    """``Enter code`` from the ``Enter Code`` of the accounts library, and its spaces taken off."""
+    words = text.strip()
+    return words[:1].upper() + words[1:].lower()
+
+
+@register.filter
 def at_key(mapping: dict[Any, Any], key: Any) -> Any:
     return mapping.get(key, "")
 
@@ -318,5 +325,7 @@ def short_reference(reference: str) -> str:
 
 @register.filter
 def spaced(name: str) -> str:
-    """``sla_credits`` as ``Sla credits``."""
+    """``vendor_fees`` as ``Vendor fees``."""
+    if name == "sla_credits":
+        return "Credits for late jobs"
     return name.replace("_", " ").capitalize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from django.http import HttpResponse
@@ -10,6 +11,7 @@ from django.views.decorators.http import require_GET
 
 from marketplace.auction.models import Bid
 from marketplace.common import clock
+from marketplace.common.money import decimals_of
 from marketplace.payments.models import AccountKind, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import StatementRow, wallet, wallet_statement
 from marketplace.web.views.requests import PageRequest, page
@@ -19,10 +21,10 @@ ROWS_PER_PAGE = 30
 #: What an entry is called, and what it did.
 WORDS = {
     "grant": "Added to your wallet",
-    "hold": "Hold",
-    "charge": "Charge",
-    "release": "Release",
-    "refund": "Refund",
+    "hold": "Held",
+    "charge": "Paid",
+    "release": "Released",
+    "refund": "Returned",
     "sla_credit": "Credit for a missed deadline",
 }
 
@@ -40,11 +42,13 @@ def wallet_page(request: PageRequest) -> HttpResponse:
     double = request.GET.get("view") == "double"
     holds = Hold.objects.filter(organisation=organisation, status=HoldStatus.HELD)
     balance = wallet(organisation=organisation)
+    told = _told(rows, double=double)
     context = {
         "wallet": balance,
         "total_micros": balance.available_micros + balance.held_micros,
         "holds": [(hold, _names([hold.reference]).get(hold.reference)) for hold in holds[:20]],
-        "rows": _told(rows, double=double),
+        "rows": told,
+        "decimals": decimals_of(_amounts(told)),
         "double": double,
         "older": rows[-1].cursor if len(rows) == ROWS_PER_PAGE else None,
         "now": clock.now(),
@@ -64,6 +68,10 @@ def _told(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]]:
             "row": row,
             "words": WORDS.get(row.kind, row.kind.replace("_", " ").capitalize()),
             "bid": bids.get(row.reference),
+            # What left the wallet of what was held for it.
+            "paid_micros": -(row.held_change_micros + row.available_change_micros)
+            if row.kind == "charge"
+            else None,
             "in_micros": row.available_change_micros if row.available_change_micros > 0 else None,
             "out_micros": -row.available_change_micros if row.available_change_micros < 0 else None,
             "legs": [
@@ -78,6 +86,14 @@ def _told(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+def _amounts(told: list[dict[str, Any]]) -> Iterator[int]:
+    """Every amount of the table, so that its columns can have the decimals of the finest."""
+    for item in told:
+        yield from (item["row"].available_after_micros, item["row"].available_change_micros)
+        for leg in item["legs"]:
+            yield leg["debit"] or leg["credit"] or 0
 
 
 def _names(references: list[str]) -> dict[str, Bid]:

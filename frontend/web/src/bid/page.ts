@@ -123,6 +123,9 @@ function show(): void {
   const chosen = deadline();
   const worth = limit();
   if (quote.curve.length) {
+    // A drawing replaces its handles; the one in use stays in use.
+    const active = document.activeElement;
+    if (active && svg.contains(active)) focusKnob = active.id;
     drawCurve(
       svg,
       { quote, deadline: chosen, limit: worth },

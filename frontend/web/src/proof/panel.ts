@@ -2,8 +2,13 @@
 import { parseUsd } from "../shared/format";
 import { decisionCheck, type Claim, type Report } from "./check";
 
-/** Works wherever the card is, also after the server has drawn it anew. */
+/** Until this has run the button waits: pressed sooner, it would fetch the bare record. */
 export function proofPanel(): void {
+  for (const button of document.querySelectorAll<HTMLButtonElement>(
+    "form[data-proof] button[type=submit]",
+  )) {
+    button.disabled = false;
+  }
   document.addEventListener("submit", (event) => {
     const form = (event.target as Element).closest<HTMLFormElement>("form[data-proof]");
     if (!form) return;

@@ -1,0 +1,141 @@
+"""What a page owes people who do not take its word, its mouse or its connection for granted."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
+
+from tests.browser.visitor import Visitor
+
+pytestmark = pytest.mark.browser
+
+#: More stops than any page here has before its main button.
+STOPS_MAX = 60
+
+
+def refused_bid(owner: Visitor, support_tone: bytes, *, name: str) -> None:
+    """A bid far below any price: decided at once, and no job is trained for it."""
+    page = owner.page
+    owner.go("/bids/new")
+    owner.upload("tone.jsonl", support_tone)
+    expect(page.get_by_text("120 rows ready")).to_be_visible()
+    page.get_by_label("Name").fill(name)
+    page.locator("#id_price").fill("0.000001")
+    page.locator("#place").click()
+    expect(page.locator("#decision")).to_contain_text("Not admitted")
+
+
+def test_an_owner_checks_a_decision_in_the_browser(owner: Visitor, support_tone: bytes) -> None:
+    refused_bid(owner, support_tone, name="checked")
+    page = owner.page
+    check = page.get_by_role("button", name="Check it here")
+    verdict = page.locator("[data-proof-result] .verdict")
+    check.click()
+    expect(verdict).to_contain_text("Everything holds.")
+    expect(page.locator(".checks li")).to_have_count(6)
+    expect(page.locator(".checks li.ok")).to_have_count(6)
+    expect(page.locator(".checks li").first).to_contain_text("$0.000001")
+
+    page.locator("#proof-limit").fill("5")
+    check.click()
+    expect(verdict).to_contain_text("2 of 6 checks failed.")
+    expect(page.locator(".checks li.bad b")).to_have_text(
+        ["The record holds another limit", "Your limit was above the price"]
+    )
+
+
+def test_a_record_with_one_changed_figure_is_found_out(owner: Visitor, support_tone: bytes) -> None:
+    refused_bid(owner, support_tone, name="forged")
+    page = owner.page
+
+    def forge(route: Route) -> None:
+        true = route.fetch().text()
+        forged, changes = re.subn(
+            r'("compute_demand": \d+)(?=[^}]*"rates")', r"\g<1>9", true, count=1
+        )
+        assert changes == 1
+        route.fulfill(body=forged, content_type="application/json")
+
+    page.route("**/proof", forge)
+    page.get_by_role("button", name="Check it here").click()
+    expect(page.locator("[data-proof-result]")).to_have_attribute("data-tone", "bad")
+    expect(page.locator(".checks li.bad").first).to_be_visible()
+
+
+def focused(locator: Locator) -> bool:
+    return bool(locator.evaluate("node => node === document.activeElement"))
+
+
+def tab_to(page: Page, target: Locator) -> None:
+    """Press Tab until the target has the focus, as somebody without a mouse does."""
+    for _ in range(STOPS_MAX):
+        page.keyboard.press("Tab")
+        if focused(target):
+            return
+    raise AssertionError(f"{target} is not reached in {STOPS_MAX} stops")
+
+
+def test_a_bid_is_placed_without_a_mouse(owner: Visitor, support_tone: bytes) -> None:
+    page = owner.page
+    owner.go("/bids/new")
+    page.keyboard.press("Tab")
+    assert focused(page.get_by_role("link", name="Skip to content"))
+    page.keyboard.press("Enter")
+    tab_to(page, page.locator("#id_file"))
+    owner.upload("tone.jsonl", support_tone)
+    expect(page.get_by_text("120 rows ready")).to_be_visible()
+    expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
+
+    page.keyboard.press("Control+Home")
+    tab_to(page, page.get_by_label("Name"))
+    page.keyboard.press("Control+a")
+    page.keyboard.type("by keyboard")
+    deadline = page.get_by_role("slider", name="Deadline")
+    limit = page.get_by_role("slider", name="Most it is worth to you")
+    tab_to(page, limit)
+    before = deadline.get_attribute("aria-valuetext")
+    tab_to(page, deadline)
+    with page.expect_response(lambda reply: reply.request.method == "POST"):
+        page.keyboard.press("PageUp")
+    expect(deadline).not_to_have_attribute("aria-valuetext", before or "")
+    expect(deadline).to_be_focused()
+    tab_to(page, page.locator("#id_price"))
+    page.keyboard.type("0.000001")
+    tab_to(page, page.locator("#place"))
+    page.keyboard.press("Enter")
+
+    decision = page.locator("#decision")
+    expect(decision).to_contain_text("Not admitted")
+    expect(decision).to_be_focused()
+    tab_to(page, page.get_by_role("button", name="Check it here"))
+    page.keyboard.press("Enter")
+    expect(page.locator(".verdict")).to_contain_text("Everything holds.")
+
+
+def test_a_lost_connection_is_said_quietly_and_mended(visitor: Visitor) -> None:
+    page = visitor.page
+    sockets: list[WebSocketRoute] = []
+    broken = False
+
+    def connect(socket: WebSocketRoute) -> None:
+        if broken:
+            socket.close()
+        else:
+            sockets.append(socket)
+            socket.connect_to_server()
+
+    page.route_web_socket(re.compile("/ws/"), connect)
+    visitor.go("/")
+    state = page.locator("[data-live-state]")
+    expect(state).to_have_attribute("data-state", "live")
+    assert len(sockets) == 1
+
+    broken = True
+    sockets[0].close()
+    expect(state).to_have_attribute("data-state", "polling")
+    expect(state).to_contain_text("reconnecting")
+    broken = False
+    expect(state).to_have_attribute("data-state", "live")
+    assert len(sockets) == 2
