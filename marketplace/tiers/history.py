@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
-from django.db.models import DurationField, F, Q, Sum
+from django.db.models import DurationField, F, FloatField, Q, Sum
+from django.db.models.functions import Cast, Extract
+from numpy.typing import NDArray
 
 from marketplace.jobs.models import FaultOf, Job, JobStatus
 from marketplace.tiers import allowance
@@ -85,15 +87,29 @@ def ended_jobs_learn(*, tiers: ZoneTiers, now: datetime) -> int:
 def learned(*, tiers: ZoneTiers, now: datetime) -> Learned:
     """The tables as of now, with what running jobs have lived through so far."""
     tables = _stored(tiers)
+    epoch = Cast(Extract("started_at", "epoch"), FloatField())
+    ends = Cast(Extract("eta_at", "epoch"), FloatField())
     alive = Job.objects.filter(
         zone=tiers.zone, status=JobStatus.RUNNING, started_at__isnull=False
-    ).values_list("started_at", "eta_at")
-    for started_at, eta_at in alive:
-        lived_s = max(0.0, (now - started_at).total_seconds())
-        left_s = 0.0 if eta_at is None else max(0.0, (eta_at - now).total_seconds())
-        row = length_class(lived_s + left_s)
-        observe(tables.deaths, tables.exposure_s, row, 0.0, lived_s, False)
+    ).values_list(epoch, ends)
+    rows = np.array(list(alive), dtype=np.float64).reshape(-1, 2)
+    lived_s = np.maximum(0.0, now.timestamp() - rows[:, 0])
+    left_s = np.nan_to_num(np.maximum(0.0, rows[:, 1] - now.timestamp()))
+    alive_observe(tables.exposure_s, lived_s=lived_s, predicted_s=lived_s + left_s)
     return tables
+
+
+def alive_observe(
+    exposure_s: Hazards, *, lived_s: NDArray[np.float64], predicted_s: NDArray[np.float64]
+) -> None:
+    """``hazard.observe`` of many jobs that live, from their starts on, in place."""
+    rows = np.array([length_class(length) for length in predicted_s], dtype=np.int64)
+    begin_s, end_s = 0.0, 30.0
+    for column in range(AGE_BINS):
+        last = column == AGE_BINS - 1
+        inside = np.clip(lived_s - begin_s, 0.0, np.inf if last else end_s - begin_s)
+        exposure_s[:, column] += np.bincount(rows, weights=inside, minlength=LENGTH_CLASSES)
+        begin_s, end_s = end_s, end_s * 2.0
 
 
 def _stored(tiers: ZoneTiers) -> Learned:

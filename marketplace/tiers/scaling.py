@@ -54,21 +54,27 @@ def gauge(*, tiers: ZoneTiers, rules: TierRules, now: datetime) -> Gauge:
     """Demand and pressure over the zone's admitted jobs that are not on serverless."""
     zone = tiers.zone
     away = Stay.objects.filter(ended_at__isnull=True, machine__zone=zone).values("job_id")
-    jobs = live_jobs(zone, ~Q(pk__in=away), now)
-    remaining = remaining_s(zone, jobs)
-    due = jobs["due_s"]
-    windows = window_lengths(step_s=rules.tick_s, count=rules.windows)
-    found = demand(
-        remaining_s=remaining,
-        slack_s=due - remaining,
-        gpus=np.ones(len(remaining)),
-        windows_s=windows,
-    )
     booting = Machine.objects.filter(
         zone=zone, status__in=(MachineStatus.REQUESTED, MachineStatus.BOOTING)
     ).exclude(tier=Tier.SERVERLESS)
     nodes = nodes_on_sale(zone).exclude(tier=Tier.SERVERLESS).count() + booting.count()
-    capacity = float(nodes * zone.jobs_per_node)
+    jobs = live_jobs(zone, ~Q(pk__in=away), now)
+    return gauge_of(tiers=tiers, rules=rules, jobs=jobs, nodes=nodes)
+
+
+def gauge_of(
+    *, tiers: ZoneTiers, rules: TierRules, jobs: dict[str, NDArray[np.float64]], nodes: float
+) -> Gauge:
+    """The same of columns that were read: arithmetic alone."""
+    remaining = remaining_s(tiers.zone, jobs)
+    windows = window_lengths(step_s=rules.tick_s, count=rules.windows)
+    found = demand(
+        remaining_s=remaining,
+        slack_s=jobs["due_s"] - remaining,
+        gpus=np.ones(len(remaining)),
+        windows_s=windows,
+    )
+    capacity = float(nodes * tiers.zone.jobs_per_node)
     return Gauge(
         pressure=pressure(found, windows, capacity),
         demand_s=float(found[-1]),
