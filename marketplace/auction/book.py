@@ -16,7 +16,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from typing import NamedTuple, cast
 
+import psycopg
+from django.db import connection
 from django.db.models import QuerySet
 
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
@@ -29,15 +32,20 @@ from scheduler.auction import (
     Engine,
     Entry,
     ZoneRules,
-    entry_from_json,
-    entry_to_json,
     rules_from_json,
     rules_to_json,
 )
-from scheduler.auction.events import NodeJoined, event_from_json
+from scheduler.auction.events import NodeJoined, event_from_json, event_to_json
+from scheduler.auction.log import canonical, chain_hash
+from scheduler.auction.outcomes import outcome_from_json, outcome_to_json
 
 #: Entries between snapshots; a restart replays at most so many.
 SNAPSHOT_EVERY = 2000
+#: Rows go to the log without an object of the ORM for each.
+COPY = (
+    "COPY auction_logentry"
+    " (zone_id, position, kind, event, outcome, prev_hash, hash, recorded_at) FROM STDIN"
+)
 #: Rows fetched from the log at a time.
 FETCH_ROWS = 2000
 
@@ -230,21 +238,34 @@ def _rebuild(head: MarketHead) -> Book:
 
 
 def _catch_up(book: Book, head: MarketHead) -> None:
-    if book.engine.position == head.position:
+    """Retrace what the log has beyond the engine's position.
+
+    Each entry's hash is worked out from what the row says and the chain so far, and what was
+    decided is taken as it stands. Whether it was decided rightly is ``auction_verify``'s to say.
+    """
+    engine = book.engine
+    if engine.position == head.position:
         return
-    rows = LogEntry.objects.filter(
-        zone_id=head.zone_id, position__gt=book.engine.position, position__lte=head.position
-    ).order_by("position")
-    # The hash covers the outcome, so the stored one need not be read to be checked.
-    columns = rows.values_list("position", "event", "hash")
-    for position, event, stored_hash in columns.iterator(chunk_size=FETCH_ROWS):
-        replayed = book.engine.apply(event_from_json(json.loads(event)))
-        if (replayed.position, replayed.hash) != (position, stored_hash):
+    later = LogEntry.objects.filter(
+        zone_id=head.zone_id, position__gt=engine.position, position__lte=head.position
+    )
+    for row in rows(later):
+        event, outcome = json.loads(row.event), json.loads(row.outcome)
+        found = chain_hash(
+            position=engine.position + 1, event=event, outcome=outcome, prev_hash=engine.head_hash
+        )
+        if (row.position, row.hash) != (engine.position + 1, found):
             raise LogBroken(
-                f"zone {head.zone_id}: replaying position {replayed.position} gives "
-                f"{replayed.hash}, the log has {stored_hash} at {position}; "
-                "run manage.py auction_verify"
+                f"zone {head.zone_id}: entry {engine.position + 1} hashes to {found}, the log has "
+                f"{row.hash} at {row.position}; run manage.py auction_verify"
             )
+        try:
+            engine.retrace(event_from_json(event), outcome_from_json(outcome), entry_hash=row.hash)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LogBroken(
+                f"zone {head.zone_id}: entry {row.position} cannot have happened: {error}; "
+                "run manage.py auction_verify"
+            ) from error
 
 
 def first_snapshot(*, zone_id: str) -> Snapshot | None:
@@ -256,42 +277,49 @@ def engine_of(snapshot: Snapshot) -> Engine:
     return Engine.restore(json.loads(snapshot.state))
 
 
-def entries(rows: QuerySet[LogEntry]) -> Iterator[Entry]:
+class Row(NamedTuple):
+    """An entry of the log as it is stored."""
+
+    position: int
+    event: str
+    outcome: str
+    prev_hash: str
+    hash: str
+
+
+def rows(log: QuerySet[LogEntry]) -> Iterator[Row]:
+    """The log's rows in order, fetched some at a time and without an object of the ORM for each."""
+    columns = log.order_by("position").values_list(*Row._fields)
+    return map(Row._make, columns.iterator(chunk_size=FETCH_ROWS))
+
+
+def entries(log: QuerySet[LogEntry]) -> Iterator[Entry]:
     """The log's rows as the engine's entries, in order."""
-    for row in rows.order_by("position").iterator(chunk_size=FETCH_ROWS):
-        yield entry_of_row(row)
+    for row in rows(log):
+        yield Entry(
+            position=row.position,
+            event=event_from_json(json.loads(row.event)),
+            outcome=outcome_from_json(json.loads(row.outcome)),
+            prev_hash=row.prev_hash,
+            hash=row.hash,
+        )
 
 
-def entry_of_row(row: LogEntry) -> Entry:
-    return entry_from_json(
-        {
-            "position": row.position,
-            "event": json.loads(row.event),
-            "outcome": json.loads(row.outcome),
-            "prev_hash": row.prev_hash,
-            "hash": row.hash,
-        }
-    )
+def event_text(entry: Entry) -> str:
+    return canonical(event_to_json(entry.event)).decode()
+
+
+def outcome_text(entry: Entry) -> str:
+    return canonical(outcome_to_json(entry.outcome)).decode()
 
 
 def log_append(*, zone_id: str, new: Iterable[Entry], now: datetime) -> None:
     """Write entries the engine just made; call as the zone's lane, in its transaction."""
-    rows = []
-    for entry in new:
-        value = entry_to_json(entry)
-        rows.append(
-            LogEntry(
-                zone_id=zone_id,
-                position=entry.position,
-                kind=type(entry.event).__name__,
-                event=_canonical(value["event"]),
-                outcome=_canonical(value["outcome"]),
-                prev_hash=entry.prev_hash,
-                hash=entry.hash,
-                recorded_at=now,
-            )
-        )
-    LogEntry.objects.bulk_create(rows)
+    with connection.cursor() as cursor, cast("psycopg.Cursor", cursor.cursor).copy(COPY) as copy:
+        for entry in new:
+            kind = type(entry.event).__name__
+            texts = (event_text(entry), outcome_text(entry), entry.prev_hash, entry.hash)
+            copy.write_row((zone_id, entry.position, kind, *texts, now))
 
 
 def snapshot_take(*, book: Book, head: MarketHead, now: datetime) -> bool:
@@ -310,7 +338,3 @@ def snapshot_take(*, book: Book, head: MarketHead, now: datetime) -> bool:
         taken_at=now,
     )
     return True
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -21,7 +21,8 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import Job
 from marketplace.payments.models import Hold, HoldStatus
-from scheduler.auction import Engine, Entry, entry_to_json, events
+from scheduler.auction import Engine, Entry, events
+from scheduler.auction.events import event_from_json
 from scheduler.types import Decision, Task
 
 #: Bids compared with their entries at a time.
@@ -69,10 +70,10 @@ def _verify(zone: Zone) -> Verified:
     snapshots = {snapshot.position: snapshot for snapshot in Snapshot.objects.filter(zone=zone)}
     _snapshot_compare(engine, snapshots.pop(0), found)
     decided: list[Entry] = []
-    for entry in books.entries(LogEntry.objects.filter(zone=zone)):
-        problem = _entry_compare(engine, entry)
+    for row in books.rows(LogEntry.objects.filter(zone=zone)):
+        entry, problem = _replayed(engine, row)
         if problem is not None:
-            found.problems.append(f"log position {entry.position}: {problem}")
+            found.problems.append(f"log position {row.position}: {problem}")
             return found
         found.entries += 1
         if isinstance(entry.event, events.BidArrived):
@@ -97,22 +98,25 @@ def _verify(zone: Zone) -> Verified:
     return found
 
 
-def _entry_compare(engine: Engine, entry: Entry) -> str | None:
-    if entry.position != engine.position + 1:
-        return f"entry {engine.position + 1} is missing"
-    if entry.prev_hash != engine.head_hash:
-        return "it does not build on the entry before it"
-    logged, again = entry_to_json(entry), entry_to_json(engine.apply(entry.event))
-    if logged["outcome"] != again["outcome"]:
-        names = sorted(
-            name
-            for name in again["outcome"]
-            if logged["outcome"].get(name) != again["outcome"][name]
-        )
-        return f"the replay gives another {', '.join(names) or 'outcome'}"
-    if logged["hash"] != again["hash"]:
-        return "the hash is not that of the entry"
-    return None
+def _replayed(engine: Engine, row: books.Row) -> tuple[Entry, str | None]:
+    """What the engine answers to a row's event, and what is wrong with the row, if anything.
+
+    The hash covers the event; of the outcome it leaves out what tells of a bid, so that is
+    compared as text, of which there is only one for a value.
+    """
+    again = engine.apply(event_from_json(json.loads(row.event)))
+    outcome = books.outcome_text(again)
+    if again.position != row.position:
+        return again, f"entry {again.position} is missing"
+    if again.prev_hash != row.prev_hash:
+        return again, "it does not build on the entry before it"
+    if outcome != row.outcome:
+        logged, found = json.loads(row.outcome), json.loads(outcome)
+        names = sorted(name for name in found if logged.get(name) != found[name])
+        return again, f"the replay gives another {', '.join(names) or 'outcome'}"
+    if again.hash != row.hash:
+        return again, "the hash is not that of the entry"
+    return again, None
 
 
 def _snapshot_compare(engine: Engine, snapshot: Snapshot, found: Verified) -> None:

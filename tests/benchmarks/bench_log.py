@@ -1,0 +1,181 @@
+"""A zone's log as rows: writing it, restarting from it, replaying it as ``auction_verify`` does.
+
+``python -m tests.benchmarks.bench_log [--quick] [--entries N]`` prints one JSON line per case. It
+starts its own PostgreSQL and Redis and stops them at the end. CPU seconds are this process's own;
+the server's are on another core. Every case is also split: what the engine alone takes for the
+same entries in memory, and what is left for rows, JSON and hashes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+from tests.benchmarks.bench_lane import servers
+
+NODES = 50
+#: Entries written in one transaction, as a busy lane does.
+BATCH = 128
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bench_log")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the entries")
+    parser.add_argument("--entries", type=int, default=100_000)
+    parser.add_argument("--profile", action="store_true", help="say where a restart's time goes")
+    arguments = parser.parse_args(argv)
+    wanted = arguments.entries // 10 if arguments.quick else arguments.entries
+    with servers():
+        import django
+
+        django.setup()
+        from django.core.management import call_command
+
+        call_command("migrate", verbosity=0, interactive=False)
+        bench(wanted, profile=arguments.profile)
+    return 0
+
+
+def report(case: str, *, count: int, cpu_s: float, wall_s: float, **figures: Any) -> None:
+    line = {
+        "bench": "log",
+        "case": case,
+        "entries": count,
+        "cpu_s": round(cpu_s, 2),
+        "wall_s": round(wall_s, 2),
+        "per_cpu_s": round(count / cpu_s),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    print(json.dumps(line | figures), flush=True)
+
+
+class Timed:
+    """CPU and wall seconds of a block."""
+
+    def __enter__(self) -> Timed:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wall_s = time.perf_counter() - self._wall
+        self.cpu_s = time.process_time() - self._cpu
+
+
+def bench(wanted: int, *, profile: bool) -> None:
+    from django.db import transaction
+
+    from marketplace.auction import book as books
+    from marketplace.auction import verify
+    from marketplace.auction.models import LogEntry, MarketHead, Snapshot
+    from scheduler.auction import Engine
+    from tests import market_builders as market
+    from tests.builders import NOW
+
+    zone = market.zone(horizon_slots=144)
+    with transaction.atomic():
+        head = books.head_ensure(zone=zone, now=NOW)
+    first = Snapshot.objects.get(zone=zone)
+    engine = Engine.restore(json.loads(first.state))
+    entries = made(engine, wanted)
+    wanted = len(entries)
+    with Timed() as spent:
+        for start in range(0, wanted, BATCH):
+            with transaction.atomic():
+                books.log_append(zone_id=zone.pk, new=entries[start : start + BATCH], now=NOW)
+    report("append, 128 a transaction", count=wanted, cpu_s=spent.cpu_s, wall_s=spent.wall_s)
+    MarketHead.objects.filter(zone=zone).update(
+        position=engine.position, head_hash=engine.head_hash
+    )
+    head.refresh_from_db()
+    events = [entry.event for entry in entries]
+    del entries
+
+    with Timed() as alone:
+        again = Engine.restore(json.loads(first.state))
+        for event in events:
+            again.apply(event)
+    assert again.head_hash == engine.head_hash
+    report("the engine alone, chained", count=wanted, cpu_s=alone.cpu_s, wall_s=alone.wall_s)
+    del events
+
+    def restart() -> None:
+        books.lane_book_discard(zone_id=zone.pk)
+        assert books.lane_book(head=head).engine.head_hash == engine.head_hash
+
+    if profile:
+        profiled(restart)
+    with Timed() as spent:
+        restart()
+    report(
+        "restart from a snapshot",
+        count=wanted,
+        cpu_s=spent.cpu_s,
+        wall_s=spent.wall_s,
+        goal_s=20.0 * wanted / 100_000,
+        beside_the_engine_s=round(spent.cpu_s - alone.cpu_s, 2),
+    )
+
+    def replay() -> None:
+        fresh = Engine(books.engine_of(first).rules)
+        for row in books.rows(LogEntry.objects.filter(zone=zone)):
+            assert verify._replayed(fresh, row)[1] is None
+
+    if profile:
+        profiled(replay)
+    with Timed() as spent:
+        replay()
+    report(
+        "replay with every outcome and hash compared",
+        count=wanted,
+        cpu_s=spent.cpu_s,
+        wall_s=spent.wall_s,
+        goal_per_s=5000,
+        beside_the_engine_s=round(spent.cpu_s - alone.cpu_s, 2),
+    )
+
+
+def made(engine: Any, wanted: int) -> list[Any]:
+    """Days of the benchmark's kind, one after the other."""
+    from scheduler.auction import events
+    from tests.benchmarks import auction_day
+
+    began = engine.rules.first_slot
+    entries = [engine.apply(events.SlotAdvanced(began))]
+    entries += [engine.apply(events.NodeJoined(node)) for node in auction_day.nodes(NODES)]
+    day = auction_day.tasks(80)
+    number = 0
+    while True:
+        begin = began + (number // len(day)) * auction_day.SLOTS
+        task = day[number % len(day)]
+        slot = begin + task.arrival_slot
+        if slot > engine.horizon.first_slot:
+            entries.append(engine.apply(events.SlotAdvanced(slot)))
+        task = replace(
+            task,
+            id=f"bid_{number:020d}",
+            arrival_slot=slot,
+            deadline_slot=begin + task.deadline_slot,
+            vendors=(),
+        )
+        entries.append(engine.apply(events.BidArrived(task, slot, salt=f"{number:032x}")))
+        number += 1
+        if len(entries) >= wanted:
+            return entries
+
+
+def profiled(work: Any) -> None:
+    import cProfile
+    import pstats
+
+    with cProfile.Profile() as profile:
+        work()
+    pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(22)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""A log that is retraced leads to the same state as one that is decided again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.auction import Engine, Entry, events
+from scheduler.auction.outcomes import Changed
+from scheduler.types import Cell, Decision, Schedule
+from tests.properties.auction_markets import Market
+from tests.properties.test_lagrangian_policy import SolvedMarket
+
+STEPS = 60
+
+
+def log_of(market: Market) -> list[Entry]:
+    return [market.engine.apply(market.next_event()) for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("policy", ["residual", "printed", "lagrangian"])
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10**6), at=st.integers(0, STEPS))
+def test_retracing_a_log_gives_the_state_to_the_last_bit(policy: str, seed: int, at: int) -> None:
+    market = SolvedMarket(seed) if policy == "lagrangian" else Market(seed, policy=policy)
+    log = log_of(market)
+    engine = Engine(market.rules)
+    for entry in log[:at]:
+        engine.apply(entry.event)
+    engine = Engine.restore(json.loads(json.dumps(engine.snapshot())))
+    for entry in log[at:]:
+        engine.retrace(entry.event, entry.outcome, entry_hash=entry.hash)
+    assert json.dumps(engine.snapshot()) == json.dumps(market.engine.snapshot())
+    # And it goes on deciding as the other does.
+    for _ in range(5):
+        event = market.next_event()
+        assert engine.apply(event) == market.engine.apply(event)
+
+
+def test_what_a_log_cannot_say_is_refused() -> None:
+    market = Market(1, policy="residual")
+    while True:
+        before = market.engine.snapshot()
+        entry = market.engine.apply(market.next_event())
+        if isinstance(entry.outcome, Decision) and entry.outcome.admitted:
+            break
+    assert isinstance(entry.event, events.BidArrived)
+    assert entry.outcome.schedule is not None
+    [first, *rest] = entry.outcome.schedule.cells
+
+    def refused(outcome: Decision) -> str:
+        engine = Engine.restore(before)
+        with pytest.raises(ValueError, match=entry.event.task.id) as caught:  # type: ignore[union-attr]
+            engine.retrace(entry.event, outcome, entry_hash="")
+        return str(caught.value)
+
+    def elsewhere(cell: Cell) -> Decision:
+        schedule = Schedule(cells=(cell, *rest), vendor=entry.outcome.schedule.vendor)  # type: ignore[union-attr]
+        return replace(entry.outcome, schedule=schedule)  # type: ignore[type-var]
+
+    assert "without a schedule" in refused(replace(entry.outcome, schedule=None))
+    assert "'nobody'" in refused(elsewhere(replace(first, node="nobody")))
+    assert "not on sale" in refused(elsewhere(replace(first, slot=10**6)))
+    # An outcome of another kind is not taken at its word.
+    engine = Engine.restore(before)
+    engine.retrace(entry.event, Changed(), entry_hash=entry.hash)
+    assert engine.snapshot() == market.engine.snapshot()
