@@ -1,0 +1,120 @@
+"""A job that moves between tiers, as its owner sees it, against one that does not."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from marketplace.config.embedded.demo import TRAINING, bid_place
+from marketplace.config.embedded.demo_move import AWAY_S, DEADLINE_S, NODE, TIERS
+from tests.browser.visitor import Visitor
+from tests.conftest import Market
+from tests.faults.test_node_in_market import wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+#: Long enough that what is left when the worker is up repays the move, on any machine we know.
+EPOCHS = 14
+WITHIN_MS = 240_000
+#: Losses are those of one machine's arithmetic; only the order of its threads may differ.
+SAME = 1e-6
+
+
+@pytest.fixture
+def api(market: Market) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {market.api_key}"}
+    with httpx.Client(base_url=market.url, headers=headers, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def rented(market: Market) -> Iterator[Market]:
+    """The house rents machines, and the provider's own node is off sale for a while."""
+    market.house.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
+    market.house.manage("node_available", NODE, "--in-s", str(AWAY_S))
+    try:
+        yield market
+    finally:
+        market.house.manage("node_available", NODE)
+        market.house.manage("machines_end")
+
+
+def bought(api: httpx.Client, zone: str, name: str) -> str:
+    training = TRAINING | {"epochs": EPOCHS}
+    bid = bid_place(
+        api, zone, name=name, training=training, within_s=DEADLINE_S, say=lambda _: None
+    )
+    return bid["job_id"]
+
+
+def metrics(api: httpx.Client, job_id: str) -> list[dict[str, str]]:
+    """The lines of the adapter's ``metrics.csv``."""
+    content = api.get(f"/api/jobs/{job_id}/adapter").raise_for_status().content
+    with zipfile.ZipFile(io.BytesIO(content)) as adapter:
+        return list(csv.DictReader(io.StringIO(adapter.read("metrics.csv").decode())))
+
+
+def move_of(api: httpx.Client, job_id: str) -> dict[str, Any]:
+    events = api.get(f"/api/jobs/{job_id}/events?limit=100").raise_for_status().json()["data"]
+    [move] = [event["data"]["move"] for event in events if "move" in event["data"]]
+    return move
+
+
+def test_a_job_starts_on_serverless_moves_and_ends_like_one_that_did_not_move(
+    owner: Visitor, market: Market, rented: Market, api: httpx.Client
+) -> None:
+    moved = bought(api, market.zone, "moves")
+    page = owner.page
+    owner.go(f"/jobs/{moved}")
+    ribbon = page.locator("#part-plan")
+    expect(ribbon.locator("svg.serverless.cur").first).to_be_attached(timeout=WITHIN_MS)
+    expect(page.locator("#part-events")).to_contain_text("Starts at once on serverless")
+
+    # The page is told of the move while it is open.
+    chart = page.locator("#chart-loss")
+    expect(chart).to_have_attribute("data-moves", re.compile(r"^\d+$"), timeout=WITHIN_MS)
+    step = int(chart.get_attribute("data-moves") or 0)
+    expect(chart.locator(".mark.moved")).to_have_count(1)
+    expect(chart.locator("text.moved")).to_have_text(re.compile(r"^To "))
+    events = page.locator("#part-events")
+    expect(events).to_contain_text(
+        f"Moved at step {step} from serverless-local ($2.10 an hour) to marketplace-local "
+        "($0.38 an hour); no step was lost.",
+        timeout=WITHIN_MS,
+    )
+    expect(ribbon.locator("svg.serverless.past").first).to_be_attached()
+    expect(ribbon.locator("svg.marketplace.cur").first).to_be_attached()
+    expect(page.locator("#part-pill")).to_have_text("Done", timeout=WITHIN_MS)
+    move = move_of(api, moved)
+    assert (move["step"], move["steps_lost"]) == (step, 0)
+    assert move["saved_micros"] > 0
+
+    market.house.manage("node_available", NODE)
+    market.house.manage("machines_end")
+    stayed = bought(api, market.zone, "stays")
+    job = wait_for(api, stayed, lambda job: job["status"] == "succeeded", within_s=240)
+    assert all(
+        "Moved at step" not in event["message"]
+        for event in api.get(f"/api/jobs/{stayed}/events?limit=100").json()["data"]
+    )
+    here, there = metrics(api, moved), metrics(api, stayed)
+    # Every step trained once, before and after the move, as if it had never moved.
+    trained = [int(row["step"]) for row in here if row["train_loss"]]
+    assert trained == list(range(1, job["progress"]["total_steps"] + 1))
+    assert [row["step"] for row in here] == [row["step"] for row in there]
+    for name in ("train_loss", "valid_loss", "learning_rate"):
+        assert numbers(here, name) == pytest.approx(numbers(there, name), abs=SAME), name
+    assert numbers(here, "valid_loss")[-1] < numbers(here, "valid_loss")[0]
+
+
+def numbers(rows: list[dict[str, str]], name: str) -> list[float]:
+    """A column, without the lines that leave it out."""
+    return [float(row[name]) for row in rows if row[name]]
