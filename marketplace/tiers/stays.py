@@ -17,6 +17,7 @@ from django.db.models import Exists, OuterRef, Q
 from marketplace.auction.lane import zone_lane
 from marketplace.auction.models import Reservation
 from marketplace.auction.reservations import reservations_release
+from marketplace.common.clock import moment_words
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node, NodeStatus, Tier
 from marketplace.fleet.selectors import slot_at, slot_starts_at
@@ -139,7 +140,8 @@ def _gap_fill(
     job_cells_replace(
         job=job,
         cells=[*gap, *reserved],
-        reason=f"Goes on on serverless until its new slots begin at {begins_at:%H:%M:%S} UTC.",
+        reason="Goes on on serverless until its new slots begin at "
+        f"{moment_words(begins_at, up=True)}.",
         now=now,
     )
     return True
@@ -186,7 +188,7 @@ def _stay_begin(tiers: ZoneTiers, job: Job, machine: Machine, now: datetime) -> 
             reason=(
                 f"{starts} at once on serverless, at {format_usd(machine.price_micros_per_h)} an "
                 f"hour paid by the house, until its reserved slots begin at "
-                f"{begins_at:%H:%M:%S} UTC."
+                f"{moment_words(begins_at, up=True)}."
             ),
             now=now,
         )
