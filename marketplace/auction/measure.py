@@ -9,13 +9,14 @@ from typing import Any
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.terms import Terms, terms_resolve
-from marketplace.common.errors import Conflict, NotFound
+from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.kept import Kept
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import ZoneSpeeds, model_shape, zone_speeds
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.selectors import Work, work_measure
 from marketplace.jobs.services import dataset_tokens_ensure
+from workers.protocol.messages import DataFormat
 
 #: A crowd of bids need not read the same few rows each time; they move slowly.
 SPEEDS_KEPT_S = 1.0
@@ -46,7 +47,8 @@ def job_measure(
     Raises
     ------
     UserError
-        ``invalid_hyperparameter``, ``unknown_dataset`` or ``zone_closed``.
+        ``invalid_hyperparameter``, ``unknown_dataset``, ``unfit_dataset`` or
+        ``zone_closed``.
     """
     if not zone.is_open:
         raise Conflict(
@@ -54,6 +56,7 @@ def job_measure(
         )
     if dataset.organisation_id != organisation.pk:
         raise unknown_dataset()
+    _check_kind(dataset, encoder=model_shape(zone).encoder)
     _, longest_row_tokens = dataset_tokens_ensure(dataset=dataset, zone=zone)
     terms = terms_resolve(
         adapter=adapter,
@@ -76,6 +79,21 @@ def job_measure(
         speeds=speeds,
     )
     return Measured(terms=terms, work=work)
+
+
+def _check_kind(dataset: Dataset, *, encoder: bool) -> None:
+    """Refuse data the zone's model cannot learn; a node would, but only once it is paid for."""
+    labelled = dataset.format == DataFormat.CLASSIFICATION
+    if labelled == encoder:
+        return
+    sentence = (
+        "The zone's base model writes text, and this data set has labels: it needs an encoder. "
+        "Choose a zone with one, or make the rows prompt and completion."
+        if labelled
+        else "The zone's base model is an encoder: it learns rows with text and label only. "
+        "Choose another zone for this data set."
+    )
+    raise UserError("unfit_dataset", sentence, param="dataset_id")
 
 
 def unknown_dataset() -> NotFound:

@@ -44,6 +44,8 @@ class ModelShape:
     kv_heads: int
     #: Numbers per head; ``hidden_size / heads`` unless the model says otherwise.
     head_size: int
+    #: Reads whole texts and learns their labels; other models predict the next token.
+    encoder: bool = False
 
     @property
     def query_size(self) -> int:
@@ -150,6 +152,8 @@ _OTHER_NAMES = {
     "num_attention_heads": "n_head",
     "intermediate_size": "n_inner",
 }
+#: ``model_type`` of base models that classify.
+_ENCODERS = ("bert", "roberta")
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 #: What a node keeps beside the weights, as a share of them.
 _OVERHEAD = 1.05
@@ -208,4 +212,5 @@ def shape_from_config(config: Mapping[str, object]) -> ModelShape:
         heads=heads,
         kv_heads=size("num_key_value_heads", heads),
         head_size=size("head_dim", max(1, hidden // heads)),
+        encoder=config.get("model_type") in _ENCODERS,
     )

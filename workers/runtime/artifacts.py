@@ -77,6 +77,9 @@ def model_card(running: RunningJob) -> str:
             _pair(progress.valid_loss_before, progress.valid_loss_after),
         ),
     ]
+    accuracies = [row.valid_accuracy for row in running.metrics if row.valid_accuracy is not None]
+    if accuracies:
+        facts.append(("Validation accuracy before and after", _pair(accuracies[0], accuracies[-1])))
     if not soft:
         targets = adapter.target_modules or running.resident.model.architecture.target_modules
         facts += [

@@ -266,13 +266,13 @@ class NodeRuntime:
             self._write_checkpoint(running)
 
     def _evaluate(self, running: RunningJob) -> None:
-        loss = running.resident.trainer.evaluate(running.job)
-        if loss is not None and not math.isfinite(loss):
+        found = running.resident.trainer.evaluate(running.job)
+        if found is not None and not math.isfinite(found.loss):
             raise UserFault(
                 f"The validation loss is not a finite number at step {running.job.progress.step}. "
                 "Lower the learning rate or check the validation rows."
             )
-        running.evaluated(loss)
+        running.evaluated(found)
 
     def _finish(self, running: RunningJob) -> None:
         try:

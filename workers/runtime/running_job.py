@@ -13,6 +13,7 @@ import numpy as np
 from workers.protocol.messages import ProgressEvent, RowOutlier
 from workers.runtime.resident import ResidentBase
 from workers.runtime.sink import JobSink, JobSummary
+from workers.training.evaluation import HeldOut
 from workers.training.fused_trainer import Stepped
 from workers.training.job import TrainingJob
 
@@ -33,6 +34,7 @@ class MetricsRow:
     learning_rate: float | None = None
     grad_norm: float | None = None
     tokens: int | None = None
+    valid_accuracy: float | None = None
 
 
 def metrics_table(rows: list[MetricsRow]) -> np.ndarray:
@@ -46,7 +48,9 @@ def metrics_rows(table: np.ndarray) -> list[MetricsRow]:
     rows = []
     for values in table.tolist():
         known = [None if math.isnan(value) else value for value in values]
-        step, epoch, train_loss, valid_loss, learning_rate, grad_norm, tokens = known
+        # checkpoints of older releases have fewer columns
+        known += [None] * (len(fields(MetricsRow)) - len(known))
+        step, epoch, train_loss, valid_loss, learning_rate, grad_norm, tokens, accuracy = known
         rows.append(
             MetricsRow(
                 step=int(step or 0),
@@ -56,6 +60,7 @@ def metrics_rows(table: np.ndarray) -> list[MetricsRow]:
                 learning_rate=learning_rate,
                 grad_norm=grad_norm,
                 tokens=None if tokens is None else int(tokens),
+                valid_accuracy=accuracy,
             )
         )
     return rows
@@ -112,18 +117,27 @@ class RunningJob:
             )
         )
 
-    def evaluated(self, loss: float | None) -> None:
-        """Take note of a validation loss; the first is before, the latest after."""
+    def evaluated(self, found: HeldOut | None) -> None:
+        """Take note of an evaluation; the first is before, the latest after."""
         self.evaluated_step = self.job.progress.step
-        if loss is None:
+        if found is None:
             return
-        self.valid_loss = loss
+        loss = self.valid_loss = found.loss
+        if found.accuracy is not None:
+            self.log.append(
+                f"Accuracy on the held-out rows at step {self.evaluated_step}: "
+                f"{found.accuracy:.1%} of {len(self.job.data.valid)}."
+            )
         progress = self.job.progress
         if progress.step == 0:
             progress.valid_loss_before = loss
         else:
             progress.valid_loss_after = loss
-        self.metrics.append(MetricsRow(progress.step, self.job.epoch, valid_loss=loss))
+        self.metrics.append(
+            MetricsRow(
+                progress.step, self.job.epoch, valid_loss=loss, valid_accuracy=found.accuracy
+            )
+        )
 
     def report(self, *, force: bool = False) -> None:
         """Send a progress event, unless one was sent less than half a second ago."""

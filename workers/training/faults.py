@@ -13,3 +13,11 @@ class UserFault(TrainingFault):
 
 class SystemFault(TrainingFault):
     """The node is the cause: the same job may well run elsewhere."""
+
+
+def too_big(tokens: int) -> SystemFault:
+    """One row is more than the device holds."""
+    return SystemFault(
+        f"The node ran out of memory on a single row of {tokens} tokens. Train on a node with "
+        "more memory, or lower the sequence length."
+    )

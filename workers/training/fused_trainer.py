@@ -12,20 +12,16 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.training.faults import SystemFault, TrainingFault, UserFault
+from workers.training.evaluation import HeldOut, evaluate
+from workers.training.faults import TrainingFault, UserFault, too_big
 from workers.training.fixed_steps import FixedSteps
 from workers.training.job import Batch, TrainingJob
 from workers.training.objective import example_losses, learn_reference
 from workers.training.optimizer import adamw_step, clip_gradients, scheduled_rate
-from workers.training.pack_plan import Waiting, fitting, plan_pack
+from workers.training.pack_plan import Waiting, plan_pack
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, Pack, Share, pack_shares
 from workers.training.saved_bytes import SavedBytes
-
-_TOO_BIG = (
-    "The node ran out of memory on a single row of {tokens} tokens. Train on a node with more "
-    "memory, or lower the sequence length."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,35 +112,9 @@ class FusedTrainer:
         done = [job for share in shares if _complete(job := self.jobs[share.job_id])]
         return self._step(done)
 
-    @torch.no_grad()
-    def evaluate(self, job: TrainingJob) -> float | None:
-        """Mean loss over the held-out rows; ``None`` when there are none."""
-        examples = job.data.valid
-        if not examples:
-            return None
-        limit = min(self.token_budget, job.micro_tokens or self.token_budget)
-        total, start = 0.0, 0
-        while start < len(examples):
-            sizes = [job.tokens_of(example) for example in examples[start:]]
-            rows = range(start, start + max(1, fitting(sizes, limit)))
-            try:
-                total += self._held_out_loss(job, rows)
-            except torch.OutOfMemoryError:
-                if len(rows) == 1:
-                    raise SystemFault(_TOO_BIG.format(tokens=sizes[0])) from None
-                limit = sum(sizes[: len(rows)]) // 2
-                continue
-            start = rows.stop
-        return total / job.loss_weight(list(examples))
-
-    def _held_out_loss(self, job: TrainingJob, rows: range) -> float:
-        learn_reference(self.model, job, rows, pad_to=self.pad_to, held_out=True)
-        examples = tuple(job.data.valid[row] for row in rows)
-        share = Share(job.job_id, examples, 0, 0, virtual_tokens=job.virtual_tokens)
-        pack = self._pack([share])
-        with self.model.streaming(pack):
-            losses = example_losses(self.model, pack, [job], [rows], held_out=True)
-        return float(losses[0].sum())
+    def evaluate(self, job: TrainingJob) -> HeldOut | None:
+        """How the job does on its held-out rows; ``None`` when there are none."""
+        return evaluate(self.model, job, token_budget=self.token_budget, pad_to=self.pad_to)
 
     def _plan_shares(self) -> list[Share]:
         waiting = [job for job in self.jobs.values() if not job.done]
@@ -339,7 +309,7 @@ class FusedTrainer:
         self._pack_was_too_big = False
         job = self.jobs[share.job_id]
         if len(share.examples) == 1:
-            fault = SystemFault(_TOO_BIG.format(tokens=job.tokens_of(share.examples[0])))
+            fault = too_big(job.tokens_of(share.examples[0]))
             return [Failed(job.job_id, fault)]
         job.micro_tokens = sum(job.tokens_of(e) for e in share.examples) // 2
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -85,13 +85,26 @@ def sequence_nll(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> tor
 
 
 def _label_losses(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> list[torch.Tensor]:
+    return [
+        F.cross_entropy(logits, labels, reduction="none")
+        for logits, labels in _classified(model, pack, hidden_TD)
+    ]
+
+
+def _classified(
+    model: PackedModel, pack: Pack, hidden_TD: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Per share, logits ``[E, labels]`` and the true labels."""
     first_SD = hidden_TD[pack.starts_S[:-1]]
-    losses = []
     start = 0
     for share in pack.shares:
         end = start + len(share.examples)
         logits = model.classify(share.job_id, first_SD[start:end])
-        labels = torch.tensor([example.label for example in share.examples], device=logits.device)
-        losses.append(F.cross_entropy(logits, labels, reduction="none"))
+        yield logits, torch.tensor([e.label for e in share.examples], device=logits.device)
         start = end
-    return losses
+
+
+def label_hits(model: PackedModel, pack: Pack) -> int:
+    """How many rows of a pack get their own label; call inside ``model.streaming(pack)``."""
+    pairs = _classified(model, pack, model.hidden(pack))
+    return sum(int((logits.argmax(1) == labels).sum()) for logits, labels in pairs)

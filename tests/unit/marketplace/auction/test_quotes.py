@@ -182,3 +182,23 @@ def test_quote_before_the_lane_ever_ran_is_the_one_a_bid_then_pays(zone, owner):
     bid = sell(owner, zone, epochs=3, price_micros=answer.price_micros + 1)
     assert (bid.status, bid.payment_micros) == ("admitted", 300_000)
     assert bid.cells == [[cell.slot, cell.node] for cell in answer.cells]
+
+
+@pytest.mark.parametrize(("data_format", "encoder"), [("classification", False), ("chat", True)])
+def test_data_the_zones_model_cannot_learn_is_refused_before_it_is_paid_for(
+    zone, owner, data_format, encoder
+):
+    data = market.dataset(owner, zone)
+    data.format = data_format
+    data.save(update_fields=["format"])
+    zone.model_shape |= {"encoder": encoder}
+    zone.save(update_fields=["model_shape"])
+    market.node(zone)
+    with pytest.raises(UserError, match=r"Choose (a zone with one|another zone)") as refused:
+        quote(owner, zone, data=data)
+    assert (refused.value.code, refused.value.param) == ("unfit_dataset", "dataset_id")
+    with pytest.raises(UserError) as refused:
+        market.bid(owner, zone, data=data)
+    assert refused.value.code == "unfit_dataset"
+    assert not Bid.objects.exists()
+    assert not Hold.objects.exists()

@@ -203,6 +203,16 @@ def test_an_encoder_learns_classes_and_stock_peft_gives_the_same_logits(tmp_path
         assert torch.stack(losses).mean().item() == pytest.approx(
             summary.valid_loss_after, abs=1e-4
         )
+        metrics = csv.DictReader((sink.adapter_dir / "metrics.csv").read_text().splitlines())
+        accuracies = [r["valid_accuracy"] for r in metrics if r["valid_accuracy"]]
+        assert (len(accuracies), float(accuracies[-1])) == (2, 1.0)
+        card = (sink.adapter_dir / "README.md").read_text()
+        assert (
+            f"| Validation accuracy before and after | {float(accuracies[0]):.4f} and 1.0000"
+            in card
+        )
+        told = [line for event in sink.events for line in event.log]
+        assert any(line.endswith(f"100.0% of {len(rows)}.") for line in told)
     runtime.close()
 
 
