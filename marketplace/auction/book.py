@@ -1,8 +1,8 @@
 """The engine of a zone, kept in step with the zone's log.
 
 Each process keeps one engine per zone. Before use it is compared with the log's
-head in the same transaction: equal, it is used; behind, it replays what it
-missed; anything else (another history, other rules) and it is rebuilt from the
+head in the same transaction: equal, it is used; behind, it retraces what it
+missed; far behind, or anything else (another history, other rules) and it is rebuilt from the
 latest snapshot and the entries after it. The engine is changed in place, so the
 lane throws its copy away whenever its transaction did not commit.
 """
@@ -39,8 +39,10 @@ from scheduler.auction.events import NodeJoined, event_from_json, event_to_json
 from scheduler.auction.log import canonical, chain_hash
 from scheduler.auction.outcomes import outcome_from_json, outcome_to_json
 
-#: Entries between snapshots; a restart replays at most so many.
+#: Entries between snapshots, which a worker takes.
 SNAPSHOT_EVERY = 2000
+#: Entries after which the lane takes one itself; a restart retraces at most about so many.
+SNAPSHOT_AT_LATEST = 20_000
 #: Rows go to the log without an object of the ORM for each.
 COPY = (
     "COPY auction_logentry"
@@ -199,7 +201,7 @@ def _unbegun(zone: Zone, *, now: datetime) -> Engine:
 
 
 def _in_step(book: Book | None, head: MarketHead) -> Book:
-    if book is not None and _same_history(book, head):
+    if book is not None and _same_history(book, head) and not _far_behind(book, head):
         _catch_up(book, head)
     else:
         book = _rebuild(head)
@@ -222,6 +224,13 @@ def _same_history(book: Book, head: MarketHead) -> bool:
     return LogEntry.objects.filter(
         zone_id=head.zone_id, position=position + 1, prev_hash=head_hash
     ).exists()
+
+
+def _far_behind(book: Book, head: MarketHead) -> bool:
+    """Whether a snapshot spares the engine a good part of what it missed."""
+    if head.position - book.engine.position <= SNAPSHOT_EVERY:
+        return False
+    return book.engine.position + SNAPSHOT_EVERY <= snapshot_latest(head.zone_id) <= head.position
 
 
 def _rebuild(head: MarketHead) -> Book:
@@ -323,18 +332,24 @@ def log_append(*, zone_id: str, new: Iterable[Entry], now: datetime) -> None:
 
 
 def snapshot_take(*, book: Book, head: MarketHead, now: datetime) -> bool:
-    """Keep the engine's state if enough happened since the last time."""
-    if book.snapshot_position is None:
-        taken = Snapshot.objects.filter(zone_id=head.zone_id).order_by("-position")
-        book.snapshot_position = taken.values_list("position", flat=True).first()
-    if book.engine.position - (book.snapshot_position or 0) < SNAPSHOT_EVERY:
+    """Keep the engine's state where the worker that should have done so did not."""
+    position = book.engine.position
+    if book.snapshot_position is None or position - book.snapshot_position >= SNAPSHOT_AT_LATEST:
+        book.snapshot_position = snapshot_latest(head.zone_id)
+    if position - book.snapshot_position < SNAPSHOT_AT_LATEST:
         return False
-    book.snapshot_position = book.engine.position
+    book.snapshot_position = position
     Snapshot.objects.create(
         zone_id=head.zone_id,
-        position=book.engine.position,
+        position=position,
         head_hash=book.engine.head_hash,
         state=json.dumps(book.engine.snapshot()),
         taken_at=now,
     )
     return True
+
+
+def snapshot_latest(zone_id: str) -> int:
+    """Position of the zone's latest snapshot; 0, where the log begins, if there is no later."""
+    taken = Snapshot.objects.filter(zone_id=zone_id).order_by("-position")
+    return taken.values_list("position", flat=True).first() or 0

@@ -2,7 +2,7 @@
 
 from celery import shared_task
 
-from marketplace.auction import solving, sweeps
+from marketplace.auction import snapshots, solving, sweeps
 from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock
 
@@ -40,3 +40,8 @@ def prices_solve(*, zone_id: str) -> None:
 @shared_task(name="auction.prices_apply")
 def prices_apply(*, zone_id: str) -> None:
     solving.prices_apply(zone_id=zone_id, clock=clock.now)
+
+
+@shared_task(name="auction.snapshots")
+def take_snapshots() -> None:
+    snapshots.zones_snapshot(clock=clock.now)

@@ -197,6 +197,7 @@ CELERY_BEAT_SCHEDULE = {
     "leases": _every("jobs.leases_sweep", "BEAT_LEASES_S", 2),
     "auction": _every("auction.sweep", "BEAT_AUCTION_S", 2),
     "prices": _every("auction.prices_sweep", "BEAT_PRICES_S", 5),
+    "snapshots": _every("auction.snapshots", "BEAT_SNAPSHOTS_S", 5),
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),

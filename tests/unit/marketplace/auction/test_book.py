@@ -10,6 +10,7 @@ from django.db import connection
 from marketplace.auction import book as books
 from marketplace.auction.decisions import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Snapshot
+from marketplace.auction.snapshots import zones_snapshot
 from marketplace.auction.sweeps import zone_refresh, zones_sweep
 from marketplace.auction.verify import zone_verify
 from tests import builders
@@ -47,7 +48,7 @@ def test_engine_is_rebuilt_from_the_log_with_the_same_hash(zone, owner):
 
 
 def test_snapshots_are_taken_and_a_restart_goes_on_from_the_latest(zone, owner, monkeypatch):
-    monkeypatch.setattr(books, "SNAPSHOT_EVERY", 5)
+    monkeypatch.setattr(books, "SNAPSHOT_AT_LATEST", 5)
     for _ in range(4):
         sell(owner, zone, 3, slots=40)
     taken = list(Snapshot.objects.order_by("position").values_list("position", flat=True))
@@ -64,20 +65,28 @@ def test_snapshots_are_taken_and_a_restart_goes_on_from_the_latest(zone, owner, 
 
 
 def test_snapshots_agree_with_the_replay(zone, owner, monkeypatch):
-    monkeypatch.setattr(books, "SNAPSHOT_EVERY", 4)
+    monkeypatch.setattr(books, "SNAPSHOT_AT_LATEST", 4)
     for _ in range(3):
         sell(owner, zone, 3, slots=40)
     assert zone_verify(zone).problems == []
 
 
-def test_zone_whose_log_was_altered_sells_nothing_more(zone, owner):
+@pytest.mark.parametrize(
+    "change",
+    [
+        "event = replace(event, '\"bid\":900000.0', '\"bid\":900001.0')",
+        "outcome = replace(outcome, '\"payment\":', '\"payment\":1')",
+        "outcome = replace(outcome, '\"admitted\":true', '\"admitted\":false')",
+        "hash = repeat('0', 64)",
+        "position = 900",
+    ],
+)
+def test_zone_whose_log_was_altered_sells_nothing_more(zone, owner, change):
     sell(owner, zone, 2)
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
-        cursor.execute(
-            "UPDATE auction_logentry SET event = replace(event, '\"bid\":900000.0',"
-            " '\"bid\":900001.0') WHERE position = 4"
-        )
+        cursor.execute(f"UPDATE auction_logentry SET {change} WHERE position = 4")
+        assert cursor.rowcount == 1
         cursor.execute("SET LOCAL session_replication_role = origin")
     books.lane_book_discard(zone_id=zone.pk)
     bid = market.bid(owner, zone)
@@ -86,6 +95,54 @@ def test_zone_whose_log_was_altered_sells_nothing_more(zone, owner):
     bid.refresh_from_db()
     assert bid.status == "pending"
     assert LogEntry.objects.filter(kind="BidArrived").count() == 2
+
+
+def test_worker_takes_snapshots_from_its_replica_and_keeps_the_latest(zone, owner, monkeypatch):
+    monkeypatch.setattr(books, "SNAPSHOT_EVERY", 4)
+    taken = []
+    for _ in range(6):
+        sell(owner, zone, 4, slots=40)
+        assert zones_snapshot(clock=lambda: NOW) == 1
+        assert zones_snapshot(clock=lambda: NOW) == 0
+        taken.append(MarketHead.objects.get(zone=zone).position)
+    stored = Snapshot.objects.order_by("position").values_list("position", flat=True)
+    assert list(stored) == [0, *taken[-3:]]
+    assert zone_verify(zone).problems == []
+    books.lane_book_discard(zone_id=zone.pk)
+    sell(owner, zone, 1, slots=40)
+    assert zone_verify(zone).problems == []
+
+
+def test_a_snapshot_of_a_zone_that_is_broken_is_not_taken(zone, owner, monkeypatch):
+    monkeypatch.setattr(books, "SNAPSHOT_EVERY", 1)
+    sell(owner, zone, 1)
+    other = market.zone()
+    zone_refresh(zone=other, now=NOW)
+    MarketHead.objects.filter(zone=zone).update(head_hash="0" * 64)
+    assert zones_snapshot(clock=lambda: NOW) == 1
+    assert set(Snapshot.objects.values_list("zone_id", "position")) == {
+        (zone.pk, 0),
+        (other.pk, 0),
+        (other.pk, 1),
+    }
+
+
+def test_a_reader_far_behind_goes_on_from_a_snapshot(zone, owner, monkeypatch):
+    monkeypatch.setattr(books, "SNAPSHOT_EVERY", 6)
+    sell(owner, zone, 1, slots=40)
+    with books.read_book(zone=zone, now=NOW) as book:
+        old = book.engine
+    sell(owner, zone, 4, slots=40)
+    with books.read_book(zone=zone, now=NOW) as book:
+        assert book.engine is old
+    behind = books._read_books.pop(zone.pk)
+    sell(owner, zone, 7, slots=40)
+    assert zones_snapshot(clock=lambda: NOW) == 1
+    sell(owner, zone, 1, slots=40)
+    books._read_books[zone.pk] = behind
+    with books.read_book(zone=zone, now=NOW) as book:
+        assert book.engine is not old
+        assert book.engine.head_hash == MarketHead.objects.get(zone=zone).head_hash
 
 
 def test_broken_zone_does_not_stop_the_sweep_of_the_others(zone, owner):

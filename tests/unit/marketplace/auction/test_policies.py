@@ -200,7 +200,7 @@ def test_a_log_begun_under_the_papers_policy_goes_on_under_residual(zone, owner,
 
 
 def test_a_restart_from_a_snapshot_knows_the_policy_in_force(zone, owner, monkeypatch):
-    monkeypatch.setattr(books, "SNAPSHOT_EVERY", 3)
+    monkeypatch.setattr(books, "SNAPSHOT_AT_LATEST", 3)
     sell(owner, zone)
     later = market.slot_at(zone, 101)
     reprice(zone, later)
