@@ -1,0 +1,201 @@
+"""A hand-off that dies halfway: nothing lost, nothing doubled, and it is done by the next tick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from marketplace.auction.models import Bid, Reservation
+from marketplace.auction.verify import zone_verify
+from marketplace.fleet.models import Node
+from marketplace.jobs.models import Job, JobStatus, NodePlan, Slice, SliceStatus
+from marketplace.jobs.services import slots_dispatch
+from marketplace.payments.selectors import ledger_check
+from marketplace.tiers import handover, stays
+from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
+from marketplace.tiers.services import tiers_tick
+from tests import market_builders
+from tests.job_builders import at, lease
+from tests.unit.marketplace.tiers.backends import MemoryBackend
+from tests.unit.marketplace.tiers.test_handover import (
+    booked_machine,
+    house,  # noqa: F401
+    job,  # noqa: F401
+    point,
+    runs,
+    tick,
+)
+from workers.protocol.messages import SliceStatus as Ended
+
+pytestmark = pytest.mark.django_db
+
+
+class Killed(BaseException):
+    """What no ``except Exception`` may catch, as no process catches being killed."""
+
+
+def dies_in(
+    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, after: bool
+) -> Callable[[], None]:
+    """Make a function end its process, before or after its work; returns how to mend it."""
+    whole = getattr(owner, name)
+
+    def dying(*terms, **more):
+        if after:
+            whole(*terms, **more)
+        raise Killed
+
+    monkeypatch.setattr(owner, name, dying)
+    return lambda: monkeypatch.setattr(owner, name, whole)
+
+
+def state(job: Job) -> tuple[object, ...]:  # noqa: F811
+    """All that a hand-off changes."""
+    row = Job.objects.get(pk=job.pk)
+    held = Reservation.objects.filter(bid_id=job.bid_id, released_at__isnull=True)
+    return (
+        row.cells,
+        row.needs_replan,
+        row.seq,
+        row.status,
+        sorted(held.values_list("slot", "node_id")),
+        list(Booking.objects.values_list("handed_at", "closed_at", "outcome")),
+        list(Stay.objects.values_list("ended_at", "cost_micros")),
+        list(Slice.objects.values_list("pk", "status")),
+        list(ZoneTiers.objects.values_list("surplus", "threshold_s")),
+    )
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (handover, "job_replan_request"),
+        (handover, "jobs_replan_in"),
+        (handover, "_saved_micros"),
+        (Booking, "save"),
+    ],
+    ids=["the wish", "the plan", "the sum", "the note"],
+)
+def test_a_hand_off_that_dies_leaves_the_job_where_it_runs(
+    job: Job,  # noqa: F811
+    house: ZoneTiers,  # noqa: F811
+    backend: MemoryBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    after: bool,
+) -> None:
+    runs(job, since_s=2, left_s=400, now_s=10)
+    tick(10)
+    made = backend.join(booked_machine().pk, now=at(31))
+    runs(job, since_s=2, left_s=379, now_s=31, step=30)
+    Node.objects.update(last_heartbeat_at=at(31))
+    before = state(job)
+    mend = dies_in(monkeypatch, owner, name, after=after)
+    with pytest.raises(Killed):
+        tiers_tick(now=at(31))
+    assert state(job) == before
+
+    mend()
+    _arrives(job, house, made)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (stays, "_stay_close"),
+        (stays, "job_event_add"),
+        (handover, "_moved"),
+        (handover, "job_event_add"),
+        (handover, "_close"),
+    ],
+    ids=["the stay's end", "its word", "the arrival", "the move's word", "the booking's end"],
+)
+def test_a_tick_that_dies_after_the_job_has_moved_books_it_once(
+    job: Job,  # noqa: F811
+    house: ZoneTiers,  # noqa: F811
+    backend: MemoryBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    after: bool,
+) -> None:
+    runs(job, since_s=2, left_s=400, now_s=10)
+    tick(10)
+    made = backend.join(booked_machine().pk, now=at(31))
+    runs(job, since_s=2, left_s=379, now_s=31, step=30)
+    tick(31)
+    tick(40)
+    market_builders.slice_end(job, status=Ended.PAUSED, now=at(41), step=30)
+    slots_dispatch(now=at(41))
+    point(lease(job), seq=1, step=31, seconds=44)
+    before = state(job)
+    mend = dies_in(monkeypatch, owner, name, after=after)
+    Node.objects.update(last_heartbeat_at=at(45))
+    with pytest.raises(Killed):
+        tiers_tick(now=at(45))
+    assert state(job) == before
+
+    mend()
+    tick(46)
+    tick(47)
+    _is_booked_once(job, made)
+
+
+def test_a_dispatch_that_dies_gives_no_second_lease(
+    job: Job,  # noqa: F811
+    house: ZoneTiers,  # noqa: F811
+    backend: MemoryBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from marketplace.jobs.services import dispatch
+
+    runs(job, since_s=2, left_s=400, now_s=10)
+    tick(10)
+    made = backend.join(booked_machine().pk, now=at(31))
+    runs(job, since_s=2, left_s=379, now_s=31, step=30)
+    tick(31)
+    tick(40)
+    market_builders.slice_end(job, status=Ended.PAUSED, now=at(41), step=30)
+    plans = NodePlan.objects.count()
+    mend = dies_in(monkeypatch, dispatch, "_plans_record", after=False)
+    with pytest.raises(Killed):
+        slots_dispatch(now=at(41))
+    assert not Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
+    assert NodePlan.objects.count() == plans
+    mend()
+    slots_dispatch(now=at(42))
+    slots_dispatch(now=at(42))
+    assert lease(job).node_id == made.pk
+    assert Slice.objects.filter(job=job).count() == 2
+
+
+def _arrives(job: Job, house: ZoneTiers, made: Node) -> None:  # noqa: F811
+    """What was begun anew goes to its end: one lease at a time, paid once."""
+    tick(32)
+    tick(40)
+    market_builders.slice_end(job, status=Ended.PAUSED, now=at(41), step=30)
+    tick(41)
+    point(lease(job), seq=1, step=31, seconds=44)
+    tick(45)
+    _is_booked_once(job, made)
+    assert zone_verify(house.zone).problems == []
+
+
+def _is_booked_once(job: Job, made: Node) -> None:  # noqa: F811
+    row = Job.objects.get(pk=job.pk)
+    assert (row.status, row.needs_replan) == (JobStatus.RUNNING, False)
+    first, second = Slice.objects.filter(job=job).order_by("opened_at")
+    assert first.closed_at is not None
+    assert second.opened_at >= first.closed_at
+    assert (second.node_id, second.status) == (made.pk, SliceStatus.OPEN)
+    assert Booking.objects.get().outcome == BookingOutcome.MOVED
+    assert Machine.objects.exclude(tier="serverless").count() == 1
+    told = list(job.events.values_list("message", flat=True))
+    assert sum("It left serverless" in text for text in told) == 1
+    assert sum(text.startswith("Moved at step") for text in told) == 1
+    assert ledger_check().balanced
+    assert Bid.objects.get(pk=job.bid_id).payment_micros == row.price_micros
