@@ -10,7 +10,7 @@ import numpy as np
 from scheduler.simulator.compiled import compiled
 from scheduler.simulator.demands import demands
 from scheduler.simulator.state import Demotion, Job, Order, Scaling, Worker
-from scheduler.simulator.transitions import Backlog, bring, demote, plan, reorder
+from scheduler.simulator.transitions import Backlog, bring, demote, plan, reorder, save
 from scheduler.simulator.work import done_by, expected_left_s, learn
 from scheduler.simulator.workers import (
     Calendar,
@@ -146,7 +146,10 @@ def rehome(world: World, calendar: Calendar, now: float) -> None:
             offered,
             choice.rehome_delay_price,
         )
-        if moves(expected_left_s(world, j, now), boot, break_even_s(cost, price, offered)):
+        expected = expected_left_s(world, j, now)
+        if moves(expected, boot, break_even_s(cost, price, offered)):
+            paused = pause * choice.rehome_delay_price
+            save(world, need * ((price - offered) * (expected - boot) - cost + paused))
             for _ in range(need):
                 launch(world, calendar, now, j, 0)
 
@@ -157,7 +160,7 @@ def book(world: World, calendar: Calendar, j: int, now: float, skip: int) -> Non
     track = world.track
     need = world.jobs[j].gpus
     while need > 0 and world.tally[0].idle > 0:
-        take_idle(world, j, HELD, True)
+        take_idle(world, j, HELD)
         track[j].promised += 1
         track[j].ready += 1
         need -= 1

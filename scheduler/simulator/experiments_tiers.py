@@ -18,6 +18,7 @@ from scheduler.simulator.workload import (
     OwnerRules,
     Workload,
     calibrated_burst,
+    seren_like,
     steady_state,
 )
 from scheduler.tiers.rules import TierRules
@@ -50,48 +51,56 @@ class Setting:
 def settings(traces: Sequence[Path]) -> tuple[Setting, ...]:
     """Workloads ``improved`` and ``corrected`` meet; traces add one row each."""
     fast_moves = replace(TierRules(), checkpoint_s=24.0, restore_s=60.0)
+    soon, hazards = (
+        OwnerRules(die_early=0.4, dying="soon"),
+        SupplyRules(vanish=0.1, mean_life_h=24.0),
+    )
+
+    def saturated(seed: int) -> Workload:
+        return steady_state(seed=seed, jobs=3000, load_gpus=60.0)
+
     own = (
         Setting("burst", lambda seed: calibrated_burst(seed=seed)),
         Setting("steady, 20 GPUs busy", lambda seed: steady_state(seed=seed)),
-        Setting(
-            "saturated, 60 GPUs asked",
-            lambda seed: steady_state(seed=seed, jobs=3000, load_gpus=60.0),
-        ),
+        Setting("saturated, 60 GPUs asked", saturated),
         Setting(
             "burst, 40 % die anywhere",
             lambda seed: calibrated_burst(seed=seed),
             OwnerRules(die_early=0.4),
         ),
+        Setting("burst, 40 % die soon", lambda seed: calibrated_burst(seed=seed), soon),
         Setting(
-            "burst, 40 % die soon",
+            "burst, 70 % die soon",
             lambda seed: calibrated_burst(seed=seed),
-            OwnerRules(die_early=0.4, dying="soon"),
+            replace(soon, die_early=0.7),
         ),
-        Setting(
-            "steady, 40 % die soon",
-            lambda seed: steady_state(seed=seed, jobs=3000),
-            OwnerRules(die_early=0.4, dying="soon"),
-        ),
-        Setting(
-            "saturated, 40 % die soon",
-            lambda seed: steady_state(seed=seed, jobs=3000, load_gpus=60.0),
-            OwnerRules(die_early=0.4, dying="soon"),
-        ),
+        Setting("steady, 40 % die soon", lambda seed: steady_state(seed=seed, jobs=3000), soon),
+        Setting("saturated, 40 % die soon", saturated, soon),
         Setting(
             "burst, moves take 84 s", lambda seed: calibrated_burst(seed=seed), rules=fast_moves
         ),
+        Setting("saturated, moves take 84 s", saturated, rules=fast_moves),
         Setting(
             "burst, nodes fail and offers vanish",
             lambda seed: calibrated_burst(seed=seed),
-            supply=SupplyRules(vanish=0.1, mean_life_h=24.0),
+            supply=hazards,
         ),
+        Setting("saturated, nodes fail and offers vanish", saturated, supply=hazards),
+        Setting("gangs of up to 64 GPUs", lambda seed: seren_like(seed=seed, jobs=WINDOW_JOBS)),
     )
-    return (*own, *(_trace_setting(path) for path in traces))
+    return (*own, *(row for path in traces for row in _trace_settings(path, soon)))
 
 
-def _trace_setting(path: Path) -> Setting:
+def _trace_settings(path: Path, soon: OwnerRules) -> tuple[Setting, Setting]:
     whole = read_trace(path).one_gpu_each()
-    return Setting(f"trace {path.stem}", lambda seed: window(whole, seed=seed))
+
+    def part(seed: int) -> Workload:
+        return window(whole, seed=seed)
+
+    return (
+        Setting(f"trace {path.stem}", part),
+        Setting(f"trace {path.stem}, 40 % die soon", part, soon),
+    )
 
 
 def window(workload: Workload, *, seed: int, jobs: int = WINDOW_JOBS) -> Workload:

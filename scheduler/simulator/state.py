@@ -125,7 +125,7 @@ class Choice(NamedTuple):
     adaptive: bool
     #: Equation 1 as printed.
     printed_demand: bool
-    #: Running jobs move on to much cheaper offers.
+    #: Running jobs move on to much cheaper offers, and a full tier renews its rents.
     rehomes: bool
     #: Largest share of the surplus one job may take to stay on serverless.
     share: float
@@ -148,6 +148,8 @@ class Choice(NamedTuple):
     delay_price: float
     #: The same for a job that is moved from worker to worker.
     rehome_delay_price: float
+    #: Share of what cheaper rents save that is added to the surplus.
+    saved_share: float
     serverless_price: float
     conventional_price: float
     marketplace_boot_s: float
@@ -314,6 +316,7 @@ TALLY = np.dtype(
         ("demotions", np.int64),
         ("preemptions", np.int64),
         ("rehomings", np.int64),
+        ("renewals", np.int64),
         ("peak", np.int64),
         ("serverless_gpus", np.int64),
         ("peak_serverless", np.int64),

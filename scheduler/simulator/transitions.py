@@ -10,8 +10,19 @@ from scheduler.simulator.compiled import compiled
 from scheduler.simulator.demands import begin_wait, end_wait
 from scheduler.simulator.state import Demotion, Event, Job, Order, Worker
 from scheduler.simulator.work import attained_queue, done_by, learn
-from scheduler.simulator.workers import ALL, Calendar, free_workers_of, post, take_idle
-from scheduler.tiers import allowance, edf
+from scheduler.simulator.workers import (
+    ALL,
+    Calendar,
+    cheapest_idle,
+    end_rent,
+    free_workers_of,
+    launch,
+    next_offer,
+    post,
+    price_of,
+    take_idle,
+)
+from scheduler.tiers import allowance, break_even, edf
 
 if TYPE_CHECKING:
     from scheduler.simulator.state import World
@@ -29,6 +40,9 @@ EITHER = int(Order.DEADLINE_OR_SHORTEST)
 SERVERFUL_ONLY, BREAK_EVEN = int(Demotion.SERVERFUL_ONLY), int(Demotion.BREAK_EVEN)
 BUSY = int(Worker.BUSY)
 
+break_even_s = compiled(break_even.break_even_s)
+move_cost = compiled(break_even.move_cost)
+moves = compiled(break_even.moves)
 allowance_of = compiled(allowance.allowance)
 backlog_key = compiled(edf.backlog_key)
 
@@ -253,20 +267,52 @@ def finish(world: World, j: int, now: float) -> None:
 
 
 @compiled
+def renew(world: World, calendar: Calendar, j: int, now: float) -> bool:
+    """Ends the rent of the worker a waiting job would get if a cheaper one repays the wait.
+
+    Prices hold as long as a worker is rented, so a full tier would keep its first ones
+    for good. The break-even of a move-on, without checkpoint and restore.
+    """
+    choice, pool, t = world.choice[0], world.pool, world.tally[0]
+    offer = next_offer(world, now, 0)
+    if t.empty > 0 or offer < 0:
+        return False
+    w = cheapest_idle(world)
+    paid, offered, boot = pool[w].price, price_of(world, now, offer), choice.marketplace_boot_s
+    left = world.jobs[j].predicted_s - world.track[j].done_s
+    cost = move_cost(0.0, 0.0, boot, boot, paid, offered, choice.rehome_delay_price)
+    if not moves(left, 0.0, break_even_s(cost, paid, offered)):
+        return False
+    end_rent(world, w, now)
+    launch(world, calendar, now, -1, 0)
+    t.renewals += 1
+    save(world, (paid - offered) * left - offered * boot)
+    return True
+
+
+@compiled
+def save(world: World, amount: float) -> None:
+    """Gives the surplus its share of what a cheaper rent saves."""
+    world.tally[0].surplus += world.choice[0].saved_share * max(0.0, amount)
+
+
+@compiled
 def dispatch(world: World, calendar: Calendar, backlog: Backlog, now: float) -> None:
     """Gives idle workers to the backlog in order; the head is never overtaken."""
-    t, track = world.tally[0], world.track
+    t, track, choice = world.tally[0], world.track, world.choice[0]
     while len(backlog) > 0:
         j = backlog[0][2]
         need = world.jobs[j].gpus
         if t.idle < need:
             return
+        if choice.rehomes and need == 1 and renew(world, calendar, j, now):
+            continue
         heapq.heappop(backlog)
         t.queued_gpus -= need
         end_wait(world, j)
         track[j].waited_s += now - track[j].queued_s
         for _ in range(need):
-            take_idle(world, j, BUSY, True)
+            take_idle(world, j, BUSY)
         begin_restore(world, calendar, j, now)
 
 

@@ -199,22 +199,37 @@ def make_idle(world: World, w: int) -> None:
 
 
 @compiled
-def take_idle(world: World, job: int, state: int, cheapest: bool) -> int:
-    """Gives the cheapest (or the dearest) idle worker to a job; one must be idle."""
+def cheapest_idle(world: World) -> int:
+    """The idle worker with the lowest rent; one must be idle."""
     t, pool = world.tally[0], world.pool
     best = -1
     for i in range(t.live):
         w = pool[i].live
-        if pool[w].state == IDLE and (
-            best < 0
-            or (cheapest and pool[w].price < pool[best].price)
-            or (not cheapest and pool[w].price > pool[best].price)
-        ):
+        if pool[w].state == IDLE and (best < 0 or pool[w].price < pool[best].price):
             best = w
-    t.idle -= 1
-    pool[best].state = state
-    pool[best].job = job
     return best
+
+
+@compiled
+def dearest_idle(world: World) -> int:
+    """The idle worker with the highest rent; one must be idle."""
+    t, pool = world.tally[0], world.pool
+    best = -1
+    for i in range(t.live):
+        w = pool[i].live
+        if pool[w].state == IDLE and (best < 0 or pool[w].price > pool[best].price):
+            best = w
+    return best
+
+
+@compiled
+def take_idle(world: World, job: int, state: int) -> int:
+    """Gives the cheapest idle worker to a job; one must be idle."""
+    w = cheapest_idle(world)
+    world.tally[0].idle -= 1
+    world.pool[w].state = state
+    world.pool[w].job = job
+    return w
 
 
 @compiled
@@ -245,9 +260,7 @@ def release_idle(world: World, now: float, most: int) -> int:
     t = world.tally[0]
     ended = 0
     while ended < most and t.idle > 0:
-        w = take_idle(world, -1, IDLE, False)
-        t.idle += 1
-        end_rent(world, w, now)
+        end_rent(world, dearest_idle(world), now)
         ended += 1
     return ended
 

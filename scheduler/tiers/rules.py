@@ -54,9 +54,9 @@ class TierRules:
     restore_s: float = 250.0
     #: lambda: what the operator pays to save one job one hour of delay, dollars.
     delay_usd_per_h: float = 5.0
-    #: The same for moving a running job to a cheaper worker; above ``delay_usd_per_h``
-    #: because another, still cheaper offer may come.
-    rehome_delay_usd_per_h: float = 50.0
+    #: What moving a running job on to a cheaper worker must save beyond its cost, dollars
+    #: per GPU: another, still cheaper offer may come.
+    rehome_gain_usd: float = 3.5
     #: Dollars per GPU hour.
     serverless_usd_per_h: float = 2.10
     conventional_usd_per_h: float = 1.29
@@ -69,6 +69,9 @@ class TierRules:
         for name in ("tick_s", "threshold_max_s", "serverless_usd_per_h"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above zero, got {getattr(self, name)}")
+        for name in ("checkpoint_s", "restore_s", "probe_s", "delay_usd_per_h", "rehome_gain_usd"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be below zero, got {getattr(self, name)}")
         if self.windows < 1:
             raise ValueError(f"windows must be at least 1, got {self.windows}")
         if self.threshold_min_s > self.threshold_max_s:
@@ -81,6 +84,17 @@ class TierRules:
     def window_s(self) -> float:
         """T, the longest window, seconds."""
         return self.windows * self.tick_s
+
+    @property
+    def rehome_delay_usd_per_h(self) -> float:
+        """The price of delay at which a move-on that just saves ``rehome_gain_usd`` pays.
+
+        $50 an hour for the 280 s of the defaults, more for shorter pauses: what a wait
+        for a better offer is worth does not shrink with the pause.
+        """
+        # Never below a second: a pause of none would make the price of it infinite.
+        pause_s = max(1.0, self.checkpoint_s + self.restore_s)
+        return self.delay_usd_per_h + 3600.0 * self.rehome_gain_usd / pause_s
 
     @property
     def threshold_bounds(self) -> tuple[float, float]:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from scheduler.simulator.state import World
 from tests.unit.scheduler.simulator.runs import finished, jobs, market, ready
 
 SERVERLESS, CONVENTIONAL = 2.10 / 3600.0, 1.29 / 3600.0
@@ -135,6 +136,45 @@ def test_a_running_job_moves_on_when_a_much_cheaper_offer_appears() -> None:
     # One pause more than the single move of a job with one offer.
     assert run.jct_s.tolist() == [200_000 + 4 + 280 + 280]
     assert run.queue_s == 0.0
+
+
+def full_tier(rest_s: float, **choice: float) -> World:
+    """One worker rented at 1.2 while 0.2 comes on offer; a second job waits for it."""
+    world = ready("improved", jobs((0, 1500), (0, rest_s)), cap=1, supply=market(offers=2))
+    world.supply.offers[:, 0] = 1.2
+    world.supply.offers[:2, 1] = math.inf
+    world.supply.offers[2:, 1] = 0.2
+    for name, value in choice.items():
+        world.choice[name] = value
+    return world
+
+
+def test_a_full_tier_exchanges_a_dear_worker_for_a_cheap_one_between_two_jobs() -> None:
+    # 0 is asked for at 34, ready 74, restored 354, done 1784. 1 leaves serverless at 64
+    # with 30 s done; its worker boots 1784-1824, it restores to 2074.
+    world = full_tier(20_000)
+    run = finished(world)
+    assert run.jct_s.tolist() == [1784.0, 2074.0 + 19_970.0]
+    assert (world.tally[0]["renewals"], world.tally[0]["rehomings"]) == (1, 0)
+    rent = (1784 - 34) * 1.2 + (22_044 - 1784) * 0.2
+    assert run.marketplace_usd == pytest.approx(rent / 3600.0)
+
+
+def test_a_full_tier_keeps_a_dear_worker_for_a_job_too_short_to_repay_the_boot() -> None:
+    # 36.04 s expected, at a rent of 0.2 and $50 an hour of delay, against a dollar an hour
+    # saved on what is left after the probe: 1809.2 s.
+    short, longer = full_tier(1839.0, share=0.0), full_tier(1840.0, share=0.0)
+    finished(short)
+    finished(longer)
+    assert (short.tally[0]["renewals"], longer.tally[0]["renewals"]) == (0, 1)
+
+
+def test_half_of_what_a_cheaper_rent_saves_is_added_to_the_surplus() -> None:
+    shared, kept = full_tier(20_000), full_tier(20_000, saved_share=0.0)
+    finished(shared)
+    finished(kept)
+    added = shared.tally[0]["surplus"] - kept.tally[0]["surplus"]
+    assert added == pytest.approx(0.5 * ((1.2 - 0.2) * 19_970 - 0.2 * 36.04))
 
 
 def test_a_gang_above_the_cap_stays_on_serverless() -> None:

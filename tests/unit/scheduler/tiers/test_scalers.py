@@ -89,11 +89,21 @@ def test_only_the_printed_variant_is_unbounded() -> None:
     assert TierRules(variant=Variant.IMPROVED).threshold_bounds == (60.0, 3600.0)
 
 
+def test_a_move_on_must_save_as_much_however_short_its_pause() -> None:
+    slow, fast = TierRules(), TierRules(checkpoint_s=24.0, restore_s=60.0)
+    assert slow.rehome_delay_usd_per_h == 50.0
+    for rules in (slow, fast):
+        pause_h = (rules.checkpoint_s + rules.restore_s) / 3600.0
+        asked = pause_h * (rules.rehome_delay_usd_per_h - rules.delay_usd_per_h)
+        assert asked == pytest.approx(3.5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"tick_s": 0.0}, "tick_s must be above zero"),
         ({"windows": 0}, "windows must be at least 1"),
+        ({"checkpoint_s": -1.0}, "checkpoint_s must not be below zero"),
         ({"threshold_min_s": 9.0, "threshold_max_s": 8.0}, "is above"),
     ],
 )
