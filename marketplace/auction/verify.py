@@ -16,7 +16,15 @@ from django.db import connection, transaction
 
 from marketplace.auction import book as books
 from marketplace.auction.decisions import decision_columns
-from marketplace.auction.models import Bid, BidStatus, LogEntry, MarketHead, Reservation, Snapshot
+from marketplace.auction.models import (
+    Bid,
+    BidStatus,
+    LogEntry,
+    MarketHead,
+    Pricing,
+    Reservation,
+    Snapshot,
+)
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import Job
@@ -70,12 +78,15 @@ def _verify(zone: Zone) -> Verified:
     snapshots = {snapshot.position: snapshot for snapshot in Snapshot.objects.filter(zone=zone)}
     _snapshot_compare(engine, snapshots.pop(0), found)
     decided: list[Entry] = []
+    solved: int | None = None
     for row in books.rows(LogEntry.objects.filter(zone=zone)):
         entry, problem = _replayed(engine, row)
         if problem is not None:
             found.problems.append(f"log position {row.position}: {problem}")
             return found
         found.entries += 1
+        if isinstance(entry.event, events.PricesSolved):
+            solved = entry.position
         if isinstance(entry.event, events.BidArrived):
             decided.append(entry)
             if len(decided) == CHUNK:
@@ -95,6 +106,7 @@ def _verify(zone: Zone) -> Verified:
     found.problems += [f"the snapshot at {at} has no entry" for at in sorted(snapshots)]
     found.problems += _strays(zone, found)
     found.problems += _reservations_compare(zone, engine)
+    found.problems += _pricing_compare(zone, engine, solved)
     return found
 
 
@@ -211,6 +223,17 @@ def _reservations_compare(zone: Zone, engine: Engine) -> list[str]:
         f"cell {cell} is {'held in the rows only' if cell in rows else 'missing from the rows'}"
         for cell in sorted(rows ^ held)[:PROBLEMS_SHOWN]
     ]
+
+
+def _pricing_compare(zone: Zone, engine: Engine, solved: int | None) -> list[str]:
+    """What the operator is shown of policy and prices."""
+    pricing = Pricing.objects.filter(zone=zone).first()
+    if pricing is None:
+        return ["nothing says which policy is in force"]
+    shown, found = (pricing.policy, pricing.applied_position), (engine.rules.policy, solved)
+    if shown == found:
+        return []
+    return [f"policy and position of the last solve are shown as {shown}, the log has {found}"]
 
 
 def _task(entry: Entry) -> Task:

@@ -72,11 +72,16 @@ def bench(wanted: int, *, profile: bool) -> None:
     from marketplace.auction import book as books
     from marketplace.auction import verify
     from marketplace.auction.models import LogEntry, MarketHead, Snapshot
+    from marketplace.auction.solving import Due, _solve
+    from marketplace.fleet.selectors import slot_starts_at
     from scheduler.auction import Engine
+    from scheduler.auction.events import BidArrived
     from tests import market_builders as market
     from tests.builders import NOW
 
     zone = market.zone(horizon_slots=144)
+    zone.slot_s = 600
+    zone.save()
     with transaction.atomic():
         head = books.head_ensure(zone=zone, now=NOW)
     first = Snapshot.objects.get(zone=zone)
@@ -85,8 +90,11 @@ def bench(wanted: int, *, profile: bool) -> None:
     wanted = len(entries)
     with Timed() as spent:
         for start in range(0, wanted, BATCH):
+            batch = entries[start : start + BATCH]
+            slots = [e.event.slot for e in batch if isinstance(e.event, BidArrived)]
+            written_at = slot_starts_at(zone, max(slots, default=engine.rules.first_slot))
             with transaction.atomic():
-                books.log_append(zone_id=zone.pk, new=entries[start : start + BATCH], now=NOW)
+                books.log_append(zone_id=zone.pk, new=batch, now=written_at)
     report("append, 128 a transaction", count=wanted, cpu_s=spent.cpu_s, wall_s=spent.wall_s)
     MarketHead.objects.filter(zone=zone).update(
         position=engine.position, head_hash=engine.head_hash
@@ -124,6 +132,20 @@ def bench(wanted: int, *, profile: bool) -> None:
         fresh = Engine(books.engine_of(first).rules)
         for row in books.rows(LogEntry.objects.filter(zone=zone)):
             assert verify._replayed(fresh, row)[1] is None
+
+    slot = engine.horizon.first_slot
+    due = Due(slot=slot, fleet="")
+    for case in ("solve for prices, the replica from its snapshot", "solve for prices"):
+        with Timed() as spent:
+            solved = _solve(zone, due=due, now=slot_starts_at(zone, slot))
+        report(
+            case,
+            count=wanted,
+            cpu_s=spent.cpu_s,
+            wall_s=spent.wall_s,
+            **{name: solved.inputs[name] for name in ("bids_today", "past_days", "every")},
+            forecast_tasks=solved.inputs["forecast_tasks"],
+        )
 
     if profile:
         profiled(replay)

@@ -343,6 +343,13 @@ def test_a_change_of_rules_or_a_solve_that_was_altered_is_found(traded, kind, ch
         call_command("auction_verify")
 
 
+@pytest.mark.parametrize("change", ["policy = 'residual'", "applied_position = NULL"])
+def test_what_the_operator_is_shown_is_compared_with_the_log(traded, change):
+    altered(f"UPDATE auction_pricing SET {change}")
+    [problem] = zone_verify(traded).problems
+    assert problem.startswith("policy and position of the last solve are shown as ")
+
+
 def test_a_published_transcript_is_replayed_over_the_change_and_tells_no_bid(traded):
     lines = list(transcript_lines(traded, with_bids=False))
     found = verify_transcript(lines)
