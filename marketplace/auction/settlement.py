@@ -48,6 +48,9 @@ from workers.protocol.messages import Fault, SliceResult
 
 log = logging.getLogger(__name__)
 
+#: What delays a job, as its history tells it, and how many of these its owner is told.
+_HELD_UP = (EventKind.NODE_LOST, EventKind.FAULT, EventKind.REPLAN_WANTED)
+CAUSES_TOLD = 3
 #: Jobs of one run; the next sweep takes the rest.
 BATCH_LIMIT = 200
 
@@ -227,6 +230,26 @@ def _events_add(job: Job, due: Settlement, now: datetime) -> None:
                 data={"amount_micros": amount},
                 now=now,
             )
+    if due.credit_micros:
+        _lateness_explain(job, now)
+
+
+def _lateness_explain(job: Job, now: datetime) -> None:
+    """Tell the owner of a late job by how much it missed its deadline, and what held it up."""
+    assert job.finished_at is not None
+    late_s = (job.finished_at - job.deadline_at).total_seconds()
+    held_up = job.events.filter(kind__in=_HELD_UP, at__lte=job.finished_at).order_by("seq")
+    causes = [event.message for event in held_up if event.data.get("is_trouble", True)]
+    words = " ".join(causes[:CAUSES_TOLD]) or "It ran slower than its plan."
+    more = len(causes) - CAUSES_TOLD
+    job_event_add(
+        job=job,
+        kind=EventKind.SETTLED,
+        message=f"Ended {late_s:.0f} s after its deadline. What held it up: {words}"
+        + (f" And {more} more." if more > 0 else ""),
+        data={"late_s": late_s, "causes": causes},
+        now=now,
+    )
 
 
 def _summary(bid: Bid, due: Settlement) -> str:

@@ -70,6 +70,7 @@ def _hand_over(tiers: ZoneTiers, booking_id: int, now: datetime) -> bool:
                 f"{left_s:.0f} s left repay moving there."
             ),
             now=now,
+            is_trouble=False,
         )
         Bid.objects.filter(pk=job.bid_id).update(replanned_slot=None)
         jobs_replan_in(lane)

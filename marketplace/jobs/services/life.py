@@ -201,16 +201,19 @@ def _is_lost(job: Job, node_id: str) -> bool:
     return Node.objects.filter(pk=node_id, status__in=GONE).exists()
 
 
-def job_replan_request(*, job: Job, reason: str, now: datetime) -> Job:
-    """Ask the auction for new cells; asking again changes nothing."""
+def job_replan_request(*, job: Job, reason: str, now: datetime, is_trouble: bool = True) -> Job:
+    """Ask the auction for new cells; asking again changes nothing.
+
+    ``is_trouble``: something went wrong, rather than something better having turned up.
+    """
     with transaction.atomic():
         job = locks.job_lock(job.pk)
         if job.is_active:
-            replan_want(job=job, reason=reason, now=now)
+            replan_want(job=job, reason=reason, now=now, is_trouble=is_trouble)
     return job
 
 
-def replan_want(*, job: Job, reason: str, now: datetime) -> None:
+def replan_want(*, job: Job, reason: str, now: datetime, is_trouble: bool = True) -> None:
     """Mark a job for the auction. Call while holding the job."""
     if job.needs_replan:
         return
@@ -218,7 +221,13 @@ def replan_want(*, job: Job, reason: str, now: datetime) -> None:
     job.replan_reason = reason[:_REASON_CHARS]
     job.replan_wanted_at = now
     job.save(update_fields=["needs_replan", "replan_reason", "replan_wanted_at"])
-    event_record(job=job, kind=EventKind.REPLAN_WANTED, message=reason, now=now)
+    event_record(
+        job=job,
+        kind=EventKind.REPLAN_WANTED,
+        message=reason,
+        now=now,
+        data={"is_trouble": is_trouble},
+    )
     enqueue("auction.jobs_replan")
 
 
