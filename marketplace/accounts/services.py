@@ -224,27 +224,35 @@ def api_key_create(
 
 def api_key_authenticate(*, secret: str, now: datetime) -> ApiKey | None:
     """The live key behind ``secret``, or nothing: unknown, revoked, expired or maker gone."""
-    prefix = "_".join(secret[:KEY_LENGTH_MAX].split("_", 2)[:2])
-    if "\0" in prefix:
-        return None
-    key = (
-        ApiKey.objects.select_related("organisation", "created_by")
-        .filter(
-            prefix=prefix,
-            revoked_at=None,
-            created_by__is_active=True,
-            organisation__memberships__user=F("created_by"),
-        )
-        .first()
+    return api_keys_authenticate(given=[secret], now=now)[secret]
+
+
+def api_keys_authenticate(*, given: Collection[str], now: datetime) -> dict[str, ApiKey | None]:
+    """The live key behind each secret, or nothing, read together."""
+    prefixes = {secret: "_".join(secret[:KEY_LENGTH_MAX].split("_", 2)[:2]) for secret in given}
+    rows = ApiKey.objects.select_related("organisation", "created_by").filter(
+        prefix__in={prefix for prefix in prefixes.values() if "\0" not in prefix},
+        revoked_at=None,
+        created_by__is_active=True,
+        organisation__memberships__user=F("created_by"),
     )
-    if key is None or not secrets.compare_digest(key.secret_hash, _hash(secret)):
-        return None
-    if key.expires_at is not None and key.expires_at <= now:
-        return None
-    if key.last_used_at is None or now - key.last_used_at >= LAST_USED_RESOLUTION:
-        ApiKey.objects.filter(pk=key.pk).update(last_used_at=now)
+    live = {key.prefix: key for key in rows if key.expires_at is None or key.expires_at > now}
+    found: dict[str, ApiKey | None] = {}
+    for secret, prefix in prefixes.items():
+        key = live.get(prefix)
+        own = key is not None and secrets.compare_digest(key.secret_hash, _hash(secret))
+        found[secret] = key if own else None
+    used = [
+        key
+        for key in live.values()
+        if key in found.values()
+        and (key.last_used_at is None or now - key.last_used_at >= LAST_USED_RESOLUTION)
+    ]
+    if used:
+        ApiKey.objects.filter(pk__in=[key.pk for key in used]).update(last_used_at=now)
+    for key in used:
         key.last_used_at = now
-    return key
+    return found
 
 
 def api_key_revoke(*, organisation: Organisation, key_id: str, now: datetime) -> None:

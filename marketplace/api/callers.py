@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
 
 from rest_framework import exceptions
@@ -13,15 +15,15 @@ from rest_framework.views import APIView
 
 from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.selectors import organisation_current
-from marketplace.accounts.services import api_key_authenticate
+from marketplace.accounts.services import api_keys_authenticate
 from marketplace.common import clock
 from marketplace.common.errors import NotAllowed
 from marketplace.common.kept import Kept
 
 #: A person in several organisations names the one they act for.
 ORGANISATION_HEADER = "Finetender-Organisation"
-
-
+#: What a request without a good key is asked for.
+CHALLENGE = 'Bearer realm="finetender"'
 #: A key that is revoked may act for so long, in a process that has just let it in.
 KEYS_KEPT_S = 2.0
 _keys: Kept[ApiKey | None] = Kept(for_s=KEYS_KEPT_S)
@@ -41,28 +43,75 @@ class ApiKeyAuthentication(BaseAuthentication):
     """``Authorization: Bearer ft_…``."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiKey] | None:
-        scheme, _, secret = request.headers.get("Authorization", "").partition(" ")
-        if not scheme:
+        secret = secret_of(request.headers.get("Authorization", ""))
+        if secret is None:
             return None
-        if scheme.lower() != "bearer" or not secret.strip():
-            raise exceptions.AuthenticationFailed(
-                "The Authorization header must be 'Bearer ft_…' with one of your API keys."
-            )
-        now = clock.now()
-        secret = secret.strip()
-        key = _keys.get(
-            sha256(secret.encode()).digest(),
-            now=now,
-            read=lambda: api_key_authenticate(secret=secret, now=now),
-        )
-        if key is None:
-            raise exceptions.AuthenticationFailed(
-                "This API key is unknown, revoked or expired. Make a new one in the settings."
-            )
+        key = key_known(keys_of([secret], now=clock.now())[secret])
         return key.created_by, key
 
     def authenticate_header(self, request: Request) -> str:
-        return 'Bearer realm="finetender"'
+        return CHALLENGE
+
+
+def secret_of(authorization: str) -> str | None:
+    """The secret of an ``Authorization`` header; ``None`` without a header.
+
+    Raises
+    ------
+    rest_framework.exceptions.AuthenticationFailed
+        It holds something else.
+    """
+    scheme, _, secret = authorization.partition(" ")
+    if not scheme:
+        return None
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise exceptions.AuthenticationFailed(
+            "The Authorization header must be 'Bearer ft_…' with one of your API keys."
+        )
+    return secret.strip()
+
+
+def keys_of(secrets: Iterable[str], *, now: datetime) -> dict[str, ApiKey | None]:
+    """The keys behind secrets, as they stood at most ``KEYS_KEPT_S`` ago."""
+    # Kept under their digests: the secrets themselves stay with their callers.
+    digests = {sha256(secret.encode()).digest(): secret for secret in secrets}
+
+    def read(missing: list[bytes]) -> dict[bytes, ApiKey | None]:
+        found = api_keys_authenticate(given=[digests[digest] for digest in missing], now=now)
+        return {digest: found[digests[digest]] for digest in missing}
+
+    kept = _keys.get_many(digests, now=now, read=read)
+    return {secret: kept[digest] for digest, secret in digests.items()}
+
+
+def key_known(key: ApiKey | None) -> ApiKey:
+    """The key, if there is one.
+
+    Raises
+    ------
+    rest_framework.exceptions.AuthenticationFailed
+    """
+    if key is None:
+        raise exceptions.AuthenticationFailed(
+            "This API key is unknown, revoked or expired. Make a new one in the settings."
+        )
+    return key
+
+
+def scope_check(key: ApiKey, scope: str) -> None:
+    """Refuse a key that may not do this.
+
+    Raises
+    ------
+    NotAllowed
+        ``missing_scope``.
+    """
+    if scope not in key.scopes:
+        raise NotAllowed(
+            "missing_scope",
+            f"This API key has no scope {scope}. Make a key that has it in the settings.",
+            extra={"scope": scope},
+        )
 
 
 class HasScope(BasePermission):
@@ -74,12 +123,8 @@ class HasScope(BasePermission):
             return True
         if not request.user or not request.user.is_authenticated:
             return False
-        if isinstance(request.auth, ApiKey) and scope not in request.auth.scopes:
-            raise NotAllowed(
-                "missing_scope",
-                f"This API key has no scope {scope}. Make a key that has it in the settings.",
-                extra={"scope": scope},
-            )
+        if isinstance(request.auth, ApiKey):
+            scope_check(request.auth, scope)
         return True
 
 

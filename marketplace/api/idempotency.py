@@ -4,7 +4,8 @@ The first request claims a row before it works. A second one that comes while th
 first is at it waits for it a little, then is told to come back. Answers that did
 nothing (bad input, no money) are not kept, so a request can be put right and
 sent again under its key; a server that died in between leaves a claim that is
-taken over, which is safe because bids keep the key for themselves as well.
+taken over, which is safe because bids keep the key for themselves as well. A bid
+that comes as JSON needs no row here: the bid itself is what its key stands for.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ ABANDONED_AFTER = timedelta(seconds=60)
 WAIT_S = 3.0
 LOOK_EVERY_S = 0.05
 KEPT_HEADERS = ("Location",)
+#: Tells the answer to a request that was answered before.
+REPLAYED = {"Idempotent-Replayed": "true"}
 
 
 def idempotency_key(request: Request) -> str | None:
@@ -43,7 +46,17 @@ def idempotency_key(request: Request) -> str | None:
     UserError
         ``invalid_idempotency_key``.
     """
-    key = request.headers.get(HEADER)
+    return key_check(request.headers.get(HEADER))
+
+
+def key_check(key: str | None) -> str | None:
+    """A key as it was sent, if it can be one.
+
+    Raises
+    ------
+    UserError
+        ``invalid_idempotency_key``.
+    """
     if key is None:
         return None
     if not 1 <= len(key) <= KEY_LIMIT or not key.isprintable():
@@ -74,7 +87,7 @@ def once(
         return Response(
             record.body,
             status=record.status,
-            headers=record.headers | {"Idempotent-Replayed": "true"},
+            headers=record.headers | REPLAYED,
         )
     try:
         response = work()

@@ -22,6 +22,17 @@ REQUEST_ID = "X-Request-Id"
 _GIVEN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
+def request_id_of(given: str) -> str:
+    """The caller's id of a request, or one of ours where there is none or a hostile one."""
+    return given if _GIVEN_ID.fullmatch(given) else new_id("req")
+
+
+def problem_sign(response: Response, request_id: str) -> None:
+    """Put the request's id into a problem, for whoever asks us about it."""
+    if response.status_code >= 400 and isinstance(response.data, dict):
+        response.data.setdefault("request_id", request_id)
+
+
 class StrictJSONParser(JSONParser):
     """JSON that is too deep to read is malformed, not a fault of ours."""
 
@@ -44,8 +55,7 @@ class MarketView(APIView):
     scopes: dict[str, str] = {}
 
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Request:
-        given = request.headers.get(REQUEST_ID, "")
-        self.request_id = given if _GIVEN_ID.fullmatch(given) else new_id("req")
+        self.request_id = request_id_of(request.headers.get(REQUEST_ID, ""))
         return super().initialize_request(request, *args, **kwargs)
 
     def get_exception_handler(self) -> Any:
@@ -55,8 +65,7 @@ class MarketView(APIView):
         self, request: Request, response: Any, *args: Any, **kwargs: Any
     ) -> Response:
         if isinstance(response, Response) and response.status_code >= 400:
-            if isinstance(response.data, dict):
-                response.data.setdefault("request_id", self.request_id)
+            problem_sign(response, self.request_id)
             request.accepted_renderer = ProblemRenderer()  # type: ignore[attr-defined]
             request.accepted_media_type = CONTENT_TYPE  # type: ignore[attr-defined]
         response = super().finalize_response(request, response, *args, **kwargs)

@@ -13,9 +13,9 @@ from django.db import OperationalError
 from marketplace.auction import locks, wakeups
 from marketplace.auction.book import commitment_salt
 from marketplace.auction.lane import Lane, is_lock_timeout, zone_lane
-from marketplace.auction.models import Bid, BidStatus, Reservation
+from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.reservations import reservations_of
-from marketplace.common.bulk import rows_update
+from marketplace.common.bulk import rows_insert, rows_update
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, slot_ends_at
 from marketplace.jobs.services import Opening, jobs_open
@@ -95,7 +95,7 @@ def decisions_record(lane: Lane, decided: Sequence[tuple[Bid, Entry]]) -> None:
     rows_update([bid for bid, _ in decided], DECISION_FIELDS)
     admitted = [bid for bid, _ in decided if bid.status == BidStatus.ADMITTED]
     nodes = lane.book.nodes
-    Reservation.objects.bulk_create(
+    rows_insert(
         row
         for bid in admitted
         for row in reservations_of(bid, cells=_cells(bid), rates=bid.rates, nodes=nodes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +10,7 @@ from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction import book as books
+from marketplace.auction.decisions import DECISION_FIELDS
 from marketplace.auction.models import Bid, BidStatus, MarketHead, Pricing
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
@@ -49,6 +50,14 @@ def bid_of(organisation: Organisation, bid_id: str) -> Bid:
     if bid is None:
         raise NotFound("unknown_bid", f"You have no bid {bid_id!r}; GET /api/bids lists them.")
     return bid
+
+
+def bids_refresh(bids: Iterable[Bid]) -> None:
+    """Bring up to date, on bids in hand, what deciding or cancelling them changes."""
+    by_id = {bid.pk: bid for bid in bids}
+    for pk, *values in Bid.objects.filter(pk__in=by_id).values_list("pk", *DECISION_FIELDS):
+        for name, value in zip(DECISION_FIELDS, values, strict=True):
+            setattr(by_id[pk], name, value)
 
 
 def job_ids_of(bids: Sequence[Bid]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,32 +75,40 @@ class DecisionListener:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, list[threading.Event]] = {}
+        self._followers: list[Callable[[list[str]], None]] = []
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._closing = False
 
     @contextmanager
-    def waiting_for(self, bid_id: str) -> Iterator[threading.Event]:
-        """An event that is set when the bid has been decided after this moment."""
+    def waiting_for(self, bid_ids: Collection[str]) -> Iterator[threading.Event]:
+        """An event that is set when one of the bids has been decided after this moment."""
         event = threading.Event()
         with self._lock:
-            self._waiting.setdefault(bid_id, []).append(event)
-            if self._thread is None:
-                self._closing = False
-                self._ready.clear()
-                self._thread = threading.Thread(
-                    target=self._run, name="auction-decisions", daemon=True
-                )
-                self._thread.start()
+            for bid_id in bid_ids:
+                self._waiting.setdefault(bid_id, []).append(event)
+            self._start()
         try:
             self._ready.wait(LOOK_EVERY_S)
             yield event
         finally:
             with self._lock:
-                events = self._waiting[bid_id]
-                events.remove(event)
-                if not events:
-                    del self._waiting[bid_id]
+                for bid_id in bid_ids:
+                    events = self._waiting[bid_id]
+                    events.remove(event)
+                    if not events:
+                        del self._waiting[bid_id]
+
+    def follow(self, heard: Callable[[list[str]], None]) -> None:
+        """Tell of all decided bids from now on, on a thread of the listener's; never twice."""
+        with self._lock:
+            if heard not in self._followers:
+                self._followers.append(heard)
+            self._start()
+
+    def unfollow(self, heard: Callable[[list[str]], None]) -> None:
+        with self._lock:
+            self._followers.remove(heard)
 
     def close(self) -> None:
         """End the connection now instead of after ``LINGER_S``; the next waiter opens another."""
@@ -108,6 +116,14 @@ class DecisionListener:
             thread, self._closing = self._thread, True
         if thread is not None:
             thread.join(2 * LOOK_EVERY_S + 5)
+
+    def _start(self) -> None:
+        """Listen, unless somebody does; call while holding the lock."""
+        if self._thread is None:
+            self._closing = False
+            self._ready.clear()
+            self._thread = threading.Thread(target=self._run, name="auction-decisions", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         idle_since = time.monotonic()
@@ -120,7 +136,7 @@ class DecisionListener:
                         for note in listening.notifies(timeout=LOOK_EVERY_S / 2):
                             self._wake(note.payload.split(","))
                         with self._lock:
-                            if self._waiting:
+                            if self._waiting or self._followers:
                                 idle_since = time.monotonic()
                             if self._closing or time.monotonic() - idle_since > LINGER_S:
                                 self._thread = None
@@ -129,7 +145,7 @@ class DecisionListener:
                 log.warning("listening for decisions failed; trying again", exc_info=True)
                 self._ready.clear()
                 with self._lock:
-                    if self._closing or not self._waiting:
+                    if self._closing or not (self._waiting or self._followers):
                         self._thread = None
                         return
                 time.sleep(LOOK_EVERY_S)
@@ -145,6 +161,9 @@ class DecisionListener:
             for bid_id in bid_ids:
                 for event in self._waiting.get(bid_id, ()):
                     event.set()
+            followers = list(self._followers)
+        for heard in followers:
+            heard(bid_ids)
 
 
 listener = DecisionListener()

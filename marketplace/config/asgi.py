@@ -14,11 +14,12 @@ os.environ.setdefault("DATABASE_POOL_MAX", "16")
 django_application = get_asgi_application()
 
 from marketplace.api.internal.gate import UploadGate  # noqa: E402
+from marketplace.api.market.entrance import BidEntrance  # noqa: E402
 from marketplace.config.routing import websocket_router  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
-        "http": UploadGate(django_application),
+        "http": BidEntrance(UploadGate(django_application)),
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(websocket_router)),
     }
 )

@@ -9,16 +9,9 @@ from django.db import transaction
 from marketplace.common.bulk import rows_update
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import format_usd_exact
-from marketplace.payments.ledger import Account, _house_accounts, house, whole_check
-from marketplace.payments.locks import WALLET_KINDS, Locked, accounts_lock
-from marketplace.payments.models import (
-    AccountKind,
-    Entry,
-    EntryKind,
-    Hold,
-    HoldStatus,
-    Posting,
-)
+from marketplace.payments.ledger import Account, Draft, entries_post, house, whole_check
+from marketplace.payments.locks import WALLET_KINDS, accounts_lock
+from marketplace.payments.models import AccountKind, EntryKind, Hold, HoldStatus
 
 _ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
 
@@ -63,7 +56,19 @@ def holds_conclude(*, conclusions: Iterable[Conclusion], now: datetime) -> None:
             Hold.objects.select_for_update(no_key=True).filter(reference__in=wanted).order_by("pk")
         )
         ended = [hold for hold in holds if _end(hold, wanted[hold.reference], now)]
-        _entries_post(ended, locked, now)
+        # What is released was held, so no wallet can fall below zero.
+        entries_post(
+            drafts=[
+                Draft(
+                    kind=_ENTRY_KINDS[HoldStatus(hold.status)],
+                    reference=hold.reference,
+                    amounts=_amounts(hold),
+                )
+                for hold in ended
+            ],
+            locked=locked,
+            now=now,
+        )
         rows_update(ended, ["status", "charged_micros", "ended_at"])
 
 
@@ -88,29 +93,6 @@ def _end(hold: Hold, conclusion: Conclusion, now: datetime) -> bool:
         )
     hold.status, hold.charged_micros, hold.ended_at = status, charge or 0, now
     return True
-
-
-def _entries_post(ended: list[Hold], locked: Locked, now: datetime) -> None:
-    """Book the ends; what is released was held, so no wallet can fall below zero."""
-    entries = Entry.objects.bulk_create(
-        Entry(kind=_ENTRY_KINDS[HoldStatus(hold.status)], reference=hold.reference, booked_at=now)
-        for hold in ended
-    )
-    houses = _house_accounts([AccountKind.CLEARING]) if ended else {}
-    Posting.objects.bulk_create(
-        Posting(
-            entry=entry,
-            account_id=(
-                locked[account.organisation_id, account.kind].pk
-                if account.organisation_id
-                else houses[account.kind]
-            ),
-            amount_micros=amount,
-        )
-        for entry, hold in zip(entries, ended, strict=True)
-        for account, amount in _amounts(hold).items()
-        if amount
-    )
 
 
 def _amounts(hold: Hold) -> dict[Account, int]:

@@ -1,10 +1,11 @@
-"""Writing one entry; everything that moves money ends here."""
+"""Writing entries; everything that moves money ends here."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.accounts.models import User
+from marketplace.common.bulk import rows_insert
 from marketplace.common.errors import PaymentRequired
 from marketplace.common.money import format_usd
 from marketplace.payments.locks import Locked
@@ -23,6 +24,18 @@ def house(kind: AccountKind) -> Account:
     if kind not in HOUSE_KINDS:
         raise ValueError(f"{kind} is an account of an organisation")
     return Account("", kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An entry to be booked."""
+
+    kind: str
+    reference: str
+    #: What each account gains; accounts that gain and lose nothing are left out.
+    amounts: Mapping[Account, int]
+    memo: str = ""
+    actor: User | None = None
 
 
 def entry_post(
@@ -46,30 +59,65 @@ def entry_post(
     PaymentRequired
         ``insufficient_funds``: a wallet would fall below zero.
     """
-    moved = {account: amount for account, amount in amounts.items() if amount}
-    if sum(moved.values()) != 0:
-        raise ValueError(f"the postings of {kind} {reference} do not sum to zero: {moved}")
-    rows = {a: locked[a.organisation_id, a.kind] for a in moved if a.organisation_id}
+    rows = {a: locked[a.organisation_id, a.kind] for a in amounts if a.organisation_id}
     for account, row in rows.items():
-        after_micros = (row.balance_micros or 0) + moved[account]
-        if after_micros < 0:
-            raise _insufficient(account, short_micros=-after_micros)
-    houses = _house_accounts([a.kind for a in moved if not a.organisation_id])
-    entry = Entry.objects.create(
-        kind=kind, reference=reference, booked_at=now, memo=memo[:300], actor=actor
-    )
-    Posting.objects.bulk_create(
-        Posting(
-            entry=entry,
-            account_id=rows[account].pk if account in rows else houses[account.kind],
-            amount_micros=amount,
-        )
-        for account, amount in moved.items()
-    )
+        after_micros = (row.balance_micros or 0) + amounts[account]
+        if amounts[account] < 0 and after_micros < 0:
+            raise insufficient(account, short_micros=-after_micros)
+    draft = Draft(kind=kind, reference=reference, amounts=amounts, memo=memo, actor=actor)
+    [entry] = entries_post(drafts=[draft], locked=locked, now=now)
     return entry
 
 
-def _house_accounts(kinds: list[str]) -> dict[str, str]:
+def entries_post(*, drafts: Iterable[Draft], locked: Locked, now: datetime) -> list[Entry]:
+    """Books entries in their order, all or none.
+
+    Call in the transaction that made ``locked``, which holds every organisation's account in
+    the drafts, after making sure that each (kind, reference) is new and no wallet falls below
+    zero; the database refuses them otherwise.
+    """
+    wanted = list(drafts)
+    entries = [
+        Entry(
+            kind=draft.kind,
+            reference=draft.reference,
+            booked_at=now,
+            memo=draft.memo[:300],
+            actor=draft.actor,
+        )
+        for draft in wanted
+    ]
+    houses = house_accounts(
+        {
+            account.kind
+            for draft in wanted
+            for account, amount in draft.amounts.items()
+            if amount and not account.organisation_id
+        }
+    )
+    postings: list[Posting] = []
+    for entry, draft in zip(entries, wanted, strict=True):
+        if sum(draft.amounts.values()) != 0:
+            raise ValueError(f"the postings of {draft} do not sum to zero")
+        postings.extend(
+            Posting(
+                entry_id=entry.pk,
+                account_id=(
+                    locked[account.organisation_id, account.kind].pk
+                    if account.organisation_id
+                    else houses[account.kind]
+                ),
+                amount_micros=amount,
+            )
+            for account, amount in draft.amounts.items()
+            if amount
+        )
+    rows_insert(entries)
+    rows_insert(postings)
+    return entries
+
+
+def house_accounts(kinds: Collection[str]) -> dict[str, str]:
     """The keys of the house's accounts, by kind."""
     if not kinds:
         return {}
@@ -84,7 +132,7 @@ def _house_accounts(kinds: list[str]) -> dict[str, str]:
     return found
 
 
-def _insufficient(account: Account, *, short_micros: int) -> PaymentRequired:
+def insufficient(account: Account, *, short_micros: int) -> PaymentRequired:
     return PaymentRequired(
         "insufficient_funds",
         f"The wallet is short of {format_usd(short_micros, up=True)}. Add funds, or bid less.",

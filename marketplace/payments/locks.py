@@ -39,14 +39,14 @@ def wallet_lock(organisation_id: str) -> Locked:
     return accounts_lock([(organisation_id, kind) for kind in WALLET_KINDS])
 
 
-def wallets_lock(organisation_ids: Iterable[str]) -> None:
+def wallets_lock(organisation_ids: Iterable[str]) -> Locked:
     """Locks several organisations' wallets at once.
 
     Call first in a transaction that will hold, settle or release for more than one
     organisation: locking them one by one in the order of the bids could meet another
     transaction that does so in another order.
     """
-    accounts_lock([(pk, kind) for pk in set(organisation_ids) for kind in WALLET_KINDS])
+    return accounts_lock([(pk, kind) for pk in set(organisation_ids) for kind in WALLET_KINDS])
 
 
 def hold_lock(reference: str) -> Hold:

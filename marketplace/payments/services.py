@@ -11,10 +11,11 @@ from django.db import IntegrityError, transaction
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
-from marketplace.common.money import MAX_MICROS, format_usd_exact
+from marketplace.common.money import format_usd_exact
 from marketplace.payments.conclusions import Conclusion, holds_conclude
 from marketplace.payments.earnings import Share, charge_distribute
-from marketplace.payments.ledger import Account, entry_post, house, whole_check
+from marketplace.payments.holds import Wanted, amount_check, holds_place, reference_reused
+from marketplace.payments.ledger import Account, entry_post, house
 from marketplace.payments.locks import Locked, hold_lock, wallet_lock, wallets_lock
 from marketplace.payments.models import (
     AccountKind,
@@ -55,7 +56,7 @@ def wallet_grant(
     """
     if not granted_by.is_operator:
         raise NotAllowed("operators_only", "Only an operator may grant a balance.")
-    _amount_check(amount_micros)
+    amount_check(amount_micros)
     return _wallet_credit(
         kind=EntryKind.GRANT,
         source=AccountKind.GRANTS,
@@ -72,7 +73,7 @@ def sla_credit_pay(
     *, organisation: Organisation, amount_micros: int, reference: str, reason: str, now: datetime
 ) -> Entry:
     """Pays a wallet for a promise the house broke, out of the house's own pocket."""
-    _amount_check(amount_micros)
+    amount_check(amount_micros)
     return _wallet_credit(
         kind=EntryKind.SLA_CREDIT,
         source=AccountKind.SLA_CREDITS,
@@ -96,35 +97,11 @@ def funds_hold(
     Conflict
         ``reference_reused``: the reference names another hold.
     """
-    _amount_check(amount_micros)
-    with transaction.atomic():
-        locked = wallet_lock(organisation.pk)
-        hold = Hold.objects.filter(reference=reference).first()
-        if hold is None:
-            try:
-                # Another organisation may use the reference at this very moment.
-                with transaction.atomic():
-                    hold = Hold.objects.create(
-                        organisation=organisation,
-                        reference=reference,
-                        amount_micros=amount_micros,
-                        held_at=now,
-                    )
-            except IntegrityError:
-                raise _reused(reference) from None
-            entry_post(
-                kind=EntryKind.HOLD,
-                reference=reference,
-                amounts={
-                    Account(organisation.pk, AccountKind.WALLET_AVAILABLE): -amount_micros,
-                    Account(organisation.pk, AccountKind.WALLET_HELD): amount_micros,
-                },
-                locked=locked,
-                now=now,
-            )
-        if (hold.organisation_id, hold.amount_micros) != (organisation.pk, amount_micros):
-            raise _reused(reference)
-    return hold
+    wanted = Wanted(organisation.pk, amount_micros, reference)
+    [outcome] = holds_place(wanted=[wanted], now=now)
+    if isinstance(outcome, UserError):
+        raise outcome
+    return outcome
 
 
 def hold_settle(*, hold_reference: str, charge_micros: int, now: datetime) -> Hold:
@@ -165,7 +142,7 @@ def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: 
         ``not_charged``; ``refund_exceeds_charge``; ``reference_reused``: the same reason with
         another amount.
     """
-    _amount_check(amount_micros)
+    amount_check(amount_micros)
     reference = f"{hold_reference}:{reason}"[:200]
     with transaction.atomic():
         hold, locked = _hold_locked(hold_reference)
@@ -229,7 +206,7 @@ def _wallet_credit(
                     actor=actor,
                 )
         except IntegrityError:
-            raise _reused(reference) from None
+            raise reference_reused(reference) from None
 
 
 def _entry_made(
@@ -245,7 +222,7 @@ def _entry_made(
         amount_micros=amount_micros,
     )
     if not same.exists():
-        raise _reused(reference)
+        raise reference_reused(reference)
     return entry
 
 
@@ -258,19 +235,3 @@ def _hold_locked(reference: str) -> tuple[Hold, Locked]:
         raise NotFound("hold_not_found", f"There is no hold named {reference}.")
     locked = wallet_lock(organisation_id)
     return hold_lock(reference), locked
-
-
-def _amount_check(amount_micros: int) -> None:
-    whole_check(amount_micros)
-    if not 0 < amount_micros <= MAX_MICROS:
-        raise UserError(
-            "invalid_amount",
-            "The amount must be more than zero and at most a billion dollars.",
-            param="amount_micros",
-        )
-
-
-def _reused(reference: str) -> Conflict:
-    return Conflict(
-        "reference_reused", f"The reference {reference} was used before, for something else."
-    )

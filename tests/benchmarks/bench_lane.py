@@ -1,7 +1,9 @@
 """The lane and the road to it: durable decisions a second, restarts, and bids over HTTP.
 
 ``python -m tests.benchmarks.bench_lane [--quick]`` prints one JSON line per case. It starts its
-own PostgreSQL (with fsync) and Redis, a lane and a web server, and stops them at the end.
+own PostgreSQL (with fsync) and Redis, a lane and a web server, and stops them at the end. All of
+these run on two cores; what measures them runs on the others, so that the load it makes is told
+apart from the load it measures.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -38,16 +40,22 @@ DATA_DIR = ROOT / ".data" / f"bench-lane-{os.getpid()}"
 NODES, HORIZON = 100, 144
 SETTINGS = "marketplace.config.settings.dev"
 #: Connections of the load generator; more than are ever busy.
-CONNECTIONS = 256
+CONNECTIONS = 512
+#: The house has so many cores; the load is made on the others, if there are others.
+CORES = 2
+_ALL = sorted(os.sched_getaffinity(0))
+HOUSE, LOAD = set(_ALL[:CORES]), set(_ALL[CORES:]) or set(_ALL)
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench_lane")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work")
     parser.add_argument("--only", choices=("decisions", "replay", "http"))
+    parser.add_argument("--workers", type=int, default=CORES, help="processes of the web server")
+    parser.add_argument("--rates", type=float, nargs="+", default=(50.0, 200.0, 400.0))
     arguments = parser.parse_args(argv)
     scale = 0.1 if arguments.quick else 1.0
-    with servers() as stack:
+    with servers(arguments.workers) as stack:
         import django
 
         django.setup()
@@ -57,7 +65,7 @@ def main(argv: list[str]) -> int:
         if arguments.only in (None, "decisions", "replay"):
             bench_decisions(int(2000 * scale))
         if arguments.only in (None, "http"):
-            bench_http(stack, seconds=max(3.0, 20 * scale))
+            bench_http(stack, arguments.rates, seconds=max(5.0, 20 * scale))
     return 0
 
 
@@ -72,11 +80,15 @@ def report(case: str, **figures: Any) -> None:
 
 
 @contextmanager
-def servers() -> Iterator[Stack]:
-    """PostgreSQL and Redis of our own, and what runs on them later."""
+def servers(workers: int = CORES) -> Iterator[Stack]:
+    """PostgreSQL and Redis of our own, and what runs on them later, all on ``CORES`` cores."""
     DATA_DIR.mkdir(parents=True)
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, DATA_DIR, ignore_errors=True)
+        # What is started below keeps to these cores, with all its children.
+        os.sched_setaffinity(0, HOUSE)
+        stack.callback(os.sched_setaffinity, 0, _ALL)
+        if not os.environ.get("KEEP_LOGS"):
+            stack.callback(shutil.rmtree, DATA_DIR, ignore_errors=True)
         postgres = postgres_prepare(data_dir=DATA_DIR, durable=True)
         redis = redis_prepare(data_dir=DATA_DIR)
         port = free_port()
@@ -93,7 +105,7 @@ def servers() -> Iterator[Stack]:
             "PYTHONPATH": str(ROOT),
         }
         os.environ |= environment
-        programs = [postgres.program, redis.program, *market_programs(port)]
+        programs = [postgres.program, redis.program, *market_programs(port, workers)]
         running = stack.enter_context(
             Stack(data_dir=DATA_DIR, programs=programs, environment=environment)
         )
@@ -103,9 +115,9 @@ def servers() -> Iterator[Stack]:
         yield running
 
 
-def market_programs(port: int) -> list[Program]:
+def market_programs(port: int, workers: int) -> list[Program]:
     lane = ("-m", "celery", "--app", "marketplace.config.celery", "worker", "--queues", "lane")
-    web = ("-m", "uvicorn", "marketplace.config.asgi:application", "--port", str(port))
+    web = ("-m", "marketplace.config.web", "--port", str(port), "--log-level", "warning")
     return [
         Program(
             name="lane",
@@ -114,8 +126,8 @@ def market_programs(port: int) -> list[Program]:
         ),
         Program(
             name="web",
-            command=(sys.executable, *web, "--no-access-log", "--workers", "2")
-            + ("--log-level", "warning"),
+            command=(sys.executable, *web),
+            environment=(("WEB_WORKERS", str(workers)),),
         ),
     ]
 
@@ -293,7 +305,7 @@ def bench_replay(zone) -> None:
 # -- over HTTP ---------------------------------------------------------------------------
 
 
-def bench_http(stack: Stack, *, seconds: float) -> None:
+def bench_http(stack: Stack, rates: Sequence[float], *, seconds: float) -> None:
     from marketplace.auction.models import Bid
     from marketplace.common import clock
     from marketplace.payments.selectors import ledger_check
@@ -305,6 +317,7 @@ def bench_http(stack: Stack, *, seconds: float) -> None:
     keys = [builders.api_key(owner)[1] for owner in owners]
     data = [market.dataset(owner, zone, rows=20_000) for owner in owners]
     stack.start("lane", "web")
+    os.sched_setaffinity(0, LOAD)
     url = os.environ["PUBLIC_URL"]
     _web_wait(url)
 
@@ -325,10 +338,12 @@ def bench_http(stack: Stack, *, seconds: float) -> None:
         return asyncio.run(sending)
 
     run(20, 3)
-    for rate in (50, 200, 400):
-        spent = {name: cpu_s(stack, name) for name in ("web", "lane", "postgres")}
+    for rate in rates:
+        spent = {name: cpu_s(stack, name) for name in ("web", "lane", "postgres", "redis")}
+        own = time.process_time()
         answers = run(rate, seconds)
         spent = {name: cpu_s(stack, name) - before for name, before in spent.items()}
+        spent["generator"] = time.process_time() - own
         times = sorted(answer.seconds for answer in answers)
         codes: dict[str, int] = {}
         for answer in answers:
@@ -342,6 +357,7 @@ def bench_http(stack: Stack, *, seconds: float) -> None:
             p99_ms=1000 * times[int(len(times) * 0.99) - 1],
             max_ms=1000 * times[-1],
             answers=codes,
+            load=round(os.getloadavg()[0], 1),
             cpu_ms_per_bid={
                 name: round(1000 * value / len(answers), 2) for name, value in spent.items()
             },

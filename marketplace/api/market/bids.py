@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -13,6 +14,8 @@ from rest_framework.response import Response
 from marketplace.api.callers import Caller, caller
 from marketplace.api.idempotency import idempotency_key, once
 from marketplace.api.market import schemas
+from marketplace.api.market.answers import placed_response, placed_responses
+from marketplace.api.market.asking import asked_of, dataset_choice_check, zone_of
 from marketplace.api.market.owned import dataset_of
 from marketplace.api.market.requests import (
     BatchRequest,
@@ -22,17 +25,15 @@ from marketplace.api.market.requests import (
 )
 from marketplace.api.market.shapes import bids_shape
 from marketplace.api.pagination import page
-from marketplace.api.problems import exception_handler, problem
+from marketplace.api.problems import exception_handler
 from marketplace.api.views import MarketView, StrictJSONParser
 from marketplace.auction import selectors
-from marketplace.auction.models import Bid, BidStatus
-from marketplace.auction.services import bid_cancel, bid_place, bid_wait
-from marketplace.auction.words import REFUSAL_CODES, bid_refusal_words
+from marketplace.auction.models import Bid
+from marketplace.auction.placing import Asked, Placed, bids_place
+from marketplace.auction.services import bid_cancel, bid_wait, bids_wait
 from marketplace.common import clock
-from marketplace.common.errors import UserError
-from marketplace.fleet.selectors import zone_by_name
+from marketplace.fleet.selectors import zones_named
 from marketplace.jobs.services import dataset_create
-from scheduler.types import Refusal
 
 
 class BidsView(MarketView):
@@ -50,13 +51,25 @@ class BidsView(MarketView):
     @extend_schema(request=schemas.BID_REQUEST, responses=schemas.BID_RESPONSES)
     def post(self, request: Request) -> Response:
         who = caller(request)
-        return once(request, who.organisation, lambda: self._place(request, who), now=clock.now())
+        key = idempotency_key(request)
+        if not request.content_type.startswith("multipart/"):
+            return self._place(request, who, key, BidRequest)
+        # The data set that comes along is to be stored once as well.
+        return once(
+            request,
+            who.organisation,
+            lambda: self._place(request, who, key, BidUploadRequest),
+            now=clock.now(),
+        )
 
-    def _place(self, request: Request, who: Caller) -> Response:
-        upload = request.content_type.startswith("multipart/")
-        body = checked(BidUploadRequest if upload else BidRequest, request.data)
-        bid = bid_from_request(body, who=who, key=idempotency_key(request))
-        return bid_response(bid_wait(bid=bid))
+    def _place(
+        self, request: Request, who: Caller, key: str | None, kind: type[BidRequest]
+    ) -> Response:
+        asked = asked_from_request(checked(kind, request.data), who=who, key=key)
+        [outcome] = bids_place(asked=[asked], now=clock.now())
+        if isinstance(outcome, Exception):
+            raise outcome
+        return placed_response(replace(outcome, bid=bid_wait(bid=outcome.bid)))
 
 
 class BidView(MarketView):
@@ -99,85 +112,52 @@ class BidBatchView(MarketView):
         key = idempotency_key(request)
         # Of one length, and never the key of a bid that was placed by itself.
         key = key and sha256(key.encode()).hexdigest()
-        placed: list[Bid | Response] = []
+        asked: list[Asked | Exception] = []
         for index, item in enumerate(batch["bids"]):
             try:
                 body = checked(BidRequest, item)
-                placed.append(bid_from_request(body, who=who, key=key and f"batch:{key}:{index}"))
+                asked.append(asked_from_request(body, who=who, key=key and f"batch:{key}:{index}"))
             except Exception as error:
                 # Each bid stands for itself: one that is wrong must not take others along.
-                placed.append(exception_handler(error, {"request": request}))
-        answers = [
-            item if isinstance(item, Response) else bid_response(bid_wait(bid=item))
-            for item in placed
+                asked.append(error)
+        good = [item for item in asked if isinstance(item, Asked)]
+        outcomes = iter(bids_place(asked=good, now=clock.now()))
+        answers = [item if isinstance(item, Exception) else next(outcomes) for item in asked]
+        placed = [answer for answer in answers if isinstance(answer, Placed)]
+        waited = bids_wait(bids=[item.bid for item in placed])
+        responses = iter(
+            placed_responses(
+                [replace(item, bid=bid) for item, bid in zip(placed, waited, strict=True)]
+            )
+        )
+        told = [
+            exception_handler(answer, {"request": request})
+            if isinstance(answer, Exception)
+            else next(responses)
+            for answer in answers
         ]
         return Response(
-            {"data": [{"status": answer.status_code, "body": answer.data} for answer in answers]}
+            {"data": [{"status": answer.status_code, "body": answer.data} for answer in told]}
         )
 
 
-def bid_from_request(body: dict[str, Any], *, who: Caller, key: str | None) -> Bid:
-    """Place the bid of a checked request body, with its uploaded data set if there is one."""
-    zone = zone_by_name(body["zone"])
-    now = clock.now()
-    dataset_id, file = body.get("dataset_id"), body.get("file")
-    if (dataset_id is None) == (file is None):
-        raise UserError(
-            "dataset_required",
-            "Name a data set with dataset_id, or send one as the part 'file' of a multipart form; "
-            "one of the two.",
-            param="dataset_id",
-        )
-    if file is not None:
+def asked_from_request(body: dict[str, Any], *, who: Caller, key: str | None) -> Asked:
+    """The bid of a checked request body, with its uploaded data set if there is one."""
+    zone = zone_of(body, zones_named([body["zone"]]))
+    file = body.get("file")
+    dataset_choice_check(body)
+    if file is None:
+        dataset = dataset_of(who.organisation, str(body["dataset_id"]))
+    else:
         dataset = dataset_create(
             organisation=who.organisation,
             name=file.name,
             content=file,
             uploaded_by=who.user,
             zone=zone,
-            now=now,
+            now=clock.now(),
         )
-    else:
-        dataset = dataset_of(who.organisation, str(dataset_id))
-    return bid_place(
-        organisation=who.organisation,
-        placed_by=who.user,
-        zone=zone,
-        dataset=dataset,
-        name=body["name"] or dataset.name,
-        adapter=body["adapter"],
-        training=body["training"],
-        price_micros=body["price"],
-        deadline_at=body["deadline"],
-        idempotency_key=key,
-        now=now,
-    )
-
-
-def bid_response(bid: Bid) -> Response:
-    """201 admitted, 402 refused, 202 not decided yet; the bid is in the body each time."""
-    shape = _shape(bid)
-    address = f"/api/bids/{bid.pk}"
-    if bid.status == BidStatus.REFUSED:
-        refusal = Refusal(bid.refusal)
-        decision = shape["decision"]
-        return problem(
-            code=REFUSAL_CODES[refusal],
-            detail=bid_refusal_words(bid),
-            status=402,
-            extra={
-                "reason": refusal.value,
-                "posted_price": decision["posted_price"],
-                "earliest_deadline": decision["earliest_deadline"],
-                "earliest_deadline_price": decision["earliest_deadline_price"],
-                "bid": shape,
-            },
-            headers={"Location": address, "x-should-retry": "false"},
-        )
-    if bid.status == BidStatus.PENDING:
-        return Response(shape, status=202, headers={"Location": address, "Retry-After": "1"})
-    status = 201 if bid.status == BidStatus.ADMITTED else 200
-    return Response(shape, status=status, headers={"Location": address})
+    return asked_of(body, who=who, key=key, zone=zone, dataset=dataset)
 
 
 def _shape(bid: Bid) -> dict[str, Any]:

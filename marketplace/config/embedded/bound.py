@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
     if options.user:
         _become(options.user)
     # After the change of user: changing credentials clears the setting.
-    _die_with_parent(signal.Signals[f"SIG{options.signal}"])
+    die_with_parent(signal.Signals[f"SIG{options.signal}"])
     if os.getppid() != parent:
         sys.exit("the parent process is already gone")
     os.execvp(command[0], command)  # noqa: S606
@@ -40,7 +40,8 @@ def _become(user: str) -> None:
     os.setuid(account.pw_uid)
 
 
-def _die_with_parent(death_signal: signal.Signals) -> None:
+def die_with_parent(death_signal: signal.Signals) -> None:
+    """Ask the kernel to send this process a signal when the one that started it dies."""
     if not sys.platform.startswith("linux"):
         return
     libc = ctypes.CDLL(None, use_errno=True)

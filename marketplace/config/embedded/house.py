@@ -220,8 +220,7 @@ def _market_programs(port: int) -> list[Program]:
         Program(name="beat", command=(python, *CELERY, "beat", "--loglevel", "INFO"), priority=300),
         Program(
             name="web",
-            command=(python, "-m", "uvicorn", "marketplace.config.asgi:application")
-            + ("--host", "127.0.0.1", "--port", str(port), "--no-access-log", "--ws", "websockets"),
+            command=(python, "-m", "marketplace.config.web", "--port", str(port)),
             priority=400,
         ),
     ]

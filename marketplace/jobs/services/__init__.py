@@ -8,7 +8,11 @@
 - ``leases``: how a slice ends: with a result, or because its node was lost.
 """
 
-from marketplace.jobs.services.datasets import dataset_create, dataset_tokens_ensure
+from marketplace.jobs.services.datasets import (
+    dataset_create,
+    dataset_is_counted,
+    dataset_tokens_ensure,
+)
 from marketplace.jobs.services.dispatch import slots_dispatch
 from marketplace.jobs.services.leases import (
     LeaseLost,
@@ -38,6 +42,7 @@ __all__ = [
     "adapter_store",
     "checkpoint_store",
     "dataset_create",
+    "dataset_is_counted",
     "dataset_tokens_ensure",
     "heartbeat_apply",
     "job_cancel",

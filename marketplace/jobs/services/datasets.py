@@ -75,6 +75,13 @@ def dataset_create(
     return dataset
 
 
+def dataset_is_counted(*, dataset: Dataset, zone: Zone) -> bool:
+    """Whether ``dataset_tokens_ensure`` need not read the file."""
+    if dataset.zone_id is not None and _same_tokenizer(dataset.zone, zone):
+        return True
+    return DatasetTokens.objects.filter(dataset=dataset, zone=zone).exists()
+
+
 def dataset_tokens_ensure(*, dataset: Dataset, zone: Zone) -> tuple[int, int]:
     """Tokens of a data set and of its longest row, by a zone's tokenizer; counted once."""
     if dataset.zone_id is not None and _same_tokenizer(dataset.zone, zone):

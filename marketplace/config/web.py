@@ -1,0 +1,73 @@
+"""``python -m marketplace.config.web``: the web server, in as many processes as there are cores.
+
+Four at most unless ``WEB_WORKERS`` says otherwise: each holds some 150 MB, and the bids of one
+process share their work. All of them end with the one that started them, whatever ends it, so
+that nothing holds the port when another is started in its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from marketplace.config.embedded.bound import die_with_parent
+from marketplace.config.settings import environment
+
+if TYPE_CHECKING:
+    from channels.routing import ProtocolTypeRouter
+
+WORKERS_MOST = 4
+#: Where the processes keep what they count, so that any of them can tell of all.
+METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
+_PARENT = "FINETENDER_WEB_PARENT"
+
+
+def workers_wanted() -> int:
+    """``WEB_WORKERS``, or the cores this process may use, at most ``WORKERS_MOST``."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return int(environment.number("WEB_WORKERS", min(cores or 1, WORKERS_MOST), at_least=1))
+
+
+def application() -> ProtocolTypeRouter:
+    """What each process serves."""
+    parent = os.environ.get(_PARENT)
+    if parent is not None and int(parent) != os.getpid():
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() != int(parent):
+            sys.exit("the web server that started this process is gone")
+    from marketplace.config.asgi import application
+
+    return application
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m marketplace.config.web")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--log-level", default="info")
+    options = parser.parse_args(arguments)
+    os.environ[_PARENT] = str(os.getpid())
+    with tempfile.TemporaryDirectory(prefix="finetender-metrics-") as directory:
+        workers = workers_wanted()
+        if workers > 1:
+            os.environ.setdefault(METRICS_DIR, directory)
+        uvicorn.run(
+            "marketplace.config.web:application",
+            factory=True,
+            host=options.host,
+            port=options.port,
+            workers=workers,
+            access_log=False,
+            log_level=options.log_level,
+            ws="websockets",
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,139 @@
+"""Setting money aside for many bids in one transaction, each for itself."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from marketplace.common.bulk import rows_insert
+from marketplace.common.errors import Conflict, UserError
+from marketplace.common.money import MAX_MICROS
+from marketplace.payments.ledger import Account, Draft, entries_post, insufficient, whole_check
+from marketplace.payments.locks import Locked, wallets_lock
+from marketplace.payments.models import AccountKind, EntryKind, Hold
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Money to be set aside."""
+
+    organisation_id: str
+    amount_micros: int
+    #: Names the hold; asked for again with the same terms it is the same hold.
+    reference: str
+
+
+def holds_place(*, wanted: Sequence[Wanted], now: datetime) -> list[Hold | UserError]:
+    """Set money of wallets aside, in this order; what cannot be had is refused alone.
+
+    Returns
+    -------
+    list
+        For each the hold, or why there is none: ``PaymentRequired`` ``insufficient_funds`` where
+        less than that is available after those before it, ``Conflict`` ``reference_reused`` where
+        the reference names another hold.
+    """
+    refused = {item: error for item in wanted if (error := _amount_error(item.amount_micros))}
+    with transaction.atomic():
+        locked = wallets_lock(item.organisation_id for item in wanted)
+        while True:
+            made = _holds_of(item.reference for item in wanted)
+            outcomes, new = _outcomes(wanted, refused, made, locked, now)
+            try:
+                with transaction.atomic():
+                    rows_insert(new)
+                break
+            except IntegrityError:
+                # Another organisation took one of the references at this very moment.
+                if len(_holds_of(item.reference for item in wanted)) == len(made):
+                    raise
+        entries_post(
+            drafts=[
+                Draft(
+                    kind=EntryKind.HOLD,
+                    reference=hold.reference,
+                    amounts={
+                        Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE): (
+                            -hold.amount_micros
+                        ),
+                        Account(hold.organisation_id, AccountKind.WALLET_HELD): hold.amount_micros,
+                    },
+                )
+                for hold in new
+            ],
+            locked=locked,
+            now=now,
+        )
+    return outcomes
+
+
+def _outcomes(
+    wanted: Sequence[Wanted],
+    refused: Mapping[Wanted, UserError],
+    made: Mapping[str, Hold],
+    locked: Locked,
+    now: datetime,
+) -> tuple[list[Hold | UserError], list[Hold]]:
+    """What each gets, and the holds among them that are not stored yet."""
+    holds = dict(made)
+    new: list[Hold] = []
+    outcomes: list[Hold | UserError] = []
+    left: dict[str, int] = {}
+    for item in wanted:
+        owner = item.organisation_id
+        wallet = Account(owner, AccountKind.WALLET_AVAILABLE)
+        available = left.setdefault(owner, locked[owner, wallet.kind].balance_micros or 0)
+        hold = holds.get(item.reference)
+        if item in refused:
+            outcomes.append(refused[item])
+        elif hold is not None:
+            same = (hold.organisation_id, hold.amount_micros) == (owner, item.amount_micros)
+            outcomes.append(hold if same else reference_reused(item.reference))
+        elif item.amount_micros > available:
+            outcomes.append(insufficient(wallet, short_micros=item.amount_micros - available))
+        else:
+            left[owner] = available - item.amount_micros
+            hold = holds[item.reference] = Hold(
+                organisation_id=owner,
+                reference=item.reference,
+                amount_micros=item.amount_micros,
+                held_at=now,
+            )
+            new.append(hold)
+            outcomes.append(hold)
+    return outcomes, new
+
+
+def _holds_of(references: Iterable[str]) -> dict[str, Hold]:
+    return {hold.reference: hold for hold in Hold.objects.filter(reference__in=list(references))}
+
+
+def _amount_error(amount_micros: int) -> UserError | None:
+    whole_check(amount_micros)
+    if 0 < amount_micros <= MAX_MICROS:
+        return None
+    return UserError(
+        "invalid_amount",
+        "The amount must be more than zero and at most a billion dollars.",
+        param="amount_micros",
+    )
+
+
+def amount_check(amount_micros: int) -> None:
+    """Refuse what no wallet can gain or lose.
+
+    Raises
+    ------
+    UserError
+        ``invalid_amount``.
+    """
+    error = _amount_error(amount_micros)
+    if error is not None:
+        raise error
+
+
+def reference_reused(reference: str) -> Conflict:
+    return Conflict(
+        "reference_reused", f"The reference {reference} was used before, for something else."
+    )
