@@ -10,6 +10,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.common.bulk import rows_insert
 from marketplace.common.clock import moment_words
 from marketplace.common.errors import Conflict
 from marketplace.common.queue import enqueue
@@ -64,8 +65,8 @@ def jobs_open(*, openings: Iterable[Opening], now: datetime) -> list[Job]:
     if not jobs:
         return []
     with transaction.atomic():
-        Job.objects.bulk_create(jobs)
-        JobEvent.objects.bulk_create(
+        rows_insert(jobs)
+        rows_insert(
             JobEvent(
                 job=job,
                 seq=job.seq,
