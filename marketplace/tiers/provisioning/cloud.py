@@ -41,6 +41,16 @@ def market_tag() -> str:
     return re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-")[:20].rstrip("-") or "market"
 
 
+#: The node's account in the image; what the cloud starts as root becomes it.
+NODE_UID = 10001
+AS_NODE = (
+    *("setpriv", f"--reuid={NODE_UID}", f"--regid={NODE_UID}"),
+    *("--clear-groups", "--no-new-privs"),
+    # Models are kept there; root's home is closed to it.
+    *("env", "HOME=/tmp"),
+)
+
+
 def join_command(*, machine_id: str, market_url: str) -> tuple[str, ...]:
     """What the machine runs; the token is not in it, since others can read a command line."""
     return (
@@ -59,7 +69,8 @@ def check_can_join(*, image: str, market_url: str) -> None:
     """
     if not image:
         raise BackendFault(
-            "Set TIERS_WORKER_IMAGE to an image built from docker/worker.Dockerfile that the "
+            "Set TIERS_WORKER_IMAGE to an image built from docker/worker.Dockerfile "
+            "(--target rented) that the "
             "cloud can pull."
         )
     host = urlsplit(market_url).hostname or ""

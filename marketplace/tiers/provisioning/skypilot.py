@@ -18,6 +18,7 @@ from typing import Any
 from marketplace.fleet.models import Tier
 from marketplace.tiers.provisioning import BackendFault, Offer, Seen
 from marketplace.tiers.provisioning.cloud import (
+    AS_NODE,
     TOKEN_VARIABLE,
     WORKDIR,
     check_can_join,
@@ -91,7 +92,8 @@ class SkyPilotBackend:
         task = self._asked(
             self.sky.Task,
             name=machine_id,
-            run=f"cd {WORKDIR} && exec {shlex.join(command)}",
+            # SkyPilot wants an image whose user is root; the node needs nothing of that.
+            run=f"cd {WORKDIR} && exec {shlex.join([*AS_NODE, *command])}",
             # Not in ``envs``: SkyPilot shows those to everybody who may see the cluster.
             secrets={TOKEN_VARIABLE: join_secret},
             resources=self._asked(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 
 import pytest
+from django.conf import settings
 from django.test import override_settings
 
 from marketplace.fleet.models import Tier
 from marketplace.tiers.provisioning import BackendFault, Offer, backend_named
-from marketplace.tiers.provisioning.cloud import client_module, market_tag
+from marketplace.tiers.provisioning.cloud import AS_NODE, NODE_UID, client_module, market_tag
 from marketplace.tiers.provisioning.modal import LIFETIME_S, modal_offers
 from marketplace.tiers.provisioning.skypilot import PRICES_KEPT_S, SkyPilotBackend
 from tests.unit.marketplace.tiers.clouds import ClusterStatus, SkyServer
@@ -130,3 +133,18 @@ def test_a_client_is_imported_by_its_whole_name() -> None:
 def test_the_tag_is_the_market_s_address_unless_named(tag: str, url: str, expected: str) -> None:
     with override_settings(TIERS_TAG=tag, PUBLIC_URL=url):
         assert market_tag() == expected
+
+
+def test_the_node_of_a_rented_machine_gives_root_up_before_it_starts() -> None:
+    dockerfile = (settings.BASE_DIR / "docker" / "worker.Dockerfile").read_text()
+    assert f"--gid {NODE_UID} finetender" in dockerfile
+    assert f"--uid {NODE_UID} --gid {NODE_UID}" in dockerfile
+    assert AS_NODE[0] == "setpriv"
+    if os.geteuid() == 0:
+        said = subprocess.run(
+            [*AS_NODE, "sh", "-c", "id -u; id -g; id -G; echo $HOME"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert said.stdout.split() == [*[str(NODE_UID)] * 3, "/tmp"]
