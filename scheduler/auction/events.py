@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -192,12 +193,24 @@ def cells_from_json(data: list[list[Any]]) -> tuple[Cell, ...]:
     return tuple(Cell(slot=int(slot), node=str(node)) for slot, node in data)
 
 
-def _prices_to_json(prices: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:
-    return {node: [float(x) for x in row] for node, row in prices.items()}
+def _prices_to_json(prices: Mapping[str, tuple[float, ...]]) -> dict[str, Any]:
+    """Give each row once and the nodes that have it: those of one pool have the same."""
+    rows: dict[bytes, int] = {}
+    listed: list[list[float]] = []
+    nodes: dict[str, int] = {}
+    for node, row in prices.items():
+        # By its bits: 0.0 and -0.0 are equal and not the same.
+        key = array("d", row).tobytes()
+        if key not in rows:
+            rows[key] = len(listed)
+            listed.append([float(x) for x in row])
+        nodes[node] = rows[key]
+    return {"rows": listed, "nodes": nodes}
 
 
 def _prices_from_json(data: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
-    return {str(node): tuple(float(x) for x in row) for node, row in data.items()}
+    rows = [tuple(float(x) for x in row) for row in data["rows"]]
+    return {str(node): rows[int(place)] for node, place in data["nodes"].items()}
 
 
 def event_to_json(event: Event) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from scheduler.auction import Engine, Entry, ZoneRules, events, verify
+from scheduler.auction.events import event_from_json, event_to_json
 from scheduler.auction.log import entry_to_json, without_bid
 from scheduler.auction.transcripts import transcript_lines, verify_transcript
 from scheduler.types import Decision
@@ -134,3 +135,18 @@ def test_the_commitment_depends_on_the_values_and_on_the_salt() -> None:
 
     other = replace(solved(), private={"dual_value": 8.76})
     assert len({head(solved()), head(other), head(replace(solved(), salt="x"))}) == 3
+
+
+def test_rows_that_nodes_share_are_written_once_and_come_back_to_the_last_bit() -> None:
+    event = events.PricesSolved(
+        first_slot=3,
+        compute_price={"a": (0.1, 0.0), "b": (0.1, -0.0), "c": (0.1, 0.0)},
+        memory_price={"a": (1.0,), "c": (1.0,)},
+    )
+    data = json.loads(json.dumps(event_to_json(event)))
+    assert data["compute_price"] == {
+        "rows": [[0.1, 0.0], [0.1, -0.0]],
+        "nodes": {"a": 0, "b": 1, "c": 0},
+    }
+    assert data["memory_price"] == {"rows": [[1.0]], "nodes": {"a": 0, "c": 0}}
+    assert repr(event_from_json(data)) == repr(event)
