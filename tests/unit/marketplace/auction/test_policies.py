@@ -15,6 +15,7 @@ from marketplace.auction import history
 from marketplace.auction.decisions import decide_pending_bids
 from marketplace.auction.history import Span, bids_seen, history_enough, log_began_slot, span_of
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Snapshot
+from marketplace.auction.selectors import policy_in_force
 from marketplace.auction.solving import prices_apply, prices_solve
 from marketplace.auction.sweeps import zone_refresh
 from marketplace.auction.transcript import transcript_lines
@@ -372,3 +373,12 @@ def test_the_operators_transcript_shows_bids_and_solves_whole(traded):
     lines = list(transcript_lines(traded, with_bids=True))
     assert verify_transcript(lines).ok
     assert any('"dual_value"' in line for line in lines)
+
+
+def test_everybody_is_told_the_policy_in_force_and_not_the_operators_wish(zone, owner):
+    assert (zone.policy, policy_in_force(zone)) == ("auto", "residual")
+    assert policy_in_force(market.zone(policy="lagrangian")) == "lagrangian"
+    sell(owner, zone)
+    assert policy_in_force(zone) == "residual"
+    reprice(zone, market.slot_at(zone, 101))
+    assert (zone.policy, policy_in_force(zone)) == ("auto", "lagrangian")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 
 from marketplace.common.errors import UserError
@@ -92,3 +93,34 @@ def test_every_parameter_is_one_that_the_engine_or_the_solver_knows():
     assert set(RULE_PARAMETERS) <= set(ZoneRules.__dataclass_fields__)
     assert set(Settings.__dataclass_fields__) <= set(POLICY_PARAMETERS)
     assert len(PARAMETERS) == len(RULE_PARAMETERS) + len(POLICY_PARAMETERS)
+
+
+def test_the_command_sets_policy_and_settings_and_says_what_they_are(capsys):
+    zone = market.zone(name="cheap", policy_settings={"growth": 0.2})
+    call_command("zone_policy", "cheap")
+    assert capsys.readouterr().out == 'cheap: auto, settings {"growth": 0.2}\n'
+    call_command("zone_policy", "cheap", policy="residual")
+    assert capsys.readouterr().out == 'cheap: residual, settings {"growth": 0.2}\n'
+    call_command("zone_policy", "cheap", parameters='{"steepness": 0.1}')
+    assert capsys.readouterr().out == 'cheap: residual, settings {"steepness": 0.1}\n'
+    zone.refresh_from_db()
+    assert (zone.policy, zone.settings) == ("residual", {"steepness": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"policy": "printed"}, "A policy is one of auto, residual, lagrangian."),
+        ({"parameters": '{"growth": -1}'}, "growth is a number, from 0 to 10, not -1."),
+        ({"parameters": "[1]"}, "Settings are an object"),
+        ({"parameters": "growth=1"}, "The parameters are not JSON"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be(options, says):
+    zone = market.zone(name="cheap")
+    with pytest.raises(CommandError, match=says):
+        call_command("zone_policy", "cheap", **options)
+    with pytest.raises(CommandError, match="no zone 'dear'"):
+        call_command("zone_policy", "dear")
+    zone.refresh_from_db()
+    assert (zone.policy, zone.settings, zone.policy_set_at) == ("auto", {}, None)
