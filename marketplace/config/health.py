@@ -1,12 +1,17 @@
 """Whether this process can serve, and what it has measured."""
 
+import os
+
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseForbidden
 from django.utils.crypto import constant_time_compare
-from django_prometheus.exports import ExportToDjangoView
 from health_check.contrib.redis import Redis as RedisCheck
 from health_check.views import HealthCheckView
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from redis.asyncio import Redis
+
+from marketplace.tiers.gauges import TiersCollector
 
 
 class RedisAnswers(RedisCheck):
@@ -35,4 +40,17 @@ def metrics(request: HttpRequest) -> HttpResponse:
             "Send the metrics token as 'Authorization: Bearer <METRICS_TOKEN>'.\n",
             content_type="text/plain",
         )
-    return ExportToDjangoView(request)
+    return HttpResponse(generate_latest(_registry()), content_type=CONTENT_TYPE_LATEST)
+
+
+def _registry() -> CollectorRegistry:
+    """What this process counts, or, where several serve, what all of them do.
+
+    Several share their counts through files; what is read from the database has none.
+    """
+    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        return REGISTRY
+    shared = CollectorRegistry()
+    MultiProcessCollector(shared)
+    shared.register(TiersCollector())
+    return shared

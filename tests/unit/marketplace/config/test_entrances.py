@@ -34,6 +34,14 @@ def test_metrics_are_for_whoever_holds_the_token(client, settings) -> None:
     assert b"finetender" in seen.content
 
 
+def test_several_web_processes_tell_of_the_tiers_as_one_does(client, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    seen = client.get("/metrics")
+    assert seen.status_code == 200
+    assert b"# TYPE finetender_tiers_pressure gauge" in seen.content
+    assert b"# TYPE finetender_tiers_boots_failed_total counter" in seen.content
+
+
 def test_pages_forbid_foreign_and_inline_scripts_and_frames(client) -> None:
     answer = client.get("/accounts/login/")
     policy = dict(
