@@ -19,6 +19,8 @@ from numba.core import config as numba_config
 #: Numba sets its options as attributes when it is imported.
 config = cast(Any, numba_config)
 F = TypeVar("F", bound=Callable[..., object])
+#: The modules here that are compiled, and those they take constants and layouts from.
+TOGETHER = ("compiled", "control", "demands", "loop", "state", "transitions", "work", "workers")
 
 
 @cache
@@ -30,7 +32,8 @@ def _cache_directory() -> str:
     """
     here = Path(__file__).parent
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted([*here.glob("*.py"), *(here.parent / "tiers").glob("*.py")]):
+    simulator = [here / f"{name}.py" for name in TOGETHER]
+    for path in sorted([*simulator, *(here.parent / "tiers").glob("*.py")]):
         digest.update(path.name.encode() + path.read_bytes())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return str(home / "finetender" / "compiled" / digest.hexdigest()[:16])

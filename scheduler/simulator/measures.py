@@ -74,15 +74,24 @@ def summary(runs: Sequence[Outcome]) -> dict[str, Interval]:
 
 def difference(runs: Sequence[Outcome], base: Sequence[Outcome], figure: str) -> Interval:
     """Paired difference of a figure: the same seed, workload and market on both sides."""
+    return interval([one - other for one, other in _pairs(runs, base, figure)])
+
+
+def relative(runs: Sequence[Outcome], base: Sequence[Outcome], figure: str) -> Interval:
+    """Paired difference as a share of the base, so that no seed outweighs the others."""
+    return interval([one / other - 1.0 for one, other in _pairs(runs, base, figure)])
+
+
+def _pairs(
+    runs: Sequence[Outcome], base: Sequence[Outcome], figure: str
+) -> list[tuple[float, float]]:
     for one, other in zip(runs, base, strict=True):
         if (one.seed, one.workload, one.cap) != (other.seed, other.workload, other.cap):
             raise ValueError("paired runs must share seed, workload and cap")
-    return interval(
-        [
-            float(getattr(one, figure)) - float(getattr(other, figure))
-            for one, other in zip(runs, base, strict=True)
-        ]
-    )
+    return [
+        (float(getattr(one, figure)), float(getattr(other, figure)))
+        for one, other in zip(runs, base, strict=True)
+    ]
 
 
 def as_json(run: Outcome) -> Mapping[str, object]:

@@ -58,7 +58,7 @@ def reproduce(out: Path, rows: Sequence[experiments.Setting], seeds: int) -> Non
     runs = experiments.compare(seeds, progress)
     quality = experiments.quality(rows, seeds, progress)
     swept = experiments.sweep(seeds, progress)
-    shown = (("corrected", LIMITED), ("improved", LIMITED), ("tiresias-np", LIMITED), ("hpa", None))
+    shown = (("improved", LIMITED), ("corrected", LIMITED), ("tiresias-np", LIMITED), ("hpa", None))
     series = {name: experiments.dynamics(name, cap)[0] for name, cap in shown}
 
     write_policies(out / "policies.csv", runs)
@@ -67,11 +67,22 @@ def reproduce(out: Path, rows: Sequence[experiments.Setting], seeds: int) -> Non
     write_sweep(out / "sweep.csv", swept)
     write_series(out / "dynamics.csv", series)
     plots.jct(runs, out)
-    plots.stacked(runs, out, parts=WAITING, unit="mean waiting, s", name="waiting")
-    plots.stacked(runs, out, parts=COST, unit="cost, $", name="cost")
+    plots.stacked(
+        runs,
+        out,
+        parts=WAITING,
+        title="What jobs wait for",
+        unit="minutes a job waits on average",
+        scale=1.0 / 60.0,
+        name="waiting",
+    )
+    plots.stacked(
+        runs, out, parts=COST, title="What a burst costs", unit="dollars", scale=1.0, name="cost"
+    )
     plots.dynamics(series, out)
-    plots.sensitivity(swept, out)
+    plots.sensitivity(runs, swept, out)
     plots.pareto(runs, swept, out)
+    plots.verdicts(quality, out)
     (out / "report.md").write_text(
         report_tiers.report(runs, quality, series, seeds), encoding="utf-8"
     )

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from scheduler.simulator import compiled
 from scheduler.simulator.command import main
 from scheduler.simulator.policies import POLICIES
 
@@ -20,6 +23,16 @@ from scheduler.simulator.command import main
 for policy in sys.argv[1].split(","):
     main(["--policy", policy, *sys.argv[2:]])
 """
+
+
+def test_machine_code_is_made_anew_when_any_source_of_it_changes() -> None:
+    folder = Path(compiled.__file__).parent
+    sources = {path.stem: path.read_text() for path in folder.glob("*.py")}
+    users = {name for name, text in sources.items() if "@compiled\n" in text}
+    assert users < set(compiled.TOGETHER)
+    for name in compiled.TOGETHER:
+        used = re.findall(r"^from scheduler\.simulator\.(\w+) import", sources[name], re.MULTILINE)
+        assert set(used) <= set(compiled.TOGETHER), name
 
 
 @pytest.mark.parametrize("more", [[], HARD], ids=["calm", "hard"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from scheduler.__main__ import main
 from scheduler.simulator import experiments_tiers, reproduce_tiers
-from scheduler.simulator.measures import Interval, difference, interval
+from scheduler.simulator.measures import Interval, difference, interval, relative
 from scheduler.simulator.report_tiers import verdict
 from scheduler.simulator.run import simulate
 from scheduler.simulator.workload import calibrated_burst
@@ -34,6 +35,17 @@ def test_differences_are_paired_and_refuse_strangers() -> None:
     assert difference(one, one, "cost_usd") == Interval(0.0, 0.0)
     with pytest.raises(ValueError, match="share seed"):
         difference(one, list(reversed(one)), "cost_usd")
+
+
+def test_a_relative_difference_weighs_every_seed_alike() -> None:
+    small, large = (
+        simulate(workload=calibrated_burst(seed=s, jobs=20), policy="improved", seed=s, cap=None)
+        for s in (0, 1)
+    )
+    base = [replace(small, mean_jct_s=10.0), replace(large, mean_jct_s=1000.0)]
+    runs = [replace(small, mean_jct_s=9.0), replace(large, mean_jct_s=1100.0)]
+    assert relative(runs, base, "mean_jct_s").mean == pytest.approx(0.0, abs=1e-12)
+    assert difference(runs, base, "mean_jct_s").mean == pytest.approx(49.5)
 
 
 def test_a_verdict_says_both_only_when_both_intervals_lie_below_zero() -> None:
@@ -90,7 +102,7 @@ def test_reproduce_writes_tables_plots_and_a_report(tmp_path: Path) -> None:
     small = replace(burst, workload=lambda seed: calibrated_burst(seed=seed, jobs=60))
     reproduce_tiers.reproduce(tmp_path, [small], 2)
     names = {path.name for path in tmp_path.iterdir()}
-    plots = ("jct_limited", "jct_unlimited", "waiting", "cost", "dynamics", "pareto")
+    plots = ("jct_limited", "jct_unlimited", "waiting", "cost", "dynamics", "pareto", "quality")
     assert {f"{name}.{kind}" for name in plots for kind in ("png", "svg")} <= names
     assert {"threshold_sensitivity.png", "report.md", "sweep.csv", "dynamics.csv"} <= names
     with (tmp_path / "quality.csv").open(newline="") as file:
@@ -100,6 +112,8 @@ def test_reproduce_writes_tables_plots_and_a_report(tmp_path: Path) -> None:
         ("burst", "unlimited", "2"),
     ]
     text = (tmp_path / "report.md").read_text()
+    pictures = set(re.findall(r"\]\((\S+\.svg)\)", text))
+    assert pictures == {name for name in names if name.endswith(".svg")}
     assert "## What does not reproduce" in text
     assert "| total cost, 30 GPUs, $ | 236.69 |" in text
 
