@@ -66,7 +66,7 @@ class Book:
     seq: int = 0
     #: Slot and fleet rows the lane last compared with the engine; spares it the comparison.
     fleet_seen: object = None
-    #: Policy and settings of the zone that the lane last compared with the engine's rules.
+    #: Policy and settings of the zone, and the engine's rules, that the lane last compared.
     rules_seen: object = None
     #: Position of the latest snapshot, once known.
     snapshot_position: int | None = None

@@ -30,19 +30,20 @@ SLOTS_LATE = 1
 
 def rules_sync(lane: Lane) -> None:
     """Write to the log what the operator changed in the zone's policy or its settings."""
-    seen = (lane.zone.policy, lane.zone.settings)
-    if seen == lane.book.rules_seen:
-        return
     rules = lane.book.engine.rules
+    if lane.book.rules_seen == (lane.zone.policy, lane.zone.settings, rules):
+        return
     try:
         if _wanted(lane.zone, rules) != rules:
             # The caller may have read the zone before the operator's last change.
             wanted = _wanted(Zone.objects.get(pk=lane.zone.pk), rules)
             if wanted != rules:
                 _rules_change(lane, wanted)
-    except UserError as error:
-        log.error("zone %s goes on under its old rules: %s", lane.zone.name, error.message)
-    lane.book.rules_seen = seen
+    except (UserError, ValueError) as error:
+        # Refused before anything moved; bids must not wait for the operator to mend it.
+        log.error("zone %s goes on under its old rules: %s", lane.zone.name, error)
+    rules = lane.book.engine.rules
+    lane.book.rules_seen = (lane.zone.policy, lane.zone.settings, rules)
 
 
 def _wanted(zone: Zone, rules: ZoneRules) -> ZoneRules:

@@ -172,7 +172,8 @@ def prices_solve(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
 
 def _solve(zone: Zone, *, due: Due, now: datetime) -> events.PricesSolved:
     with books.read_book(zone=zone, now=now) as book:
-        engine = Engine.restore(book.engine.snapshot())
+        state = book.engine.snapshot()
+    engine = Engine.restore(state)
     if due.slot > engine.horizon.first_slot:
         # As the lane will, before it applies the prices.
         engine.transition(events.SlotAdvanced(slot=due.slot))

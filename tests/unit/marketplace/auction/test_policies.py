@@ -148,6 +148,41 @@ def test_settings_are_changed_by_an_entry_of_the_log(zone, owner):
     assert zone_verify(zone).problems == []
 
 
+def test_lanes_that_take_turns_all_see_a_setting_that_was_changed_and_changed_back(zone, owner):
+    """Two engines for one zone, as in two processes."""
+    kept: list[dict] = [{}, {}]
+
+    def lane(which: int) -> None:
+        books._lane_books.clear()
+        books._lane_books.update(kept[which])
+        zone_refresh(zone=Zone.objects.get(pk=zone.pk), now=NOW)
+        kept[which] = dict(books._lane_books)
+
+    set_policy(zone, "residual", settings={"steepness": 0.5})
+    lane(0)
+    lane(1)
+    set_policy(zone, "residual", settings={"steepness": 0.7})
+    lane(1)
+    set_policy(zone, "residual", settings={"steepness": 0.5})
+    lane(0)
+    assert rules(zone).steepness == 0.5
+    lane(1)
+    assert kinds(zone).count("RulesChanged") == 2
+    assert zone_verify(zone).problems == []
+
+
+def test_rules_that_the_engine_refuses_do_not_stop_the_lane(zone, owner, monkeypatch, caplog):
+    sell(owner, zone)
+    zone = set_policy(zone, "residual", settings={"steepness": 0.5})
+    with monkeypatch.context() as patch:
+        patch.setattr("scheduler.auction.engine.policy_for", lambda _rules: int("odd"))
+        sell(owner, zone)
+    assert "goes on under its old rules: invalid literal" in caplog.text
+    assert rules(zone).steepness == 0.2
+    assert not Bid.objects.filter(status="pending").exists()
+    assert zone_verify(zone).problems == []
+
+
 def test_growth_moves_prices_between_solves_by_as_much_as_the_operator_says(owner):
     risen = {}
     for growth in (0.0, 2.0):
