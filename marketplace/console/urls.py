@@ -1,6 +1,6 @@
 from django.urls import path
 
-from marketplace.console import views
+from marketplace.console import machines, views
 
 urlpatterns = [
     path("nodes", views.node_list, name="node_list"),
@@ -8,5 +8,6 @@ urlpatterns = [
     path("nodes/<str:node_id>/ask", views.node_ask, name="node_ask"),
     path("nodes/<str:node_id>/drain", views.node_drain_switch, name="node_drain"),
     path("operator", views.operator, name="operator"),
+    path("operator/machines", machines.operator_machines, name="operator_machines"),
     path("operator/zones/<str:zone_id>/policy", views.zone_policy, name="zone_policy"),
 ]

@@ -40,7 +40,8 @@ def nav_groups(context: RequestContext) -> tuple[Group, ...]:
     def link(label: str, name: str, icon: str) -> Link:
         href = reverse(name)
         here = request.path == href or (
-            request.path.startswith(f"{href}/") and request.path != reverse("bid_new")
+            request.path.startswith(f"{href}/")
+            and request.path not in (reverse("bid_new"), reverse("operator_machines"))
         )
         return Link(label, href, icon, current=here)
 
@@ -58,7 +59,8 @@ def nav_groups(context: RequestContext) -> tuple[Group, ...]:
         Group("Workspace", (link("API keys", "api_key_list", "key"),)),
     ]
     if request.user.is_operator:
-        groups.append(Group("House", (link("Overview", "operator", "home"),)))
+        machines = link("Machines", "operator_machines", "tiers")
+        groups.append(Group("House", (link("Overview", "operator", "home"), machines)))
     return tuple(groups)
 
 

@@ -16,7 +16,7 @@ from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import slots_dispatch
 from marketplace.tiers.machines import machine_request, machines_launch, machines_reconcile
-from marketplace.tiers.models import Machine, Stay, ZoneTiers
+from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
 from marketplace.tiers.selectors import ORPHANS_SHOWN, machines_shown
 from marketplace.tiers.services import tiers_tick
 from tests import builders, job_builders, market_builders
@@ -138,3 +138,58 @@ def test_without_rented_machines_the_operator_sees_no_list(zone: Zone) -> None:
     client.force_login(builders.operator())
     job_builders.joined(zone)
     assert "Rented machines" not in page(client, "operator", seconds=1)
+
+
+def test_the_page_of_machines_tells_states_costs_moves_and_the_last_day(
+    zone: Zone, backend: MemoryBackend
+) -> None:
+    house = tiers(zone, serverful_cap=3)
+    gone = machine_request(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
+    fast = machine_request(tiers=house, offer=SERVERLESS, reason="wanted", now=NOW)
+    machines_launch(now=NOW)
+    backend.join(fast.pk, now=NOW)
+    backend.running.discard(gone.pk)
+    backend.running.add("mach_stranger")
+    machines_reconcile(now=at(40))
+    job = job_builders.job(zone, (0, market_builders.node(zone)))
+    Booking.objects.create(
+        job=job,
+        machine=fast,
+        origin=fast,
+        made_at=NOW,
+        closed_at=at(40),
+        outcome=BookingOutcome.MOVED,
+        saved_micros=123_456,
+        pause_s=2.5,
+    )
+    for minute in range(3):
+        Node.objects.update(last_heartbeat_at=at(60 * minute))
+        tiers_tick(now=at(60 * minute))
+    client = Client()
+    client.force_login(builders.operator())
+    html = page(client, "operator_machines", seconds=130)
+    assert "1 machine runs unasked." in html
+    assert re.search(r"serverless \d of 2 from memory, others \d of 3 from memory", html)
+    running, ended = html[html.index('id="machines"') :].split('id="ended"')
+    assert "mach_stranger" in running
+    assert fast.pk in running
+    assert "Never came up" in ended
+    assert gone.pk in ended
+    assert "$0.008223" in ended
+    moves = running[running.index('id="moves"') :]
+    assert ("2.5 s" in moves, "$0.123456" in moves) == (True, True)
+    # Three charts of steps: pressure with a line at 1, F, and both kinds of machines.
+    assert len(re.findall(r'<path class="line c\d" d="M0.0 [0-9.]+H', html)) == 4
+    assert "0.00 now" in html
+
+    stranger = Client()
+    stranger.force_login(builders.owner_of(builders.organisation()))
+    assert stranger.get(reverse("operator_machines")).status_code == 403
+
+
+def test_without_tiers_the_page_of_machines_says_how_to_begin(zone: Zone) -> None:
+    client = Client()
+    client.force_login(builders.operator())
+    html = page(client, "operator_machines", seconds=1)
+    assert "The house rents nothing" in html
+    assert "manage.py tiers_set" in html
