@@ -50,7 +50,6 @@ def decide_pending_bids(
     one, so a lone bid is decided at once and a crowd shares one commit. ``only``
     names the one bid to decide.
     """
-    wakeups.lane_woken(zone_id=zone.pk)
     if not Bid.objects.filter(zone=zone, status=BidStatus.PENDING).exists():
         return Batch()
     try:
@@ -100,8 +99,9 @@ def decisions_record(lane: Lane, decided: Sequence[tuple[Bid, Entry]]) -> None:
         for bid in admitted
         for row in reservations_of(bid, cells=_cells(bid), rates=bid.rates, nodes=nodes)
     )
-    holds_conclude(conclusions=[_conclusion(bid) for bid, _ in decided], now=lane.now)
     jobs_open(openings=[_opening(lane, bid) for bid in admitted], now=lane.now)
+    # Late, because those who place bids wait for the wallets it locks.
+    holds_conclude(conclusions=[_conclusion(bid) for bid, _ in decided], now=lane.now)
     wakeups.decided_notify(bid_ids=[bid.pk for bid, _ in decided])
     lane.news["decisions"] = [decision_news(bid) for bid, _ in decided]
 

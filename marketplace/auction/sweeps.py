@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from django.db import DatabaseError, OperationalError
 from django.db.models import QuerySet
 
+from marketplace.auction import wakeups
 from marketplace.auction.book import LogBroken
 from marketplace.auction.decisions import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane import is_lock_timeout, zone_lane
@@ -19,6 +20,8 @@ from marketplace.jobs.models import Job
 log = logging.getLogger(__name__)
 
 
+#: A crowd keeps a run going so long; then other zones, and what the beat asks, have their turn.
+RUN_FOR = timedelta(seconds=0.5)
 #: Bids set aside that one run tries again.
 RETRIES = 20
 #: Before a bid that failed is tried again; doubled with each failure.
@@ -33,8 +36,11 @@ def zone_decide_all(*, zone_id: str, clock: Callable[[], datetime]) -> int:
     stays pending, its money held, and is tried again later, alone, while the others go on.
     Its owner can take it back, and the operator sees what is wrong with it.
     """
+    # Whoever comes from now on sends one wake-up, which is looked at after this run.
+    wakeups.lane_woken(zone_id=zone_id)
     zone = Zone.objects.get(pk=zone_id)
     decided = _decide_set_aside(zone=zone, clock=clock)
+    ends_at = clock() + RUN_FOR
     limit = BATCH_LIMIT
     while True:
         oldest = _oldest(zone) if limit == 1 else None
@@ -57,7 +63,11 @@ def zone_decide_all(*, zone_id: str, clock: Callable[[], datetime]) -> int:
                 raise
             continue
         decided += batch.decided
-        if not batch.full and (oldest is None or batch.stepped_aside):
+        if batch.stepped_aside:
+            return decided
+        # Those who came while a batch was written are the next one, with no wake-up in between.
+        more = batch.full or (batch.decided and clock() < ends_at and _in_turn(zone).exists())
+        if not more and oldest is None:
             return decided
 
 

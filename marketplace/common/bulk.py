@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any
 
 from django.db import connection, connections, transaction
-from django.db.models import Model, fields
+from django.db.models import JSONField, Model, fields
 from django.db.models.expressions import DatabaseDefault  # type: ignore[attr-defined]
 from django.db.models.fields import related
 
@@ -78,8 +78,17 @@ def _values_of(
 
 
 def _value_of(field: fields.Field[Any, Any]) -> Callable[[Model], Any]:
+    plain = attrgetter(field.attname)
     if type(field) in _AS_IT_IS or isinstance(field, IdField):
-        return attrgetter(field.attname)
+        return plain
+    if type(field) is fields.DateTimeField and not (field.auto_now or field.auto_now_add):
+        return plain
+    if type(field) is JSONField:
+        return lambda row: (
+            None
+            if (value := plain(row)) is None
+            else connections["default"].ops.adapt_json_value(value, field.encoder)
+        )
     return lambda row: field.get_db_prep_save(field.pre_save(row, True), connections["default"])
 
 

@@ -152,3 +152,31 @@ def test_no_bid_is_blamed_when_the_zone_itself_fails(
     assert set(Bid.objects.values_list("status", "failures")) == {(BidStatus.PENDING, 0)}
     monkeypatch.undo()
     assert zone_decide_all(zone_id=zone.pk, clock=lambda: NOW) == 3
+
+
+def test_bids_that_come_while_others_are_decided_need_no_wake_up_until_others_have_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    zone = market.zone()
+    market.node(zone)
+    owner = builders.organisation(usd="10")
+    now = [NOW]
+    places = iter(range(5))
+
+    def decide(*, zone, now, limit, only):
+        batch = decide_pending_bids(zone=zone, now=now, limit=limit, only=only)
+        if next(places, None) is not None:
+            market.bid(owner, zone, price_micros=200_000)
+        return batch
+
+    def clock():
+        now[0] += timedelta(seconds=0.2)
+        return now[0]
+
+    monkeypatch.setattr(sweeps, "decide_pending_bids", decide)
+    market.bid(owner, zone, price_micros=200_000)
+    # One bid a batch, and time for two batches until the run is over.
+    assert zone_decide_all(zone_id=zone.pk, clock=clock) == 2
+    assert Bid.objects.filter(status=BidStatus.PENDING).count() == 1
+    assert zone_decide_all(zone_id=zone.pk, clock=lambda: now[0]) == 4
+    assert not Bid.objects.filter(status=BidStatus.PENDING).exists()

@@ -29,3 +29,18 @@ def test_failed_read_is_not_kept():
     with pytest.raises(RuntimeError):
         kept.get("k", now=NOW, read=broken)
     assert kept.get("k", now=NOW, read=lambda: 1) == 1
+
+
+def test_several_are_read_together_and_only_those_that_are_not_held():
+    kept: Kept[int] = Kept(for_s=2)
+    asked = []
+
+    def read(keys):
+        asked.append(keys)
+        return {key: len(key) for key in keys}
+
+    assert kept.get_many(["a", "bb", "a"], now=NOW, read=read) == {"a": 1, "bb": 2}
+    later = NOW + timedelta(seconds=1)
+    assert kept.get_many(["bb", "ccc"], now=later, read=read) == {"bb": 2, "ccc": 3}
+    assert kept.get("ccc", now=later, read=lambda: 0) == 3
+    assert asked == [["a", "bb"], ["ccc"]]

@@ -1,0 +1,103 @@
+"""Many rows in one statement, and everything that holds for one."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from marketplace.auction.models import Bid
+from marketplace.common.bulk import rows_insert, rows_update
+from marketplace.payments.models import Entry, EntryKind, Hold
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+def hold(owner, reference, amount_micros=5):
+    return Hold(organisation=owner, reference=reference, amount_micros=amount_micros, held_at=NOW)
+
+
+def test_rows_are_stored_as_one_by_one_with_what_the_database_fills_in():
+    zone = market.zone()
+    placed = market.bid(builders.organisation(usd="10"), zone, key="k1")
+    fields = [field.attname for field in Bid._meta.concrete_fields]
+    first = Bid.objects.get(pk=placed.pk)
+    copies = []
+    for number in range(2):
+        copy = Bid(
+            **{
+                name: getattr(first, name)
+                for name in fields
+                if name not in ("id", "arrival", "idempotency_key")
+            }
+        )
+        copy.idempotency_key = f"k{number + 2}"
+        copies.append(copy)
+    assert rows_insert(copies) == 2
+    for copy in copies:
+        stored = Bid.objects.get(pk=copy.pk)
+        assert copy.arrival == stored.arrival > first.arrival
+        for name in fields:
+            if name not in ("id", "arrival", "idempotency_key"):
+                assert getattr(stored, name) == getattr(first, name), name
+        copy.name = "renamed"
+        copy.save()
+        assert Bid.objects.get(pk=copy.pk).name == "renamed"
+
+
+def test_texts_and_json_come_back_as_they_were_given():
+    zone = market.zone()
+    first = Bid.objects.get(pk=market.bid(builders.organisation(usd="10"), zone).pk)
+    first.pk, first.position, first._state.adding = "bid_other", None, True
+    first.arrival = 10**12
+    first.name = "tab\t newline\n back\\slash \\N NULL \u2603"
+    first.parts = {"a": [1, 2.5, None, "\\.", "\u2603"], "b": {}}
+    first.cells = None
+    rows_insert([first])
+    stored = Bid.objects.get(pk="bid_other")
+    assert (stored.name, stored.parts, stored.cells) == (first.name, first.parts, None)
+    assert stored.arrival == 10**12
+
+
+def test_no_rows_are_no_statement(django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert rows_insert([]) == 0
+        assert rows_update([], ["status"]) == 0
+
+
+def test_one_row_that_is_refused_stores_none():
+    owner = builders.organisation()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        rows_insert([hold(owner, "a"), hold(owner, "b", amount_micros=0)])
+    assert not Hold.objects.exists()
+    rows_insert([hold(owner, "a"), hold(owner, "b")])
+    with pytest.raises(IntegrityError), transaction.atomic():
+        rows_insert([hold(owner, "c"), hold(owner, "a")])
+    assert set(Hold.objects.values_list("reference", flat=True)) == {"a", "b"}
+
+
+def test_row_whose_insert_was_undone_can_be_stored_again():
+    owner = builders.organisation()
+    row = hold(owner, "a")
+    try:
+        with transaction.atomic():
+            rows_insert([row])
+            raise RuntimeError
+    except RuntimeError:
+        pass
+    rows_insert([row])
+    assert Hold.objects.get().pk == row.pk
+
+
+def test_triggers_hold_for_copied_rows():
+    """An entry needs two postings at least, whoever writes it, when the transaction ends."""
+
+    def store_alone() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            rows_insert([Entry(kind=EntryKind.HOLD, reference="r", booked_at=NOW)])
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+
+    with pytest.raises(IntegrityError, match="fewer than two postings"):
+        store_alone()

@@ -1,0 +1,74 @@
+"""How many processes serve, and that none outlives the one that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import psutil
+import pytest
+
+from marketplace.config import web
+from marketplace.config.embedded.services import free_port
+from tests import lane_process
+
+
+def test_as_many_processes_as_cores_and_four_at_most(monkeypatch):
+    monkeypatch.delenv("WEB_WORKERS", raising=False)
+    for cores, wanted in ((1, 1), (2, 2), (4, 4), (64, 4)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, n=cores: set(range(n)))
+        assert web.workers_wanted() == wanted
+    monkeypatch.setenv("WEB_WORKERS", "7")
+    assert web.workers_wanted() == 7
+
+
+def test_wrong_number_of_processes_is_named(monkeypatch):
+    monkeypatch.setenv("WEB_WORKERS", "none")
+    with pytest.raises(Exception, match="WEB_WORKERS is 'none'"):
+        web.workers_wanted()
+
+
+@pytest.mark.faults
+@pytest.mark.django_db(transaction=True)
+def test_processes_end_with_their_parent_and_tell_of_all_they_counted(tmp_path):
+    port = str(free_port())
+    url = f"http://127.0.0.1:{port}"
+    with (tmp_path / "web.log").open("w") as log:
+        parent = subprocess.Popen(
+            [sys.executable, "-m", "marketplace.config.web", "--port", port],
+            cwd=lane_process.ROOT,
+            env=lane_process.environment() | {"WEB_WORKERS": "2"},
+            stdout=log,
+            stderr=log,
+        )
+
+    def answers() -> bool:
+        try:
+            return httpx.get(f"{url}/api/zones", timeout=10).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    children: list[psutil.Process] = []
+    try:
+        lane_process.until(answers, what="the server is up")
+        children = psutil.Process(parent.pid).children(recursive=True)
+        with httpx.Client(headers={"Connection": "close"}, timeout=10) as client:
+            for _ in range(12):
+                client.get(f"{url}/api/zones")
+            counted = client.get(f"{url}/metrics").text
+        [total] = [
+            float(line.rpartition(" ")[2])
+            for line in counted.splitlines()
+            if line.startswith("finetender_django_http_requests_before_middlewares_total ")
+        ]
+        # The one that was waited for, twelve, and the one that asked.
+        assert total >= 14
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(30)
+    assert len(children) >= 2
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert alive == []

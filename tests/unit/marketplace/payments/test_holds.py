@@ -1,0 +1,67 @@
+"""Many holds in one transaction: each stands for itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from marketplace.common.errors import Conflict, PaymentRequired, UserError
+from marketplace.payments.holds import Wanted, holds_place
+from marketplace.payments.models import Entry, Hold
+from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from tests import builders
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+def test_wallets_are_used_up_in_order_and_one_without_funds_stops_nobody():
+    rich, poor = builders.organisation(usd="10"), builders.organisation(usd="1")
+    wanted = [
+        Wanted(rich.pk, 6_000_000, "a"),
+        Wanted(poor.pk, 1_000_001, "b"),
+        Wanted(rich.pk, 5_000_000, "c"),
+        Wanted(poor.pk, 1_000_000, "d"),
+        Wanted(rich.pk, 4_000_000, "e"),
+    ]
+    outcomes = holds_place(wanted=wanted, now=NOW)
+    held = [outcome.reference for outcome in outcomes if isinstance(outcome, Hold)]
+    assert held == ["a", "d", "e"]
+    short = [outcome for outcome in outcomes if isinstance(outcome, PaymentRequired)]
+    assert [error.extra["short_micros"] for error in short] == [1, 1_000_000]
+    assert wallet(organisation=rich) == Wallet(available_micros=0, held_micros=10_000_000)
+    assert wallet(organisation=poor) == Wallet(available_micros=0, held_micros=1_000_000)
+    assert set(Hold.objects.values_list("reference", flat=True)) == {"a", "d", "e"}
+    assert ledger_check().balanced
+
+
+def test_same_reference_is_one_hold_with_the_same_terms_and_a_conflict_with_others():
+    owner, other = builders.organisation(usd="10"), builders.organisation(usd="10")
+    [first] = holds_place(wanted=[Wanted(owner.pk, 5, "a")], now=NOW)
+    wanted = [
+        Wanted(owner.pk, 5, "a"),
+        Wanted(owner.pk, 6, "a"),
+        Wanted(other.pk, 5, "a"),
+        Wanted(owner.pk, 7, "new"),
+        Wanted(owner.pk, 7, "new"),
+        Wanted(owner.pk, 8, "new"),
+    ]
+    outcomes = holds_place(wanted=wanted, now=NOW)
+    assert outcomes[0] == first
+    assert outcomes[3] is outcomes[4]
+    conflicts = [outcomes[place] for place in (1, 2, 5)]
+    assert all(isinstance(error, Conflict) for error in conflicts)
+    assert {error.code for error in conflicts} == {"reference_reused"}
+    assert wallet(organisation=owner).held_micros == 12
+    assert wallet(organisation=other).held_micros == 0
+    assert Entry.objects.filter(kind="hold").count() == 2
+
+
+@pytest.mark.parametrize("amount_micros", [0, -1, 10**15 + 1])
+def test_amounts_no_wallet_can_hold_are_refused_alone(amount_micros):
+    owner = builders.organisation(usd="10")
+    wanted = [Wanted(owner.pk, amount_micros, "a"), Wanted(owner.pk, 5, "b")]
+    refused, held = holds_place(wanted=wanted, now=NOW)
+    assert isinstance(refused, UserError)
+    assert refused.code == "invalid_amount"
+    assert isinstance(held, Hold)
+    assert wallet(organisation=owner).held_micros == 5
