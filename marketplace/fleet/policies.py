@@ -57,6 +57,7 @@ POLICY_PARAMETERS = {
     "history_bids": Parameter(int),
     "history_days": Parameter(float, most=365.0),
     #: ``scheduler.auction.lagrangian.Settings``.
+    "futures": Parameter(int, least=1, most=100),
     "iterations": Parameter(int, least=1, most=1000),
     "most_tasks": Parameter(int, least=1, most=20_000),
     "first_step": Parameter(float, least=1e-6, most=1.0),

@@ -386,11 +386,13 @@ class Engine:
             raised = Raised(compute_rise=table[:, 0], memory_rise=table[:, 1])
         compute_share = admission.rate / admission.compute_capacity
         memory_share = task.memory_demand / admission.memory_capacity
-        grid.compute_price[rows, columns] = (
-            admission.compute_price * (1 + compute_share) + raised.compute_rise
+        # In this order a rise that undoes the growth leaves the price as it was to the
+        # last bit, and nodes that cost the same go on doing so.
+        grid.compute_price[rows, columns] = admission.compute_price + (
+            admission.compute_price * compute_share + raised.compute_rise
         )
-        grid.memory_price[rows, columns] = (
-            admission.memory_price * (1 + memory_share) + raised.memory_rise
+        grid.memory_price[rows, columns] = admission.memory_price + (
+            admission.memory_price * memory_share + raised.memory_rise
         )
         memory = float(task.memory_demand)
         return [
@@ -527,6 +529,7 @@ class Engine:
 
     def _set_prices(self, event: PricesSolved) -> None:
         grid = self._grid
+        grid.pack_by(event.usual_rates)
         for target, given in (
             (grid.compute_price, event.compute_price),
             (grid.memory_price, event.memory_price),

@@ -87,6 +87,11 @@ class PricesSolved:
     seed: int = 0
     #: What the solver was given, enough to run it again.
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: Rates that tasks usually have, by GPU type: ties between nodes are broken so
+    #: that no odd remainder is left.
+    usual_rates: Mapping[str, tuple[float, ...]] = field(
+        default_factory=dict[str, tuple[float, ...]]
+    )
     #: What would tell about single bids; a published log only commits to it.
     private: Mapping[str, Any] = field(default_factory=dict[str, Any])
     #: Secret text that this commitment is made with.
@@ -236,6 +241,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
                 "salt": salt,
             }
         case PricesSolved():
+            rates = {name: list(row) for name, row in event.usual_rates.items()}
             return {
                 "type": "PricesSolved",
                 "first_slot": event.first_slot,
@@ -245,6 +251,8 @@ def event_to_json(event: Event) -> dict[str, Any]:
                 "inputs": dict(event.inputs),
                 "private": dict(event.private),
                 "salt": event.salt,
+                # Left out when there are none, as before there were any.
+                **({"usual_rates": rates} if rates else {}),
             }
         case RulesChanged(rules=rules):
             return {"type": "RulesChanged", "rules": rules_to_json(rules)}
@@ -286,6 +294,10 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
                 inputs=dict(data["inputs"]),
                 private=dict(data.get("private", {})),
                 salt=str(data.get("salt", "")),
+                usual_rates={
+                    str(name): tuple(map(float, rates))
+                    for name, rates in data.get("usual_rates", {}).items()
+                },
             )
         case "RulesChanged":
             return RulesChanged(rules=rules_from_json(data["rules"]))

@@ -6,8 +6,10 @@ joined. A cell that is not on sale has minus infinity free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +22,27 @@ Ints = NDArray[np.int64]
 
 #: Share of a capacity by which sums of floats may exceed it.
 TOLERANCE = 1e-9
+
+
+#: Parts that a node's capacity is seen in when nodes are packed.
+WASTE_UNITS = 2048
+
+
+@lru_cache(maxsize=64)
+def unfilled(rates: tuple[float, ...], *, unit: float) -> Floats:
+    """Give what no mix of rates fills of 0 to ``WASTE_UNITS`` units, in samples.
+
+    Rates are rounded up to whole units, so what counts as filled does fit.
+    """
+    sizes = [n for rate in rates if 0 < (n := math.ceil(rate / unit - 1e-6)) <= WASTE_UNITS]
+    if not sizes:
+        return np.zeros(WASTE_UNITS + 1)
+    filled = np.zeros(WASTE_UNITS + 1, np.int64)
+    for n in range(1, WASTE_UNITS + 1):
+        # Either a unit stays empty, or some rate ends here.
+        filled[n] = max([filled[n - 1], *(filled[n - s] + s for s in sizes if s <= n)])
+    left: Floats = np.asarray(np.arange(WASTE_UNITS + 1) - filled, np.float64)
+    return left * unit
 
 
 class Hold(NamedTuple):
@@ -72,6 +95,10 @@ class Grid:
         self.memory_free: Floats = np.empty(shape)
         #: Tasks per cell.
         self.load: Ints = np.empty(shape, np.int64)
+        #: Usual rates by GPU type, for packing; see ``pack_by``.
+        self.usual_rates: dict[str, tuple[float, ...]] = {}
+        self.waste: Floats = np.empty((0, 0))
+        self.waste_unit: Floats = np.empty(0)
         #: Holds by task, in slot order, tasks in order of admission. Those of past
         #: slots stay until the task's last one is past.
         self.holds: dict[str, list[Hold]] = {}
@@ -132,6 +159,23 @@ class Grid:
             [n.ask / n.compute_capacity if n.compute_capacity > 0 else 0.0 for n in self.nodes],
             np.float64,
         )
+        self._refresh_waste()
+
+    def pack_by(self, usual_rates: Mapping[str, tuple[float, ...]]) -> None:
+        """Break ties between nodes so that little is left which usual rates cannot fill."""
+        self.usual_rates = dict(usual_rates)
+        self._refresh_waste()
+
+    def _refresh_waste(self) -> None:
+        if not any(self.usual_rates.values()):
+            self.waste, self.waste_unit = np.empty((0, 0)), np.empty(0)
+            return
+        most = np.zeros(len(self.types))
+        np.maximum.at(most, self.node_type, self.compute_capacity)
+        self.waste_unit = np.where(most > 0, most, 1.0) / WASTE_UNITS
+        self.waste = np.zeros((len(self.types), WASTE_UNITS + 1))
+        for g, name in enumerate(self.types):
+            self.waste[g] = unfilled(self.usual_rates.get(name, ()), unit=self.waste_unit[g])
 
     def _restock(self, k: int) -> None:
         """Work out from the reservations what is free in one column."""

@@ -160,6 +160,9 @@ class Search:
             0,
             last - first,
             self._additive,
+            grid.waste,
+            grid.waste_unit,
+            grid.node_type,
         )
         return self._listed
 

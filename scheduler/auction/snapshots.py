@@ -47,6 +47,7 @@ def take(
         "first_slot": grid.first_slot,
         "nodes": [node_to_json(node) for node in grid.nodes],
         "types": list(grid.types),
+        "usual_rates": {name: list(rates) for name, rates in grid.usual_rates.items()},
         "arrays": {
             **{name: _pack(getattr(grid, name), "<f8") for name in _ARRAYS},
             "load": _pack(grid.load, "<i8"),
@@ -85,6 +86,9 @@ def read(data: Mapping[str, Any]) -> State:
     grid.types = [str(name) for name in data["types"]]
     for node in data["nodes"]:
         grid.add_node(node_from_json(node))
+    grid.pack_by(
+        {str(name): tuple(map(float, rates)) for name, rates in data.get("usual_rates", {}).items()}
+    )
     shape = (rules.horizon_slots, len(grid.nodes))
     for name in _ARRAYS:
         setattr(grid, name, _unpack(data["arrays"][name], "<f8", shape))

@@ -61,6 +61,8 @@ class Demand:
         self._ready: Ints = np.array(
             [t.arrival_slot + offer.delay_slots - first for t, offer in listed], np.int64
         )
+        #: Where the next answer begins to look.
+        self._work_price: Floats = np.zeros(len(listed))
 
     def money_per_sample(self) -> float:
         """Give a middling worth of one sample, 0 without tasks."""
@@ -92,6 +94,7 @@ class Demand:
             self._offers,
             self._price,
             self._ready,
+            self._work_price,
             used_compute,
             used_memory,
         )

@@ -6,8 +6,11 @@ import numpy as np
 
 from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled
 
-#: Halvings of the price of work; the cover's bound is valid after any of them.
-_HALVINGS = 16
+#: Steps at most in looking for the price of work; the cover's bound is valid at
+#: every one of them.
+_STEPS = 24
+#: Relative width at which the price of work is known well enough.
+_NARROW = 1e-3
 
 
 @compiled
@@ -26,6 +29,7 @@ def respond(
     offers: Ints,
     offer_price: Floats,
     offer_ready: Ints,
+    work_price: Floats,
     used_compute: Floats,
     used_memory: Floats,
 ) -> tuple[float, float]:
@@ -50,6 +54,9 @@ def respond(
     offer_price : float64[offer]
     offer_ready : int64[offer]
         First row after cleaning.
+    work_price : float64[offer]
+        The price of work found last time, 0 at first; the search begins there, and
+        it is overwritten.
     used_compute, used_memory : float64[slot, pool]
         Filled with the weighted use of each cell.
 
@@ -73,13 +80,11 @@ def respond(
     for i in range(begin.shape[0]):
         first = begin[i]
         last = end[i]
-        top = 0.0
         for t in range(first, last + 1):
             for g in range(pools):
                 s = rate[i, g]
                 if s > 0 and room[t, g] >= s * (1 - 1e-9):
                     cost[t, g] = s * (lam[t, g] + ask[g]) + memory[i] * phi[t, g]
-                    top = max(top, cost[t, g] / s)
                 else:
                     cost[t, g] = INFINITY
         best = bid[i]
@@ -98,21 +103,36 @@ def respond(
                 most += fastest
             if most < work[i] * (1 - 1e-9):
                 continue
-            high = 2.0 * top + 1e-12
-            for _ in range(60):
-                if _taken(cost, rate, i, ready, last, high, gain, picked)[0] >= work[i]:
-                    break
-                high *= 2.0
+            # Close in on the price of work at which just enough slots pay, from
+            # where it was last time; a task whose bid is passed needs no more.
             low = 0.0
+            high = INFINITY
             floor = 0.0
-            for _ in range(_HALVINGS):
-                middle = 0.5 * (low + high)
-                done, profit = _taken(cost, rate, i, ready, last, middle, gain, picked)
-                floor = max(floor, middle * work[i] - profit)
-                if done >= work[i]:
-                    high = middle
+            price = work_price[o]
+            if price <= 0.0:
+                price = _middling(cost, rate, i, ready, last)
+            reach = 1.05
+            for step in range(_STEPS + 60):
+                if high < INFINITY and (
+                    high - low <= _NARROW * high
+                    or step >= _STEPS
+                    or offer_price[o] + floor >= bid[i]
+                ):
+                    break
+                done, profit = _taken(cost, rate, i, ready, last, price, gain, picked)
+                floor = max(floor, price * work[i] - profit)
+                if done >= work[i] * (1 - 1e-12):
+                    high = price
                 else:
-                    low = middle
+                    low = price
+                if high == INFINITY:
+                    price *= reach
+                elif low == 0.0:
+                    price /= reach
+                else:
+                    price = 0.5 * (low + high)
+                reach *= reach
+            work_price[o] = high
             bound = min(bound, offer_price[o] + floor)
             if offer_price[o] + floor >= best:
                 continue
@@ -189,3 +209,16 @@ def _taken(
             done += rate[i, where]
             profit += best
     return done, profit
+
+
+@compiled
+def _middling(cost: Floats, rate: Floats, i: int, ready: int, last: int) -> float:
+    """Give the mean cost per sample of the cells in a window, above zero."""
+    total = 0.0
+    samples = 1e-12
+    for t in range(ready, last + 1):
+        for g in range(rate.shape[1]):
+            if cost[t, g] < INFINITY:
+                total += cost[t, g]
+                samples += rate[i, g]
+    return total / samples + 1e-12

@@ -28,14 +28,19 @@ def gather_cells(
     first: int,
     last: int,
     additive: bool,
+    waste: Floats,
+    waste_unit: Floats,
+    node_type: Ints,
 ) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
     """List the cells a best schedule may use, slot by slot.
 
     Within a slot, a cell is dropped when another of the same rate costs no more
     in every respect: one cell per rate stays in the additive form, the Pareto
     front of (compute price, memory price, operational cost) in the max form.
-    Cells that tie in everything go to the fuller node (best fit), then to the
-    node that joined first; neither depends on the bid.
+    Cells that tie in everything go, in the additive form, to the node of which
+    the task leaves least that no mix of usual rates can fill (``waste``), then
+    to the fuller node (best fit), then to the node that joined first; none of it
+    depends on the bid.
 
     Parameters
     ----------
@@ -58,6 +63,11 @@ def gather_cells(
     first, last : int
         Rows to look at, inclusive.
     additive : bool
+    waste : float64[type, units]
+        Samples that usual rates leave unused of so many units; no units: not known.
+    waste_unit : float64[type]
+        Samples of one unit.
+    node_type : int64[node]
 
     Returns
     -------
@@ -80,6 +90,8 @@ def gather_cells(
     count = 0
     kept = np.empty(classes, np.int64)
     least = np.empty(classes)
+    spoiled = np.empty(classes)
+    packs = waste.shape[1] > 0
     for i in range(slots):
         t = first + i
         begin = count
@@ -104,13 +116,27 @@ def gather_cells(
                 ):
                     continue
                 e = cost[row, k] + rate[k] * lam[t, k] + memory * phi[t, k]
-                if e < least[c] or (
-                    e == least[c]
-                    and free_compute[t, k] * memory + free_memory[t, k] * rate[k]
-                    < free_compute[t, kept[c]] * memory + free_memory[t, kept[c]] * rate[k]
+                if e > least[c]:
+                    continue
+                spoils = 0.0
+                if packs:
+                    g = node_type[k]
+                    before = free_compute[t, k] / waste_unit[g] + 1e-6
+                    after = max(free_compute[t, k] - rate[k], 0.0) / waste_unit[g] + 1e-6
+                    most = waste.shape[1] - 1
+                    spoils = waste[g, min(int(after), most)] - waste[g, min(int(before), most)]
+                if (
+                    e < least[c]
+                    or spoils < spoiled[c]
+                    or (
+                        spoils == spoiled[c]
+                        and free_compute[t, k] * memory + free_memory[t, k] * rate[k]
+                        < free_compute[t, kept[c]] * memory + free_memory[t, kept[c]] * rate[k]
+                    )
                 ):
                     least[c] = e
                     kept[c] = k
+                    spoiled[c] = spoils
             for c in range(classes):
                 if kept[c] >= 0:
                     node[count] = kept[c]

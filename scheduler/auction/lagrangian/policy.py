@@ -23,7 +23,7 @@ class Lagrangian:
     raises_before_check = False
 
     def __init__(self, rules: ZoneRules) -> None:
-        self._growth = float(rules.settings.get("growth", 0.1))
+        self._growth = float(rules.settings.get("growth", 0.0))
         if self._growth < 0:
             raise ValueError("settings.growth must not be negative")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,19 +15,24 @@ from scheduler.auction.bounds.supply import Supply, grouped
 from scheduler.auction.engine import Engine
 from scheduler.auction.events import PricesSolved, task_to_json
 from scheduler.auction.grid import Floats
-from scheduler.auction.lagrangian.forecast import forecast_arrivals
+from scheduler.auction.lagrangian.forecast import forecast_futures
 from scheduler.auction.log import digest
 from scheduler.types import Task
+
+#: Rates of one GPU type that nodes are packed by.
+_USUAL_RATES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Parameters of the solve; a zone may set them in ``ZoneRules.settings``."""
 
-    #: Steps of the descent.
-    iterations: int = 60
-    #: Forecast tasks at most.
-    most_tasks: int = 3000
+    #: Futures drawn; prices are the mean of what suits each.
+    futures: int = 6
+    #: Steps of the descent for each of them.
+    iterations: int = 24
+    #: Forecast tasks at most, over all futures.
+    most_tasks: int = 1800
     #: First and last step, as shares of a middling worth per sample.
     first_step: float = 0.2
     last_step: float = 0.01
@@ -60,7 +66,7 @@ def solve_prices(
     engine : Engine
         At the position the event will follow.
     slot, last_slot, day_start, today, past_days
-        As ``forecast_arrivals`` takes them.
+        As ``forecast_futures`` takes them.
     seed : int
     settings : Settings, optional
     each : float
@@ -71,27 +77,32 @@ def solve_prices(
         Secret text for the commitment to ``private``.
     """
     chosen = settings or Settings()
-    forecast = forecast_arrivals(
+    futures = forecast_futures(
         slot=slot,
         last_slot=last_slot,
         day_start=day_start,
         today=today,
         past_days=past_days,
-        most=chosen.most_tasks,
+        most=max(chosen.most_tasks // chosen.futures, 1),
+        futures=chosen.futures,
         seed=seed,
     )
+    tasks = [task for future in futures for task in future.tasks]
+    expected = sum(len(f.tasks) * f.weight * each for f in futures) / len(futures)
     prices = engine.prices()
     nodes = engine.nodes
-    supply, start = _left(engine, forecast_rate=_middling_rate(forecast.tasks))
+    supply, start = _left(engine, forecast_rate=_middling_rate(tasks))
     pools, pool_of = grouped(supply)
     lam = np.zeros_like(pools.compute)
     phi = np.zeros_like(pools.memory)
     value = before = 0.0
-    weight = forecast.weight * each
-    if forecast.tasks and nodes:
-        demand = Demand(forecast.tasks, pools, np.full(len(forecast.tasks), weight))
-        begin = _pooled(start, pool_of, len(pools.types))
-        before = dual_value(pools, demand, *begin)
+    begin = _pooled(start, pool_of, len(pools.types))
+    for future in futures if nodes else ():
+        # A future without bids wants nothing, at no price.
+        if not future.tasks:
+            continue
+        demand = Demand(future.tasks, pools, np.full(len(future.tasks), future.weight * each))
+        before += dual_value(pools, demand, *begin) / len(futures)
         _, mean = descend(
             pools,
             demand,
@@ -100,11 +111,14 @@ def solve_prices(
             first_step=chosen.first_step,
             last_step=chosen.last_step,
         )
-        lam, phi, value = mean.compute_price, mean.memory_price, mean.value
+        lam += mean.compute_price / len(futures)
+        phi += mean.memory_price / len(futures)
+        value += mean.value / len(futures)
     return PricesSolved(
         first_slot=prices.first_slot,
         compute_price={n.id: tuple(lam[:, pool_of[k]].tolist()) for k, n in enumerate(nodes)},
         memory_price={n.id: tuple(phi[:, pool_of[k]].tolist()) for k, n in enumerate(nodes)},
+        usual_rates=_usual_rates(tasks),
         seed=seed,
         inputs={
             "position": engine.position,
@@ -113,19 +127,33 @@ def solve_prices(
             "day_start": day_start,
             "bids_today": len(today),
             "past_days": len(past_days),
-            "forecast_tasks": len(forecast.tasks),
-            "forecast_weight": float(weight),
+            "forecast_tasks": len(tasks),
+            # Times the tasks: the bids expected, on average over the futures.
+            "forecast_weight": float(expected / len(tasks)) if tasks else 0.0,
             "settings": asdict(chosen),
             **(given or {}),
         },
         private={
-            "forecast_digest": digest([task_to_json(task) for task in forecast.tasks]),
+            "forecast_digest": digest([task_to_json(task) for task in tasks]),
             # Bounds on the welfare still to be had, at the prices before and at these.
             "dual_value_before": float(before),
             "dual_value": float(value),
         },
         salt=salt,
     )
+
+
+def _usual_rates(tasks: Sequence[Task]) -> dict[str, tuple[float, ...]]:
+    """Give the rates that most tasks have, by GPU type, in rising order."""
+    counts: dict[str, Counter[float]] = {}
+    for task in tasks:
+        for name, rate in task.rates.items():
+            if rate > 0:
+                counts.setdefault(name, Counter())[rate] += 1
+    return {
+        name: tuple(sorted(sorted(found, key=lambda r: (-found[r], r))[:_USUAL_RATES]))
+        for name, found in sorted(counts.items())
+    }
 
 
 def _middling_rate(tasks: Sequence[Task]) -> dict[str, float]:

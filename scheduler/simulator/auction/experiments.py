@@ -10,7 +10,7 @@ from scheduler.auction.bounds import supply_of
 from scheduler.auction.bounds.program import offline_optimum
 from scheduler.simulator.auction.quality import Setting, like, settings
 from scheduler.simulator.auction.run import rules_for, run_baseline, run_policy
-from scheduler.simulator.auction.scenario import Deadlines, Mix, Scenario, trace_profile
+from scheduler.simulator.auction.scenario import Deadlines, Mix, Scenario, trace_days
 from scheduler.simulator.workload import Workload
 from scheduler.types import Decision, Task
 
@@ -27,7 +27,7 @@ class Size:
     slots: int
     #: Steps towards the Lagrangian bound.
     iterations: int
-    #: Seconds for each of Titan's programs.
+    #: Seconds by the clock for each of Titan's programs; most need a tenth of it.
     titan_s: float
     #: Small instances solved to optimality, and seconds for each.
     instances: int
@@ -35,7 +35,7 @@ class Size:
 
 
 QUICK = Size(2, 0.1, 48, 60, 0.05, 4, 5.0)
-FULL = Size(5, 1.0, 144, 150, 0.2, 20, 60.0)
+FULL = Size(5, 1.0, 144, 150, 0.5, 20, 30.0)
 TINY = Size(1, 0.04, 12, 10, 0.05, 1, 2.0)
 
 
@@ -45,7 +45,11 @@ class Point:
 
     figure: str
     x: str
-    setting: Setting
+    #: One for each seed, or one for all.
+    settings: tuple[Setting, ...]
+
+    def setting(self, seed: int) -> Setting:
+        return self.settings[seed % len(self.settings)]
 
 
 #: Title of each figure and what the paper says of it.
@@ -74,29 +78,47 @@ def points(size: Size, traces: Sequence[Workload]) -> list[Point]:
             bids_per_slot=bids * size.scale,
         )
 
-    made = [Point("scale", str(n), like(base("scale", nodes=n))) for n in (50, 100, 150, 200)]
+    def same(scenario: Scenario) -> tuple[Setting, ...]:
+        return (like(scenario),)
+
+    made = [Point("scale", str(n), same(base("scale", nodes=n))) for n in (50, 100, 150, 200)]
     made += [
-        Point("vendors", str(n), like(replace(base("vendors"), vendors=n))) for n in (1, 2, 4, 8)
+        Point("vendors", str(n), same(replace(base("vendors"), vendors=n))) for n in (1, 2, 4, 8)
     ]
     mixes: tuple[Mix, ...] = ("a100", "a40", "mixed")
-    made += [Point("capacity", mix, like(replace(base("capacity"), mix=mix))) for mix in mixes]
-    for trace in traces:
-        day = trace_profile(trace, seed=0, slots=size.slots)
-        before = trace_profile(trace, seed=1, slots=size.slots)
-        scenario = replace(base("traces"), shape="trace", profile=day)
-        made.append(
-            Point("traces", trace.name, Setting(scenario, replace(scenario, profile=before)))
+    made += [Point("capacity", mix, same(replace(base("capacity"), mix=mix))) for mix in mixes]
+    made += [
+        Point(
+            "traces",
+            trace.name,
+            tuple(trace_setting(trace, base("traces"), seed) for seed in range(size.seeds)),
         )
-    made += [Point("dynamics", str(b), like(base("dynamics", bids=b))) for b in (30, 50, 80)]
+        for trace in traces
+    ]
+    made += [Point("dynamics", str(b), same(base("dynamics", bids=b))) for b in (30, 50, 80)]
     ways: tuple[Deadlines, ...] = ("uniform", "lognormal", "tight", "loose")
     made += [
-        Point("deadlines", way, like(replace(base("deadlines"), deadlines=way))) for way in ways
+        Point("deadlines", way, same(replace(base("deadlines"), deadlines=way))) for way in ways
     ]
-    for setting in settings(scale=size.scale):
-        past = None if setting.past is None else replace(setting.past, slots=size.slots)
-        scenario = replace(setting.scenario, slots=size.slots)
-        made.append(Point("quality", setting.name, replace(setting, scenario=scenario, past=past)))
+    made += [
+        Point("quality", setting.name, (setting.with_slots(size.slots),))
+        for setting in settings(scale=size.scale)
+    ]
     return made
+
+
+def trace_setting(trace: Workload, base: Scenario, seed: int) -> Setting:
+    """Give a day of a trace, at the scenario's mean rate, after the days before it.
+
+    Past days are as much busier or quieter as they were.
+    """
+    day, before = trace_days(trace, seed=seed, slots=base.slots)
+    scenario = replace(base, shape="trace", profile=day)
+    past = tuple(
+        replace(scenario, profile=p, bids_per_slot=base.bids_per_slot * sum(p) / sum(day))
+        for p in before
+    )
+    return Setting(scenario, past, len(past))
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,10 @@ def winners(found: Sequence[Winner], out: Path) -> None:
 def ratios(found: Sequence[Ratio], out: Path) -> None:
     """Offline optimum over welfare (figure 12)."""
     figure, axes = plt.subplots(figsize=(7.0, 4.2))
-    axes.boxplot(
-        [[min(r.ratios[name], 10.0) for r in found] for name in NAMES], tick_labels=list(NAMES)
-    )
+    if found:
+        axes.boxplot(
+            [[min(r.ratios[name], 10.0) for r in found] for name in NAMES], tick_labels=list(NAMES)
+        )
     axes.axhline(3.0, color="grey", linewidth=0.6)
     axes.set(ylabel="optimum / welfare (10: more)", title="Figure 12")
     save(figure, out, "competitive")

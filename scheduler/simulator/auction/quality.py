@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from scheduler.auction.bounds import lagrangian_bound, supply_of
-from scheduler.simulator.auction.run import DayResult, rules_for, run_baseline, run_policy
 from scheduler.simulator.auction.scenario import Scenario
 from scheduler.types import Task
 
@@ -19,24 +17,30 @@ class Setting:
     """A day, and what was seen before it."""
 
     scenario: Scenario
-    #: What past days were like; ``None`` on a first day.
-    past: Scenario | None
+    #: What past days were like, in turn; none on a first day.
+    past: tuple[Scenario, ...]
     past_days: int = 2
 
     @property
     def name(self) -> str:
         return self.scenario.name
 
+    def with_slots(self, slots: int) -> Setting:
+        """Give the setting with days of another length."""
+        past = tuple(replace(scenario, slots=slots) for scenario in self.past)
+        return Setting(replace(self.scenario, slots=slots), past, self.past_days)
+
     def history(self, seed: int) -> list[Sequence[Task]]:
         """Give the past days that belong to a seed."""
-        if self.past is None:
+        if not self.past:
             return []
-        return [self.past.day(_PAST + 100 * seed + n) for n in range(self.past_days)]
+        kinds = len(self.past)
+        return [self.past[n % kinds].day(_PAST + 100 * seed + n) for n in range(self.past_days)]
 
 
 def like(scenario: Scenario) -> Setting:
     """Give a setting whose past days were like the day."""
-    return Setting(scenario, scenario)
+    return Setting(scenario, (scenario,))
 
 
 def settings(*, scale: float = 1.0) -> list[Setting]:
@@ -60,11 +64,23 @@ def settings(*, scale: float = 1.0) -> list[Setting]:
         like(make("loose deadlines", 100, 50, deadlines="loose")),
         like(make("no cleaning", 100, 50, cleaning_share=0.0)),
         like(make("morning rush", 100, 50, shape="morning")),
-        Setting(evening, replace(evening, shape="morning")),
-        Setting(crowd, replace(crowd, bids_per_slot=2 * crowd.bids_per_slot)),
-        Setting(make("first day", 100, 50), None),
-        Setting(make("first day, evening rush", 100, 50, shape="evening"), None),
+        Setting(evening, (replace(evening, shape="morning"),)),
+        Setting(crowd, (replace(crowd, bids_per_slot=2 * crowd.bids_per_slot),)),
+        Setting(make("first day", 100, 50), ()),
+        Setting(make("first day, evening rush", 100, 50, shape="evening"), ()),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class DayFigures:
+    """What a policy or baseline made of a day."""
+
+    welfare: float
+    admitted: int
+    bids: int
+    revenue: float
+    #: CPU seconds, solves included.
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +90,8 @@ class Measured:
     setting: str
     seed: int
     bound: float
-    results: dict[str, DayResult]
+    results: dict[str, DayFigures]
 
     def share(self, name: str) -> float:
         """Give welfare as a share of the bound."""
         return self.results[name].welfare / self.bound if self.bound > 0 else 1.0
-
-
-POLICIES = ("printed", "residual", "lagrangian")
-
-
-def measure(
-    setting: Setting,
-    seed: int,
-    *,
-    names: Sequence[str],
-    iterations: int,
-    time_limit_s: float,
-) -> Measured:
-    """Run policies and baselines on one day of a setting, and bound it."""
-    scenario = setting.scenario
-    tasks = scenario.day(seed)
-    supply = supply_of(
-        scenario.fleet(),
-        base_memory=scenario.base_memory_gb,
-        first_slot=0,
-        slots=scenario.slots,
-    )
-    bound = lagrangian_bound(tasks, supply, iterations=iterations).value
-    results: dict[str, DayResult] = {}
-    for name in names:
-        if name in POLICIES:
-            past = setting.history(seed) if name == "lagrangian" else ()
-            results[name] = run_policy(
-                scenario, tasks, rules=rules_for(scenario, name), past_days=past, seed=seed
-            )
-        else:
-            results[name] = run_baseline(
-                name, scenario, tasks, seed=seed, time_limit_s=time_limit_s
-            )
-    return Measured(setting=setting.name, seed=seed, bound=bound, results=results)

@@ -10,7 +10,7 @@ import numpy as np
 from scheduler.auction.lagrangian import Settings
 from scheduler.simulator.auction.experiments import FIGURES, NAMES, Lie, Ratio, Size, Winner
 from scheduler.simulator.auction.quality import Measured
-from scheduler.simulator.auction.run import FIRST_SLOTS, SOLVE_EVERY
+from scheduler.simulator.auction.run import BURST, SOLVE_EVERY
 from scheduler.simulator.auction.scenario import Scenario
 
 #: Goal for ``lagrangian`` in every setting.
@@ -31,6 +31,8 @@ class Findings:
     #: Winners in all, and those that paid more than they bid.
     won: tuple[int, int]
     ratios: Sequence[Ratio]
+    #: Runs that are planned and not there.
+    missing: int = 0
 
 
 def report(found: Findings) -> str:
@@ -46,6 +48,12 @@ def report(found: Findings) -> str:
     ]
     if size.scale != 1.0 or size.slots != 144:
         lines += ["**A quick run: small days, for a look only. Run without `--quick`.**", ""]
+    if found.missing:
+        lines += [
+            f"**Incomplete: {found.missing} runs are missing. A figure shows the seeds that have "
+            "all policies; start the same command again to run the rest.**",
+            "",
+        ]
     lines += _parameters()
     for figure, (title, paper) in FIGURES.items():
         if figure == "traces" and figure not in found.days:
@@ -74,9 +82,9 @@ def _parameters() -> list[str]:
     ]
     lines += [f"| lagrangian `{f.name}` | {getattr(solve, f.name)!r} |" for f in fields(solve)]
     lines += [
-        f"| lagrangian: solved every | {SOLVE_EVERY} slots; on a first day every slot up to "
-        f"{FIRST_SLOTS} |",
-        "| lagrangian: past days | 2 of the same kind unless the setting says otherwise |",
+        f"| lagrangian: solved | every {SOLVE_EVERY} slots, and after {BURST:g} mean slots' bids |",
+        "| lagrangian: past days | 2 of the same kind unless the setting says otherwise; "
+        "of a trace, up to 5 before the day |",
         "| residual, printed: unit of money | b-bar over its running mean, times 0.1 |",
         "| all policies: payment | critical (b - F) unless eq. 14 is named |",
         "| EFT, NTM, Titan | serve only tasks worth more than vendor and cells |",
@@ -153,7 +161,7 @@ def _single(found: Findings) -> list[str]:
         "| | mean | worst |",
         "|--|--|--|",
     ]
-    for name in NAMES:
+    for name in NAMES if found.ratios else ():
         values = [r.ratios[name] for r in found.ratios]
         lines.append(f"| {name} | {np.mean(values):.2f} | {max(values):.2f} |")
     proven = sum(r.proven for r in found.ratios)

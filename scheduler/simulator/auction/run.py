@@ -14,9 +14,10 @@ from scheduler.simulator.auction.scenario import Scenario
 from scheduler.types import Decision, Task
 
 #: Slots between two solves of ``lagrangian``.
-SOLVE_EVERY = 3
-#: On a day without history prices are solved at every slot up to this one.
-FIRST_SLOTS = 6
+SOLVE_EVERY = 2
+#: Bids of one slot after which prices are solved again: in mean slots of the day so
+#: far, and at least.
+BURST, LEAST_BURST = 2.0, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +64,36 @@ def run_policy(
     start = time.process_time()
     decisions: list[Decision] = []
     welfare = revenue = 0.0
-    slot = -1
+    slot, since = -1, 0
+    solves = rules.policy == "lagrangian"
+
+    def solve(upto: int, first: int) -> None:
+        engine.transition(
+            solve_prices(
+                engine,
+                slot=first,
+                last_slot=scenario.slots - 1,
+                day_start=0,
+                today=tasks[:upto],
+                past_days=past_days,
+                seed=seed * 100_003 + upto,
+                settings=settings,
+            )
+        )
+
     for index, task in enumerate(tasks):
         while slot < task.arrival_slot:
             slot += 1
             engine.transition(events.SlotAdvanced(slot))
-            if rules.policy == "lagrangian" and _due(slot, bool(past_days)):
-                today = [t for t in tasks[:index] if t.arrival_slot < slot]
-                engine.transition(
-                    solve_prices(
-                        engine,
-                        slot=slot,
-                        last_slot=scenario.slots - 1,
-                        day_start=0,
-                        today=today,
-                        past_days=past_days,
-                        seed=seed * 100_003 + slot,
-                        settings=settings,
-                    )
-                )
+            since = 0
+            if solves and slot % SOLVE_EVERY == 0:
+                # Later tasks of the list have not arrived yet.
+                solve(index, slot)
+        if solves and since >= max(BURST * index / (slot + 1), LEAST_BURST):
+            # What is still to come of a burst cannot be told; what it took can.
+            solve(index, slot + 1)
+            since = 0
+        since += 1
         decision = engine.transition(events.BidArrived(task, slot))
         assert isinstance(decision, Decision)
         decisions.append(decision)
@@ -96,10 +108,6 @@ def run_policy(
         seconds=time.process_time() - start,
         decisions=decisions,
     )
-
-
-def _due(slot: int, has_history: bool) -> bool:
-    return slot % SOLVE_EVERY == 0 or (not has_history and slot <= FIRST_SLOTS)
 
 
 def run_baseline(

@@ -145,22 +145,37 @@ class Scenario:
                 return float(rng.uniform(3.0, 8.0))
 
 
-def trace_profile(trace: Workload, *, seed: int, slots: int = 144) -> tuple[float, ...]:
-    """Give one day of a trace as submissions by slot, the day drawn by the seed.
+#: Past days of a trace that a forecast may look at.
+TRACE_PAST_DAYS = 5
+
+
+def trace_days(
+    trace: Workload, *, seed: int, slots: int = 144
+) -> tuple[tuple[float, ...], list[tuple[float, ...]]]:
+    """Give one day of a trace, and the days before it, as submissions by slot.
+
+    The day is drawn by the seed among those with submissions enough and such a day
+    before them. The last ``TRACE_PAST_DAYS`` before it are given, latest first,
+    quieter ones left out.
 
     Raises
     ------
     ValueError
-        If no day of the trace has a submission in more than one slot.
+        If the trace has not two days with a submission for every fourth slot.
     """
-    days = trace.arrive_s // 86_400
-    choices: list[float] = [d for d in np.unique(days).tolist() if np.sum(days == d) >= slots // 4]
-    if not choices:
+    days = (trace.arrive_s // 86_400).astype(np.int64)
+    numbers, counts = np.unique(days, return_counts=True)
+    busy: list[int] = numbers[counts >= slots // 4].tolist()
+    if len(busy) < 2:
         raise ValueError(
-            f"trace {trace.name}: no day has {slots // 4} submissions; take a longer trace"
+            f"trace {trace.name}: no two days have {slots // 4} submissions; take a longer trace"
         )
-    day = choices[int(np.random.default_rng(seed).integers(len(choices)))]
-    times = trace.arrive_s[days == day] - day * 86_400
-    counts: list[int] = np.bincount((times // (86_400 / slots)).astype(int)).tolist()
-    counts += [0] * (slots - len(counts))
-    return tuple(map(float, counts[:slots]))
+    at = 1 + int(np.random.default_rng(seed).integers(len(busy) - 1))
+    before = busy[max(at - TRACE_PAST_DAYS, 0) : at][::-1]
+
+    def profile(day: int) -> tuple[float, ...]:
+        times = trace.arrive_s[days == day] - day * 86_400
+        by_slot = np.bincount((times // (86_400 / slots)).astype(int), minlength=slots)
+        return tuple(map(float, by_slot[:slots].tolist()))
+
+    return profile(busy[at]), [profile(day) for day in before]

@@ -393,7 +393,7 @@ def test_a_published_transcript_is_replayed_over_the_change_and_tells_no_bid(tra
     [solved] = [json.loads(line)["event"] for line in lines if '"PricesSolved"' in line]
     assert set(solved) == {
         *("type", "first_slot", "compute_price", "memory_price", "seed", "inputs"),
-        "private_commitment",
+        *("usual_rates", "private_commitment"),
     }
     text = "\n".join(lines)
     for hidden in ("dual_value", "forecast_digest", '"bid":', '"salt": "'):

@@ -46,7 +46,7 @@ def one_node(*, ask: float = 0.0, slots: int = 4) -> Supply:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_bound_is_below_the_optimum_and_no_baseline_above_it(seed: int) -> None:
     tasks, supply = crowded(seed)
-    best = offline_optimum(tasks, supply, time_limit_s=20.0, relative_gap=1e-6)
+    best = offline_optimum(tasks, supply, time_limit_s=120.0, relative_gap=1e-6)
     assert best.optimal
     assert len(best.chosen) < len(tasks)
     slack = 1e-5 * best.welfare
@@ -63,7 +63,7 @@ def test_no_bound_is_below_the_optimum_and_no_baseline_above_it(seed: int) -> No
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_prices_at_all_bound_the_optimum(seed: int) -> None:
     tasks, supply = crowded(seed)
-    best = offline_optimum(tasks, supply, time_limit_s=20.0, relative_gap=1e-6)
+    best = offline_optimum(tasks, supply, time_limit_s=120.0, relative_gap=1e-6)
     pools, _ = grouped(supply)
     demand = Demand(tasks, pools)
     rng = np.random.default_rng(seed)
@@ -78,7 +78,7 @@ def test_the_lagrangian_bound_is_near_the_optimum_and_solving_exactly_only_lower
     seed: int,
 ) -> None:
     tasks, supply = crowded(seed)
-    best = offline_optimum(tasks, supply, time_limit_s=20.0, relative_gap=1e-6)
+    best = offline_optimum(tasks, supply, time_limit_s=120.0, relative_gap=1e-6)
     exact = lagrangian_bound(tasks, supply, iterations=200).value
     loose = lagrangian_bound(tasks, supply, iterations=200, exact=False).value
     assert exact <= loose

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from scheduler.auction import Engine, ZoneRules, events
-from scheduler.auction.lagrangian import Forecast, Settings, forecast_arrivals, solve_prices
+from scheduler.auction.lagrangian import Forecast, Settings, forecast_futures, solve_prices
 from scheduler.simulator.auction.run import rules_for, run_baseline, run_policy
 from scheduler.types import Node, Task
 from tests.unit.scheduler.auction_experiments.builders import CROWDED
@@ -32,12 +32,33 @@ def tasks(counts: dict[int, int], *, name: str = "t") -> list[Task]:
     ]
 
 
+def futures(
+    today: list[Task],
+    past: list[list[Task]],
+    *,
+    slot: int,
+    count: int,
+    most: int = 10_000,
+    seed: int = 1,
+) -> tuple[Forecast, ...]:
+    return forecast_futures(
+        slot=slot,
+        last_slot=39,
+        day_start=0,
+        today=today,
+        past_days=past,
+        most=most,
+        futures=count,
+        seed=seed,
+    )
+
+
 def forecast(
     today: list[Task], past: list[list[Task]], *, slot: int, most: int = 10_000
 ) -> Forecast:
-    return forecast_arrivals(
-        slot=slot, last_slot=39, day_start=0, today=today, past_days=past, most=most, seed=1
-    )
+    """Give the mean of what may come."""
+    (found,) = futures(today, past, slot=slot, count=1, most=most)
+    return found
 
 
 def by_half(found: Forecast) -> tuple[float, float]:
@@ -63,12 +84,53 @@ def test_a_busier_day_of_the_same_shape_scales_the_forecast() -> None:
     assert 1000.0 < late <= 1200.0
 
 
-def test_a_day_of_another_shape_is_expected_to_go_on_as_it_does() -> None:
-    today = tasks(dict.fromkeys(range(8, 20), 40))
-    past = tasks(dict.fromkeys(range(8), 40) | {39: 500})
+def test_a_day_of_another_shape_goes_on_as_its_mean_or_up_to_the_past_total() -> None:
+    today = tasks({slot: 40 for slot in range(20) if slot % 3 != 2})
+    past = tasks(dict.fromkeys(range(6), 100) | {39: 500})
     early, late = by_half(forecast(today, [past], slot=20))
-    assert early + late == pytest.approx(20 * 40.0)
-    assert early == pytest.approx(late, rel=0.2)
+    # Half of it 560 more, as so far; half the 540 that are missing to 1,100.
+    assert early + late == pytest.approx(550.0, rel=0.05)
+    assert early == pytest.approx(late, rel=0.1)
+
+
+def test_past_days_that_do_not_look_like_each_other_are_not_trusted() -> None:
+    past = [tasks(dict.fromkeys(range(n, 40, 4), 60)) for n in range(4)]
+    past += [tasks({5: 300, 30 + n: 300}) for n in range(4)]
+    today = tasks(dict.fromkeys(range(20), 15))
+    early, late = by_half(forecast(today, past, slot=20))
+    assert early == pytest.approx(late, rel=0.15)
+
+
+def test_a_rush_that_lasts_is_expected_to_fade_slowly_and_a_passing_burst_at_once() -> None:
+    lasting = dict.fromkeys(range(16), 10) | dict.fromkeys(range(16, 24), 60)
+    passing = {slot: 40 if slot % 4 == 3 else 5 for slot in range(24)}
+    rush, _ = by_half(forecast(tasks(lasting), [], slot=24))
+    burst, _ = by_half(forecast(tasks(passing), [], slot=24))
+    mean = sum(lasting.values()) / 24 * 6
+    assert rush > 1.3 * mean
+    assert burst == pytest.approx(sum(passing.values()) / 24 * 6, rel=0.25)
+
+
+def test_futures_stray_from_the_mean_to_both_sides_and_are_drawn_again_by_the_seed() -> None:
+    today = tasks(dict.fromkeys(range(20), 20))
+    found = futures(today, [], slot=20, count=8)
+    counts = [len(future.tasks) * future.weight for future in found]
+    assert min(counts) < 360.0
+    assert max(counts) > 440.0
+    assert sum(counts) / 8 == pytest.approx(400.0)
+    assert futures(today, [], slot=20, count=8) == found
+    assert futures(today, [], slot=20, count=8, seed=2) != found
+
+
+def test_futures_follow_the_past_days_one_by_one_where_today_looks_like_them() -> None:
+    # Two past days alike until now, and then with a burst at another time.
+    base = dict.fromkeys(range(40), 20)
+    past = [tasks(base | {25: 80}), tasks(base | {35: 80})]
+    at = [
+        max(Counter(t.arrival_slot for t in future.tasks).items(), key=lambda item: item[1])[0]
+        for future in futures(tasks(dict.fromkeys(range(20), 20)), past, slot=20, count=4)
+    ]
+    assert at == [25, 25, 35, 35]
 
 
 def test_a_first_day_is_expected_to_go_on_as_it_does() -> None:
@@ -88,6 +150,7 @@ def test_few_drawn_tasks_stand_for_many() -> None:
 def test_nothing_seen_is_nothing_expected() -> None:
     assert forecast([], [], slot=0) == Forecast(tasks=(), weight=0.0)
     assert forecast([], [[]], slot=5) == Forecast(tasks=(), weight=0.0)
+    assert futures([], [], slot=0, count=3) == (Forecast(tasks=(), weight=0.0),) * 3
 
 
 def test_the_same_seed_draws_the_same_tasks() -> None:
@@ -106,9 +169,10 @@ def zone(nodes: int) -> Engine:
     return engine
 
 
-@pytest.mark.parametrize(("nodes", "scarce"), [(1, True), (20, False)])
+@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize(("nodes", "scarce"), [(1, True), (30, False)])
 def test_prices_are_positive_where_and_only_where_demand_exceeds_room(
-    nodes: int, scarce: bool
+    nodes: int, scarce: bool, count: int
 ) -> None:
     engine = zone(nodes)
     event = solve_prices(
@@ -119,13 +183,15 @@ def test_prices_are_positive_where_and_only_where_demand_exceeds_room(
         today=tasks(dict.fromkeys(range(10), 5)),
         past_days=[],
         seed=0,
-        settings=Settings(iterations=100),
+        settings=Settings(iterations=100, futures=count),
     )
     engine.apply(event)
     middle = engine.prices().compute_price[:, 15:35]
     assert bool(np.all(middle > 0.5)) is scarce
     assert bool(np.all(middle == 0.0)) is not scarce
-    assert event.inputs["forecast_tasks"] == 150
+    expected = event.inputs["forecast_tasks"] * event.inputs["forecast_weight"]
+    assert expected == pytest.approx(150.0)
+    assert event.usual_rates == {"g": (10.0,)}
 
 
 def test_a_zone_without_nodes_or_bids_solves_to_nothing() -> None:
