@@ -24,6 +24,8 @@ from scheduler.simulator.workload import (
 
 #: Generators ``--trace`` knows besides a path, with the jobs each makes by default.
 SYNTHETIC = {"burst": 200, "steady": 10_000, "seren-like": 818_327}
+#: Memory holds no more: about 300 bytes each.
+MOST_JOBS = 10_000_000
 
 
 def parser() -> argparse.ArgumentParser:
@@ -77,8 +79,10 @@ def main(argv: Sequence[str]) -> int:
 
 def workload_named(name: str, *, seed: int, jobs: int | None) -> Workload:
     """A generator by name, or the trace file at that path."""
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, got {jobs}")
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise ValueError(f"--jobs must be at least 1 and at most {MOST_JOBS:,}, got {jobs}")
+    if seed < 0:
+        raise ValueError(f"--seed must not be below zero, got {seed}")
     if name not in SYNTHETIC:
         return read_trace(Path(name), limit=jobs)
     count = jobs or SYNTHETIC[name]

@@ -195,9 +195,10 @@ def handle(
 
 
 @compiled
-def run_loop(world: World, up_to: int) -> int:
-    """Runs until ``up_to`` jobs are done; call again to go on is not supported.
+def run_loop(world: World, up_to: int, stop_s: float = math.inf) -> int:
+    """Runs until ``up_to`` jobs are done, or time is past ``stop_s``; answers how many are.
 
+    Calling it again to go on is not supported.
     Ties in time: arrivals, then the calendar, then thresholds, then the tick.
     """
     choice, jobs, t, pool, track = (
@@ -218,7 +219,7 @@ def run_loop(world: World, up_to: int) -> int:
     if choice.scaling == STATIC:
         while launch(world, calendar, 0.0, -1, 0) >= 0:
             pass
-    while t.done < up_to:
+    while t.done < up_to and now <= stop_s:
         arrival = jobs[arrived].arrive_s if arrived < count else math.inf
         planned = calendar[0][0] if len(calendar) > 0 else math.inf
         threshold = math.inf

@@ -44,7 +44,7 @@ def choice(
         share=share,
         reserved_offers=reserved_offers,
         long_s=float(long_s),
-        cap=UNLIMITED if cap is None else cap,
+        cap=UNLIMITED if cap is None else min(cap, UNLIMITED),
         tick_s=rules.tick_s,
         windows=rules.windows,
         gain_up=rules.gain_up,

@@ -88,8 +88,8 @@ def simulate(
     Raises
     ------
     ValueError
-        For an unknown policy, a cap below one, or a gang above the cap of a policy
-        without a serverless tier.
+        For an unknown policy, a cap below one, a gang above the cap of a policy without
+        a serverless tier, or a run that does not come to an end.
     """
     world = prepare(
         workload=workload,
@@ -100,7 +100,14 @@ def simulate(
         supply=supply,
         owners=owners,
     )
-    run_loop(world, len(workload))
+    # Twenty times as long as all jobs one after another, moves included.
+    stop_s = workload.span_s + 20.0 * float((workload.duration_s + 1000.0).sum())
+    done = run_loop(world, len(workload), stop_s)
+    if done < len(workload):
+        raise ValueError(
+            f"after {stop_s / 86400.0:,.0f} days {done} of {len(workload)} jobs are done: workers "
+            "fail sooner than jobs get on; let them live longer (--mean-life-h)"
+        )
     name = policy if isinstance(policy, str) else "choice"
     return outcome(world, policy=name, workload=workload.name, seed=seed, cap=cap)
 

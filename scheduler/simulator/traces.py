@@ -12,6 +12,11 @@ import numpy as np
 from scheduler.simulator.workload import Workload
 
 REQUIRED = ("submit_s", "duration_s")
+#: The longest job and the longest trace: a run goes minute by minute, and more is a
+#: trace whose times are not in seconds.
+LONGEST_S = 10 * 365.0 * 86400.0
+#: The widest gang.
+WIDEST_GPUS = 100_000
 
 
 class TraceError(ValueError):
@@ -38,10 +43,11 @@ def read_trace(path: Path, *, limit: int | None = None) -> Workload:
     ------
     TraceError
         With the line number, for a missing column, a value that is not a number, a
-        negative or infinite time, a duration or GPU count not above zero, or no rows.
+        negative or infinite time, a duration or GPU count not above zero, one too large
+        to be meant, or no rows.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             rows = list(_rows(path, file, limit))
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror}); check the path") from error
@@ -51,6 +57,11 @@ def read_trace(path: Path, *, limit: int | None = None) -> Workload:
         raise TraceError(f"{path}: no jobs; the file needs one line per job after the header")
     table = np.array(rows)
     table = table[np.argsort(table[:, 0], kind="stable")]
+    if table[-1, 0] - table[0, 0] > LONGEST_S:
+        raise TraceError(
+            f"{path}: submit_s spans {(table[-1, 0] - table[0, 0]) / 31_536_000:,.0f} years, at "
+            "most 10 can be simulated; are the times in seconds?"
+        )
     return Workload(
         path.stem,
         table[:, 0] - table[0, 0],
@@ -70,6 +81,9 @@ def _rows(
             f"{path}, line 1: no column {' and no column '.join(missing)}; "
             "the header must name submit_s and duration_s (gpus and user are optional)"
         )
+    for name in (*REQUIRED, "gpus"):
+        if header.count(name) > 1:
+            raise TraceError(f"{path}, line 1: the column {name} is there twice; keep one")
     columns = [header.index(name) for name in REQUIRED]
     gpus = header.index("gpus") if "gpus" in header else None
     read = 0
@@ -95,6 +109,15 @@ def _rows(
                         f"{path}, line {line}: {name} is {value}; it must be above zero "
                         "(drop jobs that never ran)"
                     )
+            if duration > LONGEST_S:
+                raise TraceError(
+                    f"{path}, line {line}: duration_s is {duration:g}, more than 10 years; "
+                    "are the times in seconds?"
+                )
+            if count > WIDEST_GPUS:
+                raise TraceError(
+                    f"{path}, line {line}: gpus is {count:g}; at most {WIDEST_GPUS:,} are possible"
+                )
             read += 1
             yield submit, duration, count
     except csv.Error as error:

@@ -78,6 +78,9 @@ def test_simulate_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> 
         (["--cap", "0"], "cap must be at least 1"),
         (["--policy", "sjf-np-static"], "give --cap"),
         (["--vanish", "2"], "vanish is a chance below 1"),
+        (["--jobs", "99999999999"], "--jobs must be at least 1 and at most 10,000,000"),
+        (["--seed", "-1"], "--seed must not be below zero"),
+        (["--jobs", "5", "--mean-life-h", "0.001"], "of 5 jobs are done: workers fail sooner"),
     ],
 )
 def test_simulate_answers_mistakes_with_a_line_and_status_two(

@@ -35,6 +35,14 @@ def test_a_trace_is_read_in_order_of_submission_from_its_first_job(tmp_path: Pat
     assert trace.one_gpu_each().gpus.tolist() == [1, 1]
 
 
+def test_a_trace_saved_by_a_spreadsheet_begins_with_a_mark_that_is_no_name(
+    tmp_path: Path,
+) -> None:
+    # Seconds since 1970 are fine: times count from the first job.
+    trace = read_trace(written(tmp_path, "\ufeffsubmit_s,duration_s\n1700000000,1\n1700000060,2\n"))
+    assert trace.arrive_s.tolist() == [0.0, 60.0]
+
+
 def test_gpus_default_to_one_and_a_limit_keeps_the_first_rows(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, "submit_s,duration_s\n0,1\n1,2\n2,3\n"), limit=2)
     assert trace.gpus.tolist() == [1, 1]
@@ -54,6 +62,10 @@ def test_gpus_default_to_one_and_a_limit_keeps_the_first_rows(tmp_path: Path) ->
         ("submit_s,duration_s\n-1,5\n", "line 2: submit_s is -1.0, below zero"),
         ("submit_s,duration_s\n0,0\n", "line 2: duration_s is 0.0; it must be above zero"),
         ("submit_s,duration_s,gpus\n0,5,0\n", "line 2: gpus is 0.0; it must be above zero"),
+        ("submit_s,duration_s,gpus\n0,5,1e30\n", r"line 2: gpus is 1e\+30; at most 100,000"),
+        ("submit_s,duration_s\n0,1e12\n", r"line 2: duration_s is 1e\+12, more than 10 years"),
+        ("submit_s,duration_s\n0,5\n1e12,5\n", "spans 31,710 years, at most 10 can be"),
+        ("submit_s,duration_s,submit_s\n0,5,0\n", "line 1: the column submit_s is there twice"),
     ],
 )
 def test_a_malformed_trace_is_refused_with_its_line(
