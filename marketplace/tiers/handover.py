@@ -14,7 +14,7 @@ from marketplace.auction.lane import zone_lane
 from marketplace.auction.models import Bid
 from marketplace.auction.replan import jobs_replan_in
 from marketplace.common.money import format_usd
-from marketplace.fleet.models import NodeStatus
+from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import last_slot_until, slot_at
 from marketplace.jobs.models import EventKind, Job, Slice, SliceStatus
 from marketplace.jobs.selectors import work_left_share, work_measure
@@ -59,7 +59,9 @@ def _hand_over(tiers: ZoneTiers, booking_id: int, now: datetime) -> bool:
             # It waits for a plan, or reports no speed: looked at again at the next tick.
             return False
         origin, machine = booking.origin, booking.machine
-        if not (_still_repays(tiers, booking, left_s) and _fits(tiers, job, lane.first_free_slot)):
+        if not (
+            _still_repays(tiers, booking, left_s) and _fits(tiers, job, node, lane.first_free_slot)
+        ):
             _close(booking, BookingOutcome.NEEDLESS, now)
             return False
         job_replan_request(
@@ -88,8 +90,8 @@ def _still_repays(tiers: ZoneTiers, booking: Booking, left_s: float) -> bool:
     return moves(left_s, 0.0, break_even_s(cost, paid, worker))
 
 
-def _fits(tiers: ZoneTiers, job: Job, first_slot: int) -> bool:
-    """Whether the rest can be done by the deadline on a worker of its own.
+def _fits(tiers: ZoneTiers, job: Job, node: Node, first_slot: int) -> bool:
+    """Whether the rest can be done by the deadline on the worker alone.
 
     So that a new plan is never worse for the owner than the one it replaces.
     """
@@ -99,7 +101,7 @@ def _fits(tiers: ZoneTiers, job: Job, first_slot: int) -> bool:
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
         training=from_json(TrainingSpec, job.spec["training"]),
     )
-    rate = max(work.rates.values(), default=0.0)
+    rate = work.rates.get(node.gpu_type_id, 0.0)
     slots = last_slot_until(tiers.zone, job.deadline_at) - first_slot + 1
     return work.compute_demand * work_left_share(job) <= rate * slots
 

@@ -16,6 +16,7 @@ from marketplace.fleet.models import Provider, Zone
 from marketplace.fleet.services import provider_ensure
 from marketplace.tiers import bookings, handover, history, locks, pauses, scaling, stays
 from marketplace.tiers.machines import (
+    machine_end,
     machines_give_back,
     machines_launch,
     machines_notice,
@@ -124,15 +125,18 @@ def tiers_tick(*, now: datetime) -> None:
     A second tick at the same time finds the zone taken and does nothing there.
     """
     machines_notice(now=now)
-    for tiers in ZoneTiers.objects.filter(is_on=True).select_related("zone").order_by("pk"):
+    for tiers in ZoneTiers.objects.select_related("zone").order_by("pk"):
         try:
             # Backends are asked, and lanes entered, outside the tick's own lock.
-            offers = _offers(tiers)
+            offers = _offers(tiers) if tiers.is_on else []
             stays.needless_cells_release(tiers=tiers, now=now)
-            handover.bookings_hand_over(tiers=tiers, now=now)
+            if tiers.is_on:
+                handover.bookings_hand_over(tiers=tiers, now=now)
             with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
-                if held:
+                if held and tiers.is_on:
                     _zone_tick(locks.zone_tiers_lock(tiers.zone_id), offers, now)
+                elif held:
+                    _zone_wind_down(locks.zone_tiers_lock(tiers.zone_id), now)
         except Exception:
             # A zone that is broken must not stop the others.
             log.exception("tiers of zone %s could not be ticked", tiers.zone_id)
@@ -180,4 +184,15 @@ def _zone_tick(tiers: ZoneTiers, offers: list[Offer], now: datetime) -> None:
         ]
     )
     scaling.machines_scale(tiers=tiers, rules=rules, measured=measured, offers=offers, now=now)
+    scaling.serverless_release(tiers=tiers, now=now)
+
+
+def _zone_wind_down(tiers: ZoneTiers, now: datetime) -> None:
+    """Tiers that were switched off: what runs goes on to its end, then costs nothing more."""
+    handover.bookings_close(tiers=tiers, now=now)
+    stays.stays_close(tiers=tiers, now=now)
+    pauses.stays_pauses_note(tiers=tiers, now=now)
+    tiers.save(update_fields=["surplus"])
+    for machine in scaling.idle_machines(tiers, now=now):
+        machine_end(machine=machine, reason="Idle, and the zone's tiers are off.", now=now)
     scaling.serverless_release(tiers=tiers, now=now)

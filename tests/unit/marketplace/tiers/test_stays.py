@@ -12,7 +12,7 @@ from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.services import job_cancel, slots_dispatch
-from marketplace.tiers.machines import cost_micros, machines_reconcile
+from marketplace.tiers.machines import cost_micros, machine_request, machines_reconcile
 from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
 from marketplace.tiers.services import tiers_tick
 from scheduler.types import Cell
@@ -267,3 +267,33 @@ def test_a_slice_still_open_on_serverless_keeps_the_stay_open(
     assert Slice.objects.get(status=SliceStatus.OPEN).node_id == fast.pk
     assert Stay.objects.get().ended_at is None
     assert Job.objects.get(pk=job.pk).status == JobStatus.MOVING
+
+
+def test_tiers_switched_off_let_what_runs_end_and_then_cost_nothing(
+    house: ZoneTiers, backend: MemoryBackend, reserved: Node
+) -> None:
+    ZoneTiers.objects.update(serverful_cap=1)
+    [offer] = [one for one in backend.offers() if one.name == "cheap"]
+    machine_request(tiers=house, offer=offer, reason="wanted", now=NOW)
+    job = job_builders.job(house.zone, (5, reserved), (6, reserved))
+    tick(0)
+    for machine in Machine.objects.all():
+        backend.join(machine.pk, now=at(1))
+    tick(2)
+    assert Stay.objects.get().ended_at is None
+    ZoneTiers.objects.update(is_on=False)
+    Slice.objects.update(lease_expires_at=at(60))
+    alive(*Node.objects.all(), seconds=50)
+    tick(50)
+    market_builders.slice_end(job, status=Ended.PAUSED, now=at(51), step=5)
+    tick(51)
+    assert Stay.objects.get().ended_at == at(51)
+    alive(*Node.objects.all(), seconds=115)
+    for seconds in (115, 116, 117):
+        tick(seconds)
+    assert {machine.status for machine in Machine.objects.all()} == {MachineStatus.ENDED}
+    assert backend.running == set()
+    later = job_builders.job(house.zone, (40, reserved))
+    tick(118)
+    assert Machine.objects.count() == 2
+    assert cells(later) == [(40, reserved.pk)]
