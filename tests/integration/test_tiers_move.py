@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,6 +15,7 @@ import httpx
 import pytest
 
 from marketplace.config.embedded.demo import DATASET
+from marketplace.config.embedded.house import web_wait
 from tests.conftest import Market
 
 # A whole house: alone on the machine, like everything that kills processes.
@@ -48,6 +51,9 @@ print(node.ask_micros)
 Node.objects.filter(pk=node.pk).update(ask_micros={micros})
 """
 CHEAP_ASK_MICROS = 1000
+#: Long enough that what is left at the move repays it, however fast this machine is; fewer where
+#: it is so slow that they would not end in time.
+EPOCHS = (22, 14, 9)
 END_ALL = """
 from marketplace.common import clock
 from marketplace.tiers.machines import machine_end
@@ -55,6 +61,13 @@ from marketplace.tiers.models import Machine, ZoneTiers
 ZoneTiers.objects.update(is_on=False)
 for machine in Machine.objects.exclude(status="ended"):
     machine_end(machine=machine, reason="The test is over.", now=clock.now())
+"""
+LEASES = """
+import json
+from marketplace.jobs.models import Slice
+rows = Slice.objects.filter(job_id="{job}").order_by("opened_at")
+values = list(rows.values("status", "opened_at", "closed_at"))
+print(json.dumps(values, default=lambda at: at.isoformat(timespec="microseconds")))
 """
 ORPHAN = """
 from marketplace.tiers.provisioning import backend_named
@@ -125,6 +138,20 @@ def test_a_job_starts_on_serverless_and_moves_to_its_reserved_node_with_no_step_
             return client.get(f"/api/jobs/{job}/events?limit=100").json()["data"]
 
         until(
+            lambda: any(event["kind"] == "started" for event in told_so_far()),
+            within_s=60,
+            what="the job runs on serverless",
+        )
+        # The node has nobody to report to for a while.
+        processes_kill(market, "web")
+        until(
+            lambda: any(event["kind"] in ("moving", "paused") for event in told_so_far()),
+            within_s=180,
+            what="the job is about to leave",
+        )
+        # Halfway, everything that could finish the move dies.
+        processes_kill(market, "worker", "beat")
+        until(
             lambda: any(event["message"].startswith("Goes on from") for event in told_so_far()),
             within_s=180,
             what="the job goes on elsewhere",
@@ -146,8 +173,31 @@ def test_a_job_starts_on_serverless_and_moves_to_its_reserved_node_with_no_step_
     # The step it was paused at is the step it goes on from: none is lost, none repeated.
     assert goes_on["message"].startswith(f"Goes on from step {paused_at} on node ")
     assert paused_at > 0
-    left = next(event for event in events if "It left serverless" in event["message"])
+    [left] = [event for event in events if "It left serverless" in event["message"]]
     assert left["data"]["cost_micros"] > 0
+    first_lease, second_lease = leases(market, job)
+    assert first_lease["closed_at"] <= second_lease["opened_at"]
+    assert first_lease["status"] == "paused"
+    assert "balance" in market.house.manage("ledger_check").lower()
+
+
+def processes_kill(market: Market, *names: str) -> None:
+    """Kill processes of the house; it is whole again when this returns."""
+    stack = market.house.stack
+    killed = {name: stack.pid(name) for name in names}
+    for pid in killed.values():
+        os.kill(pid, signal.SIGKILL)
+    until(
+        lambda: all(stack.pid(name) not in (0, pid) for name, pid in killed.items()),
+        within_s=60,
+        what="what was killed runs again",
+    )
+    web_wait(market.house)
+
+
+def leases(market: Market, job: str) -> list[dict[str, Any]]:
+    """The job's leases in order; times are text that sorts as they do."""
+    return json.loads(shell(market, LEASES.format(job=job)).splitlines()[-1])
 
 
 def _paused_at(events: list[dict[str, Any]]) -> int:
@@ -161,14 +211,12 @@ def _bought(client: httpx.Client, zone: str) -> str:
             "/api/datasets", data={"zone": zone}, files={"file": (DATASET.name, file)}
         ).json()
     deadline = (datetime.now(UTC) + timedelta(minutes=28)).isoformat()
-    # Long enough that what is left at the move repays it, however fast this machine is.
-    work = {
-        "zone": zone,
-        "dataset_id": dataset["id"],
-        "training": {"epochs": 22},
-        "deadline": deadline,
-    }
-    quote = client.post("/api/quotes", json=work).json()
+    work: dict[str, Any] = {"zone": zone, "dataset_id": dataset["id"], "deadline": deadline}
+    for epochs in EPOCHS:
+        work |= {"training": {"epochs": epochs}}
+        quote = client.post("/api/quotes", json=work).json()
+        if quote["posted_price"] is not None:
+            break
     bid = client.post(
         "/api/bids",
         json=work | {"name": "moves", "price": f"{2 * float(quote['posted_price']):.6f}"},
