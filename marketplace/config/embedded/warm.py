@@ -4,11 +4,16 @@ The machine code is kept beside the sources; run again, this takes about a secon
 """
 
 from scheduler.auction import Engine, ZoneRules, events
+from scheduler.auction.lagrangian import Settings, solve_prices
 from scheduler.types import Node, Task
 
 
 def main() -> None:
-    engine = Engine(ZoneRules(policy="residual", horizon_slots=4, money_quantum=1.0))
+    for policy in ("residual", "lagrangian"):
+        _sell(Engine(ZoneRules(policy=policy, horizon_slots=4, money_quantum=1.0)))
+
+
+def _sell(engine: Engine) -> None:
     node = Node(id="n", gpu_type="g", compute_capacity=10.0, memory_capacity=10.0, ask=5.0)
     engine.apply(events.NodeJoined(node=node))
     for number, bid in enumerate((100.0, 1.0)):
@@ -23,6 +28,9 @@ def main() -> None:
         )
         engine.quote(task, slot=0)
         engine.apply(events.BidArrived(task=task, slot=0))
+        # A worker solves between the slots it must dispatch in time.
+        forecast = {"slot": 1, "last_slot": 3, "day_start": 0, "today": [task], "past_days": []}
+        engine.apply(solve_prices(engine, seed=0, settings=Settings(iterations=2), **forecast))
 
 
 if __name__ == "__main__":
