@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,11 @@ class Grid:
         self.memory_capacity: Floats = np.empty(0)
         #: Ask per sample: operational cost of a cell is this times the rate.
         self.ask_per_sample: Floats = np.empty(0)
+        #: GB by which sums may exceed a node's capacity; minus infinity where the
+        #: base model leaves nothing.
+        self.memory_slack: Floats = np.empty(0)
+        #: What tasks of the same rates have in common, until the nodes change.
+        self.by_rates: dict[tuple[tuple[str, float], ...], Any] = {}
         shape = (self.slots, 0)
         self.compute_price: Floats = np.empty(shape)
         self.memory_price: Floats = np.empty(shape)
@@ -159,6 +164,10 @@ class Grid:
             [n.ask / n.compute_capacity if n.compute_capacity > 0 else 0.0 for n in self.nodes],
             np.float64,
         )
+        self.memory_slack = np.where(
+            self.memory_capacity > 0, TOLERANCE * np.abs(self.memory_capacity), -np.inf
+        )
+        self.by_rates = {}
         self._refresh_waste()
 
     def pack_by(self, usual_rates: Mapping[str, tuple[float, ...]]) -> None:
@@ -241,13 +250,13 @@ class Grid:
                 return False
         return True
 
-    def reserve(self, task_id: str, holds: Iterable[Hold]) -> None:
-        """Take cells off sale for a task."""
-        new = list(holds)
-        for hold in new:
-            self._subtract(hold)
+    def reserve(self, task_id: str, holds: list[Hold], *, rows: Ints, columns: Ints) -> None:
+        """Take cells off sale for a task; rows and columns say where they are."""
+        self.compute_free[rows, columns] -= [hold.rate for hold in holds]
+        self.memory_free[rows, columns] -= holds[0].memory
+        self.load[rows, columns] += 1
         held = self.holds.get(task_id)
-        self.holds[task_id] = sorted(held + new, key=lambda hold: hold.cell) if held else new
+        self.holds[task_id] = sorted(held + holds, key=lambda h: h.cell) if held else holds
 
     def release(self, task_id: str, cells: Iterable[Cell]) -> list[Hold]:
         """Put cells back on sale; cells the task does not hold are ignored."""

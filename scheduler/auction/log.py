@@ -53,12 +53,12 @@ def public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[st
     """
     task = event.get("task")
     if task is not None:
-        shown = {name: value for name, value in task.items() if name != "bid"}
-        if "bid" in task:
-            shown["bid_commitment"] = commitment(bid=task["bid"], salt=event["salt"])
-        event = {name: value for name, value in event.items() if name != "salt"}
+        shown, event, outcome = dict(task), dict(event), dict(outcome)
+        salt = event.pop("salt", "")
+        if "bid" in shown:
+            shown["bid_commitment"] = commitment(bid=shown.pop("bid"), salt=salt)
         event["task"] = shown
-        outcome = {name: value for name, value in outcome.items() if name != "surplus"}
+        outcome.pop("surplus", None)
     elif "private" in event:
         hidden = {"private": event["private"], "salt": event["salt"]}
         event = {name: value for name, value in event.items() if name not in hidden}

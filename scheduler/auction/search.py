@@ -5,11 +5,6 @@ over all labour vendors at once. Departures from the paper's Algorithm 2, each
 needed for exactness: slot a + h is usable (line 9 starts one late), maxima of
 prices are not carried in one label per amount of work (eq. 13), and work is not
 rounded to a grid of samples.
-
-Work is counted in units of 2**-41 of (the power of two above) the task's fastest
-rate, so that sums do not depend on their order. Rates are rounded to the nearest
-unit; the work asked for may fall short by one unit per slot on sale, which is
-below a hundred-millionth of one slot's samples.
 """
 
 from __future__ import annotations
@@ -19,22 +14,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.auction.grid import TOLERANCE, Floats, Grid, Ints
-from scheduler.auction.kernels import (
+from scheduler.auction.grid import Floats, Grid, Ints
+from scheduler.auction.kernels.cells import Cells, Job, Offer, gather_cells
+from scheduler.auction.kernels.deadlines import (
+    cover_curve,
     earliest_below,
-    gather_cells,
     solve_curve,
     solve_deadline,
 )
+from scheduler.auction.rates import Rates, rates_on
 from scheduler.types import NO_VENDOR, Cell, PriceParts, Refusal, Schedule, Task
 
-_UNIT_BITS = 41
-_NEVER = 1 << 61
-
-#: What ``gather_cells`` returns.
-Listed = tuple[Ints, Ints, Ints, Floats, Floats, Floats]
-#: What every solve starts with: the listed cells, rates, work, memory, vendors.
-Arguments = tuple[Ints, Ints, Floats, Floats, Floats, Floats, Ints, int, float, Floats]
+#: Above this many counts of cells and slots a curve is found tread by tread.
+_MANY = 30_000_000
+#: Deadlines looked at first for one at which a bid would win.
+_NEAR = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +41,9 @@ class Plan:
     columns: Ints
     #: s_ik of each cell.
     rate: Floats
+    #: Prices of each cell.
+    compute_price: Floats
+    memory_price: Floats
 
     @property
     def price(self) -> float:
@@ -79,12 +76,10 @@ class Search:
         self._residual = residual
         self._begin = max(task.arrival_slot, from_slot, grid.first_slot)
         self._last = grid.first_slot + grid.slots - 1
-        by_type = np.array([task.rates.get(name, 0.0) for name in grid.types], np.float64)
-        self._units(by_type)
-        self.node_rate: Floats = by_type[grid.node_type] if grid.types else np.empty(0, np.float64)
+        self._rates: Rates = rates_on(grid, task.rates)
         slots = max(self._last - self._begin + 1, 0)
         self._entry = np.full(slots, np.inf)
-        self._entry_vendor = np.full(slots, NO_VENDOR, np.int64)
+        self._entry_vendor = {0: NO_VENDOR}
         if task.vendors:
             for index, vendor in enumerate(task.vendors):
                 at = max(task.arrival_slot + vendor.delay_slots - self._begin, 0)
@@ -94,33 +89,23 @@ class Search:
         elif slots:
             self._entry[0] = 0.0
         self._cost = self._costs()
-        self._listed: Listed | None = None
-
-    def _units(self, by_type: Floats) -> None:
-        task = self._task
-        usable = sorted({rate for rate in by_type.tolist() if 0 < rate < math.inf})
-        top = usable[-1] if usable else 1.0
-        unit = math.ldexp(1.0, math.frexp(top)[1] - _UNIT_BITS)
-        units = [round(rate / unit) for rate in usable]
-        classes = [(rate, n) for rate, n in zip(usable, units, strict=True) if n > 0]
-        self._class_rate: Floats = np.array([rate for rate, _ in classes], np.float64)
-        self._class_units: Ints = np.array([n for _, n in classes], np.int64)
-        place = {rate: i for i, (rate, _) in enumerate(classes)}
-        class_by_type = np.array([place.get(r, -1) for r in by_type.tolist()], np.int64)
-        self._node_class: Ints = (
-            class_by_type[self._grid.node_type] if len(by_type) else np.empty(0, np.int64)
+        # GB that a node must have free; one without any for tasks is never used.
+        self._need_memory: Floats = task.memory_demand - grid.memory_slack
+        self._job = Job(
+            self._rates.rate,
+            self._rates.units,
+            self._rates.need(task.compute_demand, slots=grid.slots),
+            task.memory_demand,
+            self._entry,
         )
-        exact = task.compute_demand / unit
-        slack = self._grid.slots
-        self._need = _NEVER if not exact < _NEVER else max(1, math.ceil(exact) - slack)
+        self._listed: Cells | None = None
 
     def _costs(self) -> Floats:
         grid, task = self._grid, self._task
-        by_ask = grid.ask_per_sample * self.node_rate
         if task.operational_costs is None:
-            return by_ask.reshape(1, -1)
+            return self._rates.node_cost
         slots = len(self._entry)
-        cost = np.repeat(by_ask.reshape(1, -1), max(slots, 2), axis=0)
+        cost = np.repeat(self._rates.node_cost, max(slots, 2), axis=0)
         offset = self._begin - task.arrival_slot
         for k, node in enumerate(grid.nodes):
             row = task.operational_costs.get(node.id)
@@ -129,52 +114,48 @@ class Search:
                 cost[: len(own), k] = own
         return cost
 
-    def _cells(self, last_slot: int) -> Listed:
+    def _cells(self, last_slot: int) -> Cells:
         """Gather at least up to a slot; rows of the cost matrix count from ``_begin``.
 
         Lists are in slot order, so a longer one serves any earlier deadline.
         """
-        if self._listed is not None and len(self._listed[0]) > last_slot - self._begin + 1:
+        if self._listed is not None and len(self._listed.starts) > last_slot - self._begin + 1:
             return self._listed
-        grid = self._grid
-        first = grid.row(self._begin)
-        last = grid.row(last_slot)
-        if self._residual:
-            need_compute = self.node_rate - TOLERANCE * grid.compute_capacity
-            need_memory = self._task.memory_demand - TOLERANCE * np.abs(grid.memory_capacity)
-        else:
+        grid, rates = self._grid, self._rates
+        rows = slice(grid.row(self._begin), grid.row(last_slot) + 1)
+        need_compute, need_memory = rates.need_compute, self._need_memory
+        if not self._residual:
             need_compute = np.full(len(grid.nodes), -1e300)
-            need_memory = need_compute
+            need_memory = np.where(np.isfinite(need_memory), -1e300, need_memory)
         self._listed = gather_cells(
-            grid.compute_price[first : last + 1],
-            grid.memory_price[first : last + 1],
-            grid.compute_free[first : last + 1],
-            grid.memory_free[first : last + 1],
-            self._cost,
-            self.node_rate,
-            self._node_class,
-            need_compute,
-            need_memory,
-            len(self._class_rate),
-            self._task.memory_demand,
-            0,
-            last - first,
+            Offer(
+                grid.compute_price[rows],
+                grid.memory_price[rows],
+                grid.compute_free[rows],
+                grid.memory_free[rows],
+                self._cost,
+                rates.node_rate,
+                rates.node_class,
+                need_compute,
+                need_memory,
+                grid.waste,
+                grid.waste_unit,
+                grid.node_type,
+            ),
+            self._job,
             self._additive,
-            grid.waste,
-            grid.waste_unit,
-            grid.node_type,
         )
         return self._listed
 
     def at_deadline(self, deadline: int) -> Plan | None:
         """Give the cheapest plan that ends by a deadline, if there is one."""
         deadline = min(deadline, self._last)
-        if deadline < self._begin or not len(self._class_rate):
+        if deadline < self._begin or not len(self._rates.rate):
             return None
         listed = self._cells(deadline)
         cells = np.empty(deadline - self._begin + 1, np.int64)
         _, count, door, _ = solve_deadline(
-            *self._arguments(listed), deadline - self._begin, math.inf, -math.inf, cells
+            listed, self._job, deadline - self._begin, math.inf, -math.inf, cells
         )
         return self._plan_of(listed, cells[:count], door) if count else None
 
@@ -193,11 +174,11 @@ class Search:
             when no deadline in the range has a plan.
         """
         first, last = max(first, self._begin), min(last, self._last)
-        if last < first or not len(self._class_rate):
+        if last < first or not len(self._rates.rate):
             return {}
         listed = self._cells(last)
-        _, _, count, door, cells = solve_curve(
-            *self._arguments(listed), first - self._begin, last - self._begin
+        _, count, door, cells = solve_curve(
+            listed, self._job, first - self._begin, last - self._begin
         )
         treads: dict[int, Plan] = {}
         least = math.inf
@@ -213,61 +194,50 @@ class Search:
                 treads[first + i] = plan
         return treads
 
-    def price_curve(self, *, first: int, last: int) -> list[tuple[int, float, int]]:
-        """Give ``(deadline, price, finish slot)`` where the price falls, in order.
+    def price_curve(self, *, first: int, last: int) -> list[tuple[int, float]]:
+        """Give ``(deadline, price)`` where the price falls, in order.
 
         The prices of ``by_deadline`` (up to rounding in the last digits) without
         its plans.
         """
         first, last = max(first, self._begin), min(last, self._last)
-        if last < first or not len(self._class_rate):
+        if last < first or not len(self._rates.rate):
             return []
-        price, finish, _, _, _ = solve_curve(
-            *self._arguments(self._cells(last)), first - self._begin, last - self._begin
-        )
-        treads: list[tuple[int, float, int]] = []
+        cells = self._cells(last)
+        if self._additive and self._rates.tries(self._job.need, last - self._begin + 1) < _MANY:
+            price = cover_curve(cells, self._job, last - self._begin)[first - self._begin :]
+        else:
+            price, _, _, _ = solve_curve(cells, self._job, first - self._begin, last - self._begin)
+        treads: list[tuple[int, float]] = []
         least = math.inf
-        for i, (now, slot) in enumerate(zip(price.tolist(), finish.tolist(), strict=True)):
+        for i, now in enumerate(price.tolist()):
             if now < least * (1 - 1e-12):
                 least = now
-                treads.append((first + i, now, self._begin + slot))
+                treads.append((first + i, now))
         return treads
 
     def earliest_below(self, *, first: int, last: int, ceiling: float) -> int | None:
         """Give the first deadline of a range with a plan cheaper than a ceiling."""
         first, last = max(first, self._begin), min(last, self._last)
-        if last < first or not len(self._class_rate):
+        if last < first or not len(self._rates.rate):
             return None
-        at = earliest_below(
-            *self._arguments(self._cells(last)),
-            first - self._begin,
-            last - self._begin,
-            ceiling,
-        )
-        return None if at < 0 else self._begin + at
+        # Most such deadlines are near: look there before laying out what is far.
+        reach = _NEAR
+        while True:
+            end = min(first + reach - 1, last)
+            at = earliest_below(
+                self._cells(end), self._job, first - self._begin, end - self._begin, ceiling
+            )
+            if at >= 0:
+                return self._begin + at
+            if end == last:
+                return None
+            first, reach = end + 1, 2 * reach
 
-    def _arguments(self, listed: Listed) -> Arguments:
-        starts, _, cls, lam, phi, own = listed
-        return (
-            starts,
-            cls,
-            lam,
-            phi,
-            own,
-            self._class_rate,
-            self._class_units,
-            self._need,
-            self._task.memory_demand,
-            self._entry,
-        )
-
-    def _plan_of(self, listed: Listed, picked: Ints, door: int) -> Plan:
-        starts, node = listed[0], listed[1]
-        return self._plan(
-            rows=np.searchsorted(starts, picked, side="right") - 1 + self._grid.row(self._begin),
-            columns=node[picked],
-            vendor=int(self._entry_vendor[door]),
-        )
+    def soonest(self, *, first: int, last: int) -> Plan | None:
+        """Give the cheapest plan of the first deadline of a range that has any."""
+        deadline = self.earliest_below(first=first, last=last, ceiling=math.inf)
+        return None if deadline is None else self.at_deadline(deadline)
 
     def most_work(self) -> Plan | None:
         """Give the fastest cell of every slot on sale, cheapest first among equals.
@@ -275,73 +245,82 @@ class Search:
         For a job whose work does not fit the horizon any more; vendors are not
         looked at.
         """
-        if self._begin > self._last or not len(self._class_rate):
+        if self._begin > self._last or not len(self._rates.rate):
             return None
-        starts, node, cls, lam, phi, own = self._cells(self._last)
+        cells = self._cells(self._last)
         picked: list[int] = []
-        rows: list[int] = []
-        for i in range(len(starts) - 1):
-            here = range(int(starts[i]), int(starts[i + 1]))
-            if here:
-                picked.append(min(here, key=lambda j: (-cls[j], own[j], lam[j], phi[j], node[j])))
-                rows.append(i + self._grid.row(self._begin))
-        if not picked:
-            return None
-        return self._plan(
-            rows=np.array(rows, np.int64), columns=node[np.array(picked)], vendor=NO_VENDOR
-        )
+        for begin, end in zip(cells.starts[:-1].tolist(), cells.starts[1:].tolist(), strict=True):
+            if begin < end:
+                picked.append(
+                    min(
+                        range(begin, end),
+                        key=lambda j: (
+                            -cells.cls[j],
+                            cells.own[j],
+                            cells.lam[j],
+                            cells.phi[j],
+                            cells.node[j],
+                        ),
+                    )
+                )
+        return self._plan_of(cells, np.array(picked, np.int64), None) if picked else None
 
-    def _plan(self, *, rows: Ints, columns: Ints, vendor: int) -> Plan:
+    def _plan_of(self, cells: Cells, picked: Ints, door: int | None) -> Plan:
+        """Price the cells picked with the vendor that is ready at ``door``, if any."""
         grid, task = self._grid, self._task
-        rate = self.node_rate[columns]
-        by_slot = self._cost.shape[0] > 1
-        cost = self._cost[rows - grid.row(self._begin) if by_slot else 0, columns]
+        slots, columns = cells.slot[picked], cells.node[picked]
+        rows = slots + grid.row(self._begin)
+        rate = self._rates.node_rate[columns]
+        cost = self._cost[slots if self._cost.shape[0] > 1 else 0, columns]
         lam = grid.compute_price[rows, columns]
         phi = grid.memory_price[rows, columns]
         if self._additive:
             compute = math.fsum((rate * lam).tolist())
             memory = math.fsum((task.memory_demand * phi).tolist())
         else:
-            compute = max(lam.tolist()) * math.fsum(rate.tolist())
-            memory = max(phi.tolist()) * (task.memory_demand * len(phi))
-        parts = PriceParts(
-            vendor=0.0 if vendor == NO_VENDOR else float(task.vendors[vendor].price),
-            operational=math.fsum(cost.tolist()),
-            compute=compute,
-            memory=memory,
-        )
-        first = grid.first_slot
-        cells = tuple(
-            Cell(slot=first + row, node=grid.nodes[int(k)].id)
-            for row, k in zip(rows.tolist(), columns.tolist(), strict=True)
-        )
+            compute = float(lam.max()) * math.fsum(rate.tolist())
+            memory = float(phi.max()) * (task.memory_demand * len(phi))
+        vendor = NO_VENDOR if door is None else self._entry_vendor[door]
+        nodes = grid.nodes
         return Plan(
-            schedule=Schedule(cells=cells, vendor=vendor),
-            parts=parts,
+            schedule=Schedule(
+                cells=tuple(
+                    Cell(self._begin + slot, nodes[int(k)].id)
+                    for slot, k in zip(slots.tolist(), columns.tolist(), strict=True)
+                ),
+                vendor=vendor,
+            ),
+            parts=PriceParts(
+                vendor=0.0 if vendor == NO_VENDOR else float(task.vendors[vendor].price),
+                operational=math.fsum(cost.tolist()),
+                compute=compute,
+                memory=memory,
+            ),
             rows=rows,
             columns=columns,
             rate=rate,
+            compute_price=lam,
+            memory_price=phi,
         )
 
     def refusal(self) -> Refusal:
         """Say why no plan exists; call only when none does."""
-        grid, task = self._grid, self._task
+        grid, rates = self._grid, self._rates
         if not grid.nodes:
             return Refusal.CAPACITY
-        runs = self._node_class >= 0
-        holds = grid.memory_capacity >= task.memory_demand - TOLERANCE * np.abs(
-            grid.memory_capacity
+        able = (
+            (rates.node_class >= 0)
+            & (grid.memory_capacity >= self._need_memory)
+            & (grid.compute_capacity >= rates.need_compute)
         )
-        strong = grid.compute_capacity * (1 + TOLERANCE) >= self.node_rate
-        able = runs & holds & strong
-        if not bool(np.any(able)):
+        if not able.any():
             return Refusal.MEMORY
-        deadline = min(task.deadline_slot, self._last)
-        starts = [i for i, price in enumerate(self._entry.tolist()) if price < math.inf]
-        if not starts or deadline < self._begin + starts[0]:
+        deadline = min(self._task.deadline_slot, self._last)
+        starts = np.flatnonzero(self._entry < np.inf)
+        if not len(starts) or deadline < self._begin + int(starts[0]):
             return Refusal.WINDOW
-        rows = slice(grid.row(self._begin + starts[0]), grid.row(deadline) + 1)
-        units = np.where(able, self._class_units[self._node_class], 0)
+        rows = slice(grid.row(self._begin + int(starts[0])), grid.row(deadline) + 1)
+        units = np.where(able, rates.units[rates.node_class], 0)
         on_sale = grid.compute_free[rows] > -np.inf
-        most = int(np.sum(np.max(np.where(on_sale, units, 0), axis=1)))
-        return Refusal.WINDOW if most < self._need else Refusal.CAPACITY
+        most = int((on_sale * units).max(axis=1).sum())
+        return Refusal.WINDOW if most < self._job.need else Refusal.CAPACITY

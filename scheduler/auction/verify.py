@@ -8,13 +8,11 @@ from typing import Any
 
 from scheduler.auction.engine import Engine
 from scheduler.auction.events import event_from_json, event_to_json
+from scheduler.auction.limits import MOST_MONEY
 from scheduler.auction.log import Entry, chain_hash
 from scheduler.auction.outcomes import outcome_from_json, outcome_to_json
 from scheduler.auction.rules import ZoneRules
 from scheduler.types import Refusal
-
-#: Stands for a bid that is left out and known to have won, or lost.
-_BIG = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ def _compare_public(
     if hidden is not None:
         # Any bid on the right side of the price leads to the same schedule.
         lost = outcome_data.get("refusal") == Refusal.PRICE.value
-        event_data |= {"task": {**hidden, "bid": -_BIG if lost else _BIG}, "salt": ""}
+        event_data |= {"task": {**hidden, "bid": -MOST_MONEY if lost else MOST_MONEY}, "salt": ""}
         outcome_data.setdefault("surplus", None)
     event, logged = event_from_json(event_data), outcome_from_json(outcome_data)
     shown = event_to_json(event)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,9 @@ from tests.benchmarks import auction_day
 def report(case: str, *, goal: str, ok: bool, **figures: float) -> None:
     """Print one case."""
     rounded = {name: float(f"{value:.4g}") for name, value in figures.items()}
-    print(json.dumps({"case": case, **rounded, "goal": goal, "ok": bool(ok)}), flush=True)
+    load = round(os.getloadavg()[0], 1)
+    line = {"case": case, **rounded, "goal": goal, "ok": bool(ok), "load": load}
+    print(json.dumps(line), flush=True)
 
 
 def best_of(action: Callable[[], object], rounds: int) -> float:

@@ -1,8 +1,7 @@
-"""Compiled exact search: branch and bound over the largest prices.
+"""Compiled exact search of one window: branch and bound over the largest prices.
 
-``solve_deadline`` solves, for one deadline and all labour vendors, problem (12)
-of the paper: pick at most one cell per slot so that the work is covered, at the
-least
+Problem (12) of the paper: pick at most one cell per slot so that the work is
+covered, at the least
 
     vendor price + sum of e + L * sum of s + F * r * cells
 
@@ -13,257 +12,301 @@ price of a cell folded into its own cost and ``L = F = 0``.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from scheduler.auction.kernels.cells import box_costs, least_floor
-from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled
+from scheduler.auction.kernels.cells import Cells, Job
+from scheduler.auction.kernels.compiled import (
+    INFINITY,
+    Floats,
+    Ints,
+    compiled,
+    longer_int,
+    longer_rows,
+)
 from scheduler.auction.kernels.covers import cover_by_labels, cover_by_pairs
-from scheduler.auction.kernels.relaxation import greedy, least_cover, multiplier
-
-#: Costs this close differ by the tilt of later slots alone.
-_EQUAL = 1 + 2e-10
+from scheduler.auction.kernels.relaxation import greedy, multiplier
 
 
-@compiled
-def solve_deadline(
-    starts: Ints,
-    cls: Ints,
-    lam: Floats,
-    phi: Floats,
-    own: Floats,
-    class_rate: Floats,
-    class_units: Ints,
-    need: int,
-    memory: float,
-    entry: Floats,
-    deadline: int,
-    ceiling: float,
-    floor: float,
-    cells: Ints,
-) -> tuple[float, int, int, int]:
-    """Find the cheapest schedule that ends by a deadline.
+class Found(NamedTuple):
+    """The cheapest schedule so far."""
 
-    Parameters
-    ----------
-    starts, cls, lam, phi, own
-        Cells as ``gather_cells`` lists them.
-    class_rate : float64[rates]
-        Distinct rates.
-    class_units : int64[rates]
-        The same in whole units of work.
-    need : int
-        Units of work to cover.
-    memory : float
-        r_i.
-    entry : float64[slots]
-        Price of the cheapest vendor that is done just before each slot, infinity
-        where none is.
-    deadline : int
-        Last slot, counted from the first one gathered.
-    ceiling : float
-        Only schedules cheaper than this are looked for (infinity: all).
-    floor : float
-        A schedule that is no dearer than this will do (minus infinity: none).
-    cells : int64[slots]
-        Filled with the schedule's cells, in slot order.
+    #: Its cost, float64[1]; what is looked for must cost less.
+    value: Floats
+    #: Number of cells and slot its vendor is ready at, int64[2]; no cells: none yet.
+    shape: Ints
+    #: Its cells in slot order, int64[slots].
+    cells: Ints
 
-    Returns
-    -------
-    value : float
-        Cost, ``ceiling`` when there is no schedule below it.
-    count, door : int
-        Cells in the schedule (0: none) and the slot its vendor is ready at.
-    boxes : int
-        Boxes looked at.
-    """
-    slots = deadline + 1
-    classes = class_rate.shape[0]
-    best = np.empty((slots, classes))
-    best_cell = np.empty((slots, classes), np.int64)
-    path = np.empty(slots, np.int64)
-    need = least_cover(class_units, need)
-    units = np.empty(classes)
-    for c in range(classes):
-        units[c] = class_units[c]
-    found = np.zeros(3)
-    found[0] = ceiling
-    start = 0
-    while start < slots and entry[start] == INFINITY:
-        start += 1
-    if start == slots:
-        return ceiling, 0, 0, 0
-    box_costs(
-        starts, cls, lam, phi, own, class_rate, memory, deadline,
-        0.0, 0.0, INFINITY, INFINITY, 0.0, best, best_cell,
-    )  # fmt: skip
-    mu, bound = multiplier(best, units, need, start, deadline, 0.0, INFINITY)
-    if bound == INFINITY:
-        return ceiling, 0, 0, 0
-    # Later slots are dearer by less than any price could tell: among equals the
-    # early ones, which would otherwise go unused, are taken.
-    tilt = 2e-14 * (bound + entry[start])
-    if tilt <= 0.0:
-        tilt = 2e-14
-    for t in range(slots):
-        for c in range(classes):
-            best[t, c] += tilt * (t + 1)
-    doors = np.empty(slots, np.int64)
-    promise = np.empty(slots)
-    price = np.empty(slots)
-    count = 0
-    for t in range(start, slots):
-        if entry[t] == INFINITY:
-            continue
-        mu, bound = multiplier(best, units, need, t, deadline, mu, INFINITY)
-        if bound == INFINITY:
-            break
-        doors[count] = t
-        promise[count] = entry[t] + bound
-        price[count] = mu
-        count += 1
-        n = greedy(best, best_cell, units, need, t, deadline, mu, path)
-        if n > 0:
-            _offer(path, n, t, starts, lam, phi, own, cls, class_rate, memory, entry, tilt,
-                   found, cells)  # fmt: skip
-    order = np.argsort(promise[:count], kind="mergesort")
-    boxes = 0
-    for i in range(count):
-        e = order[i]
-        if promise[e] >= found[0] or (found[1] > 0 and found[0] <= floor):
-            break
-        boxes += _branch(
-            starts, cls, lam, phi, own, class_rate, class_units, units, need, memory, entry,
-            int(doors[e]), deadline, tilt, float(price[e]), floor, found, cells, path, best,
-            best_cell,
-        )  # fmt: skip
-    return found[0], int(found[1]), int(found[2]), boxes
+
+class Rows(NamedTuple):
+    """Cheapest cell of every rate, one row for each slot that has any."""
+
+    #: float64[rows, rates]; infinity where there is none.
+    cost: Floats
+    #: int64[rows, rates]; -1 where there is none.
+    cell: Ints
 
 
 @compiled
-def _branch(
-    starts: Ints,
-    cls: Ints,
-    lam: Floats,
-    phi: Floats,
-    own: Floats,
-    class_rate: Floats,
-    class_units: Ints,
-    units: Floats,
-    need: int,
-    memory: float,
-    entry: Floats,
-    door: int,
-    deadline: int,
-    tilt: float,
-    mu: float,
-    floor: float,
-    found: Floats,
-    cells: Ints,
-    path: Ints,
-    best: Floats,
-    best_cell: Ints,
+def fill_rows(
+    pool: Ints,
+    begin: int,
+    end: int,
+    cells: Cells,
+    charge: Floats,
+    job: Job,
+    box: Floats,
+    rows: Rows,
 ) -> int:
-    """Search one vendor's window, box by box.
+    """Fill in the cheapest cells of a box of prices; give the number of rows.
+
+    ``box`` is (low compute, low memory, cap on compute, cap on memory). Only
+    cells with prices strictly below the caps count, and each is charged at least
+    the low prices: a schedule whose largest prices lie in [low, cap) costs at
+    least the sum of its cells here. ``charge`` is the cells' own cost, tilted.
+    """
+    low_lam, low_phi, cap_lam, cap_phi = box[0], box[1], box[2], box[3]
+    classes = job.rate.shape[0]
+    count = 0
+    slot = -1
+    for i in range(begin, end):
+        j = pool[i]
+        a = cells.lam[j]
+        b = cells.phi[j]
+        if a < cap_lam and b < cap_phi:
+            if cells.slot[j] != slot:
+                slot = cells.slot[j]
+                for c in range(classes):
+                    rows.cost[count, c] = INFINITY
+                    rows.cell[count, c] = -1
+                count += 1
+            c = cells.cls[j]
+            price = charge[j] + job.rate[c] * max(low_lam, a) + job.memory * max(low_phi, b)
+            if price < rows.cost[count - 1, c]:
+                rows.cost[count - 1, c] = price
+                rows.cell[count - 1, c] = j
+    return count
+
+
+@compiled
+def search_window(
+    cells: Cells,
+    charge: Floats,
+    job: Job,
+    need: int,
+    pool: Ints,
+    span: int,
+    mu: float,
+    door: int,
+    floor: float,
+    found: Found,
+) -> int:
+    """Search one vendor's window, box by box; give the number of boxes.
 
     A box holds the schedules whose largest prices lie in [low, cap). Charging
     every cell at least the low prices turns it into a min-cost cover, which
     bounds it from below; any schedule found there is worth its true cost, which
-    bounds the whole from above. A box whose bound is not below that is closed;
-    another is split at one of the prices of the schedule found in it. As long as
-    it is prices, not whole cells, that leave the gap, the rounded relaxation
-    chooses the split and no exact cover is needed. With all prices zero, and in
-    the additive form, the first exact cover closes the first box.
+    bounds the whole from above. The box with the least bound is next. One whose
+    bound is not below the best schedule is closed; another is split at one of
+    the prices of the schedule found in it, and hands its halves only those cells
+    that some schedule below the best may use. With all prices zero, and in the
+    additive form, the first exact cover closes the first box.
+
+    Parameters
+    ----------
+    cells, job
+        As gathered.
+    charge : float64[n]
+        The cells' own cost, later slots dearer by less than any price could tell.
+    need : int
+        Units of work to cover, no less than ``job.need``.
+    pool, span : int64[span + x]
+        The window's cells, in slot order; the rest is room.
+    mu : float
+        A guess at the price of work.
+    door : int
+        First slot of the window.
+    floor : float
+        A schedule that is no dearer than this will do (minus infinity: none).
+    found : Found
+        Changed when a cheaper schedule is found.
     """
-    classes = class_units.shape[0]
-    room = 64
-    box = np.empty((room, 5))
-    box[0, 0] = 0.0
-    box[0, 1] = 0.0
-    box[0, 2] = INFINITY
-    box[0, 3] = INFINITY
-    box[0, 4] = mu
+    classes = job.units.shape[0]
+    units = job.units.astype(np.float64)
+    slots = min(span, cells.starts.shape[0] - 1)
+    rows = Rows(np.empty((slots, classes)), np.empty((slots, classes), np.int64))
+    path = np.empty(slots, np.int64)
     split = np.empty(2)
-    depth = 1
+    # A box: low prices, caps, a guess at mu, a bound; its cells' stretch of the pool.
+    open_boxes = np.empty((64, 6))
+    stretch = np.empty((64, 2), np.int64)
+    open_boxes[0, :2] = 0.0
+    open_boxes[0, 2:4] = INFINITY
+    open_boxes[0, 4] = mu
+    open_boxes[0, 5] = -INFINITY
+    stretch[0, 0] = 0
+    stretch[0, 1] = span
+    count = 1
+    top = span
     boxes = 0
-    while depth > 0 and not (found[1] > 0 and found[0] <= floor):
-        depth -= 1
-        low_lam = box[depth, 0]
-        low_phi = box[depth, 1]
-        cap_lam = box[depth, 2]
-        cap_phi = box[depth, 3]
+    box = np.empty(6)
+    while count > 0 and not (found.shape[0] > 0 and found.value[0] <= floor):
+        at = count - 1
+        for i in range(count - 2, -1, -1):
+            if open_boxes[i, 5] < open_boxes[at, 5]:
+                at = i
+        enough = found.value[0] - job.entry[door]
+        box[:] = open_boxes[at]
+        if box[5] >= enough:
+            # The least bound of all.
+            break
         boxes += 1
-        # No cover of this box has lower largest prices than these.
-        least = least_floor(
-            starts, cls, lam, phi, cap_lam, cap_phi, units, need, door, deadline, low_lam
-        )
-        if least == INFINITY:
+        begin = stretch[at, 0]
+        end = stretch[at, 1]
+        count -= 1
+        open_boxes[at] = open_boxes[count]
+        stretch[at] = stretch[count]
+        m = fill_rows(pool, begin, end, cells, charge, job, box, rows)
+        mu, bound = multiplier(rows.cost, units, need, 0, m - 1, box[4], enough)
+        if bound >= enough:
             continue
-        low_lam = least
-        least = least_floor(
-            starts, cls, phi, lam, cap_phi, cap_lam, units, need, door, deadline, low_phi
+        n, least = cheapest_cover(
+            rows, m, cells, charge, job, units, need, mu, bound, enough, door, box, found, path
         )
-        low_phi = least
-        box_costs(
-            starts, cls, lam, phi, own, class_rate, memory, deadline,
-            low_lam, low_phi, cap_lam, cap_phi, tilt, best, best_cell,
-        )  # fmt: skip
-        enough = found[0] - entry[door]
-        mu, bound = multiplier(best, units, need, door, deadline, box[depth, 4], enough)
-        if bound == INFINITY or bound >= enough:
+        if n == 0:
             continue
-        axis = -1
-        gap = 0.0
-        n = greedy(best, best_cell, units, need, door, deadline, mu, path)
-        if n > 0:
-            _offer(path, n, door, starts, lam, phi, own, cls, class_rate, memory, entry, tilt,
-                   found, cells)  # fmt: skip
-            enough = found[0] - entry[door]
-            if bound >= enough:
-                continue
-            axis, gap = _split(path, n, lam, phi, cls, class_rate, memory, low_lam, low_phi, split)
-        if n == 0 or (classes > 1 and gap < enough - bound):
-            if classes == 2:
-                n = cover_by_pairs(best, best_cell, class_units, need, door, deadline, enough, path)
-            else:
-                n = cover_by_labels(
-                    best, best_cell, class_units, units, need, door, deadline, mu, enough, path
-                )
-            if n == 0:
-                continue
-            _offer(path, n, door, starts, lam, phi, own, cls, class_rate, memory, entry, tilt,
-                   found, cells)  # fmt: skip
-            axis, gap = _split(path, n, lam, phi, cls, class_rate, memory, low_lam, low_phi, split)
+        offer_schedule(path, n, door, cells, charge, job, found)
+        enough = found.value[0] - job.entry[door]
+        if least >= enough:
+            continue
+        axis, _ = _split(path, n, cells, job, box, split)
         if axis < 0:
             # The cover's cost is its true one, and it is the box's best.
             continue
-        if depth + 2 > room:
-            room = 2 * room
-            bigger = np.empty((room, 5))
-            bigger[: box.shape[0]] = box
-            box = bigger
+        if top + (end - begin) > pool.shape[0]:
+            pool = longer_int(pool, 2 * (top + (end - begin)))
+        kept = keep_cells(
+            pool, begin, end, cells, charge, job, box, rows, mu, enough - bound, pool, top
+        )
+        if count + 2 > open_boxes.shape[0]:
+            more = 2 * open_boxes.shape[0]
+            open_boxes = longer_rows(open_boxes, more)
+            stretch = longer_rows(stretch, more)
+        box[4] = mu
+        box[5] = max(box[5], least)
         for half in range(2):
-            box[depth, 0] = low_lam
-            box[depth, 1] = low_phi
-            box[depth, 2] = cap_lam
-            box[depth, 3] = cap_phi
-            box[depth, 4] = mu
-            # The half with the lower prices is on top of the stack.
-            box[depth, axis if half == 0 else 2 + axis] = split[axis]
-            depth += 1
+            open_boxes[count] = box
+            # Among equals the half with the lower prices is next.
+            open_boxes[count, axis if half == 0 else 2 + axis] = split[axis]
+            stretch[count, 0] = top
+            stretch[count, 1] = top + kept
+            count += 1
+        top += kept
     return boxes
+
+
+@compiled
+def cheapest_cover(
+    rows: Rows,
+    m: int,
+    cells: Cells,
+    charge: Floats,
+    job: Job,
+    units: Floats,
+    need: int,
+    mu: float,
+    bound: float,
+    enough: float,
+    door: int,
+    box: Floats,
+    found: Found,
+    path: Ints,
+) -> tuple[int, float]:
+    """Find a box's cheapest cover below ``enough``, or one good enough to split by.
+
+    With one rate the rounded relaxation is exact. With more than two, exact
+    covers are dear: as long as it is prices, not whole cells, that leave the gap,
+    the rounded relaxation chooses the split.
+
+    Returns
+    -------
+    n : int
+        Cells in ``path``; 0 when no cover is below ``enough``.
+    least : float
+        No cover of the box costs less.
+    """
+    classes = units.shape[0]
+    if classes == 2:
+        return cover_by_pairs(rows.cost, rows.cell, job.units, need, m, mu, bound, enough, path)
+    n = greedy(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
+    if classes == 1:
+        return n, bound
+    if n > 0:
+        offer_schedule(path, n, door, cells, charge, job, found)
+        enough = found.value[0] - job.entry[door]
+        if bound >= enough:
+            return 0, bound
+        _, gap = _split(path, n, cells, job, box, np.empty(2))
+        if gap >= enough - bound:
+            return n, bound
+    n = cover_by_labels(rows.cost, rows.cell, job.units, units, need, 0, m - 1, mu, enough, path)
+    return n, bound
+
+
+@compiled
+def keep_cells(
+    pool: Ints,
+    begin: int,
+    end: int,
+    cells: Cells,
+    charge: Floats,
+    job: Job,
+    box: Floats,
+    rows: Rows,
+    mu: float,
+    gap: float,
+    target: Ints,
+    start: int,
+) -> int:
+    """Write to ``target`` the cells of a box that a schedule below the best may use.
+
+    With work priced at ``mu``, a schedule that uses a cell costs at least the
+    bound plus what the cell is above the best choice of its slot.
+    """
+    low_lam, low_phi, cap_lam, cap_phi = box[0], box[1], box[2], box[3]
+    classes = job.rate.shape[0]
+    row = -1
+    slot = -1
+    least = 0.0
+    kept = start
+    for i in range(begin, end):
+        j = pool[i]
+        a = cells.lam[j]
+        b = cells.phi[j]
+        if a < cap_lam and b < cap_phi:
+            if cells.slot[j] != slot:
+                slot = cells.slot[j]
+                row += 1
+                least = 0.0
+                for c in range(classes):
+                    least = min(least, rows.cost[row, c] - mu * job.units[c])
+            c = cells.cls[j]
+            price = charge[j] + job.rate[c] * max(low_lam, a) + job.memory * max(low_phi, b)
+            if price - mu * job.units[c] - least < gap:
+                target[kept] = j
+                kept += 1
+    return kept - start
 
 
 @compiled
 def _split(
     path: Ints,
     n: int,
-    lam: Floats,
-    phi: Floats,
-    cls: Ints,
-    class_rate: Floats,
-    memory: float,
-    low_lam: float,
-    low_phi: float,
+    cells: Cells,
+    job: Job,
+    box: Floats,
     split: Floats,
 ) -> tuple[int, float]:
     """Choose where to split a box, by the schedule found in it.
@@ -275,33 +318,35 @@ def _split(
     gap : float
         What the schedule's true price is above the one it was found at.
     """
+    low_lam = box[0]
+    low_phi = box[1]
     samples = 0.0
     extra_lam = 0.0
     extra_phi = 0.0
     high_lam = low_lam
     high_phi = low_phi
-    for j in range(n):
-        u = path[j]
-        s = class_rate[cls[u]]
+    for i in range(n):
+        j = path[i]
+        s = job.rate[cells.cls[j]]
         samples += s
-        high_lam = max(high_lam, lam[u])
-        high_phi = max(high_phi, phi[u])
-        extra_lam += s * max(low_lam, lam[u])
-        extra_phi += max(low_phi, phi[u])
+        high_lam = max(high_lam, cells.lam[j])
+        high_phi = max(high_phi, cells.phi[j])
+        extra_lam += s * max(low_lam, cells.lam[j])
+        extra_phi += max(low_phi, cells.phi[j])
     gap_lam = high_lam * samples - extra_lam
-    gap_phi = memory * (high_phi * n - extra_phi)
+    gap_phi = job.memory * (high_phi * n - extra_phi)
     # Halve the range of prices the schedule leaves open, at a price of its own,
     # so that both halves are smaller.
     half_lam = 0.5 * (low_lam + high_lam)
     half_phi = 0.5 * (low_phi + high_phi)
     split[0] = high_lam
     split[1] = high_phi
-    for j in range(n):
-        u = path[j]
-        if half_lam <= lam[u] < split[0]:
-            split[0] = lam[u]
-        if half_phi <= phi[u] < split[1]:
-            split[1] = phi[u]
+    for i in range(n):
+        j = path[i]
+        if half_lam <= cells.lam[j] < split[0]:
+            split[0] = cells.lam[j]
+        if half_phi <= cells.phi[j] < split[1]:
+            split[1] = cells.phi[j]
     axis = -1
     if gap_lam >= gap_phi and split[0] > low_lam:
         axis = 0
@@ -313,205 +358,29 @@ def _split(
 
 
 @compiled
-def _offer(
-    path: Ints,
-    n: int,
-    door: int,
-    starts: Ints,
-    lam: Floats,
-    phi: Floats,
-    own: Floats,
-    cls: Ints,
-    class_rate: Floats,
-    memory: float,
-    entry: Floats,
-    tilt: float,
-    found: Floats,
-    cells: Ints,
-) -> None:
-    """Keep a schedule if, at its true cost, it is the cheapest so far."""
-    total = entry[door]
+def schedule_cost(path: Ints, n: int, door: int, cells: Cells, charge: Floats, job: Job) -> float:
+    """Give a schedule's true cost at the given own costs of cells."""
+    total = job.entry[door]
     samples = 0.0
     high_lam = 0.0
     high_phi = 0.0
-    t = 0
-    for j in range(n):
-        u = path[j]
-        while starts[t + 1] <= u:
-            t += 1
-        total += own[u] + tilt * (t + 1)
-        samples += class_rate[cls[u]]
-        high_lam = max(high_lam, lam[u])
-        high_phi = max(high_phi, phi[u])
-    exact = total + high_lam * samples + high_phi * (memory * n)
-    if exact < found[0]:
-        found[0] = exact
-        found[1] = n
-        found[2] = door
-        for j in range(n):
-            cells[j] = path[j]
+    for i in range(n):
+        j = path[i]
+        total += charge[j]
+        samples += job.rate[cells.cls[j]]
+        high_lam = max(high_lam, cells.lam[j])
+        high_phi = max(high_phi, cells.phi[j])
+    return float(total + high_lam * samples + high_phi * (job.memory * n))
 
 
 @compiled
-def solve_curve(
-    starts: Ints,
-    cls: Ints,
-    lam: Floats,
-    phi: Floats,
-    own: Floats,
-    class_rate: Floats,
-    class_units: Ints,
-    need: int,
-    memory: float,
-    entry: Floats,
-    first: int,
-    last: int,
-) -> tuple[Floats, Ints, Ints, Ints, Ints]:
-    """Find the cheapest schedule for every deadline of a range.
-
-    Cost never rises with the deadline, so a stretch whose two ends cost the same
-    is done, and any other is halved; each solve is confined between the costs of
-    its two neighbours.
-
-    Returns
-    -------
-    price : float64[deadlines]
-        Infinity where no schedule exists.
-    finish, count, door : int64[deadlines]
-    cells : int64[deadlines, slots]
-        As ``solve_deadline`` gives them.
-    """
-    span = last - first + 1
-    value = np.empty(span)
-    count = np.zeros(span, np.int64)
-    door = np.zeros(span, np.int64)
-    cells = np.empty((span, last + 1), np.int64)
-    value[span - 1], count[span - 1], door[span - 1], _ = solve_deadline(
-        starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
-        last, INFINITY, -INFINITY, cells[span - 1],
-    )  # fmt: skip
-    value[0], count[0], door[0], _ = solve_deadline(
-        starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
-        first, INFINITY, float(value[span - 1]) * _EQUAL, cells[0],
-    )  # fmt: skip
-    left = np.empty(span + 1, np.int64)
-    right = np.empty(span + 1, np.int64)
-    left[0] = 0
-    right[0] = span - 1
-    depth = 1 if span > 2 else 0
-    while depth > 0:
-        depth -= 1
-        a = left[depth]
-        b = right[depth]
-        if b - a < 2:
-            continue
-        if value[a] <= value[b] * _EQUAL:
-            for d in range(a + 1, b):
-                value[d] = value[a]
-                count[d] = count[a]
-                door[d] = door[a]
-                cells[d] = cells[a]
-            continue
-        middle = (a + b) // 2
-        v, n, e, _ = solve_deadline(
-            starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
-            first + middle, float(value[a]), float(value[b]) * _EQUAL, cells[middle],
-        )  # fmt: skip
-        value[middle] = v
-        if n > 0:
-            count[middle] = n
-            door[middle] = e
-        else:
-            count[middle] = count[a]
-            door[middle] = door[a]
-            cells[middle] = cells[a]
-        left[depth] = middle
-        right[depth] = b
-        left[depth + 1] = a
-        right[depth + 1] = middle
-        depth += 2
-    price = np.full(span, INFINITY)
-    finish = np.zeros(span, np.int64)
-    for d in range(span):
-        if count[d] > 0:
-            if d > 0 and value[d] == value[d - 1]:
-                price[d] = price[d - 1]
-                finish[d] = finish[d - 1]
-            else:
-                price[d], finish[d] = schedule_cost(
-                    cells[d], int(count[d]), int(door[d]), starts, cls, lam, phi, own,
-                    class_rate, memory, entry,
-                )  # fmt: skip
-    return price, finish, count, door, cells
-
-
-@compiled
-def schedule_cost(
-    cells: Ints,
-    count: int,
-    door: int,
-    starts: Ints,
-    cls: Ints,
-    lam: Floats,
-    phi: Floats,
-    own: Floats,
-    class_rate: Floats,
-    memory: float,
-    entry: Floats,
-) -> tuple[float, int]:
-    """Give a schedule's true cost, without any tilt, and its last slot."""
-    found = np.zeros(3)
-    found[0] = INFINITY
-    _offer(
-        cells, count, door, starts, lam, phi, own, cls, class_rate, memory, entry, 0.0,
-        found, np.empty(count, np.int64),
-    )  # fmt: skip
-    last = 0
-    while starts[last + 1] <= cells[count - 1]:
-        last += 1
-    return float(found[0]), last
-
-
-@compiled
-def earliest_below(
-    starts: Ints,
-    cls: Ints,
-    lam: Floats,
-    phi: Floats,
-    own: Floats,
-    class_rate: Floats,
-    class_units: Ints,
-    need: int,
-    memory: float,
-    entry: Floats,
-    first: int,
-    last: int,
-    ceiling: float,
-) -> int:
-    """Find the first deadline of a range with a schedule cheaper than a ceiling.
-
-    Returns
-    -------
-    int
-        -1 when no deadline has one.
-    """
-    scratch = np.empty(last + 1, np.int64)
-    _, n, _, _ = solve_deadline(
-        starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
-        last, ceiling, ceiling, scratch,
-    )  # fmt: skip
-    if n == 0:
-        return -1
-    low = first
-    high = last
-    while low < high:
-        middle = (low + high) // 2
-        _, n, _, _ = solve_deadline(
-            starts, cls, lam, phi, own, class_rate, class_units, need, memory, entry,
-            middle, ceiling, ceiling, scratch,
-        )  # fmt: skip
-        if n > 0:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+def offer_schedule(
+    path: Ints, n: int, door: int, cells: Cells, charge: Floats, job: Job, found: Found
+) -> None:
+    """Keep a schedule if, at its true cost, it is the cheapest so far."""
+    cost = schedule_cost(path, n, door, cells, charge, job)
+    if cost < found.value[0]:
+        found.value[0] = cost
+        found.shape[0] = n
+        found.shape[1] = door
+        found.cells[:n] = path[:n]

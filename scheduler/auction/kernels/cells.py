@@ -7,303 +7,278 @@ slowly and from the definition, and the tests hold one against the other.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled
 
 
+class Offer(NamedTuple):
+    """What a grid offers one task, slots by nodes."""
+
+    #: Dual prices, float64[slot, node].
+    lam: Floats
+    phi: Floats
+    #: What is left on sale; minus infinity where the node is not on sale.
+    free_compute: Floats
+    free_memory: Floats
+    #: Operational cost e_ikt of this task, float64[slot or 1, node].
+    cost: Floats
+    #: s_ik, float64[node].
+    rate: Floats
+    #: Index of the node's distinct rate, -1 where the task cannot run.
+    node_class: Ints
+    #: What must be free, tolerance taken off, float64[node].
+    need_compute: Floats
+    need_memory: Floats
+    #: Samples that usual rates leave unused of so many units, float64[type, units];
+    #: no units: not known. Samples of one unit, and each node's type.
+    waste: Floats
+    waste_unit: Floats
+    node_type: Ints
+
+
+class Job(NamedTuple):
+    """What a task asks for."""
+
+    #: Distinct rates, float64[rates], and the same in whole units of work.
+    rate: Floats
+    units: Ints
+    #: Units of work to cover.
+    need: int
+    #: r_i.
+    memory: float
+    #: Price of the cheapest vendor that is done just before each slot, infinity
+    #: where none is; float64[slots].
+    entry: Floats
+
+
+class Cells(NamedTuple):
+    """Cells that a best schedule may use, in slot order."""
+
+    #: Where each slot's cells begin in the lists below, int64[slots + 1].
+    starts: Ints
+    slot: Ints
+    node: Ints
+    #: Index of the cell's rate.
+    cls: Ints
+    #: Prices that enter through their maximum; zero in the additive form.
+    lam: Floats
+    phi: Floats
+    #: The cell's own cost.
+    own: Floats
+
+
 @compiled
-def gather_cells(
-    lam: Floats,
-    phi: Floats,
-    free_compute: Floats,
-    free_memory: Floats,
-    cost: Floats,
-    rate: Floats,
-    node_class: Ints,
-    need_compute: Floats,
-    need_memory: Floats,
-    classes: int,
-    memory: float,
-    first: int,
-    last: int,
-    additive: bool,
-    waste: Floats,
-    waste_unit: Floats,
-    node_type: Ints,
-) -> tuple[Ints, Ints, Ints, Floats, Floats, Floats]:
+def gather_cells(offer: Offer, job: Job, additive: bool) -> Cells:
     """List the cells a best schedule may use, slot by slot.
 
     Within a slot, a cell is dropped when another of the same rate costs no more
     in every respect: one cell per rate stays in the additive form, the Pareto
     front of (compute price, memory price, operational cost) in the max form.
     Cells that tie in everything go, in the additive form, to the node of which
-    the task leaves least that no mix of usual rates can fill (``waste``), then
-    to the fuller node (best fit), then to the node that joined first; none of it
-    depends on the bid.
-
-    Parameters
-    ----------
-    lam, phi : float64[slot, node]
-        Dual prices.
-    free_compute, free_memory : float64[slot, node]
-        What is left on sale; minus infinity where the node is not on sale.
-    cost : float64[slot or 1, node]
-        Operational cost e_ikt of this task.
-    rate : float64[node]
-        s_ik.
-    node_class : int64[node]
-        Index of the node's distinct rate, -1 where the task cannot run.
-    need_compute, need_memory : float64[node]
-        What must be free, tolerance taken off.
-    classes : int
-        Number of distinct rates.
-    memory : float
-        r_i.
-    first, last : int
-        Rows to look at, inclusive.
-    additive : bool
-    waste : float64[type, units]
-        Samples that usual rates leave unused of so many units; no units: not known.
-    waste_unit : float64[type]
-        Samples of one unit.
-    node_type : int64[node]
-
-    Returns
-    -------
-    starts : int64[last - first + 2]
-        Where each slot's cells begin in the lists below.
-    node, cls : int64[n]
-    lam_out, phi_out, own : float64[n]
-        Prices that enter through their maximum, and the cell's own cost.
+    the task leaves least that no mix of usual rates can fill (``Offer.waste``),
+    then to the fuller node (best fit), then to the node that joined first; none
+    of it depends on the bid.
     """
-    slots = last - first + 1
-    nodes = lam.shape[1]
-    room = 256
+    slots, nodes = offer.lam.shape
+    classes = job.rate.shape[0]
+    most = slots * (min(classes, nodes) if additive else nodes)
     starts = np.zeros(slots + 1, np.int64)
-    node = np.empty(room, np.int64)
-    cls = np.empty(room, np.int64)
-    lam_out = np.empty(room)
-    phi_out = np.empty(room)
-    own = np.empty(room)
-    by_slot = cost.shape[0] > 1
-    count = 0
+    slot = np.empty(most, np.int64)
+    node = np.empty(most, np.int64)
+    cls = np.empty(most, np.int64)
+    lam = np.empty(most)
+    phi = np.empty(most)
+    own = np.empty(most)
+    cells = Cells(starts, slot, node, cls, lam, phi, own)
+    if additive:
+        _cheapest(offer, job, cells)
+    else:
+        _fronts(offer, job, cells)
+    count = starts[slots]
+    return Cells(
+        starts, slot[:count], node[:count], cls[:count], lam[:count], phi[:count], own[:count]
+    )
+
+
+@compiled
+def _cheapest(offer: Offer, job: Job, cells: Cells) -> None:
+    """Keep the cheapest cell of every slot and rate."""
+    lam, phi, free_compute, free_memory = (
+        offer.lam, offer.phi, offer.free_compute, offer.free_memory,
+    )  # fmt: skip
+    slots, nodes = lam.shape
+    classes = job.rate.shape[0]
+    memory = job.memory
     kept = np.empty(classes, np.int64)
     least = np.empty(classes)
     spoiled = np.empty(classes)
-    packs = waste.shape[1] > 0
-    for i in range(slots):
-        t = first + i
-        begin = count
-        row = t if by_slot else 0
-        if count + nodes > room:
-            room = 2 * room + nodes
-            node = longer_int(node, room)
-            cls = longer_int(cls, room)
-            lam_out = longer(lam_out, room)
-            phi_out = longer(phi_out, room)
-            own = longer(own, room)
-        if additive:
-            for c in range(classes):
-                kept[c] = -1
-                least[c] = INFINITY
-            for k in range(nodes):
-                c = node_class[k]
-                if (
-                    c < 0
-                    or free_compute[t, k] < need_compute[k]
-                    or free_memory[t, k] < need_memory[k]
-                ):
-                    continue
-                e = cost[row, k] + rate[k] * lam[t, k] + memory * phi[t, k]
-                if e > least[c]:
-                    continue
-                spoils = 0.0
-                if packs:
-                    g = node_type[k]
-                    before = free_compute[t, k] / waste_unit[g] + 1e-6
-                    after = max(free_compute[t, k] - rate[k], 0.0) / waste_unit[g] + 1e-6
-                    most = waste.shape[1] - 1
-                    spoils = waste[g, min(int(after), most)] - waste[g, min(int(before), most)]
-                if (
-                    e < least[c]
-                    or spoils < spoiled[c]
-                    or (
-                        spoils == spoiled[c]
-                        and free_compute[t, k] * memory + free_memory[t, k] * rate[k]
-                        < free_compute[t, kept[c]] * memory + free_memory[t, kept[c]] * rate[k]
-                    )
-                ):
-                    least[c] = e
-                    kept[c] = k
-                    spoiled[c] = spoils
-            for c in range(classes):
-                if kept[c] >= 0:
-                    node[count] = kept[c]
-                    cls[count] = c
-                    lam_out[count] = 0.0
-                    phi_out[count] = 0.0
-                    own[count] = least[c]
-                    count += 1
-            starts[i + 1] = count
-            continue
-        for k in range(nodes):
-            c = node_class[k]
-            if c < 0 or free_compute[t, k] < need_compute[k] or free_memory[t, k] < need_memory[k]:
-                continue
-            a = lam[t, k]
-            b = phi[t, k]
-            e = cost[row, k]
-            beaten = False
-            j = begin
-            while j < count:
-                if cls[j] == c:
-                    if lam_out[j] <= a and phi_out[j] <= b and own[j] <= e:
-                        beaten = True
-                        if lam_out[j] == a and phi_out[j] == b and own[j] == e:
-                            other = node[j]
-                            if (
-                                free_compute[t, k] * memory + free_memory[t, k] * rate[k]
-                                < free_compute[t, other] * memory + free_memory[t, other] * rate[k]
-                            ):
-                                node[j] = k
-                        break
-                    if a <= lam_out[j] and b <= phi_out[j] and e <= own[j]:
-                        count -= 1
-                        node[j] = node[count]
-                        cls[j] = cls[count]
-                        lam_out[j] = lam_out[count]
-                        phi_out[j] = phi_out[count]
-                        own[j] = own[count]
-                        continue
-                j += 1
-            if not beaten:
-                node[count] = k
-                cls[count] = c
-                lam_out[count] = a
-                phi_out[count] = b
-                own[count] = e
-                count += 1
-        starts[i + 1] = count
-    return starts, node, cls, lam_out, phi_out, own
-
-
-@compiled
-def longer(
-    old: Floats,
-    size: int,
-) -> Floats:
-    new = np.empty(size)
-    new[: old.shape[0]] = old
-    return new
-
-
-@compiled
-def longer_int(
-    old: Ints,
-    size: int,
-) -> Ints:
-    new = np.empty(size, np.int64)
-    new[: old.shape[0]] = old
-    return new
-
-
-@compiled
-def box_costs(
-    starts: Ints,
-    cls: Ints,
-    lam: Floats,
-    phi: Floats,
-    own: Floats,
-    class_rate: Floats,
-    memory: float,
-    last: int,
-    low_lam: float,
-    low_phi: float,
-    cap_lam: float,
-    cap_phi: float,
-    tilt: float,
-    best: Floats,
-    best_cell: Ints,
-) -> None:
-    """Fill in the cheapest cell of every slot and rate within a box of prices.
-
-    Only cells with prices strictly below the caps count, and each is charged at
-    least the low prices: a schedule whose largest prices lie in [low, cap) costs
-    at least the sum of its cells here. ``tilt`` makes later slots dearer by less
-    than any price could tell, so that among equals the early ones, which would
-    otherwise go unused, are taken.
-    """
-    classes = class_rate.shape[0]
-    for t in range(last + 1):
+    packs = offer.waste.shape[1] > 0
+    count = 0
+    for t in range(slots):
+        row = t if offer.cost.shape[0] > 1 else 0
         for c in range(classes):
-            best[t, c] = INFINITY
-            best_cell[t, c] = -1
-        late = tilt * (t + 1)
-        for j in range(starts[t], starts[t + 1]):
-            if lam[j] < cap_lam and phi[j] < cap_phi:
-                c = cls[j]
-                price = (
-                    own[j]
-                    + class_rate[c] * max(low_lam, lam[j])
-                    + memory * max(low_phi, phi[j])
-                    + late
-                )
-                if price < best[t, c]:
-                    best[t, c] = price
-                    best_cell[t, c] = j
+            kept[c] = -1
+            least[c] = INFINITY
+        for k in range(nodes):
+            c = offer.node_class[k]
+            if (
+                c < 0
+                or free_compute[t, k] < offer.need_compute[k]
+                or free_memory[t, k] < offer.need_memory[k]
+            ):
+                continue
+            e = offer.cost[row, k] + offer.rate[k] * lam[t, k] + memory * phi[t, k]
+            if e > least[c]:
+                continue
+            spoils = _spoiled(offer, t, k) if packs else 0.0
+            if (
+                e < least[c]
+                or spoils < spoiled[c]
+                or (spoils == spoiled[c] and _fuller(offer, job, t, k, int(kept[c])))
+            ):
+                least[c] = e
+                kept[c] = k
+                spoiled[c] = spoils
+        for c in range(classes):
+            if kept[c] >= 0:
+                cells.slot[count] = t
+                cells.node[count] = kept[c]
+                cells.cls[count] = c
+                cells.lam[count] = 0.0
+                cells.phi[count] = 0.0
+                cells.own[count] = least[c]
+                count += 1
+        cells.starts[t + 1] = count
 
 
 @compiled
-def least_floor(
-    starts: Ints,
-    cls: Ints,
-    price: Floats,
-    other: Floats,
-    cap_price: float,
-    cap_other: float,
-    units: Floats,
-    need: int,
-    first: int,
-    last: int,
-    low: float,
-) -> float:
-    """Find the least cap on one price that leaves enough cells to cover the work.
+def _spoiled(offer: Offer, t: int, k: int) -> float:
+    """Give what of a node usual rates can fill now and not with the task on it."""
+    g = offer.node_type[k]
+    free = offer.free_compute[t, k]
+    before = free / offer.waste_unit[g] + 1e-6
+    after = max(free - offer.rate[k], 0.0) / offer.waste_unit[g] + 1e-6
+    most = offer.waste.shape[1] - 1
+    return float(offer.waste[g, min(int(after), most)] - offer.waste[g, min(int(before), most)])
 
-    Every cover within the caps has a largest price of at least this; a floor
-    raised to it makes the box's bound tighter. Never below ``low``; infinity when
-    nothing covers.
+
+@compiled
+def _fronts(offer: Offer, job: Job, cells: Cells) -> None:
+    """Keep the Pareto front of every slot and rate.
+
+    Nodes come in order of their own cost, so only those before can beat a cell,
+    and only by being no dearer in both prices: against the staircase of the
+    prices so far that is one comparison.
     """
-    classes = units.shape[0]
-    slots = last - first + 1
-    within = 0.0
-    for t in range(first, last + 1):
-        most = 0.0
-        for j in range(starts[t], starts[t + 1]):
-            if price[j] <= low and other[j] < cap_other and units[cls[j]] > most:
-                most = units[cls[j]]
-        within += most
-        if within >= need:
-            return low
-    least = np.full(slots * classes, INFINITY)
-    for i in range(slots):
-        for j in range(starts[first + i], starts[first + i + 1]):
-            if price[j] < cap_price and other[j] < cap_other:
-                at = i * classes + cls[j]
-                if price[j] < least[at]:
-                    least[at] = price[j]
-    order = np.argsort(least)
-    reached = np.zeros(slots)
-    covered = 0.0
-    for n in range(order.shape[0]):
-        at = order[n]
-        if least[at] == INFINITY:
-            break
-        i = at // classes
-        gain = units[at - i * classes] - reached[i]
-        if gain > 0.0:
-            reached[i] += gain
-            covered += gain
-            if covered >= need:
-                return max(low, float(least[at]))
-    return INFINITY
+    lam, phi, free_compute, free_memory = (
+        offer.lam, offer.phi, offer.free_compute, offer.free_memory,
+    )  # fmt: skip
+    slots, nodes = lam.shape
+    classes = job.rate.shape[0]
+    by_slot = offer.cost.shape[0] > 1
+    order = np.empty((classes, nodes), np.int64)
+    able = np.zeros(classes, np.int64)
+    stair = np.empty(nodes, np.int64)
+    count = 0
+    for t in range(slots):
+        row = t if by_slot else 0
+        if t == 0 or by_slot:
+            _by_cost(offer.cost[row], offer.node_class, order, able)
+        for c in range(classes):
+            # The staircase: compute prices rise, memory prices fall.
+            steps = 0
+            begin = count
+            dropped = False
+            for i in range(able[c]):
+                k = int(order[c, i])
+                if (
+                    free_compute[t, k] < offer.need_compute[k]
+                    or free_memory[t, k] < offer.need_memory[k]
+                ):
+                    continue
+                a = lam[t, k]
+                b = phi[t, k]
+                e = offer.cost[row, k]
+                at = steps
+                while at > 0 and cells.lam[stair[at - 1]] > a:
+                    at -= 1
+                if at > 0 and cells.phi[stair[at - 1]] <= b:
+                    j = stair[at - 1]
+                    if (
+                        cells.lam[j] == a
+                        and cells.phi[j] == b
+                        and cells.own[j] == e
+                        and _fuller(offer, job, t, k, int(cells.node[j]))
+                    ):
+                        cells.node[j] = k
+                    continue
+                # Steps that the new one undercuts; one with the same own cost is
+                # beaten in everything.
+                low = at
+                if low > 0 and cells.lam[stair[low - 1]] == a:
+                    low -= 1
+                high = low
+                while high < steps and cells.phi[stair[high]] >= b:
+                    if cells.own[stair[high]] == e:
+                        cells.node[stair[high]] = -1
+                        dropped = True
+                    high += 1
+                if high == low:
+                    for s in range(steps, low, -1):
+                        stair[s] = stair[s - 1]
+                    steps += 1
+                elif high > low + 1:
+                    for s in range(high, steps):
+                        stair[low + 1 + s - high] = stair[s]
+                    steps -= high - low - 1
+                stair[low] = count
+                cells.slot[count] = t
+                cells.node[count] = k
+                cells.cls[count] = c
+                cells.lam[count] = a
+                cells.phi[count] = b
+                cells.own[count] = e
+                count += 1
+            if dropped:
+                count = _close_up(cells, begin, count)
+        cells.starts[t + 1] = count
+
+
+@compiled
+def _by_cost(cost: Floats, node_class: Ints, order: Ints, able: Ints) -> None:
+    """List the nodes of each rate by their cost, and how many there are."""
+    able[:] = 0
+    for k in np.argsort(cost, kind="mergesort"):
+        c = node_class[k]
+        if c >= 0:
+            order[c, able[c]] = k
+            able[c] += 1
+
+
+@compiled
+def _fuller(offer: Offer, job: Job, t: int, one: int, other: int) -> bool:
+    """Tell whether a node has strictly less left than another."""
+    free_compute, free_memory = offer.free_compute, offer.free_memory
+    return (
+        free_compute[t, one] * job.memory + free_memory[t, one] * offer.rate[one]
+        < free_compute[t, other] * job.memory + free_memory[t, other] * offer.rate[other]
+    )
+
+
+@compiled
+def _close_up(cells: Cells, begin: int, end: int) -> int:
+    """Take out the cells without a node; give the new end."""
+    count = begin
+    for j in range(begin, end):
+        if cells.node[j] >= 0:
+            cells.slot[count] = cells.slot[j]
+            cells.node[count] = cells.node[j]
+            cells.cls[count] = cells.cls[j]
+            cells.lam[count] = cells.lam[j]
+            cells.phi[count] = cells.phi[j]
+            cells.own[count] = cells.own[j]
+            count += 1
+    return count

@@ -9,137 +9,135 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.auction.kernels.cells import longer_int
-from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled
+from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled, longer_int
 
 
 @compiled
 def cover_by_pairs(
-    best: Floats,
-    best_cell: Ints,
+    cost: Floats,
+    cell: Ints,
     class_units: Ints,
     need: int,
-    first: int,
-    last: int,
+    slots: int,
+    mu: float,
+    bound: float,
     limit: float,
     path: Ints,
-) -> int:
-    """Two rates: try every minimal pair of cell counts.
+) -> tuple[int, float]:
+    """Two rates: try every least pair of cell counts that may undercut the limit.
 
-    A cover is minimal in its counts (fast, slow), and for each number of fast
-    cells the number of slow ones follows. For given counts the problem is a
-    transportation problem with three states per slot (unused, fast, slow), so
-    shortest paths over three states lead from the optimum of one pair to that
-    of the next. Pairs that cannot undercut the limit even when both rates may
-    use the same slot are left out.
+    A cover is least in its counts (slow, fast), and for each number of fast cells
+    the number of slow ones follows. For given counts the problem is a
+    transportation problem with three states per slot (unused, slow, fast), so
+    shortest paths over three states lead from the optimum of one pair to that of
+    the next; with work priced at ``mu``, the best choice of every slot by itself
+    is the optimum of the counts it has, and the walk goes out from there both
+    ways. A pair costs at least ``bound`` plus ``mu`` times what it does too much.
     """
     fast = 0 if class_units[0] >= class_units[1] else 1
     slow = 1 - fast
     fast_units = class_units[fast]
     slow_units = class_units[slow]
-    slots = last - first + 1
-    cost = np.zeros((3, slots))
+    most = (need + fast_units - 1) // fast_units
+    start = np.empty(slots, np.int64)
+    state = np.empty(slots, np.int64)
+    have = np.zeros(3, np.int64)
     for i in range(slots):
-        cost[1, i] = best[first + i, fast]
-        cost[2, i] = best[first + i, slow]
-    fast_order = np.argsort(cost[1], kind="mergesort")
-    slow_sorted = np.sort(cost[2])
-    # Range of fast counts worth a try.
-    fast_most = (need + fast_units - 1) // fast_units
-    slow_sum = np.full(slots + 1, INFINITY)
-    slow_sum[0] = 0.0
-    for n in range(slots):
-        slow_sum[n + 1] = slow_sum[n] + slow_sorted[n]
-    high = -1
-    low = -1
-    fast_sum = 0.0
-    for n in range(min(fast_most, slots) + 1):
-        if n > 0:
-            fast_sum += cost[1, fast_order[n - 1]]
-        if fast_sum == INFINITY:
-            break
-        rest = max(need - n * fast_units, 0)
-        m = (rest + slow_units - 1) // slow_units
-        if m + n <= slots and fast_sum + slow_sum[m] < limit:
-            if low < 0:
-                low = n
-            high = n
-    if high < 0:
-        return 0
-    state = np.zeros(slots, np.int64)
-    for n in range(high):
-        state[fast_order[n]] = 1
+        least = 0.0
+        at = 0
+        for c in range(2):
+            value = cost[i, c] - mu * class_units[c]
+            if value < least:
+                least = value
+                at = c + 1
+        start[i] = at
+        have[at] += 1
     arc = np.empty((3, 3))
     arc_slot = np.empty((3, 3), np.int64)
+    goal = np.empty(3, np.int64)
+    now = np.empty(3, np.int64)
     count = 0
-    least = limit
-    slow_count = 0
-    n = high
-    while n >= low:
-        rest = max(need - n * fast_units, 0)
-        m = (rest + slow_units - 1) // slow_units
-        reachable = True
-        while slow_count < m:
-            if not _shift(cost, state, 0, 2, arc, arc_slot):
-                reachable = False
-                break
-            slow_count += 1
-        if not reachable:
-            # Fewer fast cells would need even more slots.
-            break
-        total = 0.0
-        for i in range(slots):
-            total += cost[state[i], i]
-        if total < least:
-            least = total
-            count = 0
-            for i in range(slots):
-                if state[i] == 1:
-                    path[count] = best_cell[first + i, fast]
-                    count += 1
-                elif state[i] == 2:
-                    path[count] = best_cell[first + i, slow]
-                    count += 1
-        n -= 1
-        if n >= low and not _shift(cost, state, 1, 0, arc, arc_slot):
-            break
-    return count
+    middle = min(have[fast + 1], most)
+    for way in range(2):
+        state[:] = start
+        now[:] = have
+        n = middle if way == 0 else middle - 1
+        while 0 <= n <= most:
+            m = (max(need - n * fast_units, 0) + slow_units - 1) // slow_units
+            over = n * fast_units + m * slow_units - need
+            if n + m <= slots and bound + mu * over < limit:
+                goal[0] = slots - n - m
+                goal[fast + 1] = n
+                goal[slow + 1] = m
+                if _move(cost, slots, state, now, goal, arc, arc_slot):
+                    total = 0.0
+                    for i in range(slots):
+                        if state[i] > 0:
+                            total += cost[i, state[i] - 1]
+                    if total < limit:
+                        limit = total
+                        count = 0
+                        for i in range(slots):
+                            if state[i] > 0:
+                                path[count] = cell[i, state[i] - 1]
+                                count += 1
+            n += 1 if way == 0 else -1
+    return count, limit
 
 
 @compiled
-def _shift(
+def _move(
     cost: Floats,
+    slots: int,
     state: Ints,
-    origin: int,
-    target: int,
+    now: Ints,
+    goal: Ints,
     arc: Floats,
     arc_slot: Ints,
 ) -> bool:
-    """Move one slot's worth from one state to another at the least extra cost."""
-    slots = state.shape[0]
-    for p in range(3):
-        for q in range(3):
+    """Lead from the optimum of some counts to that of others, one slot at a time."""
+    while True:
+        origin = -1
+        target = -1
+        for p in range(3):
+            if now[p] > goal[p]:
+                origin = p
+            elif now[p] < goal[p]:
+                target = p
+        if origin < 0:
+            return True
+        _changes(cost, slots, state, arc, arc_slot)
+        middle = 3 - origin - target
+        direct = arc[origin, target]
+        around = arc[origin, middle] + arc[middle, target]
+        if direct == INFINITY and around == INFINITY:
+            return False
+        if direct <= around:
+            state[arc_slot[origin, target]] = target
+        else:
+            state[arc_slot[origin, middle]] = middle
+            state[arc_slot[middle, target]] = target
+        now[origin] -= 1
+        now[target] += 1
+
+
+@compiled
+def _changes(cost: Floats, slots: int, state: Ints, arc: Floats, arc_slot: Ints) -> None:
+    """Find the cheapest slot to move from each state to each other."""
+    states = arc.shape[0]
+    for p in range(states):
+        for q in range(states):
             arc[p, q] = INFINITY
             arc_slot[p, q] = -1
     for i in range(slots):
         p = state[i]
-        for q in range(3):
-            if q != p and cost[q, i] < INFINITY:
-                change = cost[q, i] - cost[p, i]
+        now = 0.0 if p == 0 else cost[i, p - 1]
+        for q in range(states):
+            if q != p:
+                change = (0.0 if q == 0 else cost[i, q - 1]) - now
                 if change < arc[p, q]:
                     arc[p, q] = change
                     arc_slot[p, q] = i
-    middle = 3 - origin - target
-    direct = arc[origin, target]
-    around = arc[origin, middle] + arc[middle, target]
-    if direct == INFINITY and around == INFINITY:
-        return False
-    if direct <= around:
-        state[arc_slot[origin, target]] = target
-    else:
-        state[arc_slot[origin, middle]] = middle
-        state[arc_slot[middle, target]] = target
-    return True
 
 
 @compiled

@@ -1,0 +1,196 @@
+"""The curve over deadlines, and the covers and fronts it is made of, are exact."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.auction.grid import TOLERANCE, Grid
+from scheduler.auction.kernels.covers import cover_by_pairs
+from scheduler.auction.kernels.relaxation import least_cover, multiplier
+from scheduler.auction.search import Search
+from scheduler.types import Task
+from tests.properties.auction_cases import grids_with_tasks, medium_case
+
+FORMS = pytest.mark.parametrize("additive", [False, True], ids=["max", "additive"])
+
+
+def _search(grid: Grid, task: Task, *, additive: bool) -> Search:
+    return Search(grid=grid, task=task, from_slot=grid.first_slot, additive=additive, residual=True)
+
+
+def _curve_by_deadline(grid: Grid, task: Task, *, additive: bool) -> list[float]:
+    """The price of every deadline, each searched by itself."""
+    search = _search(grid, task, additive=additive)
+    prices: list[float] = []
+    for deadline in range(grid.first_slot, grid.first_slot + grid.slots):
+        plan = search.at_deadline(deadline)
+        prices.append(math.inf if plan is None else plan.price)
+    return prices
+
+
+def _curve_at_once(grid: Grid, task: Task, *, additive: bool) -> list[float]:
+    last = grid.first_slot + grid.slots - 1
+    treads = dict(
+        _search(grid, task, additive=additive).price_curve(first=grid.first_slot, last=last)
+    )
+    prices: list[float] = []
+    for deadline in range(grid.first_slot, last + 1):
+        prices.append(treads.get(deadline, prices[-1] if prices else math.inf))
+    return prices
+
+
+@FORMS
+@settings(max_examples=300, deadline=None)
+@given(case=grids_with_tasks(most_nodes=4, most_slots=8))
+def test_one_pass_gives_the_price_of_every_deadline(
+    additive: bool, case: tuple[Grid, Task]
+) -> None:
+    grid, task = case
+    at_once = _curve_at_once(grid, task, additive=additive)
+    assert at_once == pytest.approx(
+        _curve_by_deadline(grid, task, additive=additive), rel=1e-9, abs=1e-9
+    )
+    assert at_once == sorted(at_once, reverse=True)
+
+
+@FORMS
+@pytest.mark.parametrize("types", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_one_pass_gives_the_price_of_every_deadline_of_longer_windows(
+    additive: bool, types: int, seed: int
+) -> None:
+    grid, task = medium_case(seed=100 + seed * 10 + types, nodes=6, slots=24, types=types)
+    at_once = _curve_at_once(grid, task, additive=additive)
+    assert at_once == pytest.approx(_curve_by_deadline(grid, task, additive=additive), rel=1e-11)
+    assert len(set(at_once)) > 3
+
+
+@FORMS
+@pytest.mark.parametrize("types", [1, 2])
+def test_a_curve_whose_work_no_window_holds_is_empty(additive: bool, types: int) -> None:
+    grid, task = medium_case(seed=types, nodes=4, slots=8, types=types)
+    endless = replace(task, compute_demand=1e6)
+    last = grid.first_slot + grid.slots - 1
+    search = _search(grid, endless, additive=additive)
+    assert search.price_curve(first=grid.first_slot, last=last) == []
+    assert search.soonest(first=grid.first_slot, last=last) is None
+
+
+@FORMS
+@settings(max_examples=150, deadline=None)
+@given(case=grids_with_tasks(most_nodes=4, most_slots=8))
+def test_the_soonest_plan_is_the_first_of_the_curve(
+    additive: bool, case: tuple[Grid, Task]
+) -> None:
+    grid, task = case
+    last = grid.first_slot + grid.slots - 1
+    search = _search(grid, task, additive=additive)
+    first = next(iter(search.by_deadline(first=grid.first_slot, last=last).items()), None)
+    soonest = search.soonest(first=grid.first_slot, last=last)
+    assert (soonest is None) == (first is None)
+    if soonest is not None and first is not None:
+        assert soonest.schedule.finish_slot == first[0]
+        assert soonest.price == pytest.approx(first[1].price, rel=1e-9, abs=1e-9)
+
+
+COSTS = st.one_of(st.integers(0, 6).map(float), st.floats(0.0, 6.0), st.just(math.inf))
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data(), slots=st.integers(1, 6), units=st.permutations([3, 7]))
+def test_a_cover_by_pairs_of_counts_is_the_cheapest_of_all_covers(
+    data: st.DataObject, slots: int, units: list[int]
+) -> None:
+    cost = np.array(
+        data.draw(st.lists(st.tuples(COSTS, COSTS), min_size=slots, max_size=slots)), np.float64
+    )
+    need = least_cover(np.array(units), data.draw(st.integers(1, 7 * slots)))
+    cell = np.arange(2 * slots).reshape(slots, 2)
+    mu, bound = multiplier(cost, np.array(units, np.float64), need, 0, slots - 1, 0.0, math.inf)
+    expected = math.inf
+    for choice in product((None, 0, 1), repeat=slots):
+        taken = [(i, c) for i, c in enumerate(choice) if c is not None]
+        if taken and sum(units[c] for _, c in taken) >= need:
+            expected = min(expected, sum(float(cost[i, c]) for i, c in taken))
+    path = np.empty(slots, np.int64)
+    if bound == math.inf:
+        assert expected == math.inf
+        return
+    assert bound <= expected + 1e-9
+    n, least = cover_by_pairs(cost, cell, np.array(units), need, slots, mu, bound, math.inf, path)
+    assert least == pytest.approx(expected, rel=1e-12)
+    assert (n == 0) == (expected == math.inf)
+    if n:
+        picked = path[:n].tolist()
+        assert sum(float(cost.reshape(-1)[j]) for j in picked) == pytest.approx(least)
+        assert sum(units[j % 2] for j in picked) >= need
+        assert len({j // 2 for j in picked}) == n
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=grids_with_tasks(most_nodes=6, most_slots=4))
+def test_the_cells_searched_are_those_that_no_other_beats(case: tuple[Grid, Task]) -> None:
+    """Pareto fronts by definition: nothing that may be needed is dropped."""
+    grid, task = case
+    task = replace(task, arrival_slot=grid.first_slot, operational_costs=None)
+    search = _search(grid, task, additive=False)
+    if search.at_deadline(grid.first_slot + grid.slots - 1) is None:
+        return
+    cells = search._cells(grid.first_slot + grid.slots - 1)
+    for slot in range(grid.slots):
+        every: list[tuple[float, float, float, float]] = []
+        for k, node in enumerate(grid.nodes):
+            rate = task.rates.get(node.gpu_type, 0.0)
+            if (
+                rate > 0
+                and grid.compute_free[slot, k] >= rate - TOLERANCE * node.compute_capacity
+                and grid.memory_free[slot, k]
+                >= task.memory_demand - TOLERANCE * grid.memory_capacity[k]
+            ):
+                every.append(
+                    (
+                        rate,
+                        float(grid.compute_price[slot, k]),
+                        float(grid.memory_price[slot, k]),
+                        float(grid.ask_per_sample[k] * rate),
+                    )
+                )
+        front = {
+            one
+            for one in every
+            if not any(
+                other != one
+                and other[0] == one[0]
+                and all(x <= y for x, y in zip(other, one, strict=True))
+                for other in every
+            )
+        }
+        rates = sorted({rate for rate in task.rates.values() if rate in {e[0] for e in every}})
+        found = [
+            (
+                task.rates[grid.nodes[int(cells.node[j])].gpu_type],
+                float(cells.lam[j]),
+                float(cells.phi[j]),
+                float(cells.own[j]),
+            )
+            for j in range(int(cells.starts[slot]), int(cells.starts[slot + 1]))
+        ]
+        assert sorted(found) == sorted(front)
+        assert {one[0] for one in found} == set(rates)
+
+
+@pytest.mark.parametrize("types", [1, 2])
+def test_a_curve_found_tread_by_tread_is_the_same(
+    types: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, task = medium_case(seed=500 + types, nodes=6, slots=24, types=types)
+    in_one_pass = _curve_at_once(grid, task, additive=True)
+    monkeypatch.setattr("scheduler.auction.search._MANY", 0)
+    assert _curve_at_once(grid, task, additive=True) == pytest.approx(in_one_pass, rel=1e-11)
