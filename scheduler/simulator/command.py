@@ -37,7 +37,8 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument(
         "--trace",
         default="burst",
-        help=f"a CSV file with submit_s and duration_s, or one of {', '.join(SYNTHETIC)}",
+        help="a CSV file with submit_s, duration_s and, if you like, gpus and deadline_s; "
+        f"or one of {', '.join(SYNTHETIC)}",
     )
     parse.add_argument("--seed", type=int, default=0)
     parse.add_argument("--cap", type=int, help="serverful GPUs at once; no limit by default")

@@ -110,8 +110,13 @@ def window(workload: Workload, *, seed: int, jobs: int = WINDOW_JOBS) -> Workloa
     first = int(np.random.default_rng([seed, 5]).integers(0, len(workload) - jobs))
     part = slice(first, first + jobs)
     arrive = workload.arrive_s[part]
+    given = workload.given_due_s
     return Workload(
-        workload.name, arrive - arrive[0], workload.duration_s[part], workload.gpus[part]
+        workload.name,
+        arrive - arrive[0],
+        workload.duration_s[part],
+        workload.gpus[part],
+        None if given is None else given[part] - arrive[0],
     )
 
 

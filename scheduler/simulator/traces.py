@@ -1,4 +1,4 @@
-"""Trace files: CSV with ``submit_s``, ``duration_s`` and optional ``gpus`` and ``user``."""
+"""Trace files: CSV with ``submit_s``, ``duration_s`` and optional ``gpus``, ``deadline_s``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def read_trace(path: Path, *, limit: int | None = None) -> Workload:
     ----------
     path : Path
         UTF-8 CSV with a header. ``gpus`` defaults to 1 and fractions round up;
-        other columns are ignored.
+        ``deadline_s`` is on the clock of ``submit_s``, a job whose field is empty has
+        one drawn; other columns are ignored.
     limit : int, optional
         Only the first rows.
 
@@ -44,7 +45,7 @@ def read_trace(path: Path, *, limit: int | None = None) -> Workload:
     TraceError
         With the line number, for a missing column, a value that is not a number, a
         negative or infinite time, a duration or GPU count not above zero, one too large
-        to be meant, or no rows.
+        to be meant, a deadline before its job, or no rows.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -67,25 +68,27 @@ def read_trace(path: Path, *, limit: int | None = None) -> Workload:
         table[:, 0] - table[0, 0],
         np.ascontiguousarray(table[:, 1]),
         np.ceil(table[:, 2]).astype(np.int64),
+        None if np.isnan(table[:, 3]).all() else table[:, 3] - table[0, 0],
     )
 
 
 def _rows(
     path: Path, file: Iterator[str], limit: int | None
-) -> Iterator[tuple[float, float, float]]:
+) -> Iterator[tuple[float, float, float, float]]:
     reader = csv.reader(file)
     header = [name.strip() for name in next(reader, list[str]())]
     missing = [name for name in REQUIRED if name not in header]
     if missing:
         raise TraceError(
             f"{path}, line 1: no column {' and no column '.join(missing)}; "
-            "the header must name submit_s and duration_s (gpus and user are optional)"
+            "the header must name submit_s and duration_s (gpus and deadline_s are optional)"
         )
-    for name in (*REQUIRED, "gpus"):
+    for name in (*REQUIRED, "gpus", "deadline_s"):
         if header.count(name) > 1:
             raise TraceError(f"{path}, line 1: the column {name} is there twice; keep one")
     columns = [header.index(name) for name in REQUIRED]
     gpus = header.index("gpus") if "gpus" in header else None
+    deadline = header.index("deadline_s") if "deadline_s" in header else None
     read = 0
     try:
         for row in reader:
@@ -118,8 +121,16 @@ def _rows(
                 raise TraceError(
                     f"{path}, line {line}: gpus is {count:g}; at most {WIDEST_GPUS:,} are possible"
                 )
+            due = math.nan
+            if deadline is not None and row[deadline].strip():
+                due = _number(path, line, "deadline_s", row[deadline])
+                if due < submit:
+                    raise TraceError(
+                        f"{path}, line {line}: deadline_s is {due:g}, before submit_s {submit:g}; "
+                        "it counts on the same clock (leave it empty to have one drawn)"
+                    )
             read += 1
-            yield submit, duration, count
+            yield submit, duration, count, due
     except csv.Error as error:
         raise TraceError(f"{path}, line {reader.line_num}: not CSV ({error})") from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ class Workload:
     #: Run time without queueing, of a job that runs to its end.
     duration_s: Floats
     gpus: Ints
+    #: Deadlines the owners gave, on the clock of ``arrive_s``; NaN where none was, and
+    #: nothing at all when no job has one.
+    given_due_s: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.arrive_s)
@@ -40,7 +43,7 @@ class Workload:
 
     def one_gpu_each(self) -> Workload:
         """The same jobs on one GPU, as in the paper's evaluation."""
-        return Workload(self.name, self.arrive_s, self.duration_s, np.ones_like(self.gpus))
+        return replace(self, gpus=np.ones_like(self.gpus))
 
 
 def calibrated_burst(*, seed: int, jobs: int = 200, span_s: float = 3600.0) -> Workload:
@@ -164,12 +167,14 @@ class OwnerRules:
 
 
 def draw_jobs(*, workload: Workload, owners: OwnerRules, supply: SupplyRules, seed: int) -> Records:
-    """The workload with deadlines, early deaths and serverless start-up times drawn."""
+    """The workload with deadlines (unless given), early deaths and start-up times drawn."""
     rng = np.random.default_rng([seed, 4])
     n = len(workload)
     low, high = owners.deadline_factors
     predicted = workload.duration_s
     due = workload.arrive_s + rng.uniform(low, high, n) * predicted
+    if workload.given_due_s is not None:
+        due = np.where(np.isnan(workload.given_due_s), due, workload.given_due_s)
     boots = boot_times(rng, supply.serverless_boot_s, n)
     dies = rng.random(n) < owners.die_early
     if owners.dying == "uniform":

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from scheduler.simulator.experiments_tiers import window
 from scheduler.simulator.supply import SupplyRules, draw_supply
 from scheduler.simulator.traces import TraceError, read_trace
 from scheduler.simulator.workload import (
@@ -43,6 +45,21 @@ def test_a_trace_saved_by_a_spreadsheet_begins_with_a_mark_that_is_no_name(
     assert trace.arrive_s.tolist() == [0.0, 60.0]
 
 
+def test_given_deadlines_are_kept_and_missing_ones_drawn(tmp_path: Path) -> None:
+    text = "submit_s,duration_s,deadline_s\n50,10,90\n60,100,\n"
+    trace = read_trace(written(tmp_path, text)).one_gpu_each()
+    jobs = draw_jobs(workload=trace, owners=OwnerRules(), supply=SupplyRules(), seed=0)
+    assert jobs["due_s"][0] == 40.0
+    assert 110.0 <= jobs["due_s"][1] <= 1010.0
+    # Neither the draw of the other job nor any start-up time depends on a given one.
+    bare = replace(trace, given_due_s=None)
+    drawn = draw_jobs(workload=bare, owners=OwnerRules(), supply=SupplyRules(), seed=0)
+    assert (drawn[1], drawn["serverless_boot_s"][0]) == (jobs[1], jobs["serverless_boot_s"][0])
+    late = window(replace(trace, given_due_s=np.array([40.0, 70.0])), seed=0, jobs=1)
+    assert late.given_due_s is not None
+    assert late.given_due_s.tolist() == [40.0]
+
+
 def test_gpus_default_to_one_and_a_limit_keeps_the_first_rows(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, "submit_s,duration_s\n0,1\n1,2\n2,3\n"), limit=2)
     assert trace.gpus.tolist() == [1, 1]
@@ -63,6 +80,7 @@ def test_gpus_default_to_one_and_a_limit_keeps_the_first_rows(tmp_path: Path) ->
         ("submit_s,duration_s\n0,0\n", "line 2: duration_s is 0.0; it must be above zero"),
         ("submit_s,duration_s,gpus\n0,5,0\n", "line 2: gpus is 0.0; it must be above zero"),
         ("submit_s,duration_s,gpus\n0,5,1e30\n", r"line 2: gpus is 1e\+30; at most 100,000"),
+        ("submit_s,duration_s,deadline_s\n9,5,8\n", "line 2: deadline_s is 8, before submit_s 9"),
         ("submit_s,duration_s\n0,1e12\n", r"line 2: duration_s is 1e\+12, more than 10 years"),
         ("submit_s,duration_s\n0,5\n1e12,5\n", "spans 31,710 years, at most 10 can be"),
         ("submit_s,duration_s,submit_s\n0,5,0\n", "line 1: the column submit_s is there twice"),
