@@ -1,6 +1,6 @@
 """``python -m marketplace.config.web``: the web server, in as many processes as there are cores.
 
-Four at most unless ``WEB_WORKERS`` says otherwise: each holds some 150 MB, and the bids of one
+Four at most unless ``WEB_WORKERS`` says otherwise: each holds some 190 MB, and the bids of one
 process share their work. All of them end with the one that started them, whatever ends it, so
 that nothing holds the port when another is started in its place.
 """

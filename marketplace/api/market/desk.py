@@ -193,20 +193,24 @@ class Desk:
             self._read_failed(rows, _as_exception(error))
             return
         for index, answer in work.result().items():
-            bid_id, _, ticket, waiting = rows[index]
-            _give(ticket, answer)
-            bid = self._bids[bid_id]
-            bid.waiting.remove((ticket, waiting))
-            if not bid.waiting:
-                del self._bids[bid_id]
+            self._answer(rows[index], answer)
         self._read_soon()
 
     def _read_failed(self, rows: Sequence[_Row], error: Exception) -> None:
         """The next look tries again; those whose time is over are told of the failure."""
-        for bid_id, late, ticket, waiting in rows:
+        for row in rows:
+            _, late, ticket, waiting = row
             if late:
-                _give(ticket, answer_to_error(ticket.post, error, waiting.counted))
-                self._bids.pop(bid_id, None)
+                self._answer(row, answer_to_error(ticket.post, error, waiting.counted))
+
+    def _answer(self, row: _Row, answer: Answer) -> None:
+        """Answer one who waits; others may have come for the same bid meanwhile."""
+        bid_id, _, ticket, waiting = row
+        _give(ticket, answer)
+        bid = self._bids[bid_id]
+        bid.waiting.remove((ticket, waiting))
+        if not bid.waiting:
+            del self._bids[bid_id]
 
 
 _Row = tuple[str, bool, _Ticket, Waiting]

@@ -467,3 +467,27 @@ def test_decision_heard_of_before_the_waiting_began_is_answered_at_once(api, zon
     wakeups.listener._ready.wait(10)
     answers = post_all([request_of(api, body) for body in bodies])
     assert [answer.status_code for answer in answers] == [201, 201]
+
+
+def test_decisions_that_cannot_be_read_are_read_again_and_told_of_when_time_is_over(
+    api, zone, lane, monkeypatch
+):
+    failures = [OperationalError("gone"), None]
+
+    def broken(waiting, *, last):
+        error = failures.pop(0) if len(failures) > 1 else failures[0]
+        if error is not None:
+            raise error
+        return group.waiting_answers(waiting, last=last)
+
+    monkeypatch.setattr(desks, "waiting_answers", broken)
+    body = body_of(api, zone)
+    [answer] = post_all([request_of(api, body, key="k1")])
+    assert answer.status_code == 201
+    monkeypatch.setattr(services, "WAIT_S", 0.2)
+    failures[:] = [OperationalError("gone")]
+    [lost] = post_all([request_of(api, body, key="k1")])
+    assert (lost.status_code, lost.json()["code"]) == (503, "busy")
+    failures[:] = [None]
+    [again] = post_all([request_of(api, body, key="k1")])
+    assert (again.status_code, again.json()) == (201, answer.json())
