@@ -107,7 +107,7 @@ def market_fill(jobs: int, now: Any) -> None:
     owner = builders.organisation()
     data = market.dataset(owner, zone)
     slot = slot_at(zone, now)
-    zone_tiers_set(zone=zone, provider=provider, serverless_cap=4, serverful_cap=0)
+    zone_tiers_set(zone=zone, provider=provider, serverless_cap=0, serverful_cap=0)
     rows = []
     for number in range(jobs):
         runs = number < RUNNING * jobs
