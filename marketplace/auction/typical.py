@@ -11,6 +11,7 @@ from marketplace.auction.terms import terms_resolve
 from marketplace.common.kept import Kept
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import (
+    ZoneSpeeds,
     model_shape,
     nodes_on_sale,
     rates,
@@ -68,8 +69,9 @@ def _typical_quotes(zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
     slot = slot_at(zone, now)
     slots = tuple(slot + max(1, round(share * zone.horizon_slots)) - 1 for share in SHARES)
     deadlines = tuple(slot_ends_at(zone, at) for at in slots)
-    jobs = _jobs(zone)
-    tasks = [_task(zone, job, slot=slot, deadline_slot=slots[-1]) for job in jobs]
+    speeds = zone_speeds(zone)
+    jobs = _jobs(zone, speeds)
+    tasks = [_task(zone, speeds, job, slot=slot, deadline_slot=slots[-1]) for job in jobs]
     with books.read_book(zone=zone, now=now) as book:
         curves = [book.engine.quote(task, slot=slot).curve for task in tasks]
     return tuple(
@@ -88,9 +90,9 @@ def _typical_quotes(zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
     )
 
 
-def _jobs(zone: Zone) -> list[TypicalJob]:
+def _jobs(zone: Zone, speeds: ZoneSpeeds) -> list[TypicalJob]:
     """Sizes in round numbers of rows, from small to what takes most of the horizon."""
-    fastest = max(_rates(zone).values(), default=0.0)
+    fastest = max(_rates(zone, speeds).values(), default=0.0)
     rows = {_round_down(share * fastest * zone.horizon_slots / EPOCHS) for share in SIZES}
     return [
         TypicalJob(rows=size, epochs=EPOCHS, tokens=size * zone.reference_sequence_length)
@@ -98,9 +100,8 @@ def _jobs(zone: Zone) -> list[TypicalJob]:
     ]
 
 
-def _rates(zone: Zone) -> dict[str, float]:
+def _rates(zone: Zone, speeds: ZoneSpeeds) -> dict[str, float]:
     """Reference samples per slot of the GPU types that are on sale."""
-    speeds = zone_speeds(zone)
     on_sale = set(nodes_on_sale(zone).values_list("gpu_type_id", flat=True))
     known = rates(
         zone=zone,
@@ -119,7 +120,9 @@ def _round_down(rows: float) -> int:
     return max(step * power for step in (1, 2, 5) if step * power <= rows)
 
 
-def _task(zone: Zone, job: TypicalJob, *, slot: int, deadline_slot: int) -> scheduler.Task:
+def _task(
+    zone: Zone, speeds: ZoneSpeeds, job: TypicalJob, *, slot: int, deadline_slot: int
+) -> scheduler.Task:
     terms = terms_resolve(
         adapter={},
         training={"epochs": job.epochs},
@@ -133,6 +136,7 @@ def _task(zone: Zone, job: TypicalJob, *, slot: int, deadline_slot: int) -> sche
         zone=zone,
         adapter=terms.adapter,
         training=terms.training,
+        speeds=speeds,
     )
     return scheduler.Task(
         id="typical",

@@ -21,10 +21,11 @@ def refused_bid(owner: Visitor, support_tone: bytes, *, name: str) -> None:
     owner.go("/bids/new")
     owner.upload("tone.jsonl", support_tone)
     expect(page.get_by_text("120 rows ready")).to_be_visible()
+    expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
     page.get_by_label("Name").fill(name)
     page.locator("#id_price").fill("0.000001")
     page.locator("#place").click()
-    expect(page.locator("#decision")).to_contain_text("Not admitted")
+    expect(page.locator("#decision")).to_contain_text("The price was above your limit")
 
 
 def test_an_owner_checks_a_decision_in_the_browser(owner: Visitor, support_tone: bytes) -> None:

@@ -19,12 +19,12 @@ RENTED = re.compile(r"mach_[0-9a-z]{26}")
 def machines_of(zone: Zone) -> dict[str, Machine]:
     """Every node the zone ever had: old plans name nodes that have left."""
     return {
-        node.pk: Machine(_name(node), node.tier, node.gpu_type_id)
+        node.pk: Machine(node_label(node), node.tier, node.gpu_type_id)
         for node in Node.objects.filter(zone=zone)
     }
 
 
-def _name(node: Node) -> str:
+def node_label(node: Node) -> str:
     """A rented machine is named by its tier and the end of its id: the whole fits no block."""
     if RENTED.fullmatch(node.name):
         return f"{Tier(node.tier).label} {node.name[-4:]}"

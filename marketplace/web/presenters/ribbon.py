@@ -158,6 +158,8 @@ def ribbon_of(
 
     with_seconds = span_s < 3600
     room = DEADLINE_LABEL[with_seconds]
+    early = place(deadline_at) < room
+    taken = (-EDGE * 2, room) if early else (-room, EDGE * 2)
     is_over = ended_at is not None
 
     def say(at: datetime) -> str:
@@ -178,7 +180,7 @@ def ribbon_of(
             Placed(f"{place(at):.3f}%", _tick_words(at, with_seconds))
             for at in _axis_times(begun_at, ends_at)
             if EDGE < place(at) < 100 - EDGE
-            and not -room < place(at) - place(deadline_at) < EDGE * 2
+            and not taken[0] < place(at) - place(deadline_at) < taken[1]
         ),
         pauses=tuple(
             Placed(f"{place(a.ends_at):.3f}%", "pause", width=width(a.ends_at, b.starts_at))
@@ -194,7 +196,7 @@ def ribbon_of(
         deadline=Placed(
             f"{place(deadline_at):.3f}%",
             say(deadline_at),
-            "start" if place(deadline_at) < room else "end",
+            "start" if early else "end",
         ),
         spare=None
         if spare is None

@@ -255,10 +255,20 @@ def _manifest() -> dict[str, Any]:
     return _manifest_at(path.stat().st_mtime)
 
 
+#: The font that every page's text is in; asked for early, the text does not move when it comes.
+_FONT = "inter-latin-opsz"
+
+
 @register.simple_tag
 def stylesheet() -> SafeString:
     entry = _manifest()["src/styles/main.css"]
-    return format_html('<link rel="stylesheet" href="{}">', static(f"web/build/{entry['file']}"))
+    fonts = format_html_join(
+        "\n",
+        '<link rel="preload" as="font" type="font/woff2" crossorigin href="{}">',
+        ((static(f"web/build/{file}"),) for file in entry.get("assets", []) if _FONT in file),
+    )
+    href = static(f"web/build/{entry['file']}")
+    return fonts + format_html('<link rel="stylesheet" href="{}">', href)
 
 
 @register.simple_tag

@@ -62,6 +62,8 @@ def bid_new(request: PageRequest) -> HttpResponse:
         now=now,
         status=200 if request.POST.get("do") != "place" else 400,
         upload_error=upload_error,
+        # New data under a deadline nobody chose: the form starts as if opened with that data.
+        fresh="untouched" in request.POST and "file" in request.FILES,
     )
 
 
@@ -176,7 +178,8 @@ def _quote_at_bend(
         return quote
     deadline = quote.curve[len(quote.curve) // 2].deadline_at
     form.cleaned_data["deadline"] = deadline
-    form.data = form.data | {"deadline": _local_input(deadline)}
+    form.data = form.data.copy()
+    form.data["deadline"] = _local_input(deadline)
     better, _ = _quote(organisation, form, quote.zone, form.cleaned_data["dataset"], now=now)
     return better or quote
 

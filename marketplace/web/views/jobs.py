@@ -31,7 +31,7 @@ from marketplace.jobs.selectors import (
     with_excerpts,
 )
 from marketplace.jobs.services import job_cancel
-from marketplace.web.presenters.plans import job_ribbon, machines_of
+from marketplace.web.presenters.plans import job_ribbon, machines_of, node_label
 from marketplace.web.presenters.progress import plan_data
 from marketplace.web.presenters.receipt import price_lines, receipt_of
 from marketplace.web.templatetags.finetender import usd
@@ -265,7 +265,7 @@ def _told(events: Iterable[JobEvent]) -> list[dict[str, Any]]:
     """Events with the names of who did them."""
     events = list(events)
     actors = {event.actor for event in events}
-    names = dict(Node.objects.filter(pk__in=actors).values_list("pk", "name"))
+    names = {node.pk: node_label(node) for node in Node.objects.filter(pk__in=actors)}
     names |= {user.pk: user.get_short_name() for user in User.objects.filter(pk__in=actors)}
     return [
         {
@@ -298,7 +298,7 @@ def _cancel_effect(bid: Bid, job: Job) -> dict[str, str]:
 
 def _current_node(job: Job) -> str:
     held = job.slices.filter(status="open").select_related("node").first()
-    return held.node.name if held else ""
+    return node_label(held.node) if held else ""
 
 
 @page

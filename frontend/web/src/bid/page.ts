@@ -21,6 +21,8 @@ let quote: Quote | null = null;
 let quotedAt = 0;
 let asking: AbortController | null = null;
 let focusKnob: string | null = null;
+/** Somebody chose the deadline; until then it follows the data. */
+let deadlineChosen = new URLSearchParams(location.search).has("deadline");
 
 const deadlineField = () => byId<HTMLInputElement>("id_deadline");
 const priceField = () => byId<HTMLInputElement>("id_price");
@@ -37,6 +39,7 @@ if (form && svg) {
   onResize(svg, show);
   form.addEventListener("change", (event) => changed(event.target as HTMLElement));
   form.addEventListener("input", (event) => {
+    if (event.target === deadlineField()) deadlineChosen = true;
     if (event.target === priceField() || event.target === deadlineField()) show();
   });
   priceField()?.addEventListener("blur", () => {
@@ -58,12 +61,19 @@ if (form && svg) {
 function adopt(): void {
   quote = pageData<Quote>("quote-data");
   quotedAt = Date.now();
+  const asked = quote?.askedDeadline;
+  const field = deadlineField();
+  if (!deadlineChosen && field && asked && Math.abs(asked - deadline()) > 1)
+    field.value = localInput(asked, quote?.horizonEnd);
   const drawn = quote !== null && quote.curve.length > 0;
   for (const selector of ["[data-curve-wrap]", "[data-curve-key]"]) {
     document.querySelector<HTMLElement>(selector)?.toggleAttribute("hidden", !drawn);
   }
   const table = document.querySelector<HTMLDetailsElement>("[data-curve-table]");
-  if (table) table.open = false;
+  if (table) {
+    table.open = false;
+    table.dataset["ready"] = "";
+  }
   show();
 }
 
@@ -90,6 +100,7 @@ async function ask(): Promise<void> {
   const control = (asking = new AbortController());
   const body = new FormData(form);
   body.set("do", "check");
+  if (!deadlineChosen) body.set("untouched", "1");
   const file = body.get("file");
   const words = form.querySelector<HTMLElement>("[data-upload-state]");
   if (file instanceof File && file.size > 0) {
@@ -132,6 +143,7 @@ function show(): void {
       {
         deadline: (at, done) => {
           const field = deadlineField();
+          deadlineChosen = true;
           if (field) field.value = localInput(at, quote?.horizonEnd);
           focusKnob = "knob-deadline";
           show();
@@ -237,6 +249,7 @@ function showNudges(chosen: number): void {
       button.append(line, nudge.words);
       button.addEventListener("click", () => {
         const field = deadlineField();
+        deadlineChosen = true;
         if (field) field.value = localInput(nudge.deadline, quote?.horizonEnd);
         show();
         void ask();

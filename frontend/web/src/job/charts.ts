@@ -50,17 +50,30 @@ const EACH_WITHIN = 24;
 /** Of the work's own time; a deadline later than this is not on the chart. */
 const DEADLINE_WITHIN = 2.2;
 
-/** How far ahead of the plan the work is, in seconds: negative when it is behind. */
+/**
+ * How far ahead of the plan the work is, in seconds: negative when it is behind, nothing while the
+ * plan itself stands where the work does, as in a planned pause.
+ */
 export function aheadOfPlan(planned: readonly Point[], at: number, share: number): number | null {
-  const last = planned.at(-1);
-  if (!last || planned.length < 2) return null;
-  if (share >= 1) return last[0] - at;
-  for (let i = 1; i < planned.length; i++) {
-    const [t0, y0] = planned[i - 1]!;
-    const [t1, y1] = planned[i]!;
-    if (share < y1) return t0 + ((share - y0) / (y1 - y0 || 1)) * (t1 - t0) - at;
-  }
-  return last[0] - at;
+  if (planned.length < 2) return null;
+  const reached = momentOf(planned, share, (y) => y >= share);
+  const passed = share >= 1 ? Infinity : momentOf(planned, share, (y) => y > share);
+  if (at < reached) return reached - at;
+  return at > passed ? passed - at : 0;
+}
+
+/** When the plan has a share done: at the crossing into the first point that `holds`. */
+function momentOf(
+  planned: readonly Point[],
+  share: number,
+  holds: (share: number) => boolean,
+): number {
+  const i = planned.findIndex(([, y]) => holds(y));
+  if (i < 0) return planned.at(-1)![0];
+  if (i === 0) return planned[0]![0];
+  const [t0, y0] = planned[i - 1]!;
+  const [t1, y1] = planned[i]!;
+  return y1 > y0 ? t0 + ((Math.max(y0, share) - y0) / (y1 - y0)) * (t1 - t0) : t1;
 }
 
 function range(points: readonly Point[]): [number, number] {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -13,7 +15,9 @@ from marketplace.auction.services import decide_pending_bids
 from marketplace.common import clock
 from marketplace.jobs.models import Dataset
 from marketplace.payments.selectors import wallet
+from marketplace.web.views import bids as bid_views
 from tests import builders, market_builders
+from tests.builders import NOW
 from tests.unit.marketplace.web.conftest import Site
 
 pytestmark = pytest.mark.django_db
@@ -122,6 +126,29 @@ def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site)
     assert "This file cannot be used." in text
     assert re.search(r'class="ln">\s*1<', text)
     assert Dataset.objects.filter(name="bad.jsonl").count() == 0
+
+
+def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No tokenizer here can count a file: the data set it becomes is there already.
+    monkeypatch.setattr(bid_views, "dataset_create", lambda **_: site.dataset)
+    # Three slots on: a deadline one may name, and too near for all the work.
+    too_soon = f"{NOW + timedelta(seconds=3 * site.zone.slot_s):%Y-%m-%dT%H:%M:%S}"
+
+    def checked(**more: str) -> Any:
+        file = SimpleUploadedFile("new.jsonl", b"{}")
+        form = site.bid_form(do="check", deadline=too_soon, epochs="20", file=file, **more)
+        del form["dataset"]
+        return site.client.post("/bids/new", form).context
+
+    chosen = checked()
+    assert chosen["quote"].price_micros is None
+    assert chosen["form"]["deadline"].value() == too_soon
+    left = checked(untouched="1")
+    assert left["quote"].price_micros is not None
+    assert left["quote"].deadline_at in [tread.deadline_at for tread in left["quote"].curve]
+    assert left["form"]["deadline"].value() != too_soon
 
 
 def test_somebody_elses_bid_is_not_found(site: Site) -> None:

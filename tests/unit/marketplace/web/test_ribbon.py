@@ -110,3 +110,20 @@ def test_checkpoints_too_near_each_other_share_one_label() -> None:
     drawn = ribbon((0, "a"), now=35, marks=marks)
     assert [mark.label for mark in drawn.marks] == ["10", "", "", "30", "adapter"]
     assert [mark.css for mark in drawn.marks] == ["", "", "", "", "final next"]
+
+
+def test_a_block_too_narrow_for_its_words_goes_without_them() -> None:
+    wide, narrow = ribbon((0, "a"), (1, "a"), (4, "b"), now=15, deadline=80).blocks
+    assert wide.worded
+    assert wide.detail == "A100, 2 slots"
+    assert not narrow.worded
+    assert narrow.spoken.startswith("kite-07, A40, serverless, 1 slot, 09:40 to 09:50")
+
+
+def test_the_deadlines_label_has_its_place_on_the_axis_to_itself() -> None:
+    drawn = ribbon((0, "a"), now=1, deadline=80)
+    assert [tick.label for tick in drawn.axis] == ["09:15", "09:30", "09:45", "10:00"]
+    assert (drawn.deadline.x, drawn.deadline.css) == ("97.561%", "end")
+    late = ribbon((0, "a"), (8, "a"), now=1, deadline=5)
+    assert late.deadline.css == "start"
+    assert [tick.label for tick in late.axis] == ["09:30", "10:00"]
