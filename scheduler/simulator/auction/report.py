@@ -56,10 +56,12 @@ def report(found: Findings) -> str:
         ]
     lines += _parameters()
     for figure, (title, paper) in FIGURES.items():
-        if figure == "traces" and figure not in found.days:
+        if figure not in found.days and found.missing:
+            lines += [f"## {title}", "", "Nothing of it is complete, if it was asked for.", ""]
+        elif figure == "traces" and figure not in found.days:
             lines += [f"## {title}", "", "Not run: give trace files with `--trace FILE`.", ""]
         elif figure in found.days:
-            lines += _figure(figure, title, paper, found.days[figure])
+            lines += _figure(figure, title, paper, found.days[figure], planned=size.seeds)
     lines += _single(found)
     lines += _reproduces(found)
     return "\n".join(lines) + "\n"
@@ -100,14 +102,16 @@ def _mean(measured: Sequence[Measured], name: str) -> float:
 
 
 def _figure(
-    figure: str, title: str, paper: str, rows: Mapping[str, Sequence[Measured]]
+    figure: str, title: str, paper: str, rows: Mapping[str, Sequence[Measured]], *, planned: int
 ) -> list[str]:
+    seeds = ", ".join(f"{x}: {len(ms)}" for x, ms in rows.items() if len(ms) < planned)
     lines = [
         f"## {title}",
         "",
         f"Paper: {paper}.",
         "",
-        "Welfare as a share of the Lagrangian bound, mean over seeds:",
+        "Welfare as a share of the Lagrangian bound, mean over seeds:"
+        + (f" (**of {planned} seeds there are only** {seeds})" if seeds else ""),
         "",
         "| | "
         + " | ".join(NAMES)
