@@ -32,7 +32,7 @@ from marketplace.auction.models import Bid
 from marketplace.auction.placing import Asked, Placed, bids_place
 from marketplace.auction.services import bid_cancel, bid_wait, bids_wait
 from marketplace.common import clock
-from marketplace.fleet.selectors import zones_named
+from marketplace.fleet.selectors import zone_by_name, zones_named
 from marketplace.jobs.services import dataset_create
 
 
@@ -143,12 +143,15 @@ class BidBatchView(MarketView):
 
 def asked_from_request(body: dict[str, Any], *, who: Caller, key: str | None) -> Asked:
     """The bid of a checked request body, with its uploaded data set if there is one."""
-    zone = zone_of(body, zones_named([body["zone"]]))
     file = body.get("file")
-    dataset_choice_check(body)
     if file is None:
+        zone = zone_of(body, zones_named([body["zone"]]))
+        dataset_choice_check(body)
         dataset = dataset_of(who.organisation, str(body["dataset_id"]))
     else:
+        # Of an open zone only: nothing is stored for one that takes no bids.
+        zone = zone_by_name(body["zone"])
+        dataset_choice_check(body)
         dataset = dataset_create(
             organisation=who.organisation,
             name=file.name,

@@ -321,3 +321,17 @@ def test_books_balance_after_a_crowd_of_parallel_bids(api, zone, lane):
     assert Bid.objects.exclude(status="pending").count() == 12
     assert ledger_check().balanced
     assert zone_verify(zone).problems == []
+
+
+def test_form_for_a_closed_zone_stores_no_data(api, tokenizer_zone):
+    tokenizer_zone.is_open = False
+    tokenizer_zone.save()
+    fields = {
+        "zone": tokenizer_zone.name,
+        "price": "5.00",
+        "deadline": (clock.now() + timedelta(seconds=300)).isoformat(),
+        "file": SimpleUploadedFile("d.jsonl", ROWS),
+    }
+    assert_problem(api.form("/api/bids", fields), 404, "unknown_zone")
+    assert not Dataset.objects.exists()
+    assert not Bid.objects.exists()
