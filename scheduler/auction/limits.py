@@ -84,8 +84,9 @@ def _node_check(node: Node) -> None:
 
 def _numbers(name: str, values: Iterable[float], least: float, most: float) -> None:
     for value in values:
+        number = float(value)
         # Written so that NaN fails.
-        if not (least <= value <= most and abs(value) < math.inf):
+        if not (least <= number <= most and abs(number) < math.inf):
             raise ValueError(f"{name} is {value}: it must be finite and in [{least:g}, {most:g}]")
 
 

@@ -175,7 +175,7 @@ def test_rules_that_the_engine_refuses_do_not_stop_the_lane(zone, owner, monkeyp
     sell(owner, zone)
     zone = set_policy(zone, "residual", settings={"steepness": 0.5})
     with monkeypatch.context() as patch:
-        patch.setattr("scheduler.auction.engine.policy_for", lambda _rules: int("odd"))
+        patch.setattr("scheduler.auction.market.policy_for", lambda _rules: int("odd"))
         sell(owner, zone)
     assert "goes on under its old rules: invalid literal" in caplog.text
     assert rules(zone).steepness == 0.2
