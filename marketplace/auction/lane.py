@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 
 from django.db import OperationalError
 
 from marketplace.auction import book as books
-from marketplace.auction.models import MarketHead
+from marketplace.auction.lane_state import Lane
 from marketplace.auction.pricing import rules_sync
 from marketplace.auction.replan import jobs_replan_in, lost_cells_record
 from marketplace.common.events import publish_on_commit
@@ -28,42 +28,11 @@ from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import scheduler_node, slot_at
 from scheduler import types as scheduler
-from scheduler.auction import Entry, events
-from scheduler.auction.outcomes import Changed, Dropped, Outcome
+from scheduler.auction import events
 
 log = logging.getLogger(__name__)
 
 LOCK = "auction.lane"
-
-
-@dataclass(slots=True)
-class Lane:
-    """A zone's book in the hands of its one writer, for one transaction."""
-
-    zone: Zone
-    now: datetime
-    head: MarketHead
-    book: books.Book
-    #: The slot that holds ``now``; it runs already, so cells from the next one on are sold.
-    slot: int
-    entries: list[Entry] = field(default_factory=list)
-    #: Cells that admitted jobs lost with their nodes; noted and emptied by ``replan``.
-    dropped: list[Dropped] = field(default_factory=list)
-    #: Further members of the event that browsers get.
-    news: dict[str, object] = field(default_factory=dict)
-
-    def apply(self, event: events.Event) -> Entry:
-        """Let the engine answer an event; recorded when the lane is left."""
-        entry = self.book.engine.apply(event)
-        self.entries.append(entry)
-        outcome: Outcome = entry.outcome
-        if isinstance(outcome, Changed):
-            self.dropped.extend(outcome.dropped)
-        return entry
-
-    @property
-    def first_free_slot(self) -> int:
-        return self.slot + 1
 
 
 @contextmanager

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
 
 from marketplace.auction import book as books
 from marketplace.auction import locks
+from marketplace.auction.lane_state import Lane
 from marketplace.auction.models import Pricing, SolveStatus
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Policy, Zone
 from scheduler.auction import ZoneRules, events
-
-if TYPE_CHECKING:
-    from marketplace.auction.lane import Lane
 
 log = logging.getLogger(__name__)
 

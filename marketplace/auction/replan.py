@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from django.db.models import Q
 
 from marketplace.auction.book import commitment_salt
+from marketplace.auction.lane_state import Lane
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.reservations import reservations_of, reservations_release
 from marketplace.fleet.selectors import last_slot_until
@@ -17,9 +16,6 @@ from scheduler import types as scheduler
 from scheduler.auction import Replan, events
 from workers.protocol.messages import AdapterSpec, TrainingSpec
 from workers.protocol.wire import from_json
-
-if TYPE_CHECKING:
-    from marketplace.auction.lane import Lane
 
 #: So that a job that is all but done still gets a cell to finish in.
 LEAST_WORK_SHARE = 1e-3

@@ -9,7 +9,7 @@ from marketplace.auction.quotes import Quote
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.web.presenters.receipt import price_lines
-from marketplace.web.templatetags.finetender import local_words
+from marketplace.web.words import local_words
 
 #: Treads a table lists; a curve of a long horizon may have more.
 TABLE_ROWS = 12

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from marketplace.web.templatetags.finetender import clock_words, usd
+from marketplace.common.money import format_usd
+from marketplace.web.words import clock_words
 
 #: More columns than this are joined into steps of several slots.
 COLUMNS_MAX = 72
@@ -110,7 +111,7 @@ def heat_of(
             css=f"h{min(LEVELS - 1, int(share * LEVELS))}",
             title=f"{row.name}, {row.gpu}",
             when=when,
-            price=usd(round(price)),
+            price=format_usd(round(price)),
             sold=f"{sold:.0%}".replace("%", " %"),
             memory=f"{memory:.0%}".replace("%", " %"),
             memory_share=f"{memory:.3f}",
@@ -135,11 +136,11 @@ def heat_of(
         axis=_axis(first_slot_at, slot_s * step, columns, width, now, seconds),
         height=TOP + len(rows) * (ROW_HEIGHT + ROW_GAP) + 6,
         row_height=ROW_HEIGHT,
-        low=usd(round(low)),
-        high=usd(round(high)),
+        low=format_usd(round(low)),
+        high=format_usd(round(high)),
         step=step,
         spoken=f"{len(rows)} nodes over the next {columns * step} slots; a whole slot costs from "
-        f"{usd(round(low))} to {usd(round(high))}.",
+        f"{format_usd(round(low))} to {format_usd(round(high))}.",
     )
 
 

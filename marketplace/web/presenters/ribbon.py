@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 
-from marketplace.web.templatetags.finetender import clock_words, duration_words
+from marketplace.web.words import clock_words, duration_words
 
 #: Blocks with more slots than this get no ticks: they would be a grey band.
 TICKS_MAX = 48

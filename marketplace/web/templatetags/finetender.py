@@ -1,7 +1,6 @@
 """Words for money, time and sizes, and the few tags every page uses."""
 
 import json
-import re
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -17,12 +16,11 @@ from django.utils.safestring import SafeString, mark_safe
 from marketplace.common import clock
 from marketplace.common.money import format_usd, format_usd_exact
 from marketplace.web.templatetags.icons import ICONS
+from marketplace.web.words import MOMENT, clock_words, duration_words, moment_of
 
 register = template.Library()
 
 BUILD = Path(__file__).resolve().parents[1] / "static" / "web" / "build"
-#: A moment as sentences of the house name it (``clock.moment_words``), or in ISO form.
-_MOMENT = re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?(?: UTC|Z|\+00:00)(?![\w:])")
 
 
 @register.filter
@@ -85,39 +83,6 @@ def file_size(value: int | None) -> str:
     return f"{value} B"
 
 
-def clock_words(at: datetime, now: datetime, *, seconds: bool = False) -> str:
-    """Today ``17:30``, this week ``Thu 12:31``, else ``20 Nov 2026``, in the visitor's zone."""
-    local, today = timezone.localtime(at), timezone.localtime(now)
-    time = local.strftime("%H:%M:%S" if seconds else "%H:%M")
-    if local.date() == today.date():
-        return time
-    if abs((at - now).total_seconds()) < 6 * 86_400:
-        return f"{local:%a} {time}"
-    return f"{local.day} {local:%b %Y}"
-
-
-def duration_words(seconds: float) -> str:
-    """At most two units: ``0.31 s``, ``44 min``, ``2 h 10 min``."""
-    if seconds < 1:
-        return f"{max(0.0, seconds):.2f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 600:
-        return _two_units(whole, 60, "min", "s")
-    minutes = round(whole / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 1440:
-        return _two_units(minutes, 60, "h", "min")
-    return _two_units(round(minutes / 60), 24, "d", "h")
-
-
-def _two_units(value: int, base: int, large: str, small: str) -> str:
-    whole, rest = divmod(value, base)
-    return f"{whole} {large} {rest} {small}" if rest else f"{whole} {large}"
-
-
 @register.filter
 def seconds_words(seconds: float | None) -> str:
     return "" if seconds is None else duration_words(seconds)
@@ -142,19 +107,10 @@ def with_times(text: str) -> SafeString:
     text = str(text)
     parts: list[SafeString | str] = []
     end = 0
-    for found in _MOMENT.finditer(text):
-        parts += [text[end : found.start()], time_at(_moment(found[0]), seconds=True)]
+    for found in MOMENT.finditer(text):
+        parts += [text[end : found.start()], time_at(moment_of(found[0]), seconds=True)]
         end = found.end()
     return format_html_join("", "{}", ((part,) for part in [*parts, text[end:]]))
-
-
-def local_words(text: str, now: datetime) -> str:
-    """The same without markup, for text that a script puts in place."""
-    return _MOMENT.sub(lambda found: clock_words(_moment(found[0]), now, seconds=True), text)
-
-
-def _moment(words: str) -> datetime:
-    return datetime.fromisoformat(words.replace(" UTC", "+00:00"))
 
 
 @register.simple_tag

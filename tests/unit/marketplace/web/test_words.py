@@ -10,8 +10,9 @@ from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marketplace.web import words
 from marketplace.web.presenters.receipt import price_lines, quantum_of
-from marketplace.web.templatetags import finetender as words
+from marketplace.web.templatetags import finetender as filters
 from tests.builders import NOW
 
 
@@ -30,13 +31,13 @@ from tests.builders import NOW
 def test_a_headline_shows_cents_and_more_only_where_cents_show_nothing(
     micros: int | None, shown: str
 ) -> None:
-    assert words.usd(micros) == shown
+    assert filters.usd(micros) == shown
 
 
 def test_moments_in_sentences_are_shown_in_the_visitors_time() -> None:
     with timezone.override("Europe/Amsterdam"), time_machine.travel(NOW, tick=False):
-        shown = words.with_times("Planned to finish by 2026-03-02 09:30:05 UTC.")
-        iso = words.with_times("<b> from 2026-03-02T09:30:05.250000+00:00 on, not 12:00")
+        shown = filters.with_times("Planned to finish by 2026-03-02 09:30:05 UTC.")
+        iso = filters.with_times("<b> from 2026-03-02T09:30:05.250000+00:00 on, not 12:00")
         assert words.local_words("until 2026-03-02T09:30:05Z.", NOW) == "until 10:30:05."
     assert shown == (
         'Planned to finish by <time datetime="2026-03-02T09:30:05Z" '
@@ -47,21 +48,21 @@ def test_moments_in_sentences_are_shown_in_the_visitors_time() -> None:
 
 
 def test_a_receipt_lines_up_its_decimals_and_dims_those_past_cents() -> None:
-    assert words.lined_usd(14_625, 6) == '$0.01<span class="fine">4625</span>'
-    assert words.lined_usd(0, 6) == '$0.00<span class="fine">0000</span>'
-    assert words.lined_usd(None, 2) == ""
+    assert filters.lined_usd(14_625, 6) == '$0.01<span class="fine">4625</span>'
+    assert filters.lined_usd(0, 6) == '$0.00<span class="fine">0000</span>'
+    assert filters.lined_usd(None, 2) == ""
 
 
 def test_a_price_to_beat_is_rounded_up() -> None:
-    assert words.usd_up(4_661_000) == "$4.67"
-    assert words.usd_up(10_125) == "$0.0102"
-    assert words.usd_up(None) == ""
+    assert filters.usd_up(4_661_000) == "$4.67"
+    assert filters.usd_up(10_125) == "$0.0102"
+    assert filters.usd_up(None) == ""
 
 
 def test_exact_amounts_keep_their_digits_and_no_others() -> None:
-    assert words.exact_usd(22_245_000) == "$22.245"
-    assert words.exact_usd(11_600_000) == "$11.60"
-    assert words.usd_input(1_250_000_000) == "1250.00"
+    assert filters.exact_usd(22_245_000) == "$22.245"
+    assert filters.exact_usd(11_600_000) == "$11.60"
+    assert filters.usd_input(1_250_000_000) == "1250.00"
 
 
 @pytest.mark.parametrize(
@@ -74,9 +75,9 @@ def test_durations_have_two_units_at_most(seconds: float, shown: str) -> None:
 
 def test_distance_to_a_deadline_is_never_a_negative_number() -> None:
     later = NOW + timedelta(minutes=30)
-    assert words.spare_words(later, NOW) == "30 min to spare"
-    assert words.spare_words(NOW, later) == "30 min late"
-    assert words.spare_words(NOW, NOW) == "right on the deadline"
+    assert filters.spare_words(later, NOW) == "30 min to spare"
+    assert filters.spare_words(NOW, later) == "30 min late"
+    assert filters.spare_words(NOW, NOW) == "right on the deadline"
 
 
 def test_days_are_named_only_when_they_are_not_today() -> None:
@@ -87,8 +88,8 @@ def test_days_are_named_only_when_they_are_not_today() -> None:
 
 def test_the_fault_of_a_line_is_marked_and_escaped() -> None:
     fault = {"excerpt": '<b>"oops', "excerpt_mark_start": 3, "excerpt_mark_end": 8}
-    assert words.marked(fault) == "&lt;b&gt;<mark>&quot;oops</mark>"
-    assert words.marked({"excerpt": "<x>"}) == "&lt;x&gt;"
+    assert filters.marked(fault) == "&lt;b&gt;<mark>&quot;oops</mark>"
+    assert filters.marked({"excerpt": "<x>"}) == "&lt;x&gt;"
 
 
 parts = st.fixed_dictionaries(
