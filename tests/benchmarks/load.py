@@ -41,6 +41,9 @@ async def send_at_rate(
 
     async def one(number: int, due: float) -> None:
         async with gate:
+            # The server ends connections that were idle for long.
+            while idle and idle[-1][0].at_eof():
+                idle.pop()[1].close()
             reader, writer = (
                 idle.pop() if idle else await asyncio.open_connection(parts.hostname, parts.port)
             )
