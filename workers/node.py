@@ -36,6 +36,8 @@ EXIT_SETTINGS = 2
 EXIT_SENT_AWAY = 3
 #: Checkpoints of jobs that never came back are kept this long.
 _WORK_KEPT_S = 24 * 3600
+#: Seconds between two looks for data sets that have been kept long enough.
+_SWEEP_EVERY_S = 3600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +59,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         help="seconds to hand over checkpoints when asked to stop (%(default)s)",
     )
+    parser.add_argument(
+        "--cache-days",
+        type=float,
+        default=14.0,
+        help="days a data set stays on disk that no job asks for (%(default)s)",
+    )
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO or WARNING")
 
 
@@ -71,7 +79,9 @@ def run(options: argparse.Namespace) -> int:
         credentials = load_credentials(state)
         state.prepare()
         with only_process(state):
-            return NodeProcess(credentials, state, grace_s=options.grace_s).run()
+            return NodeProcess(
+                credentials, state, grace_s=options.grace_s, cache_days=options.cache_days
+            ).run()
     except SettingsError as error:
         print(error, file=sys.stderr)
         return EXIT_SETTINGS
@@ -111,7 +121,9 @@ def only_process(state: StateDir) -> Iterator[None]:
 class NodeProcess:
     """The parts of a running node, wired together."""
 
-    def __init__(self, credentials: Credentials, state: StateDir, *, grace_s: float) -> None:
+    def __init__(
+        self, credentials: Credentials, state: StateDir, *, grace_s: float, cache_days: float
+    ) -> None:
         # Torch takes seconds to import; what only needs settings must not wait for it.
         from workers.client import MarketClient
         from workers.node_cache import BlobCache
@@ -135,11 +147,12 @@ class NodeProcess:
             cache_dir=state.work,
             memory_limit_gb=credentials.memory_gb,
         )
+        self._cache = BlobCache(state.cache, self._client, kept_days=cache_days)
         self._node = Node(
             node_id=credentials.node_id,
             client=self._client,
             runtime=self._runtime,
-            cache=BlobCache(state.cache, self._client),
+            cache=self._cache,
             work=state.work,
             outbox=state.outbox,
             keepalive_s=min(10.0, credentials.heartbeat_every_s),
@@ -162,8 +175,11 @@ class NodeProcess:
         self._heartbeats.start()
         self._plans.start()
         log.info("node %s is ready", self._credentials.node_id)
+        sweep_at = time.monotonic()
         while not self._stop_asked.wait(0.5) and not self._node.finished.is_set():
-            pass
+            if time.monotonic() >= sweep_at:
+                self._cache.sweep()
+                sweep_at = time.monotonic() + _SWEEP_EVERY_S
         if self._stop_asked.is_set():
             self._hand_over()
         return self._close()

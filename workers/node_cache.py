@@ -1,4 +1,4 @@
-"""Data sets on the node's disk by their hash, the least recently used thrown out first."""
+"""Data sets on the node's disk by their hash; what is old or least recently used goes first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import threading
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 #: Bytes the cache may take before it is swept.
 CACHE_BYTES = 20 * 1024**3
+#: Days a data set is kept that no job has asked for.
+CACHE_DAYS = 14.0
 
 
 class DiskFull(Exception):
@@ -27,11 +30,17 @@ class BlobCache:
     """Fetches each blob once, however many jobs ask for it."""
 
     def __init__(
-        self, folder: Path, client: MarketClient, *, limit_bytes: int = CACHE_BYTES
+        self,
+        folder: Path,
+        client: MarketClient,
+        *,
+        limit_bytes: int = CACHE_BYTES,
+        kept_days: float = CACHE_DAYS,
     ) -> None:
         self._folder = folder
         self._client = client
         self._limit_bytes = limit_bytes
+        self._kept_s = kept_days * 24 * 3600
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._users: defaultdict[str, int] = defaultdict(int)
         self._guard = threading.Lock()
@@ -48,8 +57,8 @@ class BlobCache:
             When there is no room.
         """
         path = self._folder / checked_sha256(blob)
+        self.hold(blob)
         with self._guard:
-            self._users[path.name] += 1
             lock = self._locks[path.name]
         try:
             with lock:
@@ -58,8 +67,21 @@ class BlobCache:
                 os.utime(path)
             yield path
         finally:
-            with self._guard:
-                self._users[path.name] -= 1
+            self.release(blob)
+
+    def hold(self, *blobs: BlobRef | None) -> None:
+        """Keep blobs, there already or not, until they are released as often."""
+        with self._guard:
+            for blob in blobs:
+                if blob is not None:
+                    self._users[blob.sha256] += 1
+
+    def release(self, *blobs: BlobRef | None) -> None:
+        """Let go of blobs that were held."""
+        with self._guard:
+            for blob in blobs:
+                if blob is not None:
+                    self._users[blob.sha256] -= 1
 
     def _fetch(self, blob: BlobRef, path: Path) -> None:
         self.sweep(room_for=blob.bytes)
@@ -79,12 +101,16 @@ class BlobCache:
                 ) from again
 
     def sweep(self, *, room_for: int = 0) -> None:
-        """Delete files nobody uses, oldest first, until the rest and ``room_for`` fit."""
+        """Delete files no job uses: those kept for too long, then the least recently used.
+
+        The second goes on until the rest and ``room_for`` fit.
+        """
+        oldest = time.time() - self._kept_s
         with self._guard:
             files = [(path.stat(), path) for path in self._folder.iterdir() if path.is_file()]
             total = sum(stat.st_size for stat, _ in files) + room_for
             for stat, path in sorted(files, key=lambda item: item[0].st_mtime):
-                if total <= self._limit_bytes:
+                if total <= self._limit_bytes and stat.st_mtime >= oldest:
                     return
                 if self._users[path.name.removesuffix(".part")]:
                     continue

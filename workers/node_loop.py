@@ -62,6 +62,7 @@ class Node:
         self.node_id = node_id
         self._client = client
         self._runtime = runtime
+        self._cache = cache
         self._preparer = Preparer(runtime=runtime, cache=cache, work=work)
         self._work = work
         self._outbox = outbox
@@ -213,6 +214,8 @@ class Node:
         run = SliceRun(spec=spec, lease_expires_at=spec.lease_expires_at)
         run.stored_step = spec.resume_from.step if spec.resume_from else 0
         self._slices[run.token] = run
+        # its data stays while it is here: a move back or a second try reads it again
+        self._cache.hold(spec.job.dataset, spec.job.validation_dataset)
         log.info("%s begins", job_id)
         self._preparing.submit(self._prepare, run)
 
@@ -359,7 +362,8 @@ class Node:
             shutil.rmtree(self._work / run.job_id, ignore_errors=True)
 
     def _forget(self, run: SliceRun) -> None:
-        self._slices.pop(run.token, None)
+        if self._slices.pop(run.token, None) is not None:
+            self._cache.release(run.spec.job.dataset, run.spec.job.validation_dataset)
         self._discard_checkpoint(run)
 
     def _discard_checkpoint(self, run: SliceRun) -> None:

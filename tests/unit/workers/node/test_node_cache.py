@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 
 import pytest
 
@@ -80,6 +81,27 @@ def test_a_file_in_use_is_never_thrown_out(market, client, tmp_path):
             assert cached(tmp_path) == {used.sha256, new.sha256}
     cache.sweep()
     assert len(cached(tmp_path)) == 1
+
+
+def test_a_file_nobody_asked_for_in_two_weeks_goes_and_one_a_job_holds_stays(
+    market, client, tmp_path
+):
+    cache = BlobCache(tmp_path, client)
+    forgotten, held, recent = (market.blob(bytes([index]) * 10) for index in range(3))
+    day = 24 * 3600
+    for blob, days in ((forgotten, 14.1), (held, 400), (recent, 13.9)):
+        with cache.opened(blob) as path:
+            pass
+        then = time.time() - days * day
+        os.utime(path, (then, then))
+    cache.hold(held, None)
+    cache.sweep()
+    assert cached(tmp_path) == {held.sha256, recent.sha256}
+    cache.release(held, None)
+    cache.sweep()
+    assert cached(tmp_path) == {recent.sha256}
+    BlobCache(tmp_path, client, kept_days=10).sweep()
+    assert cached(tmp_path) == set()
 
 
 def test_a_full_disk_empties_the_cache_and_tries_again(market, client, tmp_path, monkeypatch):

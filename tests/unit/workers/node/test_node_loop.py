@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import threading
 import time
 import zipfile
@@ -48,11 +49,12 @@ class World:
             patience=Patience(total_s=2.0, first_pause_s=0.01, longest_pause_s=0.05),
             stopping=stopping,
         )
+        self.cache = BlobCache(self.state.cache, client)
         node = Node(
             node_id="node_1",
             client=client,
             runtime=self.runtime,
-            cache=BlobCache(self.state.cache, client),
+            cache=self.cache,
             work=self.state.work,
             outbox=self.state.outbox,
             keepalive_s=0.2,
@@ -304,6 +306,19 @@ class TestProgress:
 
 
 class TestEnds:
+    def test_a_jobs_data_stays_on_disk_for_as_long_as_the_job_is_here(self, world):
+        spec = world.slice()
+        world.started(spec)
+        path = world.state.cache / spec.job.dataset.sha256
+        os.utime(path, (1000, 1000))
+        world.cache.sweep()
+        assert path.exists()
+        world.runtime.finish("job-a")
+        world.result()
+        world.eventually(lambda: world.node.leases() == ())
+        world.cache.sweep()
+        assert not path.exists()
+
     def test_a_finished_job_leaves_its_adapter_and_result(self, world):
         world.started(world.slice())
         world.runtime.steps("job-a", 2)
