@@ -65,9 +65,9 @@ def test_the_oldest_unused_files_make_room(market, client, tmp_path):
     for age, blob in enumerate(blobs[:2]):
         with cache.opened(blob) as path:
             pass
-        os.utime(path, (1000 + age, 1000 + age))
+        os.utime(path, (time.time() - 1000 + age,) * 2)
     with cache.opened(blobs[0]) as path:
-        os.utime(path, (5000, 5000))
+        os.utime(path, (time.time() - 500,) * 2)
     with cache.opened(blobs[2]):
         assert cached(tmp_path) == {blobs[0].sha256, blobs[2].sha256}
 
@@ -89,11 +89,11 @@ def test_a_file_nobody_asked_for_in_two_weeks_goes_and_one_a_job_holds_stays(
     cache = BlobCache(tmp_path, client)
     forgotten, held, recent = (market.blob(bytes([index]) * 10) for index in range(3))
     day = 24 * 3600
-    for blob, days in ((forgotten, 14.1), (held, 400), (recent, 13.9)):
-        with cache.opened(blob) as path:
+    for blob in (forgotten, held, recent):
+        with cache.opened(blob):
             pass
-        then = time.time() - days * day
-        os.utime(path, (then, then))
+    for blob, days in ((forgotten, 14.1), (held, 400), (recent, 13.9)):
+        os.utime(tmp_path / blob.sha256, (time.time() - days * day,) * 2)
     cache.hold(held, None)
     cache.sweep()
     assert cached(tmp_path) == {held.sha256, recent.sha256}
