@@ -176,7 +176,7 @@ def moves_on_make(
         .select_related("join_token")
     )
     made = 0
-    rules = TierRules()
+    rules = TierRules(checkpoint_s=tiers.checkpoint_s, restore_s=tiers.restore_s)
     for machine in rows.order_by("-price_micros_per_h", "pk"):
         node = node_of(machine)
         running = list(

@@ -282,11 +282,11 @@ def test_a_job_on_a_dear_worker_moves_on_to_one_so_much_cheaper_that_it_repays(
     assert Booking.objects.count() == 1
 
     backend.offered = (SERVERLESS, CHEAP, DEAR)
-    # At $50 an hour of delay: 4 s of pause and the move cost 366 s of the difference.
-    runs(job, since_s=44, left_s=360, now_s=55, step=36)
+    # $0.55 an hour less repays the move, and $3.50 beyond it, in 22,952 s, short as the pause is.
+    runs(job, since_s=44, left_s=22_950, now_s=55, step=36)
     tick(55)
     assert Booking.objects.count() == 1
-    runs(job, since_s=44, left_s=3955, now_s=56, step=36)
+    runs(job, since_s=44, left_s=22_955, now_s=56, step=36)
     tick(56)
     booking = Booking.objects.get(closed_at__isnull=True)
     assert (booking.machine.offer, booking.origin.offer) == (CHEAP.name, DEAR.name)
