@@ -93,12 +93,15 @@ bench-auction: setup-dev
 
 bench-lane: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_lane
+	@$(PYTHON) -m tests.benchmarks.bench_log
 
 bench-training: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_training
 
 bench-tiers: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_tiers
+	@$(PYTHON) -m tests.benchmarks.bench_tiers_live
+	@$(PYTHON) -m tests.benchmarks.bench_move
 
 screens: setup-dev browser ## Take the pictures under docs/screens
 	@$(PYTHON) -m tests.browser.screens
