@@ -8,8 +8,8 @@ from marketplace.common.errors import UserError
 MICROS_PER_USD = 1_000_000
 #: The largest amount anyone may name: a billion dollars, far inside a 64-bit column.
 MAX_MICROS = 1_000_000_000 * MICROS_PER_USD
-#: Amounts under five cents keep four decimals, so that they are not shown as nothing.
-SMALL_MICROS = 50_000
+#: Amounts under a dollar may have four decimals, so that what was bid, paid and kept add up.
+SMALL_MICROS = MICROS_PER_USD
 #: Amounts under a hundredth of a cent are shown to the micro-dollar.
 TINY_MICROS = 100
 _CENTS, _HUNDREDTHS = Decimal("0.01"), Decimal("0.0001")
@@ -55,16 +55,16 @@ def from_micros(micros: int) -> Decimal:
 def format_usd(micros: int, *, up: bool = False) -> str:
     """As a sentence says an amount: ``$4.67``, ``$0.0101``.
 
-    Cents; four decimals under five cents, where cents would say too little; every digit under a
-    hundredth of a cent. ``format_usd_exact`` is for what must add up. ``up`` rounds up: for
+    Cents; up to four decimals under a dollar, where cents would say too little; every digit under
+    a hundredth of a cent. ``format_usd_exact`` is for what must add up. ``up`` rounds up: for
     an amount that somebody must reach, which rounded down would not do.
     """
     size = abs(micros)
     if 0 < size < TINY_MICROS:
         return format_usd_exact(micros)
-    places = _CENTS if size == 0 or size >= SMALL_MICROS else _HUNDREDTHS
+    places = _CENTS if size >= SMALL_MICROS else _HUNDREDTHS
     shown = from_micros(micros).quantize(places, ROUND_CEILING if up else ROUND_HALF_EVEN)
-    return f"{'-' if micros < 0 else ''}${abs(shown):,f}"
+    return format_usd_exact(int(shown.scaleb(6)))
 
 
 def format_usd_exact(micros: int, *, decimals: int = 2) -> str:

@@ -77,7 +77,7 @@ def _whys(bid: Bid) -> dict[str, str]:
 
 
 def quantum_of(total_micros: int) -> int:
-    """What one shown unit is worth: cents, or hundredths of a cent under five cents."""
+    """What one shown unit is worth: cents, or hundredths of a cent under a dollar."""
     if total_micros >= SMALL_MICROS or total_micros == 0:
         return _MICROS_PER_CENT
     return 100 if total_micros >= TINY_MICROS else 1

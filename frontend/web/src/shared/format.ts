@@ -2,12 +2,12 @@
 
 const MICROS = 1_000_000;
 
-/** `$4.67`; amounts under five cents keep four decimals so that they are not shown as nothing. */
+/** `$4.67`; amounts under a dollar have up to four decimals, so that small ones are not shown as nothing. */
 export function usd(micros: number): string {
   const dollars = micros / MICROS;
   if (micros !== 0 && Math.abs(micros) < 100) return `$${usdInput(micros)}`;
-  const decimals = dollars !== 0 && Math.abs(dollars) < 0.05 ? 4 : 2;
-  return `$${dollars.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })}`;
+  const most = Math.abs(dollars) < 1 ? 4 : 2;
+  return `$${dollars.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: most })}`;
 }
 
 /** To the micro-dollar, for what must be exact. */

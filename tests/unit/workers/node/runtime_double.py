@@ -21,7 +21,17 @@ class Attached:
     step: int = 0
 
     def summary(self) -> JobSummary:
-        return JobSummary(self.spec.job_id, self.step, 100, self.step * 8, 3.0, 2.0, 3.1, 2.1, 640)
+        return JobSummary(
+            job_id=self.spec.job_id,
+            step=self.step,
+            total_steps=100,
+            samples_done=self.step * 8,
+            first_train_loss=3.0,
+            last_train_loss=2.0,
+            valid_loss_before=3.1,
+            valid_loss_after=2.1,
+            trained_tokens=640,
+        )
 
 
 class RuntimeDouble:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +118,22 @@ def test_a_gradient_that_is_not_finite_is_its_own_jobs_fault_only(form, monkeypa
         np.testing.assert_allclose(curves[name], alone, rtol=1e-5)
 
 
-def limit_tokens(fused: FusedTrainer, most: int, *, only: str | None = None) -> list[int]:
+def no_room_on_cuda() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory (test)")
+
+
+def no_room_on_a_cpu() -> None:
+    """What PyTorch itself says then, for want of 4 exabytes."""
+    torch.empty(1 << 60)
+
+
+def limit_tokens(
+    fused: FusedTrainer,
+    most: int,
+    *,
+    only: str | None = None,
+    refuse: Callable[[], None] = no_room_on_cuda,
+) -> list[int]:
     """A device whose memory holds packs of ``most`` tokens (or only one job's are short)."""
     seen: list[int] = []
 
@@ -126,18 +142,19 @@ def limit_tokens(fused: FusedTrainer, most: int, *, only: str | None = None) -> 
         seen.append(pack.tokens)
         jobs = {segment.job_id for segment in pack.segments}
         if pack.tokens > most and (only is None or only in jobs):
-            raise torch.OutOfMemoryError("CUDA out of memory (test)")
+            refuse()
 
     fused.model.backbone.register_forward_pre_hook(check, with_kwargs=True)
     return seen
 
 
-def test_out_of_memory_halves_the_offenders_micro_batch_and_nobodys_curve_changes():
+@pytest.mark.parametrize("refuse", [no_room_on_cuda, no_room_on_a_cpu])
+def test_out_of_memory_halves_the_offenders_micro_batch_and_nobodys_curve_changes(refuse):
     fused = trainer(tiny_model())
     big = {"training": {"batch_size": 12}}
     admit(fused, training_job("big", random_examples(24, seed=1, shortest=20), **big))
     admit(fused, training_job("small", random_examples(24, seed=2)))
-    seen = limit_tokens(fused, 130)
+    seen = limit_tokens(fused, 130, refuse=refuse)
     curves = run_steps(fused, 4)
     assert max(seen) > 130
     assert fused.jobs["big"].micro_tokens is not None

@@ -6,13 +6,21 @@ import pytest
 import torch
 
 from tests.unit.workers.training.builders import (
+    RecordingSink,
     admit,
+    completion_rows,
+    job_spec,
     random_examples,
+    save_tiny_base,
     tiny_model,
     trainer,
     training_job,
+    write_jsonl,
 )
+from workers.runtime import peak_memory
 from workers.runtime.memory_plan import MemoryPlan, fit, job_memory_gb, rehearse, state_gb
+from workers.runtime.node_runtime import NodeRuntime
+from workers.runtime.peak_memory import growth_measured
 from workers.runtime.threads import use_best_threads
 from workers.training.compiled_norms import (
     compile_norms,
@@ -69,6 +77,53 @@ def test_the_rehearsal_predicts_what_a_real_pack_keeps(family):
     assert measured is not None
     # the head's part comes on top of what the rehearsal counts per token
     assert 0.9 < measured / (plan.token_gb * 1e9) < 1.4
+
+
+def test_growth_that_tensors_do_not_explain_is_set_aside():
+    # a pack of 100 tokens foreseen at 1 GB and a head of 1 GB
+    grown = PLAN.grown(gb=3.5, tokens=100, token_gb=0.01)
+    assert grown.unforeseen_gb == pytest.approx(1.5)
+    assert grown.free_gb(2.0) == pytest.approx(PLAN.free_gb(2.0) - 1.5)
+    assert grown.grown(gb=2.5, tokens=100, token_gb=0.01) == grown
+    assert PLAN.grown(gb=1.9, tokens=100, token_gb=0.01) == PLAN
+
+
+def test_growth_counts_pages_that_were_touched_and_given_back():
+    with growth_measured() as growth:
+        block = torch.ones(30_000_000)
+        del block
+    assert growth.peak_bytes is not None
+    assert 100e6 < growth.peak_bytes < 400e6
+
+
+def test_growth_is_not_guessed_where_the_system_does_not_count_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(peak_memory, "_CLEAR", tmp_path / "none" / "clear_refs")
+    with growth_measured() as growth:
+        pass
+    assert growth.peak_bytes is None
+
+
+def test_a_jobs_first_pack_is_measured_against_the_plan(tmp_path):
+    base = save_tiny_base(tmp_path / "base")
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(8))
+    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache")
+    try:
+        before = runtime.resident(base).plan
+        sink = RecordingSink()
+        runtime.attach(
+            job=job_spec("a", base, data),
+            data_path=data,
+            validation_path=None,
+            checkpoint_path=None,
+            sink=sink,
+        )
+        sink.wait()
+        after = runtime.resident(base).plan
+    finally:
+        runtime.close()
+    assert before.unforeseen_gb == 0.0
+    assert 0.0 <= after.unforeseen_gb < 1.0
+    assert sink.outcome == "finished"
 
 
 def test_a_jobs_state_is_its_values_gradient_and_two_moments():
