@@ -243,7 +243,9 @@ class Node:
             self._preparing.submit(self._prepare, run)
             return
         run.lost = run.lost or failure.lease_lost
-        summary = JobSummary(run.job_id, run.stored_step, run.stored_step, 0)
+        summary = JobSummary(
+            job_id=run.job_id, step=run.stored_step, total_steps=run.stored_step, samples_done=0
+        )
         self._ended(run, SliceStatus.FAILED, summary, fault=failure.fault, reason=str(failure))
 
     def _attached(self, run: SliceRun) -> None:

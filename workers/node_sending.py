@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from workers.protocol import (
     PATH_PROGRESS,
     PATH_RESULT,
     Fault,
+    JobFigures,
     ProgressEvent,
     ProgressReply,
     ProgressReport,
@@ -297,21 +298,11 @@ def slice_result(
     reason: str,
 ) -> SliceResult:
     """A summary as the market is told it."""
+    figures = {field.name: getattr(summary, field.name) for field in fields(JobFigures)}
+    figures |= {name: finite(figures[name]) for name in _LOSSES}
+    figures["outliers"] = tuple(row for row in summary.outliers if math.isfinite(row.loss))
     return SliceResult(
-        lease_token=token,
-        status=status,
-        step=summary.step,
-        total_steps=summary.total_steps,
-        samples_done=summary.samples_done,
-        first_train_loss=finite(summary.first_train_loss),
-        last_train_loss=finite(summary.last_train_loss),
-        valid_loss_before=finite(summary.valid_loss_before),
-        valid_loss_after=finite(summary.valid_loss_after),
-        trained_tokens=summary.trained_tokens,
-        peak_memory_gb=summary.peak_memory_gb,
-        fault=fault,
-        reason=reason[:_REASON_CHARS],
-        outliers=tuple(row for row in summary.outliers if math.isfinite(row.loss)),
+        lease_token=token, status=status, fault=fault, reason=reason[:_REASON_CHARS], **figures
     )
 
 
@@ -329,6 +320,7 @@ def _finite_event(event: ProgressEvent) -> ProgressEvent:
     return replace(event, **values)
 
 
+_LOSSES = ("first_train_loss", "last_train_loss", "valid_loss_before", "valid_loss_after")
 _NUMBERS = (
     *("train_loss", "valid_loss", "learning_rate", "grad_norm"),
     *("tokens_per_s", "samples_per_s", "eta_s", "memory_gb"),

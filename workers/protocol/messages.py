@@ -201,11 +201,9 @@ class RowOutlier:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceResult:
-    """How a slice ended; applied only while its lease is the current one."""
+class JobFigures:
+    """Where a job stands."""
 
-    lease_token: str
-    status: SliceStatus
     step: int
     total_steps: int
     samples_done: int
@@ -215,11 +213,19 @@ class SliceResult:
     valid_loss_after: float | None = None
     trained_tokens: int = 0
     peak_memory_gb: float | None = None
+    #: Worst first.
+    outliers: tuple[RowOutlier, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceResult(JobFigures):
+    """How a slice ended; applied only while its lease is the current one."""
+
+    lease_token: str
+    status: SliceStatus
     fault: Fault | None = None
     #: One sentence for the owner: what happened and what to do.
     reason: str = ""
-    #: Worst first.
-    outliers: tuple[RowOutlier, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,10 +40,12 @@ class MemoryPlan:
     #: Logits of one chunk of the loss.
     head_gb: float
     limit_gb: float
+    #: By how much packs have taken more of the system's memory than is counted above.
+    unforeseen_gb: float = 0.0
 
     def free_gb(self, states_gb: float) -> float:
         """What is left for activations beside the base and the jobs' states."""
-        return self.limit_gb - self.base_gb - self.head_gb - states_gb
+        return self.limit_gb - self.base_gb - self.head_gb - self.unforeseen_gb - states_gb
 
     def measured(self, *, token_gb: float, recomputed: bool) -> MemoryPlan:
         """The plan with what a real pack used, where that was more."""
@@ -51,6 +53,15 @@ class MemoryPlan:
             # the blocks' inner tensors come and go in the backward pass and are not counted
             return replace(self, recomputed_token_gb=max(self.recomputed_token_gb, token_gb))
         return replace(self, token_gb=max(self.token_gb, token_gb))
+
+    def grown(self, *, gb: float, tokens: int, token_gb: float) -> MemoryPlan:
+        """The plan after the process grew by ``gb`` in a pack of so many tokens.
+
+        What tensors do not explain is set aside from then on: kernels' workspaces, the
+        allocator's rounding, gradients on their way back.
+        """
+        more = gb - tokens * token_gb - self.head_gb
+        return replace(self, unforeseen_gb=max(self.unforeseen_gb, more))
 
 
 @dataclass(frozen=True, slots=True)

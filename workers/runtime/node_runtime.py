@@ -6,10 +6,8 @@ import contextlib
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -19,13 +17,12 @@ import torch
 from workers.protocol.messages import BaseModelRef, Fault, JobSpec
 from workers.runtime.admission import check_settings, prepare
 from workers.runtime.artifacts import write_artifacts
-from workers.runtime.checkpoint_writer import CheckpointWriter
+from workers.runtime.job_checkpoints import JobCheckpoints, job_state
 from workers.runtime.memory_plan import device_limit_gb, fit, job_memory_gb, state_gb
 from workers.runtime.resident import ResidentBase, load_resident
-from workers.runtime.running_job import RunningJob, metrics_table
+from workers.runtime.running_job import RunningJob
 from workers.runtime.sink import JobSink
 from workers.runtime.threads import use_best_threads
-from workers.training.checkpoint import Checkpoint
 from workers.training.faults import SystemFault, TrainingFault, UserFault
 from workers.training.fused_trainer import Failed, Stepped
 from workers.training.pack_plan import TOKEN_BUDGET
@@ -63,7 +60,7 @@ class NodeRuntime:
         self._names_lock = threading.Lock()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._closed = False
-        self._writer = CheckpointWriter()
+        self._checkpoints = JobCheckpoints(post=self._commands.put, tell=self._tell)
         self._thread = threading.Thread(target=self._loop, name="training", daemon=True)
         self._thread.start()
 
@@ -138,7 +135,7 @@ class NodeRuntime:
             self._closed = True
         self._commands.put(lambda: None)
         self._thread.join()
-        self._writer.close()
+        self._checkpoints.close()
         self._drain()
 
     def resident(self, ref: BaseModelRef) -> ResidentBase:
@@ -213,7 +210,7 @@ class NodeRuntime:
         if resident.threads is not None and resident.threads != torch.get_num_threads():
             torch.set_num_threads(resident.threads)
         try:
-            results = resident.trainer.round()
+            results = resident.round(disturbed=self._preparing)
         # whatever a step raises, the node must live on: it cannot be one job's fault alone
         except Exception as error:
             log.exception("a training step failed")
@@ -229,6 +226,11 @@ class NodeRuntime:
                 self._fail(running, result.fault)
             else:
                 self._after_step(running, result)
+
+    def _preparing(self) -> bool:
+        """Whether a job not in the loop yet is being read or loaded, which takes memory too."""
+        with self._names_lock:
+            return bool(self._attaching.keys() - self._running.keys())
 
     def _admit(self, running: RunningJob, values: dict[str, torch.Tensor]) -> None:
         if self._closed:
@@ -262,8 +264,7 @@ class NodeRuntime:
             self._guarded(running, lambda: self._finish(running))
             return
         self._tell(running.report)
-        if running.checkpoint_wanted or time.monotonic() >= running.checkpoint_due_at:
-            self._write_checkpoint(running)
+        self._checkpoints.write_if_due(running)
 
     def _evaluate(self, running: RunningJob) -> None:
         found = running.resident.trainer.evaluate(running.job)
@@ -299,74 +300,23 @@ class NodeRuntime:
         if not checkpoint:
             self._remove(running)
             return
-        state = self._state(running)
+        state = job_state(running)
         self._tell(lambda: running.report(force=True))
         self._remove(running)
 
-        def written(path: Path | None, error: OSError | None) -> None:
-            self._commands.put(lambda: self._paused(running, state, path, error))
-
-        self._writer.write(state, running.directory, written)
-
-    def _paused(
-        self, running: RunningJob, state: Checkpoint, path: Path | None, error: OSError | None
-    ) -> None:
-        self._checkpointed(running, state, path, error)
-        if error is not None:
+        def written(error: OSError | None) -> None:
+            if error is None:
+                self._tell(lambda: running.sink.paused(running.summary()))
+                return
             reason = f"The checkpoint cannot be written on this node: {error}."
             self._tell(lambda: running.sink.failed(Fault.SYSTEM, reason, running.summary()))
-            return
-        self._tell(lambda: running.sink.paused(running.summary()))
+
+        self._checkpoints.write_last(running, state, written)
 
     def _want_checkpoint(self, job_id: str) -> None:
         running = self._running.get(job_id)
-        if running is None:
-            return
-        if running.writing:
-            running.checkpoint_wanted = True
-        else:
-            self._write_checkpoint(running)
-
-    def _write_checkpoint(self, running: RunningJob) -> None:
-        if running.writing:
-            return
-        running.writing = True
-        running.checkpoint_wanted = False
-        running.checkpoint_due_at = time.monotonic() + running.job.spec.checkpoint_every_s
-        state = self._state(running)
-
-        def written(path: Path | None, error: OSError | None) -> None:
-            self._commands.put(lambda: self._checkpointed(running, state, path, error))
-
-        self._writer.write(state, running.directory, written)
-
-    def _checkpointed(
-        self, running: RunningJob, state: Checkpoint, path: Path | None, error: OSError | None
-    ) -> None:
-        running.writing = False
-        if path is None:
-            running.log.append(f"A checkpoint was not written: {error}. Training goes on.")
-            return
-        running.checkpoint_path, running.checkpoint_step = path, state.progress.step
-        self._tell(lambda: running.sink.checkpointed(path, state.progress.step))
-
-    def _state(self, running: RunningJob) -> Checkpoint:
-        """The job's state after its last step, copied to the CPU."""
-        job = running.job
-        params = {
-            name: values.detach().to("cpu", copy=True)
-            for name, values, _ in running.resident.model.tensors(job.job_id)
-        }
-        return Checkpoint(
-            job_id=job.job_id,
-            fingerprint=running.fingerprint,
-            progress=replace(job.progress),
-            params=params,
-            means={n: t.to("cpu", copy=True) for n, t in job.means.items()},
-            squares={n: t.to("cpu", copy=True) for n, t in job.squares.items()},
-            row_losses=job.row_losses.copy(),
-            metrics=metrics_table(running.metrics),
-        )
+        if running is not None:
+            self._checkpoints.want(running)
 
     def _remove(self, running: RunningJob) -> None:
         job_id = running.job.job_id
@@ -421,10 +371,7 @@ class NodeRuntime:
             return torch.cuda.max_memory_allocated(self.device) / 1e9
         states = sum(r.state_gb for r in self._running.values())
         bases = sum(other.plan.base_gb for other in self._residents.values())
-        token_gb = resident.plan.token_gb
-        if resident.model.checkpoint_layers:
-            token_gb = resident.plan.recomputed_token_gb
-        return bases + states + resident.trainer.largest_pack * token_gb + resident.plan.head_gb
+        return bases + states + resident.activations_gb
 
     def _guarded(self, running: RunningJob, action: Callable[[], Any]) -> bool:
         """Whether the action went well; if not, the job alone has failed."""

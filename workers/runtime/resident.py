@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +17,10 @@ from transformers import (
 from workers.models import bundled_path, is_bundled
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.memory_plan import MemoryPlan, rehearse
+from workers.runtime.peak_memory import growth_measured
 from workers.training.architectures import architecture_of
 from workers.training.faults import SystemFault, UserFault
-from workers.training.fused_trainer import FusedTrainer
+from workers.training.fused_trainer import Failed, FusedTrainer, Stepped
 from workers.training.packed_model import PackedModel
 from workers.training.tuning import tuned_trainer
 
@@ -37,6 +39,33 @@ class ResidentBase:
     def memory_gb(self) -> float:
         """The base's weights."""
         return self.plan.base_gb
+
+    @property
+    def activations_gb(self) -> float:
+        """What the largest pack so far took, by the plan."""
+        recomputed = self.model.checkpoint_layers
+        token_gb = self.plan.recomputed_token_gb if recomputed else self.plan.token_gb
+        return self.trainer.largest_pack * token_gb + self.plan.head_gb
+
+    def round(self, *, disturbed: Callable[[], bool]) -> list[Stepped | Failed]:
+        """A round of the loop; on CPUs the first after a job came is held against the plan.
+
+        Parameters
+        ----------
+        disturbed : callable
+            Whether other work of this process takes memory now; nothing is concluded then.
+        """
+        trainer = self.trainer
+        if self.model.device.type != "cpu" or not trainer.measures_next or disturbed():
+            return trainer.round()
+        with growth_measured() as growth:
+            results = trainer.round()
+        counted = trainer.saved_per_token
+        if growth.peak_bytes is not None and counted is not None and not disturbed():
+            self.plan = self.plan.grown(
+                gb=growth.peak_bytes / 1e9, tokens=trainer.last_pack, token_gb=counted / 1e9
+            )
+        return results
 
 
 def load_resident(ref: BaseModelRef, *, device: torch.device, limit_gb: float) -> ResidentBase:

@@ -6,24 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from workers.protocol.messages import Fault, ProgressEvent, RowOutlier
+from workers.protocol.messages import Fault, JobFigures, ProgressEvent
 
 
-@dataclass(frozen=True, slots=True)
-class JobSummary:
-    """Where a job stands; the numbers of a ``SliceResult``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSummary(JobFigures):
+    """Where a job on this node stands, and what of it is on disk."""
 
     job_id: str
-    step: int
-    total_steps: int
-    samples_done: int
-    first_train_loss: float | None = None
-    last_train_loss: float | None = None
-    valid_loss_before: float | None = None
-    valid_loss_after: float | None = None
-    trained_tokens: int = 0
-    peak_memory_gb: float | None = None
-    outliers: tuple[RowOutlier, ...] = ()
     #: The newest whole checkpoint on this node's disk.
     checkpoint_path: Path | None = None
     checkpoint_step: int | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.training.faults import too_big
+from workers.training.faults import is_out_of_memory, too_big
 from workers.training.job import TrainingJob
 from workers.training.objective import example_losses, label_hits, learn_reference
 from workers.training.pack_plan import fitting
@@ -47,7 +47,9 @@ def evaluate(
         rows = range(start, start + max(1, fitting(sizes, limit)))
         try:
             loss, right = _of_rows(model, job, rows, pad_to=pad_to)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             if len(rows) == 1:
                 raise too_big(sizes[0]) from None
             limit = sum(sizes[: len(rows)]) // 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 
 class TrainingFault(Exception):
     """A job cannot go on; the text is one sentence for its owner, with what to do."""
@@ -13,6 +15,13 @@ class UserFault(TrainingFault):
 
 class SystemFault(TrainingFault):
     """The node is the cause: the same job may well run elsewhere."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the device had no room; PyTorch says it in another way on each kind of device."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
 def too_big(tokens: int) -> SystemFault:

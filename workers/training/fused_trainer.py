@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from workers.training.evaluation import HeldOut, evaluate
-from workers.training.faults import TrainingFault, UserFault, too_big
+from workers.training.faults import TrainingFault, UserFault, is_out_of_memory, too_big
 from workers.training.fixed_steps import FixedSteps
 from workers.training.job import Batch, TrainingJob
 from workers.training.objective import example_losses, learn_reference
@@ -71,8 +71,9 @@ class FusedTrainer:
         #: Bytes autograd kept per token, measured in the first pack after a job came.
         self.saved_per_token: float | None = None
         self._measure = False
-        #: Tokens of the largest pack so far.
+        #: Tokens of the largest pack so far, and of the last one.
         self.largest_pack = 0
+        self.last_pack = 0
         #: Recorded steps of fixed shape, where they pay.
         self.fixed: FixedSteps | None = None
 
@@ -105,12 +106,19 @@ class FusedTrainer:
             self._last_served[share.job_id] = self._round
         try:
             failed = self._forward_backward(shares)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             return self._out_of_memory(shares)
         if failed:
             return failed
         done = [job for share in shares if _complete(job := self.jobs[share.job_id])]
         return self._step(done)
+
+    @property
+    def measures_next(self) -> bool:
+        """Whether the next pack counts what autograd keeps."""
+        return self._measure
 
     def evaluate(self, job: TrainingJob) -> HeldOut | None:
         """How the job does on its held-out rows; ``None`` when there are none."""
@@ -158,7 +166,7 @@ class FusedTrainer:
                 _note(jobs, shares, rows, *recorded)
             return failed
         pack = self._pack(shares)
-        self.largest_pack = max(self.largest_pack, pack.tokens)
+        self._note_pack(pack)
         form = "segments" if self._suspects else None
         with self.model.streaming(pack, form=form):
             if self._measure:
@@ -193,7 +201,7 @@ class FusedTrainer:
         nll_S = self.fixed.losses(pack, [1.0 / batch.weight for batch in batches])
         if nll_S is None:
             return None
-        self.largest_pack = max(self.largest_pack, pack.tokens)
+        self._note_pack(pack)
         per_row: list[float] = nll_S.tolist()
         values, at = [], 0
         for share, batch in zip(shares, batches, strict=True):
@@ -201,6 +209,10 @@ class FusedTrainer:
             values.append(sum(per_row[at:end]) / batch.weight)
             at = end
         return values, per_row
+
+    def _note_pack(self, pack: Pack) -> None:
+        self.last_pack = pack.tokens
+        self.largest_pack = max(self.largest_pack, pack.tokens)
 
     def _not_finite(self, jobs: list[TrainingJob], values: list[float]) -> list[Stepped | Failed]:
         return [
