@@ -8,10 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from marketplace.config.embedded.demo import market_open
 from marketplace.config.embedded.for_tests import RUNS_DIR
 from marketplace.config.embedded.house import House, house
+
+# How long an example takes is a matter for benchmarks: on a busy machine it says nothing.
+settings.register_profile("finetender", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("finetender")
 
 
 @pytest.fixture(scope="session")
