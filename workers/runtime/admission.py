@@ -165,4 +165,4 @@ def check_adapter(job: JobSpec) -> None:
         rules.append((1 <= adapter.virtual_tokens <= 512, "virtual tokens must be 1 to 512"))
     for holds, rule in rules:
         if not holds:
-            raise UserFault(f"This job cannot run: {rule}. Change the setting and bid again.")
+            raise UserFault(f"This job cannot run: {rule}. Change the setting and try again.")

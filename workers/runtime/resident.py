@@ -93,9 +93,10 @@ def load_resident(ref: BaseModelRef, *, device: torch.device, limit_gb: float) -
             source, dtype=_dtype(ref, device), **options, **_quantization(ref, device)
         )
     except (OSError, ValueError, KeyError) as error:
+        reason = str(error).rstrip(". ")
         raise SystemFault(
-            f"The base model {ref.name!r} cannot be loaded from {ref.source!r}: {error}. "
-            "Check the zone's model source and this node's network."
+            f"The base model {ref.name!r} cannot be loaded from {ref.source!r}: {reason}. "
+            "Check where the model is said to be, and this machine's network."
         ) from error
     if not ref.four_bit:
         model.to(device)  # pyright: ignore[reportArgumentType]

@@ -21,6 +21,7 @@ import argparse
 import json
 import re
 import sys
+import tempfile
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -77,8 +78,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         config = read_config(chosen.config)
         jobs = planned_jobs(config, chosen.config.parent)
-        output = chosen.output or chosen.config.parent / config.get("output", "adapters")
-        device = chosen.device or config.get("device") or _best_device()
+        device = _device(chosen.device or config.get("device") or _best_device())
+        output = _output(chosen.output or chosen.config.parent / config.get("output", "adapters"))
         return train(
             jobs,
             output=output,
@@ -109,6 +110,12 @@ def read_config(path: Path) -> dict[str, Any]:
     _only(config, _TOP_KEYS, "the configuration")
     if not isinstance(config.get("jobs"), list) or not config["jobs"]:
         raise UserFault("The configuration needs jobs, a list of at least one job.")
+    for key in ("base_model", "output", "device"):
+        if not isinstance(config.get(key, ""), str):
+            raise UserFault(f"{key} must be a text, not {config[key]!r}.")
+    memory_gb = config.get("memory_gb", 1.0)
+    if isinstance(memory_gb, bool) or not isinstance(memory_gb, (int, float)) or memory_gb <= 0:
+        raise UserFault(f"memory_gb must be a number above 0, not {memory_gb!r}.")
     return config
 
 
@@ -234,12 +241,10 @@ def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
     if (folder / source).is_dir():
         source = str(folder / source)
     try:
-        adapter = from_json(AdapterSpec, (config.get("adapter") or {}) | (job.get("adapter") or {}))
-        training = from_json(
-            TrainingSpec, (config.get("training") or {}) | (job.get("training") or {})
-        )
+        adapter = from_json(AdapterSpec, _merged("adapter", config, job))
+        training = from_json(TrainingSpec, _merged("training", config, job))
         chosen = None if job.get("format") is None else from_json(DataFormat, job["format"])
-    except (ProtocolError, TypeError) as error:
+    except ProtocolError as error:
         raise UserFault(f"Job {name}: {error}.") from error
     spec = JobSpec(
         job_id=name,
@@ -255,8 +260,10 @@ def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
 
 def _detected(path: Path) -> DataFormat:
     with path.open("rb") as file:
-        head = file.read(65536)
-    found = detect_format(head, complete=len(head) < 65536)
+        # an export may begin with any number of empty lines, which say nothing
+        first = next((line for line in file if line.strip()), b"")
+        head = first + file.read(65536)
+    found = detect_format(head, complete=len(head) - len(first) < 65536)
     if found is None or found.rows is None:
         raise UserFault(f"What {path} holds is not clear. Say its format in the configuration.")
     return found.rows
@@ -267,6 +274,42 @@ def _file(value: Any, folder: Path, what: str) -> Path:
     if not value or not path.is_file():
         raise UserFault(f"There is no file {path} for {what}.")
     return path
+
+
+def _merged(key: str, config: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """A group of settings: the job's own over the configuration's."""
+    merged: dict[str, Any] = {}
+    for settings in (config.get(key), job.get(key)):
+        if not isinstance(settings or {}, dict):
+            raise UserFault(f"{key} must hold settings with names, not {settings!r}.")
+        merged |= settings or {}
+    return merged
+
+
+def _output(path: Path) -> Path:
+    """The folder for adapters, made now: not after hours of training."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise UserFault(
+            f"Adapters cannot be written to {path}: {error.strerror}. Choose another output."
+        ) from error
+    return path
+
+
+def _device(name: str) -> str:
+    """The device's name, if it is one the engine trains on and this machine has."""
+    if re.fullmatch(r"cpu|cuda(:\d+)?", name) is None:
+        raise UserFault(f"device must be cpu, cuda or cuda:<number>, not {name!r}.")
+    index = int(name.partition(":")[2] or 0)
+    if name != "cpu" and index >= torch.cuda.device_count():
+        raise UserFault(
+            f"This machine has no device {name}; it has {torch.cuda.device_count()} CUDA devices. "
+            "Choose cpu."
+        )
+    return name
 
 
 def _only(value: dict[str, Any], keys: set[str], what: str) -> None:

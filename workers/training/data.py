@@ -181,7 +181,8 @@ def _read(path: Path, data_format: DataFormat, skip_lines: tuple[int, ...]) -> l
                 rows.append(row)
     if errors:
         first = "; ".join(f"line {error.line}: {error.message}" for error in errors[:3])
-        raise UserFault(f"{len(errors)} lines of the data cannot be read. {first}")
+        count = "1 line" if len(errors) == 1 else f"{len(errors)} lines"
+        raise UserFault(f"{count} of the data cannot be read: {first}")
     return rows
 
 

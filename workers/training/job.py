@@ -168,4 +168,4 @@ def check_training(spec: TrainingSpec) -> None:
     )
     for holds, rule in rules:
         if not holds:
-            raise UserFault(f"This job cannot run: {rule}. Change the setting and bid again.")
+            raise UserFault(f"This job cannot run: {rule}. Change the setting and try again.")

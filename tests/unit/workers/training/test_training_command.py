@@ -1,0 +1,85 @@
+"""``python -m workers train`` refuses what cannot run before it trains anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workers.runtime.train_command import main
+
+ROW = json.dumps({"prompt": "What is it?", "completion": " It is blue."}) + "\n"
+
+
+def command(folder: Path, capsys, **top) -> tuple[int, str]:
+    """Exit status and what was said, for a job on the bundled base with some settings changed."""
+    job = {"name": "a", "data": "rows.jsonl", "training": {"epochs": 1}} | top.pop("job", {})
+    config = {"base_model": "bundled:finetender-tiny", "jobs": [job]} | top
+    path = folder / "config.yaml"
+    # YAML reads JSON
+    path.write_text(json.dumps(config))
+    status = main([str(path), "--quiet"])
+    return status, capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"memory_gb": "lots"}, "memory_gb must be a number above 0, not 'lots'."),
+        ({"memory_gb": 0}, "memory_gb must be a number above 0, not 0."),
+        ({"memory_gb": True}, "memory_gb must be a number above 0, not True."),
+        ({"device": "tpu"}, "device must be cpu, cuda or cuda:<number>, not 'tpu'."),
+        ({"output": 5}, "output must be a text, not 5."),
+        ({"base_model": ["x"]}, "base_model must be a text, not ['x']."),
+        ({"adapter": [1]}, "adapter must hold settings with names, not [1]."),
+        ({"job": {"training": "fast"}}, "training must hold settings with names, not 'fast'."),
+        (
+            {"job": {"training": {"learnig_rate": 1}}},
+            "Job a: TrainingSpec has unknown keys: learnig_rate.",
+        ),
+    ],
+)
+def test_a_setting_of_the_wrong_kind_is_named(tmp_path, capsys, changed, said):
+    (tmp_path / "rows.jsonl").write_text(4 * ROW)
+    assert command(tmp_path, capsys, **changed) == (2, said)
+    assert not (tmp_path / "adapters").exists()
+
+
+def test_an_output_nobody_can_write_is_refused_before_training(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text(4 * ROW)
+    (tmp_path / "taken").write_text("a file")
+    status, said = command(tmp_path, capsys, output="taken/here")
+    assert status == 2
+    assert said == (
+        f"Adapters cannot be written to {tmp_path}/taken/here: Not a directory. "
+        "Choose another output."
+    )
+
+
+def test_a_device_that_is_not_there_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    (tmp_path / "rows.jsonl").write_text(4 * ROW)
+    assert command(tmp_path, capsys, device="cuda:3") == (
+        2,
+        "This machine has no device cuda:3; it has 1 CUDA devices. Choose cpu.",
+    )
+
+
+def test_a_million_empty_lines_before_the_rows_hide_nothing(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text(1_000_000 * "\n" + 6 * ROW)
+    path = tmp_path / "config.yaml"
+    job = {"name": "a", "data": "rows.jsonl", "training": {"epochs": 1}}
+    path.write_text(json.dumps({"base_model": "bundled:finetender-tiny", "jobs": [job]}))
+    assert main([str(path), "--quiet"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["outcome"], row["samples_done"]) == ("finished", 5)
+
+
+def test_a_file_of_empty_lines_only_is_refused(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text(1_000_000 * "\n")
+    status, said = command(tmp_path, capsys)
+    assert status == 2
+    assert said == (
+        "1 line of the data cannot be read: line 1: The file is empty. Upload one with some rows."
+    )
