@@ -373,13 +373,14 @@ def test_prices_are_solved_again_after_some_slots_and_when_the_fleet_changes(zon
     assert solve(zone, at(116, zone))
 
 
-def test_a_zone_rests_between_solves_for_longer_than_they_take(zone, owner):
+def test_a_zone_rests_between_solves_for_longer_than_they_take(zone, owner, monkeypatch):
+    monkeypatch.setattr(solving, "REST", 4.0)
     crowd(owner, zone)
     later = at(101, zone)
     solve(zone, later)
     apply(zone, later)
     row = pricing(zone)
-    assert row.next_at == later + timedelta(seconds=4 * row.solve_s)
+    assert row.next_at == later + timedelta(seconds=4.0 * row.solve_s)
     Pricing.objects.update(next_at=at(108, zone))
     assert solve_due(zone=zone, now=at(107, zone)) is None
     assert solve_due(zone=zone, now=at(108, zone)) is not None

@@ -1,0 +1,13 @@
+"""What the auction's tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+from marketplace.auction import solving
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch):
+    """So that how long a solve takes on this machine does not decide when the next is due."""
+    monkeypatch.setattr(solving, "REST", 0.0)
