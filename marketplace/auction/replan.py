@@ -10,12 +10,10 @@ from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.reservations import reservations_of, reservations_release
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import FaultOf, Job
-from marketplace.jobs.selectors import jobs_to_replan, work_left_share, work_measure
+from marketplace.jobs.selectors import job_work, jobs_to_replan, work_left_share
 from marketplace.jobs.services import job_cells_replace, job_fail, job_replan_request
 from scheduler import types as scheduler
 from scheduler.auction import Replan, events
-from workers.protocol.messages import AdapterSpec, TrainingSpec
-from workers.protocol.wire import from_json
 
 #: So that a job that is all but done still gets a cell to finish in.
 LEAST_WORK_SHARE = 1e-3
@@ -85,9 +83,7 @@ def _job_replan(lane: Lane, job: Job, bid: Bid) -> None:
 
 def _task_left(lane: Lane, job: Job, bid: Bid) -> scheduler.Task:
     """What is left of a job, at the speeds known now."""
-    adapter = from_json(AdapterSpec, bid.adapter)
-    training = from_json(TrainingSpec, bid.training)
-    work = work_measure(dataset=job.dataset, zone=lane.zone, adapter=adapter, training=training)
+    work = job_work(job)
     share = max(work_left_share(job), LEAST_WORK_SHARE)
     return scheduler.Task(
         id=bid.pk,

@@ -23,6 +23,7 @@ from marketplace.jobs.models import (
     SliceStatus,
 )
 from workers.protocol.messages import AdapterSpec, DataFormat, TrainingSpec
+from workers.protocol.wire import from_json
 
 #: Names under which a lease's files are fetched; a checkpoint's is its id.
 DATASET_BLOB = "dataset"
@@ -100,6 +101,16 @@ def validation_rows(*, rows: int, share: float) -> int:
     if share <= 0 or rows < 2:
         return 0
     return min(max(1, round(share * rows)), rows - 1)
+
+
+def job_work(job: Job) -> Work:
+    """What the whole of a job asks of a node, at the speeds known now."""
+    return work_measure(
+        dataset=job.dataset,
+        zone=job.zone,
+        adapter=from_json(AdapterSpec, job.spec["adapter"]),
+        training=from_json(TrainingSpec, job.spec["training"]),
+    )
 
 
 def work_left_share(job: Job) -> float:

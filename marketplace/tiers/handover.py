@@ -17,15 +17,13 @@ from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import last_slot_until, slot_at
 from marketplace.jobs.models import EventKind, Job, Slice, SliceStatus
-from marketplace.jobs.selectors import work_left_share, work_measure
+from marketplace.jobs.selectors import job_work, work_left_share
 from marketplace.jobs.services import job_event_add, job_replan_request
 from marketplace.tiers.bookings import probed_left_s
 from marketplace.tiers.machines import cost_micros, node_of
 from marketplace.tiers.models import Booking, BookingOutcome, MachineStatus, ZoneTiers
 from marketplace.tiers.pauses import pause_s, resumed_at
 from scheduler.tiers.break_even import break_even_s, move_cost, moves
-from workers.protocol.messages import AdapterSpec, TrainingSpec
-from workers.protocol.wire import from_json
 
 
 def bookings_hand_over(*, tiers: ZoneTiers, now: datetime) -> int:
@@ -95,12 +93,7 @@ def _fits(tiers: ZoneTiers, job: Job, node: Node, first_slot: int) -> bool:
 
     So that a new plan is never worse for the owner than the one it replaces.
     """
-    work = work_measure(
-        dataset=job.dataset,
-        zone=tiers.zone,
-        adapter=from_json(AdapterSpec, job.spec["adapter"]),
-        training=from_json(TrainingSpec, job.spec["training"]),
-    )
+    work = job_work(job)
     rate = work.rates.get(node.gpu_type_id, 0.0)
     slots = last_slot_until(tiers.zone, job.deadline_at) - first_slot + 1
     return work.compute_demand * work_left_share(job) <= rate * slots
@@ -175,7 +168,7 @@ def _on_its_way(booking: Booking, now: datetime) -> bool:
     """Whether the job still runs where the booking found it, or has cells on the worker."""
     node = node_of(booking.machine)
     slot = slot_at(booking.job.zone, now)
-    if node is not None and any(at >= slot and where == node.pk for at, where in booking.job.cells):
+    if node is not None and booking.job.has_cells_on(node.pk, from_slot=slot):
         return True
     origin = node_of(booking.origin)
     return booking.handed_at is None and (

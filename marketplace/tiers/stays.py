@@ -23,7 +23,7 @@ from marketplace.fleet.models import Node, NodeStatus, Tier
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.locks import job_lock
 from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.selectors import work_left_share, work_measure
+from marketplace.jobs.selectors import job_work, work_left_share
 from marketplace.jobs.services import job_cells_replace, job_event_add
 from marketplace.tiers.allowance import Target, stay_leave, stay_moves
 from marketplace.tiers.cells import first_slot_from
@@ -33,8 +33,6 @@ from marketplace.tiers.models import LIVE, Machine, MachineStatus, Stay, ZoneTie
 from marketplace.tiers.provisioning import Offer
 from scheduler.auction import events
 from scheduler.types import Cell
-from workers.protocol.messages import AdapterSpec, TrainingSpec
-from workers.protocol.wire import from_json
 
 #: A cell is given back only if the work left, with this margin, fits in the others.
 WORK_MARGIN = 1.1
@@ -47,10 +45,8 @@ def stays_close(*, tiers: ZoneTiers, now: datetime) -> int:
     for stay in _open_stays(tiers):
         node = node_of(stay.machine)
         here = Slice.objects.filter(job=stay.job, node=node, status=SliceStatus.OPEN).exists()
-        cells = node is not None and any(
-            at >= slot and where == node.pk for at, where in stay.job.cells
-        )
-        gone = stay.machine.status not in (MachineStatus.RUNNING,)
+        cells = node is not None and stay.job.has_cells_on(node.pk, from_slot=slot)
+        gone = stay.machine.status != MachineStatus.RUNNING
         if here or (stay.job.is_active and cells and not gone):
             continue
         stay_leave(tiers=tiers, stay=stay, moved=stay.job.is_active, now=now)
@@ -295,12 +291,7 @@ def needless_cells_release(*, tiers: ZoneTiers, now: datetime) -> int:
 
 def _release(tiers: ZoneTiers, job: Job, now: datetime) -> int:
     zone = tiers.zone
-    work = work_measure(
-        dataset=job.dataset,
-        zone=zone,
-        adapter=from_json(AdapterSpec, job.spec["adapter"]),
-        training=from_json(TrainingSpec, job.spec["training"]),
-    )
+    work = job_work(job)
     with zone_lane(zone=zone, now=now) as lane:
         rows = list(
             Reservation.objects.filter(

@@ -152,6 +152,10 @@ class Job(models.Model):
         """The node of the job's cell in a slot."""
         return next((node for at, node in self.cells if at == slot), None)
 
+    def has_cells_on(self, node_id: str, *, from_slot: int) -> bool:
+        """Whether the job has a cell of a node in a slot or after it."""
+        return any(at >= from_slot and node == node_id for at, node in self.cells)
+
     @property
     def last_slot(self) -> int | None:
         return self.cells[-1][0] if self.cells else None
