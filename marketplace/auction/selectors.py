@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -54,10 +55,14 @@ def bid_of(organisation: Organisation, bid_id: str) -> Bid:
 
 def bids_refresh(bids: Iterable[Bid]) -> None:
     """Bring up to date, on bids in hand, what deciding or cancelling them changes."""
-    by_id = {bid.pk: bid for bid in bids}
-    for pk, *values in Bid.objects.filter(pk__in=by_id).values_list("pk", *DECISION_FIELDS):
-        for name, value in zip(DECISION_FIELDS, values, strict=True):
-            setattr(by_id[pk], name, value)
+    # Two requests under one idempotency key have a row of their own each for the same bid.
+    in_hand: defaultdict[str, list[Bid]] = defaultdict(list)
+    for bid in bids:
+        in_hand[bid.pk].append(bid)
+    for pk, *values in Bid.objects.filter(pk__in=in_hand).values_list("pk", *DECISION_FIELDS):
+        for bid in in_hand[pk]:
+            for name, value in zip(DECISION_FIELDS, values, strict=True):
+                setattr(bid, name, value)
 
 
 def job_ids_of(bids: Sequence[Bid]) -> dict[str, str]:

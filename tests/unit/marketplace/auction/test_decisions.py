@@ -8,6 +8,7 @@ import pytest
 
 from marketplace.auction.decisions import decide_pending_bids
 from marketplace.auction.models import Bid, BidStatus, LogEntry, MarketHead, Reservation, Snapshot
+from marketplace.auction.selectors import bids_refresh
 from marketplace.auction.services import bid_cancel
 from marketplace.auction.verify import zone_verify
 from marketplace.common.errors import Conflict
@@ -263,6 +264,16 @@ def test_decided_bid_cannot_be_taken_back(zone, owner):
         bid_cancel(bid=bid, now=NOW)
     assert caught.value.code == "bid_already_decided"
     assert wallet(organisation=owner).available_micros == 9_900_000
+
+
+def test_each_of_two_who_hold_the_same_bid_sees_its_decision(zone, owner):
+    market.node(zone)
+    bid = market.bid(owner, zone)
+    other = Bid.objects.get(pk=bid.pk)
+    decide_pending_bids(zone=zone, now=NOW)
+    bids_refresh([bid, other])
+    assert bid.status == other.status == BidStatus.ADMITTED
+    assert bid.position == other.position is not None
 
 
 def test_log_entries_can_be_neither_changed_nor_deleted(zone, owner):
