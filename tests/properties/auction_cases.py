@@ -88,6 +88,22 @@ def grids_with_tasks(
     return grid, draw(tasks(grid))
 
 
+def thirds_of_the_work() -> tuple[Grid, Task]:
+    """Give a task that takes three slots at a third of its work, as floats have thirds."""
+    grid = Grid(horizon=Horizon(first_slot=0, slots=3), base_memory=1.0)
+    grid.add_node(Node(id="node", gpu_type="a", compute_capacity=1.0, memory_capacity=8.0, ask=1.0))
+    task = Task(
+        id="task",
+        arrival_slot=0,
+        deadline_slot=2,
+        compute_demand=1.0,
+        memory_demand=1.0,
+        bid=10.0,
+        rates={"a": 1 / 3},
+    )
+    return grid, task
+
+
 def medium_case(*, seed: int, nodes: int, slots: int, types: int) -> tuple[Grid, Task]:
     """Give a larger random grid and task, without ties."""
     rng = np.random.default_rng(seed)
