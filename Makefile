@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help setup setup-dev pages demo run test test-python test-pages browser lint format types contracts lock \
+.PHONY: help setup setup-dev pages demo run test test-python test-nightly test-pages browser lint format types contracts lock \
   bench bench-auction bench-training bench-tiers bench-lane screens clean
 
 help: ## What can be made
@@ -58,6 +58,9 @@ test: lint types contracts test-pages test-python ## Everything that must hold
 test-python: setup-dev browser
 	$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup -m "not faults and not browser and not nightly"
 	$(PYTHON) -m pytest -m "(faults or browser) and not nightly"
+
+test-nightly: setup-dev ## Longer variants, and properties on examples not tried before
+	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not (faults or browser)"
 
 test-pages: setup-dev
 	cd frontend/web && npm run --silent check && npm test --silent
