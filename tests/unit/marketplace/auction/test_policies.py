@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
 
 from marketplace.auction import book as books
 from marketplace.auction import history
@@ -26,6 +25,7 @@ from scheduler.auction import ZoneRules
 from scheduler.auction.transcripts import verify_transcript
 from tests import builders
 from tests import market_builders as market
+from tests.audits import row_alter
 from tests.builders import NOW
 
 pytestmark = pytest.mark.django_db
@@ -343,20 +343,14 @@ def traded(zone, owner):
     return zone
 
 
-def altered(sql, *parameters):
-    with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
-        cursor.execute(sql, parameters)
-        assert cursor.rowcount == 1
-        cursor.execute("SET LOCAL session_replication_role = origin")
-
-
 def test_a_payment_under_solved_prices_altered_by_a_cent_is_found(traded):
     call_command("auction_verify")
     solved = LogEntry.objects.get(kind="PricesSolved")
     bid = Bid.objects.filter(position__gt=solved.position, status="admitted").latest("position")
     assert bid.parts["compute"] > 0
-    altered("UPDATE auction_bid SET payment_micros = payment_micros - 10000 WHERE id = %s", bid.pk)
+    row_alter(
+        "UPDATE auction_bid SET payment_micros = payment_micros - 10000 WHERE id = %s", bid.pk
+    )
     with pytest.raises(CommandError):
         call_command("auction_verify")
 
@@ -373,7 +367,7 @@ def test_a_payment_under_solved_prices_altered_by_a_cent_is_found(traded):
 )
 def test_a_change_of_rules_or_a_solve_that_was_altered_is_found(traded, kind, change):
     entry = LogEntry.objects.get(kind=kind)
-    altered(f"UPDATE auction_logentry SET {change} WHERE id = %s", entry.pk)
+    row_alter(f"UPDATE auction_logentry SET {change} WHERE id = %s", entry.pk)
     assert zone_verify(traded).problems[0].startswith(f"log position {entry.position}:")
     with pytest.raises(CommandError):
         call_command("auction_verify")
@@ -381,7 +375,7 @@ def test_a_change_of_rules_or_a_solve_that_was_altered_is_found(traded, kind, ch
 
 @pytest.mark.parametrize("change", ["policy = 'residual'", "applied_position = NULL"])
 def test_what_the_operator_is_shown_is_compared_with_the_log(traded, change):
-    altered(f"UPDATE auction_pricing SET {change}")
+    row_alter(f"UPDATE auction_pricing SET {change}")
     [problem] = zone_verify(traded).problems
     assert problem.startswith("policy and position of the last solve are shown as ")
 

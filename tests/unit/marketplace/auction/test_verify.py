@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from datetime import timedelta
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
 
 from marketplace.auction.decisions import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation, Snapshot
@@ -19,6 +16,7 @@ from marketplace.jobs.models import Job
 from marketplace.payments.models import Hold
 from tests import builders
 from tests import market_builders as market
+from tests.audits import row_alter, transcript_verify
 from tests.builders import NOW
 
 pytestmark = pytest.mark.django_db
@@ -43,15 +41,6 @@ def zone():
     decide_pending_bids(zone=zone, now=NOW, limit=7)
     decide_pending_bids(zone=zone, now=NOW + timedelta(seconds=10))
     return zone
-
-
-def altered(sql, *parameters):
-    """Change a row behind the application's back, triggers and all."""
-    with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")
-        cursor.execute(sql, parameters)
-        assert cursor.rowcount == 1
-        cursor.execute("SET LOCAL session_replication_role = origin")
 
 
 def problems(zone):
@@ -95,7 +84,7 @@ def test_bid_altered_by_one_is_found(zone, column):
     change = "- 1" if column == "payment_micros" else "+ 1"
     if column == "position":
         change = "+ 1000"
-    altered(f"UPDATE auction_bid SET {column} = {column} {change} WHERE id = %s", bid.pk)
+    row_alter(f"UPDATE auction_bid SET {column} = {column} {change} WHERE id = %s", bid.pk)
     assert any(bid.pk in problem for problem in problems(zone))
     with pytest.raises(CommandError):
         call_command("auction_verify")
@@ -115,19 +104,19 @@ def test_bid_altered_by_one_is_found(zone, column):
 )
 def test_bid_altered_in_any_other_way_is_found(zone, change, status):
     bid = Bid.objects.filter(status=status).exclude(refusal="capacity").first()
-    altered(f"UPDATE auction_bid SET {change} WHERE id = %s", bid.pk)
+    row_alter(f"UPDATE auction_bid SET {change} WHERE id = %s", bid.pk)
     assert any(bid.pk in problem for problem in problems(zone))
 
 
 def test_job_sold_at_another_price_is_found(zone):
     job = Job.objects.first()
-    altered("UPDATE jobs_job SET price_micros = price_micros + 1 WHERE id = %s", job.pk)
+    row_alter("UPDATE jobs_job SET price_micros = price_micros + 1 WHERE id = %s", job.pk)
     assert any("job's price" in problem for problem in problems(zone))
 
 
 def test_charge_that_is_not_the_payment_is_found(zone):
     hold = Hold.objects.filter(status="charged").first()
-    altered("UPDATE payments_hold SET charged_micros = charged_micros - 1 WHERE id = %s", hold.pk)
+    row_alter("UPDATE payments_hold SET charged_micros = charged_micros - 1 WHERE id = %s", hold.pk)
     assert any("was charged" in problem for problem in problems(zone))
 
 
@@ -146,31 +135,31 @@ def test_log_entry_altered_in_any_way_is_found(zone, change):
         .order_by("position")
         .first()
     )
-    altered(f"UPDATE auction_logentry SET {change} WHERE id = %s", entry.pk)
+    row_alter(f"UPDATE auction_logentry SET {change} WHERE id = %s", entry.pk)
     assert problems(zone)[0].startswith(f"log position {entry.position}:")
 
 
 def test_log_entry_that_is_gone_is_found(zone):
     entry = LogEntry.objects.get(position=5)
-    altered("DELETE FROM auction_logentry WHERE id = %s", entry.pk)
+    row_alter("DELETE FROM auction_logentry WHERE id = %s", entry.pk)
     assert problems(zone) == ["log position 6: entry 5 is missing"]
 
 
 def test_log_cut_off_at_the_end_is_found(zone):
     entry = LogEntry.objects.latest("position")
-    altered("DELETE FROM auction_logentry WHERE id = %s", entry.pk)
+    row_alter("DELETE FROM auction_logentry WHERE id = %s", entry.pk)
     assert any("the log ends at" in problem for problem in problems(zone))
 
 
 def test_decided_bid_that_the_log_does_not_know_is_found(zone):
     stray = market.bid(builders.organisation(usd="10"), zone)
-    altered("UPDATE auction_bid SET status = 'refused', position = 999 WHERE id = %s", stray.pk)
+    row_alter("UPDATE auction_bid SET status = 'refused', position = 999 WHERE id = %s", stray.pk)
     assert any("marked as decided" in problem for problem in problems(zone))
 
 
 def test_reservation_that_is_not_in_the_book_is_found(zone):
     row = Reservation.objects.filter(released_at=None).latest("slot")
-    altered("UPDATE auction_reservation SET released_at = now() WHERE id = %s", row.pk)
+    row_alter("UPDATE auction_reservation SET released_at = now() WHERE id = %s", row.pk)
     assert any("missing from the rows" in problem for problem in problems(zone))
 
 
@@ -178,18 +167,20 @@ def test_snapshot_that_is_not_the_replays_state_is_found(zone):
     snapshot = Snapshot.objects.get(position=0)
     state = json.loads(snapshot.state)
     state["rules"]["steepness"] = 0.3
-    altered("UPDATE auction_snapshot SET state = %s WHERE id = %s", json.dumps(state), snapshot.pk)
+    row_alter(
+        "UPDATE auction_snapshot SET state = %s WHERE id = %s", json.dumps(state), snapshot.pk
+    )
     assert problems(zone)
 
 
 def test_transcript_is_replayed_without_a_database(zone, tmp_path):
     path = tmp_path / "zone.jsonl"
     call_command("auction_transcript", zone=zone.name, out=path, with_bids=True)
-    verified = run_verify(path)
+    verified = transcript_verify(path)
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["head_hash"] == MarketHead.objects.get().head_hash
     path.write_text(path.read_text().replace('"bid": 900000.0', '"bid": 900001.0', 1))
-    assert run_verify(path).returncode == 1
+    assert transcript_verify(path).returncode == 1
 
 
 def test_transcript_without_bids_is_checked_as_well_and_a_changed_payment_is_found(zone, tmp_path):
@@ -197,20 +188,10 @@ def test_transcript_without_bids_is_checked_as_well_and_a_changed_payment_is_fou
     call_command("auction_transcript", zone=zone.name, out=path)
     text = path.read_text()
     assert '"bid": ' not in text
-    verified = run_verify(path)
+    verified = transcript_verify(path)
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["head_hash"] == MarketHead.objects.get().head_hash
     payment = re.search(r'"payment": ([1-9][0-9]*)\.0', text)
     assert payment is not None
     path.write_text(text.replace(payment[0], f'"payment": {int(payment[1]) + 10_000}.0', 1))
-    assert run_verify(path).returncode == 1
-
-
-def run_verify(path):
-    return subprocess.run(
-        [sys.executable, "-m", "scheduler", "auction", "verify", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    assert transcript_verify(path).returncode == 1
