@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, update_wrapper
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -19,6 +20,8 @@ from numba.core import config as numba_config
 #: Numba sets its options as attributes when it is imported.
 config = cast(Any, numba_config)
 F = TypeVar("F", bound=Callable[..., object])
+#: Where the policies are.
+POLICIES = "scheduler.tiers."
 #: The modules here that are compiled, and those they take constants and layouts from.
 TOGETHER = ("compiled", "control", "demands", "loop", "state", "transitions", "work", "workers")
 
@@ -40,7 +43,16 @@ def _cache_directory() -> str:
 
 
 def compiled(function: F) -> F:
-    """The function as machine code, kept on disk where the cache can be written."""
+    """The function as machine code, kept on disk where the cache can be written.
+
+    What it calls of ``scheduler.tiers`` is compiled with it, so that policies may be
+    written as functions that call each other.
+    """
+    return cast(F, _compiled(function))
+
+
+@cache
+def _compiled(function: Callable[..., object]) -> Any:
     before = config.CACHE_DIR
     config.CACHE_DIR = _cache_directory()
     try:
@@ -49,7 +61,23 @@ def compiled(function: F) -> F:
     except OSError:
         keep = False
     try:
-        decorate = cast(Callable[[F], Any], numba.njit(cache=keep, error_model="numpy"))
-        return cast(F, decorate(function))
+        return cast(Any, numba.njit(cache=keep, error_model="numpy"))(_calling_compiled(function))
     finally:
         config.CACHE_DIR = before
+
+
+def _calling_compiled(function: Callable[..., object]) -> Callable[..., object]:
+    """A policy function whose calls of other policy functions reach compiled ones."""
+    assert isinstance(function, FunctionType)
+    if not function.__module__.startswith(POLICIES):
+        # The simulator names what it calls; a copy would not know what is defined later.
+        return function
+    called = {
+        name: _compiled(found)
+        for name in function.__code__.co_names
+        if isinstance(found := function.__globals__.get(name), FunctionType)
+        and found.__module__.startswith(POLICIES)
+    }
+    names = {**function.__globals__, **called}
+    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    return update_wrapper(made, function)

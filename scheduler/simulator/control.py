@@ -10,7 +10,7 @@ import numpy as np
 from scheduler.simulator.compiled import compiled
 from scheduler.simulator.demands import demands
 from scheduler.simulator.state import Demotion, Job, Order, Scaling, Worker
-from scheduler.simulator.transitions import Backlog, bring, demote, plan, reorder, save
+from scheduler.simulator.transitions import Backlog, bring, demote, reorder, save
 from scheduler.simulator.work import done_by, expected_left_s, learn
 from scheduler.simulator.workers import (
     Calendar,
@@ -24,9 +24,9 @@ from scheduler.simulator.workers import (
     take_idle,
 )
 from scheduler.tiers import (
-    allowance,
     break_even,
     demand,
+    demotion,
     serverful_scaler,
     serverless_scaler,
 )
@@ -52,9 +52,8 @@ next_threshold = compiled(serverless_scaler.next_threshold)
 workers_change = compiled(serverful_scaler.workers_change)
 workers_change_printed = compiled(serverful_scaler.workers_change_printed)
 move_cost = compiled(break_even.move_cost)
-break_even_s = compiled(break_even.break_even_s)
-moves = compiled(break_even.moves)
-covers = compiled(allowance.covers)
+demotes = compiled(demotion.demotes)
+move_on_saves = compiled(demotion.move_on_saves)
 
 
 @compiled
@@ -79,23 +78,28 @@ def decide(world: World, calendar: Calendar, backlog: Backlog, j: int, now: floa
     )
     if track[j].credit < 0.0:
         bring(world, j, max(0.0, premium), cost)
-    stay_plan = (age + expected) * premium * need
-    move_plan = ((age + boot) * premium + cost) * need
-    if not moves(expected, boot, break_even_s(cost, choice.serverless_price, price)):
-        plan(world, j, stay_plan)
-        return
-    plan(world, j, move_plan)
-    affordable = covers(t.surplus, stay_plan - move_plan, choice.share)
+    # A full tier: nobody knows when it will have room, only the surplus may say stay.
+    delay = math.inf
     if room:
         delay = (choice.checkpoint_s + choice.restore_s) * choice.delay_price
-        worth = break_even_s(cost + delay, choice.serverless_price, price)
-        if affordable and not moves(expected, boot, worth):
-            plan(world, j, stay_plan)
-        else:
-            book(world, calendar, j, now, skip)
-    elif affordable:
-        plan(world, j, stay_plan)
-    else:
+    leaves, planned, surplus = demotes(
+        expected,
+        age,
+        boot,
+        choice.serverless_price,
+        price,
+        cost,
+        delay,
+        need,
+        track[j].planned,
+        t.surplus,
+        choice.share,
+    )
+    track[j].planned = planned
+    t.surplus = surplus
+    if leaves and room:
+        book(world, calendar, j, now, skip)
+    elif leaves:
         demote(world, calendar, j, now)
 
 
@@ -103,8 +107,7 @@ def decide(world: World, calendar: Calendar, backlog: Backlog, j: int, now: floa
 def rehome(world: World, calendar: Calendar, now: float) -> None:
     """Moves running jobs to offers so much cheaper that the rest repays the move.
 
-    The same break-even as demotion, with the price the job pays now in the place of
-    the serverless price. One move per job at a time; none that would miss a deadline.
+    One move per job at a time.
     """
     choice, jobs, track, t, pool = (
         world.choice[0],
@@ -113,7 +116,6 @@ def rehome(world: World, calendar: Calendar, now: float) -> None:
         world.tally[0],
         world.pool,
     )
-    pause = choice.checkpoint_s + choice.restore_s
     first = next_offer(world, now, 0)
     if first < 0:
         return
@@ -133,23 +135,19 @@ def rehome(world: World, calendar: Calendar, now: float) -> None:
         if price <= lowest:
             continue
         left = jobs[j].predicted_s - done_by(world, j, now)
-        if now + left <= jobs[j].due_s < now + left + pause:
-            continue
-        offered = gang_price(world, now, need, 0)
-        boot = choice.marketplace_boot_s
-        cost = move_cost(
+        saved = move_on_saves(
+            expected_left_s(world, j, now),
+            now + left,
+            jobs[j].due_s,
+            choice.marketplace_boot_s,
             choice.checkpoint_s,
             choice.restore_s,
-            boot,
-            pause,
             price,
-            offered,
+            gang_price(world, now, need, 0),
             choice.rehome_delay_price,
         )
-        expected = expected_left_s(world, j, now)
-        if moves(expected, boot, break_even_s(cost, price, offered)):
-            paused = pause * choice.rehome_delay_price
-            save(world, need * ((price - offered) * (expected - boot) - cost + paused))
+        if saved >= 0.0:
+            save(world, need * saved)
             for _ in range(need):
                 launch(world, calendar, now, j, 0)
 

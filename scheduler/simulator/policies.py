@@ -9,10 +9,6 @@ from dataclasses import replace
 from scheduler.simulator.state import UNLIMITED, Choice, Demotion, Order, Scaling
 from scheduler.tiers.rules import TierRules, Variant
 
-#: One job may take this much of the surplus (``scheduler.tiers.allowance``).
-SHARE = 0.1
-#: Half of what cheaper rents save buys time, the other half stays saved.
-SAVED_SHARE = 0.5
 #: Work since the last multiple of this is lost when a node fails.
 SAFE_EVERY_S = 600.0
 
@@ -59,7 +55,7 @@ def choice(
         restore_s=rules.restore_s,
         delay_price=rules.delay_usd_per_h,
         rehome_delay_price=rules.rehome_delay_usd_per_h,
-        saved_share=SAVED_SHARE,
+        saved_share=rules.saved_share,
         serverless_price=rules.serverless_usd_per_h,
         conventional_price=rules.conventional_usd_per_h,
         marketplace_boot_s=rules.marketplace_boot_s,
@@ -96,7 +92,7 @@ def improved(rules: TierRules, cap: int | None) -> Choice:
         order=Order.DEADLINE_OR_SHORTEST,
         adaptive=True,
         rehomes=True,
-        share=SHARE,
+        share=rules.surplus_share,
         cap=cap,
     )
 

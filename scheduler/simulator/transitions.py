@@ -22,7 +22,7 @@ from scheduler.simulator.workers import (
     price_of,
     take_idle,
 )
-from scheduler.tiers import allowance, break_even, edf
+from scheduler.tiers import allowance, demotion, edf
 
 if TYPE_CHECKING:
     from scheduler.simulator.state import World
@@ -40,9 +40,7 @@ EITHER = int(Order.DEADLINE_OR_SHORTEST)
 SERVERFUL_ONLY, BREAK_EVEN = int(Demotion.SERVERFUL_ONLY), int(Demotion.BREAK_EVEN)
 BUSY = int(Worker.BUSY)
 
-break_even_s = compiled(break_even.break_even_s)
-move_cost = compiled(break_even.move_cost)
-moves = compiled(break_even.moves)
+renewal_saves = compiled(demotion.renewal_saves)
 allowance_of = compiled(allowance.allowance)
 backlog_key = compiled(edf.backlog_key)
 
@@ -270,23 +268,26 @@ def finish(world: World, j: int, now: float) -> None:
 def renew(world: World, calendar: Calendar, j: int, now: float) -> bool:
     """Ends the rent of the worker a waiting job would get if a cheaper one repays the wait.
 
-    Prices hold as long as a worker is rented, so a full tier would keep its first ones
-    for good. The break-even of a move-on, without checkpoint and restore.
+    Only for a full tier, whose prices would otherwise hold for good.
     """
     choice, pool, t = world.choice[0], world.pool, world.tally[0]
     offer = next_offer(world, now, 0)
     if t.empty > 0 or offer < 0:
         return False
     w = cheapest_idle(world)
-    paid, offered, boot = pool[w].price, price_of(world, now, offer), choice.marketplace_boot_s
-    left = world.jobs[j].predicted_s - world.track[j].done_s
-    cost = move_cost(0.0, 0.0, boot, boot, paid, offered, choice.rehome_delay_price)
-    if not moves(left, 0.0, break_even_s(cost, paid, offered)):
+    saved = renewal_saves(
+        world.jobs[j].predicted_s - world.track[j].done_s,
+        choice.marketplace_boot_s,
+        pool[w].price,
+        price_of(world, now, offer),
+        choice.rehome_delay_price,
+    )
+    if saved < 0.0:
         return False
     end_rent(world, w, now)
     launch(world, calendar, now, -1, 0)
     t.renewals += 1
-    save(world, (paid - offered) * left - offered * boot)
+    save(world, saved)
     return True
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from scheduler.simulator.state import JOB, Records, records
 from scheduler.simulator.supply import SupplyRules, boot_times
+from scheduler.tiers.deadlines import soft_deadlines_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -172,9 +173,12 @@ def draw_jobs(*, workload: Workload, owners: OwnerRules, supply: SupplyRules, se
     n = len(workload)
     low, high = owners.deadline_factors
     predicted = workload.duration_s
-    due = workload.arrive_s + rng.uniform(low, high, n) * predicted
-    if workload.given_due_s is not None:
-        due = np.where(np.isnan(workload.given_due_s), due, workload.given_due_s)
+    due = soft_deadlines_s(
+        arrived_s=workload.arrive_s,
+        predicted_s=predicted,
+        factors=rng.uniform(low, high, n),
+        given_s=workload.given_due_s,
+    )
     boots = boot_times(rng, supply.serverless_boot_s, n)
     dies = rng.random(n) < owners.die_early
     if owners.dying == "uniform":

@@ -2,30 +2,47 @@
 
 from __future__ import annotations
 
-#: Multiple of the predicted run time when the owner names no deadline: the middle
-#: of the 1-10 the paper draws from (section 5.1).
-INFERRED_FACTOR = 5.0
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 
-def soft_deadline_s(
-    *,
-    arrived_s: float,
-    predicted_s: float,
-    given_s: float | None = None,
-    factor: float = INFERRED_FACTOR,
-) -> float:
-    """The deadline the policies read, in the seconds of ``arrived_s``.
+def soft_deadlines_s(
+    *, arrived_s: Floats, predicted_s: Floats, factors: Floats, given_s: Floats | None = None
+) -> Floats:
+    """The deadlines the policies read, on the clock of ``arrived_s``.
+
+    One that its owner gave holds as it is. One that nobody gave is inferred from the
+    predicted run time; a bid of the live market always names its own.
+
+    Parameters
+    ----------
+    arrived_s, predicted_s : (n,) arrays
+        Arrival and predicted run time, seconds.
+    factors : (n,) array
+        Multiples of the predicted run time to infer with; the paper draws them from
+        1 to 10 (section 5.1).
+    given_s : (n,) array, optional
+        Deadlines that owners gave, NaN where they gave none.
+
+    Returns
+    -------
+    (n,) array
+        Seconds.
 
     Raises
     ------
     ValueError
-        If a given deadline lies before the arrival, or the prediction is not
-        above zero.
+        If a given deadline lies before its arrival, or a prediction is not above zero.
     """
-    if given_s is not None:
-        if given_s < arrived_s:
-            raise ValueError(f"deadline {given_s} lies before the arrival {arrived_s}")
-        return given_s
-    if not predicted_s > 0:
-        raise ValueError(f"predicted run time must be above zero, got {predicted_s}")
-    return arrived_s + factor * predicted_s
+    if not np.all(predicted_s > 0):
+        raise ValueError(f"predicted run times must be above zero, got {predicted_s.min()}")
+    inferred = arrived_s + factors * predicted_s
+    if given_s is None:
+        return inferred
+    early = np.flatnonzero(given_s < arrived_s)
+    if early.size:
+        j = early[0]
+        raise ValueError(f"deadline {given_s[j]} lies before the arrival {arrived_s[j]}")
+    return np.where(np.isnan(given_s), inferred, given_s)

@@ -57,6 +57,10 @@ class TierRules:
     #: What moving a running job on to a cheaper worker must save beyond its cost, dollars
     #: per GPU: another, still cheaper offer may come.
     rehome_gain_usd: float = 3.5
+    #: One job may take this much of the allowance's surplus.
+    surplus_share: float = 0.1
+    #: Half of what cheaper rents save buys time, the other half stays saved.
+    saved_share: float = 0.5
     #: Dollars per GPU hour.
     serverless_usd_per_h: float = 2.10
     conventional_usd_per_h: float = 1.29
@@ -72,6 +76,9 @@ class TierRules:
         for name in ("checkpoint_s", "restore_s", "probe_s", "delay_usd_per_h", "rehome_gain_usd"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be below zero, got {getattr(self, name)}")
+        for name in ("surplus_share", "saved_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is a share, 0 to 1, got {getattr(self, name)}")
         if self.windows < 1:
             raise ValueError(f"windows must be at least 1, got {self.windows}")
         if self.threshold_min_s > self.threshold_max_s:

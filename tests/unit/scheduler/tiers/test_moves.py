@@ -9,8 +9,9 @@ import pytest
 
 from scheduler.tiers.allowance import allowance, covers
 from scheduler.tiers.break_even import break_even_s, expected_remaining_s, move_cost, moves
-from scheduler.tiers.deadlines import soft_deadline_s
-from scheduler.tiers.edf import Backlog, backlog_key
+from scheduler.tiers.deadlines import soft_deadlines_s
+from scheduler.tiers.demotion import demotes, move_on_saves, renewal_saves
+from scheduler.tiers.edf import backlog_key
 from scheduler.tiers.hazard import (
     AGE_BINS,
     LENGTH_CLASSES,
@@ -20,6 +21,7 @@ from scheduler.tiers.hazard import (
     length_class,
     observe,
 )
+from scheduler.tiers.rules import TierRules
 
 
 @pytest.mark.parametrize(
@@ -101,38 +103,96 @@ def test_one_job_takes_at_most_its_share_of_the_surplus() -> None:
     assert not covers(-5.0, 1.0, 0.1)
 
 
-def test_the_backlog_gives_the_earliest_deadline_and_ties_in_order_of_entry() -> None:
-    backlog = Backlog()
-    for job, due in (("late", 30.0), ("first", 10.0), ("second", 10.0), ("middle", 20.0)):
-        backlog.push(job_id=job, deadline_s=due)
-    assert [backlog.pop() for _ in range(4)] == ["first", "second", "middle", "late"]
-    assert backlog.head() is None
-    with pytest.raises(IndexError, match="empty"):
-        backlog.pop()
-
-
-def test_the_backlog_forgets_discarded_jobs_and_moves_those_pushed_again() -> None:
-    backlog = Backlog()
-    backlog.push(job_id="a", deadline_s=1.0)
-    backlog.push(job_id="b", deadline_s=2.0)
-    backlog.push(job_id="a", deadline_s=3.0)
-    backlog.discard("absent")
-    assert (len(backlog), "a" in backlog) == (2, True)
-    assert [backlog.pop(), backlog.pop()] == ["b", "a"]
-    backlog.push(job_id="c", deadline_s=1.0)
-    backlog.discard("c")
-    assert backlog.head() is None
-
-
 def test_an_overloaded_backlog_goes_by_what_is_left() -> None:
     assert backlog_key(100.0, 7.0, False) == 100.0
     assert backlog_key(100.0, 7.0, True) == 7.0
 
 
 def test_deadlines_are_given_or_inferred_from_the_predicted_run_time() -> None:
-    assert soft_deadline_s(arrived_s=100.0, predicted_s=60.0) == 400.0
-    assert soft_deadline_s(arrived_s=100.0, predicted_s=60.0, given_s=130.0) == 130.0
-    with pytest.raises(ValueError, match="before the arrival"):
-        soft_deadline_s(arrived_s=100.0, predicted_s=60.0, given_s=99.0)
+    arrived, predicted = np.array([100.0, 100.0]), np.array([60.0, 60.0])
+    factors = np.array([5.0, 2.0])
+    inferred = soft_deadlines_s(arrived_s=arrived, predicted_s=predicted, factors=factors)
+    assert inferred.tolist() == [400.0, 220.0]
+
+    def given(due_s: float) -> list[float]:
+        return soft_deadlines_s(
+            arrived_s=arrived,
+            predicted_s=predicted,
+            factors=factors,
+            given_s=np.array([due_s, math.nan]),
+        ).tolist()
+
+    assert given(130.0) == [130.0, 220.0]
+    assert given(100.0) == [100.0, 220.0]
+    with pytest.raises(ValueError, match=r"deadline 99\.0 lies before the arrival 100\.0"):
+        given(99.0)
     with pytest.raises(ValueError, match="above zero"):
-        soft_deadline_s(arrived_s=100.0, predicted_s=0.0)
+        soft_deadlines_s(arrived_s=arrived, predicted_s=np.array([60.0, 0.0]), factors=factors)
+
+
+#: Serverless at $2.10, a worker at $0.60, a move of 30 s and 250 s: F* is 142 s, and 1076 s
+#: with the delay at $5 an hour.
+PRICES = (2.10, 0.60)
+COST = move_cost(30.0, 250.0, 0.0, 0.0, *PRICES, 0.0)
+DELAY = 280.0 * 5.0
+
+
+def leaves(
+    expected_s: float, *, surplus: float, delay: float = DELAY, planned: float = 0.0
+) -> tuple[bool, float, float]:
+    return demotes(expected_s, 100.0, 0.0, *PRICES, COST, delay, 2.0, planned, surplus, 0.1)
+
+
+def test_a_job_whose_rest_does_not_repay_a_move_stays_however_poor_the_allowance() -> None:
+    assert COST / 1.5 == 142.0
+    assert leaves(142.0, surplus=-1e9) == (False, 242.0 * 1.5 * 2, -1e9 - 242.0 * 1.5 * 2)
+    assert leaves(142.1, surplus=-1e9)[0]
+
+
+def test_the_surplus_pays_for_a_stay_until_the_rest_repays_the_delay_too() -> None:
+    assert pytest.approx(1075.3, abs=0.1) == (COST + DELAY) / 1.5
+    rich, poor = 1e6, 0.0
+    assert not leaves(1075.0, surplus=rich)[0]
+    assert leaves(1075.0, surplus=poor)[0]
+    assert leaves(1076.0, surplus=rich)[0]
+
+
+def test_the_books_hold_a_job_to_the_plan_it_was_given() -> None:
+    stays, moves_for = (100.0 + 1000.0) * 1.5 * 2, (100.0 * 1.5 + COST) * 2
+    assert leaves(1000.0, surplus=0.0) == (True, moves_for, -moves_for)
+    left, planned, surplus = leaves(1000.0, surplus=5e4, planned=moves_for)
+    assert (left, planned) == (False, stays)
+    assert surplus == pytest.approx(5e4 + moves_for - stays)
+
+
+def test_a_full_tier_is_left_alone_while_the_surplus_pays() -> None:
+    assert not leaves(1e5, surplus=1e9, delay=math.inf)[0]
+    assert leaves(1e5, surplus=0.0, delay=math.inf)[0]
+
+
+def test_a_job_moves_on_only_for_what_is_worth_more_than_the_wait_for_a_better_offer() -> None:
+    price = TierRules().rehome_delay_usd_per_h
+    assert price == 5.0 + 45.0
+
+    def saves(expected_s: float, *, due_s: float = 1e9) -> float:
+        return move_on_saves(expected_s, expected_s, due_s, 36.04, 30.0, 250.0, 1.29, 0.40, price)
+
+    cost = move_cost(30.0, 250.0, 36.04, 280.0, 1.29, 0.40, price)
+    worth_s = cost / (1.29 - 0.40) + 36.04
+    assert saves(worth_s - 0.1) == -1.0
+    # Beyond its cost it just saves the pause, which the owner bears.
+    assert saves(worth_s + 1e-6) == pytest.approx(280.0 * price, rel=1e-6)
+    assert saves(20_000.0) == pytest.approx((1.29 - 0.40) * (20_000.0 - 36.04) - cost + 280 * price)
+    # It would be in time without the pause, and late with it.
+    assert saves(20_000.0, due_s=20_279.0) == -1.0
+    assert saves(20_000.0, due_s=20_280.0) > 0
+    # Late anyway.
+    assert saves(20_000.0, due_s=19_999.0) > 0
+
+
+def test_a_rent_is_renewed_only_if_the_cheaper_one_repays_its_boot() -> None:
+    worth_s = (36.04 * 0.40 + 36.04 * 50.0) / (1.29 - 0.40)
+    assert renewal_saves(worth_s, 36.04, 1.29, 0.40, 50.0) == -1.0
+    saved = renewal_saves(worth_s + 1.0, 36.04, 1.29, 0.40, 50.0)
+    assert saved == pytest.approx((1.29 - 0.40) * (worth_s + 1.0) - 0.40 * 36.04)
+    assert renewal_saves(1e9, 36.04, 0.40, 0.40, 50.0) == -1.0
