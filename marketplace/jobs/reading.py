@@ -10,7 +10,14 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from workers.protocol.messages import DataFormat
-from workers.protocol.records import CHAT_ROLES, ByteStream, LineError, Row, read_rows
+from workers.protocol.records import (
+    CHAT_ROLES,
+    ByteStream,
+    IgnoredKeys,
+    LineError,
+    Row,
+    read_rows,
+)
 from workers.protocol.wire import to_json
 
 #: Faults shown in full.
@@ -33,6 +40,8 @@ class Reading:
     faulty_lines: list[int] = field(default_factory=list)
     #: The first faults, ``LineError`` as JSON.
     errors: list[dict[str, Any]] = field(default_factory=list)
+    #: Keys of usable rows that training does not read, ``IgnoredKey`` as JSON.
+    ignored_keys: list[dict[str, Any]] = field(default_factory=list)
     #: Why the whole file cannot be used.
     fatal: str | None = None
 
@@ -60,10 +69,12 @@ def read_dataset(
 
 
 def _rows(values: Iterator[Row | LineError], reading: Reading) -> Iterator[Row]:
+    ignored = IgnoredKeys()
     for value in values:
         if isinstance(value, Row):
             reading.format = reading.format or value.format
             reading.rows += 1
+            ignored.note(value)
             yield value
             continue
         reading.faulty += 1
@@ -78,6 +89,7 @@ def _rows(values: Iterator[Row | LineError], reading: Reading) -> Iterator[Row]:
                 f"More than {FAULTY_LINES_MAX:,} lines are faulty. Correct the file first."
             )
             return
+    reading.ignored_keys = [to_json(key) for key in ignored.found()]
 
 
 def _row_tokens(rows: list[Row], tokenizer: Tokenizer) -> Iterator[int]:

@@ -7,28 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from workers.protocol.messages import DataFormat
-from workers.protocol.record_json import shown
-from workers.protocol.record_types import CHAT_ROLES, Row, Segment, ValueRefusal
-
-#: Keys a row must have, in the order in which a row with several is recognised.
-_REQUIRED: tuple[tuple[DataFormat, frozenset[str]], ...] = (
-    (DataFormat.CHAT, frozenset({"messages"})),
-    (DataFormat.PREFERENCE, frozenset({"input", "preferred_output", "non_preferred_output"})),
-    (DataFormat.PREFERENCE, frozenset({"chosen", "rejected"})),
-    (DataFormat.INSTRUCTION, frozenset({"instruction", "output"})),
-    (DataFormat.COMPLETION, frozenset({"prompt", "completion"})),
-    (DataFormat.CLASSIFICATION, frozenset({"text", "label"})),
-    (DataFormat.TEXT, frozenset({"text"})),
+from workers.protocol.record_keys import (
+    MESSAGE_KEYS,
+    REQUIRED,
+    ignored_keys,
+    recognise,
+    unknown_keys,
+    unknown_message_key,
+    unknown_role,
 )
-_OPTIONAL: dict[DataFormat, frozenset[str]] = {
-    DataFormat.CHAT: frozenset({"tools", "parallel_tool_calls"}),
-    DataFormat.PREFERENCE: frozenset({"prompt"}),
-    DataFormat.CLASSIFICATION: frozenset(),
-    DataFormat.INSTRUCTION: frozenset({"input"}),
-    DataFormat.COMPLETION: frozenset(),
-    DataFormat.TEXT: frozenset(),
-}
-_MESSAGE_KEYS = frozenset({"role", "content", "weight", "name", "tool_calls", "tool_call_id"})
+from workers.protocol.record_types import CHAT_ROLES, Row, Segment, ValueRefusal
 
 FORMAT_NAMES: dict[DataFormat, str] = {
     DataFormat.CHAT: "chat (messages)",
@@ -38,22 +26,7 @@ FORMAT_NAMES: dict[DataFormat, str] = {
     DataFormat.PREFERENCE: "preference (chosen and rejected)",
     DataFormat.CLASSIFICATION: "classification (text and label)",
 }
-_KNOWN = (
-    "Use messages; or prompt and completion; or instruction, input and output; "
-    "or text; or prompt, chosen and rejected."
-)
 _NOTHING = "so there is nothing to learn"
-
-
-def recognise(keys: frozenset[str]) -> DataFormat | None:
-    """The format whose keys are all there; ``None`` when there is none."""
-    return next((kind for kind, required in _REQUIRED if required <= keys), None)
-
-
-def csv_format(header: frozenset[str]) -> DataFormat | None:
-    """``recognise`` for a table, whose cells cannot hold messages."""
-    kind = recognise(header - {"messages", "preferred_output", "non_preferred_output"})
-    return None if kind is DataFormat.CHAT else kind
 
 
 def row_from_object(
@@ -73,10 +46,10 @@ def row_from_object(
     """
     keys = frozenset(value)
     own = recognise(keys)
-    if any(kind is data_format and required <= keys for kind, required in _REQUIRED):
+    if any(kind is data_format and required <= keys for kind, required in REQUIRED):
         own = data_format
     if own is None:
-        raise _unknown_keys(keys, data_format)
+        raise unknown_keys(keys, data_format)
     if data_format is not None and own is not data_format:
         raise ValueRefusal(
             f"This row is {FORMAT_NAMES[own]}, but the file is {FORMAT_NAMES[data_format]}. "
@@ -85,32 +58,13 @@ def row_from_object(
     segments, rejected, used = _SHAPES[own](value, max_messages)
     for segment in (*segments, *rejected):
         _check_characters(segment.text)
-    ignored = tuple(sorted(keys - used - _OPTIONAL[own]))
     return Row(
-        line=line, format=own, segments=segments, rejected=rejected, ignored_keys=ignored[:16]
+        line=line,
+        format=own,
+        segments=segments,
+        rejected=rejected,
+        ignored_keys=ignored_keys(keys, own, used),
     )
-
-
-def _unknown_keys(keys: frozenset[str], data_format: DataFormat | None) -> ValueRefusal:
-    if "conversations" in keys:
-        return ValueRefusal(
-            "Key conversations is not known. Use messages, a list of objects with "
-            "role and content.",
-            "conversations",
-        )
-    best = max(_REQUIRED, key=lambda entry: (len(entry[1] & keys), entry[0] is data_format))
-    if best[1] & keys:
-        missing = sorted(best[1] - keys)
-        word = "Key" if len(missing) == 1 else "Keys"
-        verb = "is" if len(missing) == 1 else "are"
-        return ValueRefusal(f"{word} {' and '.join(missing)} {verb} missing. {_KNOWN}")
-    if not keys:
-        return ValueRefusal(f"The row is empty. {_KNOWN}")
-    first = sorted(keys)[:4]
-    word = "Key" if len(first) == 1 else "Keys"
-    verb = "is" if len(first) == 1 else "are"
-    names = ", ".join(shown(key) for key in first)
-    return ValueRefusal(f"{word} {names} {verb} not known. {_KNOWN}", first[0])
 
 
 _Shape = tuple[tuple[Segment, ...], tuple[Segment, ...], frozenset[str]]
@@ -274,25 +228,18 @@ def _message(value: Any, path: tuple[str | int, ...], *, train: bool) -> Segment
     if not isinstance(value, dict):
         raise ValueRefusal("A message must be an object with role and content.", *path)
     message = cast(dict[str, Any], value)
-    unknown = sorted(set(message) - _MESSAGE_KEYS)
+    unknown = sorted(set(message) - MESSAGE_KEYS)
     if unknown:
         if {"from", "value"} <= set(message):
             raise ValueRefusal(
                 "Keys from and value are not known in a message. Use role and content.", *path
             )
-        raise ValueRefusal(
-            f"Key {shown(unknown[0])} is not known in a message. Use role, content and weight.",
-            *path,
-            unknown[0],
-        )
+        raise ValueRefusal(unknown_message_key(unknown[0]), *path, unknown[0])
     role = message.get("role")
     if role is None:
         raise ValueRefusal("A message has no role. Use system, user, assistant or tool.", *path)
     if role not in CHAT_ROLES:
-        name = shown(role) if isinstance(role, str) else "of this kind"
-        raise ValueRefusal(
-            f"Role {name} is not known. Use system, user, assistant or tool.", *path, "role"
-        )
+        raise ValueRefusal(unknown_role(role), *path, "role")
     trained = _weight(message, role, path) and train and role == "assistant"
     text = _content(message, role, path)
     if trained and not text.strip():

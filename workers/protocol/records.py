@@ -5,7 +5,7 @@ trains on exactly the rows it gives. A file is one of
 
 - JSONL: an object per line, in one of the formats of ``DataFormat``;
 - CSV (comma, semicolon or tab) whose first line names the columns ``text``,
-  ``prompt``/``completion``, ``instruction``/``input``/``output`` or
+  ``text``/``label``, ``prompt``/``completion``, ``instruction``/``input``/``output`` or
   ``prompt``/``chosen``/``rejected``;
 - plain text: a row is a paragraph, cut at ``Limits.text_row_chars``.
 
@@ -24,6 +24,14 @@ from enum import StrEnum
 
 from workers.protocol.messages import DataFormat
 from workers.protocol.record_json import locate, parse_object, shown
+from workers.protocol.record_keys import (
+    IgnoredKey,
+    IgnoredKeys,
+    csv_format,
+    did_you_mean,
+    ignored_sentences,
+    recognise,
+)
 from workers.protocol.record_lines import (
     HeadedStream,
     Line,
@@ -32,7 +40,7 @@ from workers.protocol.record_lines import (
     head_lines,
     line_error,
 )
-from workers.protocol.record_shapes import csv_format, recognise, row_from_object
+from workers.protocol.record_shapes import row_from_object
 from workers.protocol.record_types import (
     CHAT_ROLES,
     ByteStream,
@@ -49,13 +57,24 @@ __all__ = [
     "ByteStream",
     "Container",
     "FileFormat",
+    "IgnoredKey",
+    "IgnoredKeys",
     "Limits",
     "LineError",
     "Row",
     "Segment",
     "detect_format",
+    "ignored_sentences",
     "read_rows",
 ]
+
+
+_DELIMITERS = (",", "\t", ";")
+#: What a table's columns may be called; a cell cannot hold messages.
+_COLUMNS = (
+    *("completion", "instruction", "output", "prompt", "chosen", "rejected"),
+    *("text", "label", "input"),
+)
 
 
 class Container(StrEnum):
@@ -184,9 +203,12 @@ def _file_refusal(headed: HeadedStream, name: str) -> LineError | None:
         )
         return LineError(1, None, reason, fatal=True)
     if ending in ("csv", "tsv") and found.container is not Container.CSV:
+        first_line = head.lstrip().split(b"\n", 1)[0].decode("utf-8", "replace")
+        named = [cell for delimiter in _DELIMITERS for cell in _header(first_line, delimiter)]
         reason = (
-            "The first line must name the columns: text; or prompt and completion; or "
-            "instruction, input and output; or prompt, chosen and rejected."
+            "The first line must name the columns: text; or text and label; or prompt and "
+            "completion; or instruction, input and output; or prompt, chosen and rejected."
+            f"{did_you_mean(named, _COLUMNS)}"
         )
         return LineError(1, None, reason, fatal=True)
     return None
@@ -244,7 +266,7 @@ def _header(text: str, delimiter: str) -> list[str]:
 
 def _csv_delimiter(first: bytes) -> str | None:
     text = first.decode("utf-8", "replace")
-    for delimiter in (",", "\t", ";"):
+    for delimiter in _DELIMITERS:
         if csv_format(frozenset(_header(text, delimiter))) is not None:
             return delimiter
     return None

@@ -41,7 +41,7 @@ from workers.protocol.messages import (
     ProgressEvent,
     TrainingSpec,
 )
-from workers.protocol.records import detect_format
+from workers.protocol.records import LineError, Row, read_rows
 from workers.protocol.wire import ProtocolError, from_json
 from workers.runtime.checkpoint_writer import checkpoints
 from workers.runtime.node_runtime import NodeRuntime
@@ -249,7 +249,7 @@ def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
     spec = JobSpec(
         job_id=name,
         base_model=BaseModelRef(name=source, source=source),
-        data_format=chosen or _detected(data),
+        data_format=_format(data, chosen),
         dataset=BlobRef(url="", sha256=file_sha256(data), bytes=data.stat().st_size),
         adapter=adapter,
         training=training,
@@ -258,15 +258,20 @@ def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
     return PlannedJob(spec, data, held_out)
 
 
-def _detected(path: Path) -> DataFormat:
+def _format(path: Path, chosen: DataFormat | None) -> DataFormat:
+    """What the rows are; reads up to the first good one.
+
+    The file's name counts here: a table whose columns are misspelt is no plain text.
+    """
+    fault: LineError | None = None
     with path.open("rb") as file:
-        # an export may begin with any number of empty lines, which say nothing
-        first = next((line for line in file if line.strip()), b"")
-        head = first + file.read(65536)
-    found = detect_format(head, complete=len(head) - len(first) < 65536)
-    if found is None or found.rows is None:
-        raise UserFault(f"What {path} holds is not clear. Say its format in the configuration.")
-    return found.rows
+        for value in read_rows(file, format=chosen, name=path.name):
+            if isinstance(value, Row):
+                return value.format
+            fault = fault or value
+    assert fault is not None, "a file without rows has a fault"
+    where = "" if fault.fatal else f"No line of it is a row. Line {fault.line}: "
+    raise UserFault(f"{path} cannot be used. {where}{fault.message}")
 
 
 def _file(value: Any, folder: Path, what: str) -> Path:

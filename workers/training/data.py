@@ -11,7 +11,16 @@ from typing import Any, Literal
 import numpy as np
 
 from workers.protocol.messages import DataFormat
-from workers.protocol.records import CHAT_ROLES, LineError, Row, Segment, read_rows
+from workers.protocol.records import (
+    CHAT_ROLES,
+    IgnoredKey,
+    IgnoredKeys,
+    LineError,
+    Row,
+    Segment,
+    ignored_sentences,
+    read_rows,
+)
 from workers.training.faults import UserFault
 from workers.training.packing import Example, TokenSequence
 
@@ -47,12 +56,15 @@ class DataReport:
     #: Lines of rows that had nothing to learn left once cut.
     dropped_lines: tuple[int, ...]
     sha256: str
+    #: Keys of the training rows, and of a validation file's, that nothing reads.
+    ignored_keys: tuple[IgnoredKey, ...] = ()
+    validation_ignored_keys: tuple[IgnoredKey, ...] = ()
 
     def sentences(self) -> tuple[str, ...]:
         """For the job's log."""
         lines = [
-            f"{self.train_rows} rows to train on ({self.tokens} tokens, {self.loss_tokens} of "
-            f"them learnt), {self.valid_rows} rows held out; the longest has "
+            f"{_count(self.train_rows)} to train on ({self.tokens} tokens, {self.loss_tokens} of "
+            f"them learnt), {_count(self.valid_rows)} held out; the longest has "
             f"{self.longest_tokens} tokens."
         ]
         if self.truncated_lines:
@@ -65,6 +77,11 @@ class DataReport:
                 f"{len(self.dropped_lines)} rows were left out, because the cut left nothing to "
                 f"learn: lines {_some(self.dropped_lines)}. Raise the sequence length."
             )
+        lines += ignored_sentences(self.ignored_keys)
+        lines += [
+            f"Validation data: {sentence}"
+            for sentence in ignored_sentences(self.validation_ignored_keys)
+        ]
         return tuple(lines)
 
 
@@ -96,8 +113,10 @@ def prepare_data(
     UserFault
         When lines are faulty or nothing is left to train on.
     """
-    rows = _read(data_path, data_format, skip_lines)
-    validation_rows = [] if validation_path is None else _read(validation_path, data_format, ())
+    rows, ignored = _read(data_path, data_format, skip_lines)
+    validation_rows, validation_ignored = (
+        ([], ()) if validation_path is None else _read(validation_path, data_format, ())
+    )
     labels = _labels(rows, validation_rows) if data_format is DataFormat.CLASSIFICATION else ()
     reader = _Tokenization(tokenizer, sequence_length, labels)
     examples = reader.examples(rows)
@@ -121,6 +140,8 @@ def prepare_data(
         truncated_lines=tuple(reader.truncated),
         dropped_lines=tuple(reader.dropped),
         sha256=file_sha256(data_path),
+        ignored_keys=ignored,
+        validation_ignored_keys=validation_ignored,
     )
     kinds: dict[DataFormat, LossKind] = {
         DataFormat.PREFERENCE: "pairs",
@@ -170,20 +191,26 @@ def _label(row: Row) -> str:
     return next(segment.text for segment in row.segments if segment.role == "label")
 
 
-def _read(path: Path, data_format: DataFormat, skip_lines: tuple[int, ...]) -> list[Row]:
+def _read(
+    path: Path, data_format: DataFormat, skip_lines: tuple[int, ...]
+) -> tuple[list[Row], tuple[IgnoredKey, ...]]:
     rows: list[Row] = []
     errors: list[LineError] = []
+    ignored = IgnoredKeys()
     with path.open("rb") as file:
         for row in read_rows(file, format=data_format, skip_lines=frozenset(skip_lines)):
             if isinstance(row, LineError):
                 errors.append(row)
             else:
                 rows.append(row)
+                ignored.note(row)
     if errors:
-        first = "; ".join(f"line {error.line}: {error.message}" for error in errors[:3])
+        different = {error.message: error for error in reversed(errors)}
+        told = sorted(different.values(), key=lambda error: error.line)[:3]
+        first = "; ".join(f"line {error.line}: {error.message}" for error in told)
         count = "1 line" if len(errors) == 1 else f"{len(errors)} lines"
         raise UserFault(f"{count} of the data cannot be read: {first}")
-    return rows
+    return rows, ignored.found()
 
 
 class _Tokenization:
@@ -317,6 +344,10 @@ def _sequence(runs: Iterable[tuple[list[int], bool]]) -> TokenSequence:
         # nothing comes before the first token to predict it from
         weights[0] = 0.0
     return TokenSequence(np.asarray(tokens, dtype=np.int64), np.asarray(weights, dtype=np.float32))
+
+
+def _count(rows: int) -> str:
+    return "1 row" if rows == 1 else f"{rows} rows"
 
 
 def _some(lines: tuple[int, ...], most: int = 10) -> str:

@@ -206,6 +206,15 @@ MARKET = _shape(
         "decisions": _list(s.DictField()),
     },
 )
+IGNORED_KEY = _shape(
+    "IgnoredKey",
+    {
+        "key": s.CharField(help_text="Empty for all further keys together."),
+        "rows": s.IntegerField(help_text="Usable rows that have it."),
+        "line": s.IntegerField(help_text="The first of them."),
+        "hint": s.CharField(help_text="What was most likely meant; empty for plain extras."),
+    },
+)
 DATASET = _shape(
     "Dataset",
     {
@@ -220,6 +229,7 @@ DATASET = _shape(
         "longest_row_tokens": s.IntegerField(),
         "faulty": s.IntegerField(),
         "errors": _list(s.DictField()),
+        "ignored_keys": _list(IGNORED_KEY),
         "created_at": s.DateTimeField(),
     },
 )

@@ -182,6 +182,7 @@ def dataset_shape(dataset: Dataset) -> dict[str, Any]:
         "longest_row_tokens": dataset.longest_row_tokens,
         "faulty": dataset.faulty,
         "errors": dataset.errors,
+        "ignored_keys": dataset.ignored_keys,
         "created_at": moment(dataset.created_at),
     }
 

@@ -42,6 +42,8 @@ class Dataset(models.Model):
     faulty_lines = models.JSONField(default=list)
     #: The first faults: ``LineError`` as JSON.
     errors = models.JSONField(default=list)
+    #: Keys of usable rows that training does not read: ``IgnoredKey`` as JSON.
+    ignored_keys = models.JSONField(default=list)
     created_at = models.DateTimeField()
 
     organisation_id: str

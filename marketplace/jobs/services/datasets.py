@@ -63,6 +63,7 @@ def dataset_create(
             faulty=reading.faulty,
             faulty_lines=sorted(set(reading.faulty_lines)),
             errors=reading.errors,
+            ignored_keys=reading.ignored_keys,
             created_at=now,
         )
         upload.file.seek(0)

@@ -204,6 +204,15 @@ def test_data_set_is_uploaded_once_under_its_key_and_shown(api, tokenizer_zone):
     assert_problem(other.get(first["Location"]), 404, "unknown_dataset")
 
 
+def test_a_data_set_tells_which_keys_are_not_trained_on(api, tokenizer_zone):
+    rows = b'{"text": "good film", "lable": "yes"}\n' * 3
+    fields = {"file": SimpleUploadedFile("rows.jsonl", rows), "zone": tokenizer_zone.name}
+    answer = api.form("/api/datasets", fields, key="d1")
+    assert answer.json()["ignored_keys"] == [
+        {"key": "lable", "rows": 3, "line": 1, "hint": "Did you mean label? Then rename it."}
+    ]
+
+
 def test_same_key_with_another_file_is_a_conflict(api, tokenizer_zone):
     fields = {"zone": tokenizer_zone.name}
     api.form("/api/datasets", fields | {"file": SimpleUploadedFile("a.jsonl", ROWS)}, key="d1")

@@ -92,6 +92,24 @@ def test_faulty_lines_are_told_by_line_and_left_out(zone, owner):
     assert all(error["message"] for error in data.errors)
 
 
+def test_keys_that_are_not_trained_on_are_counted_and_a_misspelt_one_is_asked_about(zone, owner):
+    rows = [{"instruction": "a", "inputs": "b", "output": "c", "id": 1}] * 2
+    rows.append({"instruction": "a", "output": "c", "id": 3})
+    content = b"{broken\n" + b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    data = upload(owner, content)
+    assert (data.rows, data.faulty) == (3, 1)
+    assert Dataset.objects.get(pk=data.pk).ignored_keys == [
+        {"key": "inputs", "rows": 2, "line": 2, "hint": "Did you mean input? Then rename it."},
+        {"key": "id", "rows": 3, "line": 2, "hint": ""},
+    ]
+
+
+def test_keys_that_the_database_could_not_hold_are_stored_as_they_can_be_shown(zone, owner):
+    data = upload(owner, b'{"prompt": "a", "completion": "b", "\\u0000\\ud800x": 1}\n')
+    (ignored,) = Dataset.objects.get(pk=data.pk).ignored_keys
+    assert (ignored["key"], ignored["rows"]) == ("??x", 1)
+
+
 def test_only_the_first_faults_are_kept_in_full(zone, owner):
     data = upload(owner, completion("a", " b") + b"{broken\n" * 80)
     assert (data.faulty, len(data.errors), len(data.faulty_lines)) == (80, 50, 80)

@@ -128,6 +128,24 @@ def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site)
     assert Dataset.objects.filter(name="bad.jsonl").count() == 0
 
 
+def test_keys_that_are_not_trained_on_are_shown_before_a_bid(site: Site) -> None:
+    rows = b'{"prompt": "a", "completion": "b", "weight": 0, "<i>": 1}\n' * 2
+    with patch("marketplace.jobs.services.datasets._tokenizer", return_value=None):
+        form = site.bid_form(do="check", dataset="") | {
+            "file": SimpleUploadedFile("extra.jsonl", rows)
+        }
+        site.client.post("/bids/new", form)
+    dataset = Dataset.objects.get(name="extra.jsonl")
+    for page in (f"/bids/new?dataset={dataset.pk}", f"/datasets/{dataset.pk}"):
+        text = site.client.get(page).content.decode()
+        assert "Keys of the rows are not trained on" in text
+        assert (
+            '<span class="mono">weight</span>, in 2 rows. Rows cannot be weighted: leave out or '
+            "repeat rows instead."
+        ) in text
+        assert '<span class="mono">&lt;i&gt;</span>, in 2 rows</p>' in text
+
+
 def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

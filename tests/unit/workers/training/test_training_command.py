@@ -81,5 +81,49 @@ def test_a_file_of_empty_lines_only_is_refused(tmp_path, capsys):
     status, said = command(tmp_path, capsys)
     assert status == 2
     assert said == (
-        "1 line of the data cannot be read: line 1: The file is empty. Upload one with some rows."
+        f"{tmp_path}/rows.jsonl cannot be used. The file is empty. Upload one with some rows."
     )
+
+
+def test_a_table_with_a_misspelt_column_is_not_trained_on_as_plain_text(tmp_path, capsys):
+    (tmp_path / "rows.csv").write_text("promt,completion\n" + "a,b\n" * 6)
+    status, said = command(tmp_path, capsys, job={"data": "rows.csv"})
+    assert status == 2
+    assert said.startswith(f"{tmp_path}/rows.csv cannot be used. The first line must name the")
+    assert said.endswith("Did you mean prompt by promt?")
+
+
+def test_a_file_without_one_good_row_says_what_is_wrong_with_the_first(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "completions": "b"}\n' * 6)
+    status, said = command(tmp_path, capsys)
+    assert status == 2
+    assert said.startswith(
+        f"{tmp_path}/rows.jsonl cannot be used. No line of it is a row. Line 1: Key completion is "
+        "missing. Did you mean completion by completions?"
+    )
+
+
+def test_keys_that_are_not_trained_on_are_told_per_data_set(tmp_path, capsys):
+    row = {"instruction": "Add.", "inputs": "1, 1", "output": "2", "id": 7}
+    (tmp_path / "rows.jsonl").write_text((json.dumps(row) + "\n") * 6)
+    (tmp_path / "plain.jsonl").write_text(6 * ROW)
+    held_out = {"instruction": "Add.", "output": "2", "weight": 0}
+    (tmp_path / "held.jsonl").write_text((json.dumps(held_out) + "\n") * 2)
+    path = tmp_path / "config.yaml"
+    jobs = [
+        {"name": "a", "data": "rows.jsonl", "validation": "held.jsonl"},
+        {"name": "b", "data": "plain.jsonl"},
+    ]
+    config = {"base_model": "bundled:finetender-tiny", "training": {"epochs": 1}, "jobs": jobs}
+    path.write_text(json.dumps(config))
+    assert main([str(path), "--quiet"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "not trained on" in line]
+    assert said == [
+        "a: Key inputs (6 rows, first in line 1) is not trained on. "
+        "Did you mean input? Then rename it.",
+        "a: Key that is not trained on: id (6 rows).",
+        "a: Validation data: Key weight (2 rows, first in line 1) is not trained on. "
+        "Rows cannot be weighted: leave out or repeat rows instead.",
+    ]
+    # and whoever gets the adapter reads it in its card
+    assert "Did you mean input?" in (tmp_path / "adapters/a/adapter/README.md").read_text()

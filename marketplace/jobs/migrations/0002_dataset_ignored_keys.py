@@ -1,0 +1,16 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('jobs', '0001_initial'),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name='dataset',
+            name='ignored_keys',
+            field=models.JSONField(default=list),
+        ),
+    ]
