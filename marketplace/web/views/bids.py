@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,11 +28,14 @@ from marketplace.fleet.selectors import nodes_on_sale, zones_open
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import dataset_create
 from marketplace.web.forms import ADAPTER, TRAINING, BidForm, bid_defaults
-from marketplace.web.presenters.curve import curve_table, quote_data
+from marketplace.web.presenters.curve import curve_table, horizon_ends_at, quote_data
 from marketplace.web.presenters.plans import bid_ribbon
 from marketplace.web.presenters.receipt import price_lines
 from marketplace.web.templatetags.finetender import usd_input
 from marketplace.web.views.requests import PageRequest, page
+
+#: Seconds between the soonest deadline there is and the one that a new form offers, at least.
+TIME_TO_READ_S = 300.0
 
 
 @page
@@ -173,10 +177,18 @@ def _quote(
 def _quote_at_bend(
     organisation: Organisation, form: BidForm, quote: Quote, *, now: datetime
 ) -> Quote:
-    """For a new form: half-way along the treads, neither the dearest nor the slowest."""
+    """For a new form: half-way along the treads, neither the dearest nor the slowest.
+
+    And never so near the soonest possible that reading the page would make it impossible.
+    """
     if not quote.curve:
         return quote
-    deadline = quote.curve[len(quote.curve) // 2].deadline_at
+    slot_s = quote.zone.slot_s
+    spare = timedelta(seconds=slot_s * math.ceil(TIME_TO_READ_S / slot_s))
+    deadline = max(
+        quote.curve[len(quote.curve) // 2].deadline_at,
+        min(quote.curve[0].deadline_at + spare, horizon_ends_at(quote.zone, now)),
+    )
     form.cleaned_data["deadline"] = deadline
     form.data = form.data.copy()
     form.data["deadline"] = _local_input(deadline)

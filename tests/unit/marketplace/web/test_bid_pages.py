@@ -15,6 +15,7 @@ from marketplace.auction.services import decide_pending_bids
 from marketplace.common import clock
 from marketplace.jobs.models import Dataset
 from marketplace.payments.selectors import wallet
+from marketplace.web.presenters.curve import horizon_ends_at
 from marketplace.web.views import bids as bid_views
 from tests import builders, market_builders
 from tests.builders import NOW
@@ -165,8 +166,14 @@ def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
     assert chosen["form"]["deadline"].value() == too_soon
     left = checked(untouched="1")
     assert left["quote"].price_micros is not None
-    assert left["quote"].deadline_at in [tread.deadline_at for tread in left["quote"].curve]
-    assert left["form"]["deadline"].value() != too_soon
+    curve = [tread.deadline_at for tread in left["quote"].curve]
+    slot = timedelta(seconds=site.zone.slot_s)
+    minutes = -(-timedelta(minutes=5) // slot) * slot
+    ends = horizon_ends_at(site.zone, NOW)
+    offered = max(curve[len(curve) // 2], min(curve[0] + minutes, ends))
+    assert left["quote"].deadline_at == offered
+    assert curve[0] < offered
+    assert left["form"]["deadline"].value() == f"{offered:%Y-%m-%dT%H:%M:%S}"
 
 
 def test_somebody_elses_bid_is_not_found(site: Site) -> None:
