@@ -1,21 +1,22 @@
 """Whether a job on serverless moves, and what the zone's allowance has to say about it.
 
-The rule is the simulator's (``scheduler.simulator.control.decide``) over the same functions of
-``scheduler.tiers``: move if what is left repays the move; stay if the surplus over what
-Algorithm 1 would have spent pays for staying. Amounts are dollars times 3600, as there.
+The rule is ``scheduler.tiers.demotion.demotes``, as in the simulator; this keeps its books
+in the rows of stays and of the zone. Amounts are dollars times 3600, as there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.tiers.models import Stay, ZoneTiers
-from scheduler.tiers.allowance import allowance, covers
-from scheduler.tiers.break_even import break_even_s, move_cost, moves
+from scheduler.tiers.allowance import allowance
+from scheduler.tiers.break_even import move_cost
+from scheduler.tiers.demotion import demotes
 
-#: One job may take this much of the surplus.
-SHARE = 0.1
+#: Columns of a stay that :func:`stay_moves` changes.
+BOOKS = ("premium", "move_cost", "budget_s", "credit", "planned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ def stay_moves(
 ) -> bool:
     """Whether a probed job should leave serverless for a worker; keeps the books of both.
 
+    The caller saves them (:func:`books_save`).
+
     Parameters
     ----------
     left_s
@@ -48,26 +51,33 @@ def stay_moves(
     """
     serverless = stay.machine.price_micros_per_h / 1e6
     worker = target.price_micros_per_h / 1e6
-    premium, boot_s = serverless - worker, target.boot_s
     age_s = (now - stay.started_at).total_seconds()
     cost = move_cost(
-        tiers.checkpoint_s, tiers.restore_s, boot_s, 0.0, serverless, worker, delay_price=0.0
+        tiers.checkpoint_s, tiers.restore_s, target.boot_s, 0.0, serverless, worker, 0.0
     )
     if stay.credit is None:
-        _bring(tiers, stay, run_s=age_s + left_s, premium=max(0.0, premium), cost=cost)
-    stay_plan = (age_s + expected_s) * premium
-    if not moves(expected_s, boot_s, break_even_s(cost, serverless, worker)):
-        _plan(tiers, stay, stay_plan)
-        return False
-    move_plan = (age_s + boot_s) * premium + cost
-    _plan(tiers, stay, move_plan)
-    delay = (tiers.checkpoint_s + tiers.restore_s) * tiers.delay_usd_per_h
-    worth_s = break_even_s(cost + delay, serverless, worker)
-    affordable = covers(tiers.surplus, stay_plan - move_plan, SHARE)
-    if affordable and not moves(expected_s, boot_s, worth_s):
-        _plan(tiers, stay, stay_plan)
-        return False
-    return True
+        premium = max(0.0, serverless - worker)
+        _bring(tiers, stay, run_s=age_s + left_s, premium=premium, cost=cost)
+    leaves, stay.planned, tiers.surplus = demotes(
+        expected_s,
+        age_s,
+        target.boot_s,
+        serverless,
+        worker,
+        cost,
+        (tiers.checkpoint_s + tiers.restore_s) * tiers.delay_usd_per_h,
+        1.0,
+        stay.planned,
+        tiers.surplus,
+        tiers.rules.surplus_share,
+    )
+    return leaves
+
+
+def books_save(stays: Sequence[Stay]) -> None:
+    """Store what :func:`stay_moves` changed, in one statement."""
+    if stays:
+        Stay.objects.bulk_update(stays, BOOKS)
 
 
 def stay_leave(*, tiers: ZoneTiers, stay: Stay, moved: bool, now: datetime) -> None:
@@ -75,7 +85,10 @@ def stay_leave(*, tiers: ZoneTiers, stay: Stay, moved: bool, now: datetime) -> N
     if stay.credit is None:
         return
     spent = (now - stay.started_at).total_seconds() * stay.premium
-    _plan(tiers, stay, spent + (stay.move_cost if moved else 0.0))
+    amount = spent + (stay.move_cost if moved else 0.0)
+    tiers.surplus += stay.planned - amount
+    stay.planned = amount
+    stay.save(update_fields=["planned"])
 
 
 def death_settle(*, tiers: ZoneTiers, job_id: str, run_s: float) -> None:
@@ -96,12 +109,3 @@ def _bring(tiers: ZoneTiers, stay: Stay, *, run_s: float, premium: float, cost: 
     credit = 0.0 if again else allowance(run_s, tiers.threshold_s, premium, cost)
     stay.credit = credit
     tiers.surplus += credit
-    stay.save(update_fields=["premium", "move_cost", "budget_s", "credit"])
-
-
-def _plan(tiers: ZoneTiers, stay: Stay, amount: float) -> None:
-    """Debit what the stay is now planned to cost instead of what it was before."""
-    if amount != stay.planned:
-        tiers.surplus += stay.planned - amount
-        stay.planned = amount
-        stay.save(update_fields=["planned"])

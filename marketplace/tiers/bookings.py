@@ -1,9 +1,12 @@
 """Workers booked for jobs that run.
 
 A job on serverless whose rest repays a move gets a serverful worker of the house booked;
-the worker boots while the job still runs where it is (``handover`` tells what then). The
-same rule moves a job on from a worker of the house to one that is so much cheaper that the
-rest repays another move.
+the worker boots while the job still runs where it is (``handover`` tells what then). A full
+tier whose idle worker is so much dearer than an offer that the exchange repays renews that
+rent first. A job moves on from a worker of the house to one that is so much cheaper that the
+rest repays another move. The rules are the simulator's (``scheduler.tiers.demotion``), and
+so is what becomes of the savings: half of them is added to the surplus of the allowance,
+and taken back if the move comes to nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +16,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from marketplace.common.money import format_usd
-from marketplace.fleet.models import Node, NodeStatus, Tier
+from marketplace.fleet.models import Node, Tier
 from marketplace.fleet.selectors import slot_at, slot_starts_at
-from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
-from marketplace.tiers.allowance import Target, stay_moves
+from marketplace.jobs.models import Job, JobStatus, Slice
+from marketplace.tiers.allowance import Target, books_save, stay_moves
 from marketplace.tiers.history import Learned
-from marketplace.tiers.machines import boot_s, cells_held, machine_request, node_of
 from marketplace.tiers.models import (
-    LIVE,
     Booking,
     BookingOutcome,
     Machine,
@@ -29,8 +30,8 @@ from marketplace.tiers.models import (
     ZoneTiers,
 )
 from marketplace.tiers.provisioning import Offer
-from scheduler.tiers.break_even import break_even_s, move_cost, moves
-from scheduler.tiers.rules import TierRules
+from marketplace.tiers.rented import Rented, node_here
+from scheduler.tiers.demotion import move_on_saves, renewal_saves
 
 #: A job whose booking came to nothing is not booked for again before this.
 NEEDLESS_PAUSE = timedelta(minutes=2)
@@ -47,182 +48,219 @@ class Worker:
 
 
 def bookings_make(
-    *, tiers: ZoneTiers, offers: Sequence[Offer], tables: Learned, now: datetime
+    *, rented: Rented, offers: Sequence[Offer], tables: Learned, now: datetime
 ) -> int:
     """Book workers for the jobs on serverless that should move; how many."""
-    booked = Booking.objects.filter(closed_at__isnull=True).values("job_id")
-    lately = Booking.objects.filter(
-        outcome=BookingOutcome.NEEDLESS, closed_at__gt=now - NEEDLESS_PAUSE
-    ).values("job_id")
-    stays = (
-        Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone)
-        .exclude(job__in=booked)
-        .exclude(job__in=lately)
-        .select_related("job__zone", "machine__join_token")
-        .order_by("job__deadline_at", "pk")
+    tiers = rented.tiers
+    probed: list[tuple[Stay, float]] = []
+    for stay in sorted(rented.stays, key=lambda one: (one.job.deadline_at, one.pk)):
+        left_s = probed_left_s(tiers, stay.job, rented.lease_of.get(stay.job_id), now)
+        if left_s is not None and stay.job_id not in rented.booked_jobs:
+            probed.append((stay, left_s))
+    if not probed or cheapest_worker(rented, offers) is None:
+        return 0
+    jobs = [stay.job_id for stay, _ in probed]
+    lately = set(
+        Booking.objects.filter(
+            job__in=jobs, outcome=BookingOutcome.NEEDLESS, closed_at__gt=now - NEEDLESS_PAUSE
+        ).values_list("job_id", flat=True)
     )
-    made = 0
-    for stay in stays:
-        left_s = probed_left_s(tiers, stay.job, now)
-        worker = None if left_s is None else cheapest_worker(tiers, offers, now=now)
-        if left_s is None or worker is None:
+    ahead = [cell[1] for stay, _ in probed if (cell := _next_cell(tiers, stay, now)) is not None]
+    asks = dict(Node.objects.filter(pk__in=set(ahead)).values_list("pk", "ask_micros"))
+    made, looked_at = 0, []
+    for stay, left_s in probed:
+        worker = None if stay.job_id in lately else cheapest_worker(rented, offers)
+        if worker is None:
             continue
+        looked_at.append(stay)
         done_s = (now - stay.started_at).total_seconds()
         expected_s = tables.expected_left_s(done_s=done_s, left_s=left_s)
+        served_s = _served_s(tiers, stay, worker, asks, now)
         if stay_moves(
             tiers=tiers,
             stay=stay,
             target=Target(worker.price_micros_per_h, worker.boot_s),
             left_s=left_s,
-            expected_s=min(expected_s, _served_s(tiers, stay, worker, now)),
+            expected_s=min(expected_s, served_s),
             now=now,
         ):
+            worker, credit = _renewed(rented, offers, worker, min(left_s, served_s), now)
             reason = (
                 f"Booked for a job with {left_s:.0f} s left, on serverless at "
                 f"{format_usd(stay.machine.price_micros_per_h)} an hour."
             )
-            _book(tiers, stay.job, stay.machine, worker, reason, now)
+            _book(rented, stay.job, stay.machine, worker, credit, reason, now)
             made += 1
+    books_save(looked_at)
     return made
 
 
-def probed_left_s(tiers: ZoneTiers, job: Job, now: datetime) -> float | None:
-    """What a running job has left, once it has run long enough for its speed to be known."""
+def probed_left_s(tiers: ZoneTiers, job: Job, lease: Slice | None, now: datetime) -> float | None:
+    """What a running job has left, once it has run long enough for its speed to be known.
+
+    ``lease`` is the one it holds.
+    """
     if job.status != JobStatus.RUNNING or job.needs_replan or job.eta_at is None:
         return None
-    held = Slice.objects.filter(job=job, status=SliceStatus.OPEN).first()
-    if held is None or held.acknowledged_at is None:
+    if lease is None or lease.acknowledged_at is None:
         return None
-    if (now - held.acknowledged_at).total_seconds() < tiers.probe_s:
+    if (now - lease.acknowledged_at).total_seconds() < tiers.probe_s:
         return None
     return max(0.0, (job.eta_at - now).total_seconds())
 
 
-def _served_s(tiers: ZoneTiers, stay: Stay, worker: Worker, now: datetime) -> float:
+def _next_cell(tiers: ZoneTiers, stay: Stay, now: datetime) -> tuple[int, str] | None:
+    """The job's next cell that is not on its serverless machine."""
+    slot, own = slot_at(tiers.zone, now), node_here(stay.machine)
+    if own is None:
+        return None
+    return next(((at, node) for at, node in stay.job.cells if at > slot and node != own.pk), None)
+
+
+def _served_s(
+    tiers: ZoneTiers, stay: Stay, worker: Worker, asks: dict[str, int], now: datetime
+) -> float:
     """How long the worker would spare serverless: where the reserved node is no dearer, only
     until the reserved cells begin."""
-    slot, own = slot_at(tiers.zone, now), node_of(stay.machine)
-    ahead = [(at, where) for at, where in stay.job.cells if at > slot and own and where != own.pk]
-    if not ahead:
+    reserved = _next_cell(tiers, stay, now)
+    if reserved is None:
         return float("inf")
-    ask = Node.objects.values_list("ask_micros", flat=True).get(pk=ahead[0][1])
-    if ask * 3600 > worker.price_micros_per_h * tiers.zone.slot_s:
+    if asks[reserved[1]] * 3600 > worker.price_micros_per_h * tiers.zone.slot_s:
         return float("inf")
-    return max(0.0, (slot_starts_at(tiers.zone, ahead[0][0]) - now).total_seconds())
+    return max(0.0, (slot_starts_at(tiers.zone, reserved[0]) - now).total_seconds())
 
 
 def cheapest_worker(
-    tiers: ZoneTiers, offers: Sequence[Offer], *, now: datetime, below_micros: int | None = None
+    rented: Rented, offers: Sequence[Offer], *, below_micros: int | None = None
 ) -> Worker | None:
     """An idle worker of the house, else the cheapest offer if the cap leaves room."""
-    found = []
-    for machine in _idle_workers(tiers, now):
-        found.append(Worker(machine.price_micros_per_h, 0.0, machine=machine))
-    live = Machine.objects.filter(zone=tiers.zone, status__in=LIVE).exclude(tier=Tier.SERVERLESS)
-    if not found and live.count() < tiers.serverful_cap:
-        found = [
-            Worker(offer.price_micros_per_h, boot_s(tiers, offer), offer=offer)
-            for offer in offers
-            if offer.tier != Tier.SERVERLESS
-        ]
+    found = [
+        Worker(machine.price_micros_per_h, 0.0, machine=machine) for machine in rented.unused()
+    ]
+    if not found and not is_full(rented):
+        found = _to_rent(rented, offers)
     if below_micros is not None:
         found = [worker for worker in found if worker.price_micros_per_h < below_micros]
-    return min(found, key=lambda one: (one.price_micros_per_h, one.boot_s), default=None)
+    return _cheapest(found)
 
 
-def _idle_workers(tiers: ZoneTiers, now: datetime) -> list[Machine]:
-    """Workers that run nothing and of which nothing is sold or booked."""
-    booked = Booking.objects.filter(closed_at__isnull=True).values("machine_id")
-    rows = (
-        Machine.objects.filter(
-            zone=tiers.zone,
-            status=MachineStatus.RUNNING,
-            join_token__node__status=NodeStatus.ONLINE,
-        )
-        .exclude(tier=Tier.SERVERLESS)
-        .exclude(pk__in=booked)
-        .select_related("join_token")
+def is_full(rented: Rented) -> bool:
+    """Whether the cap leaves no room for another serverful machine."""
+    return len(rented.of_tier(serverless=False)) >= rented.tiers.serverful_cap
+
+
+def _to_rent(rented: Rented, offers: Sequence[Offer]) -> list[Worker]:
+    return [
+        Worker(offer.price_micros_per_h, rented.boot_s(offer), offer=offer)
+        for offer in offers
+        if offer.tier != Tier.SERVERLESS
+    ]
+
+
+def _cheapest(workers: Sequence[Worker]) -> Worker | None:
+    return min(workers, key=lambda one: (one.price_micros_per_h, one.boot_s), default=None)
+
+
+def _renewed(
+    rented: Rented, offers: Sequence[Offer], worker: Worker, left_s: float, now: datetime
+) -> tuple[Worker, float]:
+    """A cheaper worker in the place of an idle one of a full tier, if that repays its boot.
+
+    Also what the exchange gives the surplus. The job runs on where it is meanwhile, and the
+    new machine is not asked for before the old one has ended (``machines_launch``).
+    """
+    offered = _cheapest(_to_rent(rented, offers))
+    if worker.machine is None or offered is None or not is_full(rented):
+        return worker, 0.0
+    rules = rented.tiers.rules
+    saved = renewal_saves(
+        left_s,
+        offered.boot_s,
+        worker.price_micros_per_h / 1e6,
+        offered.price_micros_per_h / 1e6,
+        rules.rehome_delay_usd_per_h,
     )
-    found = []
-    for machine in rows.order_by("price_micros_per_h", "pk"):
-        node = node_of(machine)
-        leased = Slice.objects.filter(node=node, status=SliceStatus.OPEN).exists()
-        if node is not None and not leased and not cells_held(node, now=now):
-            found.append(machine)
-    return found
+    if saved < 0.0:
+        return worker, 0.0
+    assert offered.offer is not None
+    rented.end(
+        worker.machine,
+        reason=(
+            f"Exchanged for {offered.offer.name} at {format_usd(offered.price_micros_per_h)} an "
+            f"hour: the {left_s:.0f} s it would serve repay the boot."
+        ),
+        now=now,
+    )
+    return offered, rules.saved_share * saved
 
 
 def _book(
-    tiers: ZoneTiers, job: Job, origin: Machine, worker: Worker, reason: str, now: datetime
+    rented: Rented,
+    job: Job,
+    origin: Machine,
+    worker: Worker,
+    credit: float,
+    reason: str,
+    now: datetime,
 ) -> None:
     machine = worker.machine
     if machine is None:
         assert worker.offer is not None
-        machine = machine_request(tiers=tiers, offer=worker.offer, reason=reason, now=now)
-    Booking.objects.create(job=job, machine=machine, origin=origin, made_at=now)
+        machine = rented.request(worker.offer, reason=reason, now=now)
+    rented.tiers.surplus += credit
+    rented.book(
+        Booking.objects.create(job=job, machine=machine, origin=origin, made_at=now, credit=credit)
+    )
 
 
 def moves_on_make(
-    *, tiers: ZoneTiers, offers: Sequence[Offer], tables: Learned, now: datetime
+    *, rented: Rented, offers: Sequence[Offer], tables: Learned, now: datetime
 ) -> int:
     """Book cheaper workers for jobs on the house's own dearer ones; how many.
 
     Only for a job that has its worker to itself: the rent of a shared one would go on.
     """
-    booked = Booking.objects.filter(closed_at__isnull=True).values("job_id")
-    rows = (
-        Machine.objects.filter(zone=tiers.zone, status=MachineStatus.RUNNING)
-        .exclude(tier=Tier.SERVERLESS)
-        .select_related("join_token")
+    tiers, made, rules = rented.tiers, 0, rented.tiers.rules
+    rows = sorted(
+        rented.of_tier(serverless=False), key=lambda one: (-one.price_micros_per_h, one.pk)
     )
-    made = 0
-    rules = TierRules(checkpoint_s=tiers.checkpoint_s, restore_s=tiers.restore_s)
-    for machine in rows.order_by("-price_micros_per_h", "pk"):
-        node = node_of(machine)
-        running = list(
-            Slice.objects.filter(node=node, status=SliceStatus.OPEN)
-            .exclude(job__in=booked)
-            .select_related("job__zone")[:2]
-        )
-        if node is None or len(running) != 1 or _others_sold(node, running[0].job, now):
+    for machine in rows:
+        lease = _only_lease(rented, machine)
+        if lease is None:
             continue
-        job = running[0].job
-        left_s = probed_left_s(tiers, job, now)
-        if left_s is None:
+        job = lease.job
+        left_s = probed_left_s(tiers, job, lease, now)
+        worker = cheapest_worker(rented, offers, below_micros=machine.price_micros_per_h)
+        if left_s is None or worker is None:
             continue
-        worker = cheapest_worker(tiers, offers, now=now, below_micros=machine.price_micros_per_h)
-        pause_s = tiers.checkpoint_s + tiers.restore_s
-        ends_at = now + timedelta(seconds=left_s)
-        if worker is None or ends_at <= job.deadline_at < ends_at + timedelta(seconds=pause_s):
-            continue
-        paid, offered = machine.price_micros_per_h / 1e6, worker.price_micros_per_h / 1e6
-        cost = move_cost(
+        done_s = (now - (job.started_at or now)).total_seconds()
+        saved = move_on_saves(
+            tables.expected_left_s(done_s=done_s, left_s=left_s),
+            left_s,
+            (job.deadline_at - now).total_seconds(),
+            worker.boot_s,
             tiers.checkpoint_s,
             tiers.restore_s,
-            worker.boot_s,
-            pause_s,
-            paid,
-            offered,
+            machine.price_micros_per_h / 1e6,
+            worker.price_micros_per_h / 1e6,
             rules.rehome_delay_usd_per_h,
         )
-        done_s = (now - (job.started_at or now)).total_seconds()
-        expected_s = tables.expected_left_s(done_s=done_s, left_s=left_s)
-        if moves(expected_s, worker.boot_s, break_even_s(cost, paid, offered)):
+        if saved >= 0.0:
             reason = (
                 f"Booked for a job with {left_s:.0f} s left on {machine.offer} at "
                 f"{format_usd(machine.price_micros_per_h)} an hour."
             )
-            _book(tiers, job, machine, worker, reason, now)
+            _book(rented, job, machine, worker, rules.saved_share * saved, reason, now)
             made += 1
     return made
 
 
-def _others_sold(node: Node, job: Job, now: datetime) -> bool:
-    """Whether cells of the node are sold to jobs besides this one."""
-    active = Job.objects.filter(zone=node.zone_id, status__in=Job.ACTIVE).exclude(pk=job.pk)
-    slot = slot_at(node.zone, now)
-    return any(
-        at >= slot and where == node.pk
-        for cells in active.values_list("cells", flat=True)
-        for at, where in cells
-    )
+def _only_lease(rented: Rented, machine: Machine) -> Slice | None:
+    """The lease of the one job that runs on a machine and holds all that is sold of it."""
+    node = node_here(machine)
+    if node is None or machine.status != MachineStatus.RUNNING:
+        return None
+    leases = [one for one in rented.leases.get(node.pk, ()) if one.job_id not in rented.booked_jobs]
+    if len(leases) != 1 or rented.sold[node.pk] - {leases[0].job.bid_id}:
+        return None
+    return leases[0]

@@ -1,45 +1,27 @@
-"""Cells of many jobs asked of the database, so that ten thousand jobs need not be read."""
+"""Cells of many jobs asked of the database, so that ten thousand jobs need not be read.
+
+Cells stand in slot order: a job whose first one is still to come, as that of every job
+that waits, is answered by that one, and only the others are searched through.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import BigIntegerField, F, Func, IntegerField, JSONField, Value
-from django.db.models.functions import Cast, JSONObject
+from django.db.models import BigIntegerField, F, Func
 
 
-class _SlotsFrom(Func):
-    """The slots of ``cells`` from one on, in slot order."""
-
-    function = "jsonb_path_query_array"
-    # The path stands between the two arguments.
-    arg_joiner = ", '$[*][0] ? (@ >= $from)'::jsonpath, "
-    output_field = JSONField()  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
-
-
-class _FirstSlotFrom(_SlotsFrom):
-    function = "jsonb_path_query_first"
-
-
-class _Length(Func):
-    function = "jsonb_array_length"
-    output_field = IntegerField()  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+class _FirstSlotFrom(Func):
+    template = """(
+        CASE WHEN (%(expressions)s -> 0 ->> 0)::bigint >= %(slot)d
+        THEN (%(expressions)s -> 0 ->> 0)::bigint
+        ELSE jsonb_path_query_first(
+            %(expressions)s, '$[*][0] ? (@ >= $from)', jsonb_build_object('from', %(slot)d)
+        )::bigint END
+    )"""
+    output_field = BigIntegerField()  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
 
 def first_slot_from(slot: int) -> Any:
     """The first slot of a job's cells that is not before ``slot``; null when there is none."""
-    return Cast(_FirstSlotFrom(F("cells"), _from(slot)), BigIntegerField())
-
-
-def slots_from(slot: int) -> Any:
-    """How many of a job's cells are not before ``slot``."""
-    return _Length(_SlotsFrom(F("cells"), _from(slot)))
-
-
-def slots_all() -> Any:
-    """How many cells a job has had."""
-    return _Length(F("cells"))
-
-
-def _from(slot: int) -> Any:
-    return JSONObject(**{"from": Value(slot, output_field=BigIntegerField())})
+    return _FirstSlotFrom(F("cells"), slot=slot)

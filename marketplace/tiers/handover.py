@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from django.db.models import F
+
 from marketplace.auction.lane import zone_lane
 from marketplace.auction.models import Bid
 from marketplace.auction.replan import jobs_replan_in
@@ -52,7 +54,8 @@ def _hand_over(tiers: ZoneTiers, booking_id: int, now: datetime) -> bool:
         job, node = booking.job, node_of(booking.machine)
         if booking.closed_at is not None or booking.handed_at is not None or node is None:
             return False
-        left_s = probed_left_s(tiers, job, now)
+        lease = Slice.objects.filter(job=job, status=SliceStatus.OPEN).first()
+        left_s = probed_left_s(tiers, job, lease, now)
         if left_s is None:
             # It waits for a plan, or reports no speed: looked at again at the next tick.
             return False
@@ -61,6 +64,8 @@ def _hand_over(tiers: ZoneTiers, booking_id: int, now: datetime) -> bool:
             _still_repays(tiers, booking, left_s) and _fits(tiers, job, node, lane.first_free_slot)
         ):
             _close(booking, BookingOutcome.NEEDLESS, now)
+            # The tick reads it under the row's lock, which this waits for.
+            ZoneTiers.objects.filter(pk=tiers.pk).update(surplus=F("surplus") - booking.credit)
             return False
         job_replan_request(
             job=job,
@@ -116,12 +121,19 @@ def _saved_micros(tiers: ZoneTiers, booking: Booking, left_s: float, now: dateti
 
 
 def bookings_close(*, tiers: ZoneTiers, now: datetime) -> int:
-    """Close the bookings whose jobs have moved or will not; how many."""
+    """Close the bookings whose jobs have moved or will not; how many.
+
+    What a move that came to nothing was to save leaves the surplus again; the caller saves
+    ``tiers``.
+    """
     rows = Booking.objects.filter(closed_at__isnull=True, origin__zone=tiers.zone)
-    return sum(
-        _settled(booking, now)
-        for booking in rows.select_related("job__zone", "machine__join_token", "origin__join_token")
-    )
+    closed = 0
+    for booking in rows.select_related("job__zone", "machine__join_token", "origin__join_token"):
+        if _settled(booking, now):
+            closed += 1
+            if booking.outcome != BookingOutcome.MOVED:
+                tiers.surplus -= booking.credit
+    return closed
 
 
 def _settled(booking: Booking, now: datetime) -> bool:

@@ -21,6 +21,7 @@ from marketplace.fleet.selectors import slot_at
 from marketplace.fleet.services import join_token_create, node_drain, node_leave
 from marketplace.jobs.models import Slice, SliceStatus
 from marketplace.tiers import locks
+from marketplace.tiers.agenda import OFFER_PAUSE
 from marketplace.tiers.models import LIVE, Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import (
     BACKENDS,
@@ -39,8 +40,6 @@ LAUNCH_GRACE = timedelta(seconds=30)
 BOOT_LIMIT = timedelta(minutes=10)
 #: Machines of an offer whose boots tell how long the next one takes.
 BOOTS_REMEMBERED = 5
-#: An offer whose machine did not come up is not taken again before this.
-OFFER_PAUSE = timedelta(minutes=5)
 #: Serverless machines are the house's own and never on sale: available so far from now.
 NEVER = timedelta(days=36_500)
 
@@ -83,8 +82,9 @@ def boot_s(tiers: ZoneTiers, offer: Offer) -> float:
 def machines_launch(*, now: datetime) -> int:
     """Ask the backends for what was requested; how many machines were started."""
     started = 0
-    for machine in Machine.objects.filter(status=MachineStatus.REQUESTED).order_by("pk"):
-        started += _launch(machine.pk, now)
+    requested = Machine.objects.filter(status=MachineStatus.REQUESTED).order_by("pk")
+    for machine_id in list(requested.values_list("pk", flat=True)):
+        started += _launch(machine_id, now)
     return started
 
 
@@ -95,6 +95,9 @@ def _launch(machine_id: str, now: datetime) -> bool:
             return False
         tiers = ZoneTiers.objects.select_related("provider").get(pk=machine.zone_id)
         serverless = machine.tier == Tier.SERVERLESS
+        if not serverless and _is_full(tiers):
+            # It is to take the place of one that has not ended yet.
+            return False
         token, secret = join_token_create(
             zone=machine.zone,
             provider=tiers.provider,
@@ -124,6 +127,12 @@ def _launch(machine_id: str, now: datetime) -> bool:
     return True
 
 
+def _is_full(tiers: ZoneTiers) -> bool:
+    """Whether as many serverful machines are paid for as the cap allows."""
+    paid = Machine.objects.filter(zone=tiers.zone, status__in=LIVE).exclude(tier=Tier.SERVERLESS)
+    return paid.exclude(status=MachineStatus.REQUESTED).count() >= tiers.serverful_cap
+
+
 def ask_micros(zone: Zone, price_micros_per_h: int) -> int:
     """What a machine's node asks for one slot: its rent, rounded up."""
     return -(-price_micros_per_h * zone.slot_s // 3600)
@@ -143,9 +152,9 @@ def machines_notice(*, now: datetime) -> int:
     up = Machine.objects.filter(
         status=MachineStatus.BOOTING, join_token__node__status=NodeStatus.ONLINE
     )
-    noticed = list(up.order_by("pk"))
-    for machine in noticed:
-        _look_at(machine, now)
+    noticed = list(up.order_by("pk").values_list("pk", flat=True))
+    for machine_id in noticed:
+        _look_at(machine_id, now)
     return len(noticed)
 
 
@@ -225,8 +234,8 @@ def _backend_reconcile(backend: Backend, now: datetime) -> None:
         elif machine.status == MachineStatus.ENDING:
             if not _is_busy(machine, now):
                 backend.terminate(machine_id)
-        else:
-            _look_at(machine, now)
+        elif machine.status == MachineStatus.BOOTING:
+            _look_at(machine_id, now)
 
 
 def _orphan_note(backend: str, machine_id: str, now: datetime) -> None:
@@ -283,9 +292,9 @@ def _missing(machine: Machine, now: datetime) -> bool:
     return machine.status == MachineStatus.ENDED
 
 
-def _look_at(machine: Machine, now: datetime) -> None:
+def _look_at(machine_id: str, now: datetime) -> None:
     with transaction.atomic():
-        machine = locks.machine_lock(machine.pk)
+        machine = locks.machine_lock(machine_id)
         node = node_of(machine)
         if machine.status != MachineStatus.BOOTING:
             return

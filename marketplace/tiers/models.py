@@ -7,6 +7,7 @@ from django.db.models import Q
 
 from marketplace.common.models import IdField
 from marketplace.fleet.models import Tier
+from scheduler.tiers.rules import TierRules
 
 
 class MachineStatus(models.TextChoices):
@@ -71,6 +72,15 @@ class ZoneTiers(models.Model):
     def __str__(self) -> str:
         return self.zone_id
 
+    @property
+    def rules(self) -> TierRules:
+        """The policies' rules with the zone's own pauses and price of delay."""
+        return TierRules(
+            checkpoint_s=self.checkpoint_s,
+            restore_s=self.restore_s,
+            delay_usd_per_h=self.delay_usd_per_h,
+        )
+
     def backend_of(self, tier: str) -> str:
         return self.serverless_backend if tier == Tier.SERVERLESS else self.backend
 
@@ -120,7 +130,14 @@ class Machine(models.Model):
                 name="tiers_machine_ended_has_time",
             ),
         ]
-        indexes = [models.Index(fields=["zone", "status"], name="tiers_machine_of_zone")]
+        indexes = [
+            models.Index(fields=["zone", "status"], name="tiers_machine_of_zone"),
+            models.Index(
+                fields=["failed_at"],
+                condition=Q(failed_at__isnull=False, ready_at__isnull=True),
+                name="tiers_machine_boot_failed",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.id
@@ -167,6 +184,18 @@ class Stay(models.Model):
                 name="tiers_stay_one_per_machine",
             ),
         ]
+        indexes = [
+            models.Index(
+                fields=["machine"],
+                condition=Q(ended_at__isnull=False, released_at__isnull=True),
+                name="tiers_stay_unreleased",
+            ),
+            models.Index(
+                fields=["ended_at"],
+                condition=Q(ended_at__isnull=False, pause_s__isnull=True),
+                name="tiers_stay_unpaused",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.job_id} on {self.machine_id}"
@@ -204,6 +233,9 @@ class Booking(models.Model):
     saved_micros = models.BigIntegerField(default=0)
     #: From the last step on the one node to the first on the other.
     pause_s = models.FloatField(null=True)
+    #: What it gave the surplus of the allowance, dollars times 3600; taken back unless the
+    #: job moves.
+    credit = models.FloatField(default=0.0)
 
     job_id: str
     machine_id: str

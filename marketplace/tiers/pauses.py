@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from marketplace.jobs.models import MetricPoint, Slice
+from marketplace.tiers.agenda import NOTED_WITHIN
 from marketplace.tiers.machines import node_of
 from marketplace.tiers.models import Stay, ZoneTiers
-
-#: A stay whose job has not gone on elsewhere by then has no pause.
-NOTED_WITHIN = timedelta(minutes=15)
 
 
 def resumed_at(arrived: Slice) -> datetime | None:

@@ -15,8 +15,8 @@ from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
 from marketplace.fleet.services import provider_ensure
 from marketplace.tiers import bookings, handover, history, locks, pauses, scaling, stays
+from marketplace.tiers.agenda import Agenda, agenda_of
 from marketplace.tiers.machines import (
-    machine_end,
     machines_give_back,
     machines_launch,
     machines_notice,
@@ -31,7 +31,7 @@ from marketplace.tiers.provisioning import (
     Offer,
     backend_named,
 )
-from scheduler.tiers.rules import TierRules
+from marketplace.tiers.rented import Rented, rented_now
 
 log = logging.getLogger(__name__)
 
@@ -129,14 +129,16 @@ def tiers_tick(*, now: datetime) -> None:
         try:
             # Backends are asked, and lanes entered, outside the tick's own lock.
             offers = _offers(tiers) if tiers.is_on else []
-            stays.needless_cells_release(tiers=tiers, now=now)
-            if tiers.is_on:
+            agenda = agenda_of(tiers=tiers, now=now)
+            if agenda.releases:
+                stays.needless_cells_release(tiers=tiers, now=now)
+            if agenda.bookings and tiers.is_on:
                 handover.bookings_hand_over(tiers=tiers, now=now)
             with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
                 if held and tiers.is_on:
-                    _zone_tick(locks.zone_tiers_lock(tiers.zone_id), offers, now)
+                    _zone_tick(locks.zone_tiers_lock(tiers.zone_id), agenda, offers, now)
                 elif held:
-                    _zone_wind_down(locks.zone_tiers_lock(tiers.zone_id), now)
+                    _zone_wind_down(locks.zone_tiers_lock(tiers.zone_id), agenda, now)
         except Exception:
             # A zone that is broken must not stop the others.
             log.exception("tiers of zone %s could not be ticked", tiers.zone_id)
@@ -157,42 +159,71 @@ def _offers(tiers: ZoneTiers) -> list[Offer]:
     return found
 
 
-def _zone_tick(tiers: ZoneTiers, offers: list[Offer], now: datetime) -> None:
-    rules = TierRules(checkpoint_s=tiers.checkpoint_s, restore_s=tiers.restore_s)
-    offers = offers_usable(tiers=tiers, offers=offers, now=now)
-    history.ended_jobs_learn(tiers=tiers, now=now)
-    handover.bookings_close(tiers=tiers, now=now)
-    stays.stays_close(tiers=tiers, now=now)
-    pauses.stays_pauses_note(tiers=tiers, now=now)
-    tables = history.learned(tiers=tiers, now=now)
-    stays.stays_extend(tiers=tiers, tables=tables, now=now)
-    stays.stays_begin(tiers=tiers, offers=offers, now=now)
-    bookings.bookings_make(tiers=tiers, offers=offers, tables=tables, now=now)
-    bookings.moves_on_make(tiers=tiers, offers=offers, tables=tables, now=now)
-    measured = scaling.gauge(tiers=tiers, rules=rules, now=now)
+def _zone_tick(tiers: ZoneTiers, agenda: Agenda, offers: list[Offer], now: datetime) -> None:
+    before = _figures(tiers)
+    if agenda.failures:
+        offers = offers_usable(tiers=tiers, offers=offers, now=now)
+    if agenda.endings:
+        history.ended_jobs_learn(tiers=tiers, now=now)
+    rented = _looked_over(tiers, agenda, now)
+    if rented.machines:
+        tables = history.learned(tiers=tiers, now=now)
+        stays.stays_extend(rented=rented, tables=tables, now=now)
+        stays.stays_begin(rented=rented, offers=offers, now=now)
+        bookings.bookings_make(rented=rented, offers=offers, tables=tables, now=now)
+        bookings.moves_on_make(rented=rented, offers=offers, tables=tables, now=now)
+    else:
+        stays.stays_begin(rented=rented, offers=offers, now=now)
+    nodes = agenda.nodes + rented.coming(serverless=False)
+    measured = scaling.gauge(tiers=tiers, nodes=nodes, now=now)
     # Algorithm 1 moves F once a minute, however often the tiers are looked at.
-    due = tiers.ticked_at is None or (now - tiers.ticked_at).total_seconds() >= rules.tick_s
+    tick_s = tiers.rules.tick_s
+    due = tiers.ticked_at is None or (now - tiers.ticked_at).total_seconds() >= tick_s
     tiers.pressure = measured.pressure
     if due:
-        tiers.threshold_s = scaling.threshold_next(tiers=tiers, rules=rules, measured=measured)
+        tiers.threshold_s = scaling.threshold_next(tiers=tiers, measured=measured)
         tiers.ticked_at = now
-        scaling.sample_take(tiers=tiers, now=now)
-    tiers.save(
-        update_fields=[
-            *("threshold_s", "pressure", "ticked_at", "surplus"),
-            *("deaths", "exposure_s", "learned_at"),
-        ]
-    )
-    scaling.machines_scale(tiers=tiers, rules=rules, measured=measured, offers=offers, now=now)
-    scaling.serverless_release(tiers=tiers, now=now)
+        scaling.sample_take(rented=rented, now=now)
+    scaling.machines_scale(rented=rented, measured=measured, offers=offers, now=now)
+    scaling.serverless_release(rented=rented, now=now)
+    _changed_save(tiers, before)
 
 
-def _zone_wind_down(tiers: ZoneTiers, now: datetime) -> None:
+def _zone_wind_down(tiers: ZoneTiers, agenda: Agenda, now: datetime) -> None:
     """Tiers that were switched off: what runs goes on to its end, then costs nothing more."""
-    handover.bookings_close(tiers=tiers, now=now)
-    stays.stays_close(tiers=tiers, now=now)
-    pauses.stays_pauses_note(tiers=tiers, now=now)
-    tiers.save(update_fields=["surplus"])
-    for machine in scaling.idle_machines(tiers, now=now):
-        machine_end(machine=machine, reason="Idle, and the zone's tiers are off.", now=now)
-    scaling.serverless_release(tiers=tiers, now=now)
+    before = _figures(tiers)
+    rented = _looked_over(tiers, agenda, now)
+    _changed_save(tiers, before)
+    for machine in scaling.idle_machines(rented, now=now):
+        rented.end(machine, reason="Idle, and the zone's tiers are off.", now=now)
+    scaling.serverless_release(rented=rented, now=now)
+
+
+def _looked_over(tiers: ZoneTiers, agenda: Agenda, now: datetime) -> Rented:
+    """What is rented, once bookings and stays that came to their end are closed."""
+    if agenda.bookings:
+        handover.bookings_close(tiers=tiers, now=now)
+    rented = Rented(tiers=tiers)
+    if agenda.machines or agenda.stays:
+        rented = rented_now(tiers=tiers, now=now)
+        stays.stays_close(rented=rented, now=now)
+    if agenda.pauses:
+        pauses.stays_pauses_note(tiers=tiers, now=now)
+    return rented
+
+
+#: What a tick changes of a zone's row.
+_FIGURES = (
+    *("threshold_s", "pressure", "ticked_at", "surplus"),
+    *("deaths", "exposure_s", "learned_at"),
+)
+
+
+def _figures(tiers: ZoneTiers) -> dict[str, object]:
+    return {name: getattr(tiers, name) for name in _FIGURES}
+
+
+def _changed_save(tiers: ZoneTiers, before: dict[str, object]) -> None:
+    changed = [name for name in _FIGURES if getattr(tiers, name) != before[name]]
+    if changed:
+        tiers.save(update_fields=changed)

@@ -19,18 +19,19 @@ from marketplace.auction.models import Reservation
 from marketplace.auction.reservations import reservations_release
 from marketplace.common.clock import moment_words
 from marketplace.common.money import format_usd
-from marketplace.fleet.models import Node, NodeStatus, Tier
+from marketplace.fleet.models import Node, Tier
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.locks import job_lock
 from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.selectors import job_work, work_left_share
 from marketplace.jobs.services import job_cells_replace, job_event_add
-from marketplace.tiers.allowance import Target, stay_leave, stay_moves
+from marketplace.tiers.allowance import Target, books_save, stay_leave, stay_moves
 from marketplace.tiers.cells import first_slot_from
 from marketplace.tiers.history import Learned
-from marketplace.tiers.machines import boot_s, cost_micros, machine_request, node_of
-from marketplace.tiers.models import LIVE, Machine, MachineStatus, Stay, ZoneTiers
+from marketplace.tiers.machines import cost_micros
+from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
 from marketplace.tiers.provisioning import Offer
+from marketplace.tiers.rented import Rented, node_here
 from scheduler.auction import events
 from scheduler.types import Cell
 
@@ -38,21 +39,24 @@ from scheduler.types import Cell
 WORK_MARGIN = 1.1
 
 
-def stays_close(*, tiers: ZoneTiers, now: datetime) -> int:
+def stays_close(*, rented: Rented, now: datetime) -> int:
     """End the stays of jobs that left or ended; how many."""
+    tiers = rented.tiers
     slot = slot_at(tiers.zone, now)
-    closed = 0
-    for stay in _open_stays(tiers):
-        node = node_of(stay.machine)
-        here = Slice.objects.filter(job=stay.job, node=node, status=SliceStatus.OPEN).exists()
+    gone: list[Stay] = []
+    for stay in rented.stays:
+        node = node_here(stay.machine)
+        held = rented.lease_of.get(stay.job_id)
+        here = held is not None and node is not None and held.node_id == node.pk
         cells = node is not None and stay.job.has_cells_on(node.pk, from_slot=slot)
-        gone = stay.machine.status != MachineStatus.RUNNING
-        if here or (stay.job.is_active and cells and not gone):
-            continue
+        lives = stay.machine.status == MachineStatus.RUNNING
+        if not here and not (stay.job.is_active and cells and lives):
+            gone.append(stay)
+    for stay in gone:
         stay_leave(tiers=tiers, stay=stay, moved=stay.job.is_active, now=now)
         _stay_close(stay, now)
-        closed += 1
-    return closed
+        rented.stays.remove(stay)
+    return len(gone)
 
 
 def _stay_close(stay: Stay, now: datetime) -> None:
@@ -60,7 +64,8 @@ def _stay_close(stay: Stay, now: datetime) -> None:
         stay.ended_at = now
         stay.cost_micros = cost_micros(stay.machine.price_micros_per_h, stay.started_at, now)
         stay.save(update_fields=["ended_at", "cost_micros"])
-        Machine.objects.filter(pk=stay.machine_id).update(idle_since_at=now)
+        stay.machine.idle_since_at = now
+        stay.machine.save(update_fields=["idle_since_at"])
         seconds = (now - stay.started_at).total_seconds()
         ended = "It left" if stay.job.is_active else "It ended on"
         job_event_add(
@@ -75,48 +80,60 @@ def _stay_close(stay: Stay, now: datetime) -> None:
         )
 
 
-def stays_extend(*, tiers: ZoneTiers, tables: Learned, now: datetime) -> int:
+def stays_extend(*, rented: Rented, tables: Learned, now: datetime) -> int:
     """Keep jobs on serverless up to their next cells, or to their end; how many changed."""
     changed = 0
-    for stay in _open_stays(tiers):
-        node = node_of(stay.machine)
-        if node is not None:
-            with transaction.atomic():
-                # Lanes plan jobs anew at any time: cells are read and written under one lock.
-                job = job_lock(stay.job_id)
-                if not job.needs_replan and job.status == JobStatus.RUNNING:
-                    changed += _stay_extend(tiers, tables, stay, job, node, now)
+    for stay in rented.stays:
+        node = node_here(stay.machine)
+        if node is None or not _may_extend(rented.tiers, stay.job, node, now):
+            # As a rule; those that may are asked again under the lock.
+            continue
+        with transaction.atomic():
+            # Lanes plan jobs anew at any time: cells are read and written under one lock.
+            stay.job = job_lock(stay.job_id)
+            if _may_extend(rented.tiers, stay.job, node, now):
+                changed += _stay_extend(rented.tiers, tables, stay, node, now)
     return changed
 
 
-def _stay_extend(
-    tiers: ZoneTiers, tables: Learned, stay: Stay, job: Job, node: Node, now: datetime
-) -> bool:
+def _may_extend(tiers: ZoneTiers, job: Job, node: Node, now: datetime) -> bool:
+    """Whether a running job has cells ahead that the stay does not reach up to, or ends at."""
     slot = slot_at(tiers.zone, now)
-    reserved = _reserved(job, node, slot)
-    if not reserved or job.node_in(slot) != node.pk:
+    if job.needs_replan or job.status != JobStatus.RUNNING or job.node_in(slot) != node.pk:
         return False
+    reserved = _reserved(job, node, slot)
+    if not reserved:
+        return False
+    if reserved[0].slot == slot + 1:
+        return job.eta_at is not None
+    return _gap(job, node, reserved, slot) is not None
+
+
+def _stay_extend(tiers: ZoneTiers, tables: Learned, stay: Stay, node: Node, now: datetime) -> bool:
+    job, slot = stay.job, slot_at(tiers.zone, now)
+    reserved = _reserved(job, node, slot)
     following = reserved[0]
     if following.slot > slot + 1:
         return _gap_fill(tiers, job, node, reserved, slot, now)
-    if job.eta_at is None:
-        return False
+    assert job.eta_at is not None
     left_s = max(0.0, (job.eta_at - now).total_seconds())
     done_s = (now - stay.started_at).total_seconds()
-    if stay_moves(
+    leaves = stay_moves(
         tiers=tiers,
         stay=stay,
         target=Target(_price_micros_per_h(tiers, following.node)),
         left_s=left_s,
         expected_s=tables.expected_left_s(done_s=done_s, left_s=left_s),
         now=now,
-    ):
+    )
+    books_save([stay])
+    if leaves:
         return False
     # One slot to spare; what is not needed is given back when the job ends.
     last = max(slot, slot_at(tiers.zone, job.eta_at)) + 1
     cells = [Cell(slot=at, node=node.pk) for at in range(slot, last + 1)]
     later = [cell for cell in reserved if cell.slot > last]
-    job_cells_replace(
+    stay.job = job_cells_replace(
         job=job,
         cells=[*cells, *later],
         reason=f"Stays on serverless to its end: the {left_s:.0f} s left would not repay a move.",
@@ -129,9 +146,8 @@ def _gap_fill(
     tiers: ZoneTiers, job: Job, node: Node, reserved: list[Cell], slot: int, now: datetime
 ) -> bool:
     """Bridge the slots that a new plan left empty before its first cell."""
-    gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
-    if all(job.node_in(cell.slot) == node.pk for cell in gap):
-        return False
+    gap = _gap(job, node, reserved, slot)
+    assert gap is not None
     begins_at = slot_starts_at(tiers.zone, reserved[0].slot)
     job_cells_replace(
         job=job,
@@ -143,42 +159,58 @@ def _gap_fill(
     return True
 
 
+def _gap(job: Job, node: Node, reserved: list[Cell], slot: int) -> list[Cell] | None:
+    """Cells on serverless up to the first reserved one; none if the job has them all."""
+    nodes = dict(job.cells)
+    gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
+    return None if all(nodes.get(cell.slot) == node.pk for cell in gap) else gap
+
+
 def _price_micros_per_h(tiers: ZoneTiers, node_id: str) -> int:
     """What a reserved node asks for an hour."""
     ask = Node.objects.values_list("ask_micros", flat=True).get(pk=node_id)
     return round(ask * 3600 / tiers.zone.slot_s)
 
 
-def stays_begin(*, tiers: ZoneTiers, offers: Sequence[Offer], now: datetime) -> int:
+def stays_begin(*, rented: Rented, offers: Sequence[Offer], now: datetime) -> int:
     """Start waiting jobs on free serverless machines, earliest deadline first; how many.
 
     For jobs that found none, further machines are requested up to the cap.
     """
+    tiers = rented.tiers
+    busy = {stay.machine_id for stay in rented.stays}
+    free = [pair for pair in rented.online(serverless=True) if pair[0].pk not in busy]
+    room = tiers.serverless_cap - len(rented.of_tier(serverless=True))
+    if not free and room <= 0:
+        return 0
     waiting = _waiting(tiers, now)
-    free = _free_machines(tiers)
     begun = 0
-    for job, machine in zip(waiting, free, strict=False):
-        begun += _stay_begin(tiers, job, machine, now)
-    _machines_wish(tiers, offers, waiting[len(free) :], now)
+    for job, (machine, node) in zip(waiting, free, strict=False):
+        stay = _stay_begin(tiers, job, machine, node, now)
+        if stay is not None:
+            rented.stays.append(stay)
+            begun += 1
+    _machines_wish(rented, offers, waiting[len(free) :], room, now)
     return begun
 
 
-def _stay_begin(tiers: ZoneTiers, job: Job, machine: Machine, now: datetime) -> bool:
-    node = node_of(machine)
-    assert node is not None
+def _stay_begin(
+    tiers: ZoneTiers, job: Job, machine: Machine, node: Node, now: datetime
+) -> Stay | None:
     slot = slot_at(tiers.zone, now)
     with transaction.atomic():
         job = job_lock(job.pk)
         if not _waits(tiers, job, now):
             # A lane or a dispatch was quicker.
-            return False
+            return None
         reserved = _reserved(job, node, slot)
         gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
-        Stay.objects.create(job=job, machine=machine, started_at=now)
-        Machine.objects.filter(pk=machine.pk).update(idle_since_at=None)
+        stay = Stay.objects.create(job=job, machine=machine, started_at=now)
+        machine.idle_since_at = None
+        machine.save(update_fields=["idle_since_at"])
         begins_at = slot_starts_at(tiers.zone, reserved[0].slot)
         starts = "Starts" if job.started_at is None else "Goes on"
-        job_cells_replace(
+        stay.job = job_cells_replace(
             job=job,
             cells=[*gap, *reserved],
             reason=(
@@ -188,7 +220,7 @@ def _stay_begin(tiers: ZoneTiers, job: Job, machine: Machine, now: datetime) -> 
             ),
             now=now,
         )
-    return True
+    return stay
 
 
 def _waiting(tiers: ZoneTiers, now: datetime) -> list[Job]:
@@ -235,25 +267,11 @@ def _wait_s(tiers: ZoneTiers, job: Job, now: datetime) -> float:
     return (slot_starts_at(tiers.zone, ahead[0]) - now).total_seconds()
 
 
-def _free_machines(tiers: ZoneTiers) -> list[Machine]:
-    busy = Stay.objects.filter(ended_at__isnull=True).values("machine_id")
-    rows = (
-        Machine.objects.filter(
-            zone=tiers.zone,
-            tier=Tier.SERVERLESS,
-            status=MachineStatus.RUNNING,
-            join_token__node__status=NodeStatus.ONLINE,
-        )
-        .exclude(pk__in=busy)
-        .select_related("join_token")
-    )
-    return list(rows.order_by("price_micros_per_h", "pk"))
-
-
 def _machines_wish(
-    tiers: ZoneTiers, offers: Sequence[Offer], without: Sequence[Job], now: datetime
+    rented: Rented, offers: Sequence[Offer], without: Sequence[Job], room: int, now: datetime
 ) -> None:
     """Request machines for jobs that found none, if their wait outlasts the boot."""
+    tiers = rented.tiers
     cheapest = min(
         (offer for offer in offers if offer.tier == Tier.SERVERLESS),
         key=lambda offer: (offer.price_micros_per_h, offer.name),
@@ -261,15 +279,10 @@ def _machines_wish(
     )
     if cheapest is None or not without:
         return
-    live = Machine.objects.filter(zone=tiers.zone, tier=Tier.SERVERLESS, status__in=LIVE)
-    coming = live.filter(status__in=(MachineStatus.REQUESTED, MachineStatus.BOOTING)).count()
-    room = tiers.serverless_cap - live.count()
-    repaid_s = boot_s(tiers, cheapest) + tiers.checkpoint_s + tiers.restore_s
+    repaid_s = rented.boot_s(cheapest) + tiers.checkpoint_s + tiers.restore_s
     worth = sum(_wait_s(tiers, job, now) > repaid_s for job in without)
-    for _ in range(max(0, min(room, worth - coming))):
-        machine_request(
-            tiers=tiers, offer=cheapest, reason="Jobs wait for their first slot.", now=now
-        )
+    for _ in range(max(0, min(room, worth - rented.coming(serverless=True)))):
+        rented.request(cheapest, reason="Jobs wait for their first slot.", now=now)
 
 
 def needless_cells_release(*, tiers: ZoneTiers, now: datetime) -> int:
@@ -330,8 +343,3 @@ def _reserved(job: Job, serverless: Node, slot: int) -> list[Cell]:
     return [
         Cell(slot=at, node=where) for at, where in job.cells if at > slot and where != serverless.pk
     ]
-
-
-def _open_stays(tiers: ZoneTiers) -> list[Stay]:
-    rows = Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone)
-    return list(rows.select_related("job__zone", "machine__join_token").order_by("pk"))

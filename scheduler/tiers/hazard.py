@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 #: Age bins: 0-30 s, 30-60 s, doubling up to the last, which is open.
 AGE_BINS = 14
-#: Length classes: predicted below 10 min, 1 h, 6 h, longer.
+#: Length classes: predicted below 10 min, 1 h, 6 h, longer; a bound belongs to the class above.
+LENGTH_BOUNDS_S = (600.0, 3600.0, 21600.0)
 LENGTH_CLASSES = 4
 #: Seconds of exposure without a death that every bin is born with, so that one
 #: early death does not condemn all jobs of its age.
@@ -31,11 +32,10 @@ def age_bin(age_s: float) -> int:
 
 def length_class(predicted_s: float) -> int:
     """The class of a predicted run time in seconds."""
-    if predicted_s < 600.0:
-        return 0
-    if predicted_s < 3600.0:
-        return 1
-    return 2 if predicted_s < 21600.0 else 3
+    row = 0
+    while row < LENGTH_CLASSES - 1 and predicted_s >= LENGTH_BOUNDS_S[row]:
+        row += 1
+    return row
 
 
 def hazard_rate(deaths: Hazards, exposure_s: Hazards, row: int, column: int) -> float:

@@ -15,13 +15,12 @@ from marketplace.tiers.models import Machine, ZoneTiers
 from tests import job_builders, market_builders
 from tests.job_builders import at, lease
 from tests.unit.marketplace.tiers.backends import MemoryBackend
-from tests.unit.marketplace.tiers.test_handover import (
+from tests.unit.marketplace.tiers.handoff import (
     booked_machine,
-    house,  # noqa: F401
-    job,  # noqa: F401
     point,
     runs,
     tick,
+    worker_booked,
 )
 from workers.protocol.messages import SliceStatus as Ended
 
@@ -41,7 +40,7 @@ def none(**but: int) -> dict[str, int]:
     return {"booting": 0, "idle": 0, "busy": 0, "ending": 0} | but
 
 
-def test_every_figure_is_documented_and_every_documented_one_is_told(house: ZoneTiers) -> None:  # noqa: F811
+def test_every_figure_is_documented_and_every_documented_one_is_told(house: ZoneTiers) -> None:
     from marketplace.tiers import gauges
 
     families = list(TiersCollector().collect())
@@ -56,13 +55,12 @@ def test_every_figure_is_documented_and_every_documented_one_is_told(house: Zone
 
 
 def test_workers_boots_and_rent_follow_a_machine_through_its_life(
-    job: Job,  # noqa: F811
+    job: Job,
     backend: MemoryBackend,
 ) -> None:
     assert workers("serverless") == none(busy=1)
     assert told("cost_usd_per_hour") == 2.10
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
+    worker_booked(job)
     assert workers("marketplace") == none(booting=1)
     assert told("tier_cost_usd_per_hour", tier="marketplace") == 0.74
     assert told("cost_usd_per_hour") == 2.84
@@ -87,10 +85,8 @@ def test_workers_boots_and_rent_follow_a_machine_through_its_life(
     assert told("boots_failed_total", tier="marketplace") == 0
 
 
-def test_a_boot_that_fails_is_counted(job: Job, backend: MemoryBackend) -> None:  # noqa: F811
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    backend.running.discard(booked_machine().pk)
+def test_a_boot_that_fails_is_counted(job: Job, backend: MemoryBackend) -> None:
+    backend.running.discard(worker_booked(job).pk)
     machines_reconcile(now=at(45))
     tick(46)
     assert told("boots_failed_total", tier="marketplace") == 1
@@ -99,12 +95,10 @@ def test_a_boot_that_fails_is_counted(job: Job, backend: MemoryBackend) -> None:
 
 
 def test_a_demotion_is_counted_with_its_pause_and_its_saving(
-    job: Job,  # noqa: F811
+    job: Job,
     backend: MemoryBackend,
 ) -> None:
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    backend.join(booked_machine().pk, now=at(31))
+    backend.join(worker_booked(job).pk, now=at(31))
     runs(job, since_s=2, left_s=379, now_s=31, step=30)
     tick(31)
     point(lease(job), seq=1, step=30, seconds=38)
@@ -125,7 +119,7 @@ def test_a_demotion_is_counted_with_its_pause_and_its_saving(
     assert told("stays") == 1
 
 
-def test_pressure_threshold_and_surplus_are_told_by_zone(house: ZoneTiers, zone: Zone) -> None:  # noqa: F811
+def test_pressure_threshold_and_surplus_are_told_by_zone(house: ZoneTiers, zone: Zone) -> None:
     node = market_builders.node(zone, status=NodeStatus.OFFLINE)
     job_builders.job(zone, (0, node), deadline_at=at(10))
     ZoneTiers.objects.update(serverful_cap=0, surplus=7200.0)

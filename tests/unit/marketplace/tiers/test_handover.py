@@ -10,80 +10,33 @@ from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.services import decide_pending_bids
 from marketplace.auction.sweeps import jobs_replan
 from marketplace.auction.verify import zone_verify
-from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at
-from marketplace.jobs.models import Job, JobStatus, MetricPoint, Slice, SliceStatus
+from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.services import job_cancel, leases_sweep, slots_dispatch
 from marketplace.tiers import handover
-from marketplace.tiers.machines import machines_reconcile
+from marketplace.tiers.machines import boot_s, machines_reconcile
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
-from marketplace.tiers.services import tiers_tick
-from tests import builders, market_builders
-from tests.builders import NOW
+from tests import market_builders
 from tests.job_builders import SLOT, at, lease
-from tests.unit.marketplace.tiers.backends import CHEAP, DEAR, SERVERLESS, MemoryBackend, tiers
+from tests.unit.marketplace.tiers.backends import CHEAP, DEAR, SERVERLESS, MemoryBackend
+from tests.unit.marketplace.tiers.handoff import (
+    RESERVED_ASK,
+    RESERVED_FROM_S,
+    booked_machine,
+    job_left,
+    point,
+    runs,
+    tick,
+    worker_booked,
+)
 from workers.protocol.messages import SliceStatus as Ended
 
 pytestmark = pytest.mark.django_db
 
-#: Of the provider's node: $1.08 an hour, dearer than the house's worker at $0.74.
-RESERVED_ASK = 3000
-#: When the provider's node comes on sale.
-RESERVED_FROM_S = 300
-
-
-@pytest.fixture
-def house(zone: Zone, backend: MemoryBackend) -> ZoneTiers:
-    tiers(zone)
-    # A move of 4 s; with lambda it repays from 19 s of serverless on.
-    ZoneTiers.objects.update(checkpoint_s=2.0, restore_s=2.0, probe_s=5.0)
-    return ZoneTiers.objects.get()
-
-
-@pytest.fixture
-def job(house: ZoneTiers, backend: MemoryBackend) -> Job:
-    """A job of twenty cells that runs on serverless since 1 s after the bid."""
-    market_builders.node(house.zone, ask_micros=RESERVED_ASK, available_from_at=at(RESERVED_FROM_S))
-    owner = builders.organisation(usd="100")
-    bid = market_builders.bid(owner, house.zone, epochs=20, slots=55)
-    decide_pending_bids(zone=house.zone, now=NOW)
-    tick(0)
-    backend.join(backend.only(), now=at(1))
-    tick(1)
-    return Job.objects.get(bid_id=bid.pk)
-
-
-def tick(seconds: float) -> None:
-    Node.objects.update(last_heartbeat_at=at(seconds))
-    tiers_tick(now=at(seconds))
-    machines_reconcile(now=at(seconds))
-    tiers_tick(now=at(seconds))
-    slots_dispatch(now=at(seconds))
-
-
-def runs(job: Job, *, since_s: float, left_s: float, now_s: float, step: int = 10) -> None:
-    """What the node reports: it works since then, and will take so long."""
-    held = lease(job)
-    Slice.objects.filter(pk=held.pk).update(
-        acknowledged_at=at(since_s), lease_expires_at=at(now_s + 60)
-    )
-    Job.objects.filter(pk=job.pk).update(
-        eta_at=at(now_s + left_s), step=step, total_steps=100, checkpoint_step=step
-    )
-
-
-def point(held: Slice, *, seq: int, step: int, seconds: float) -> None:
-    MetricPoint.objects.create(
-        job=held.job, slice=held, seq=seq, at=at(seconds), step=step, epoch=0.0, train_loss=1.0
-    )
-
 
 def told(job: Job) -> list[str]:
     return list(job.events.order_by("seq").values_list("message", flat=True))
-
-
-def booked_machine() -> Machine:
-    return Booking.objects.get(closed_at__isnull=True).machine
 
 
 def test_no_worker_is_booked_before_the_speed_is_known(job: Job) -> None:
@@ -116,9 +69,7 @@ def test_the_surplus_lets_a_job_stay_whose_move_saves_less_than_its_delay_costs(
 def test_the_job_runs_on_while_its_worker_boots_and_moves_when_it_is_ready(
     job: Job, house: ZoneTiers, backend: MemoryBackend
 ) -> None:
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    worker = booked_machine()
+    worker = worker_booked(job)
     fast = lease(job).node
     tick(20)
     assert lease(job).node_id == fast.pk
@@ -171,9 +122,7 @@ def test_a_worker_no_cheaper_than_the_reserved_node_is_booked_only_for_the_wait(
 def test_an_offer_that_vanishes_during_boot_costs_us_and_the_next_is_taken(
     job: Job, backend: MemoryBackend
 ) -> None:
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    first = booked_machine()
+    first = worker_booked(job)
     backend.running.discard(first.pk)
     machines_reconcile(now=at(45))
     runs(job, since_s=2, left_s=365, now_s=45)
@@ -204,17 +153,14 @@ def test_a_worker_that_is_ready_too_late_to_repay_goes_to_the_pool(
 
 
 def test_a_worker_whose_job_was_cancelled_is_free_for_the_next(job: Job) -> None:
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
+    worker_booked(job)
     job_cancel(job=job, cancelled_by=None, now=at(11))
     tick(12)
     assert Booking.objects.get().outcome == BookingOutcome.NEEDLESS
 
 
 def test_handing_over_twice_plans_once(job: Job, house: ZoneTiers, backend: MemoryBackend) -> None:
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    backend.join(booked_machine().pk, now=at(21))
+    backend.join(worker_booked(job).pk, now=at(21))
     machines_reconcile(now=at(21))
     runs(job, since_s=2, left_s=389, now_s=21)
     assert handover.bookings_hand_over(tiers=house, now=at(21)) == 1
@@ -226,9 +172,7 @@ def test_handing_over_twice_plans_once(job: Job, house: ZoneTiers, backend: Memo
 def test_no_hand_off_puts_the_deadline_at_risk(
     job: Job, house: ZoneTiers, backend: MemoryBackend
 ) -> None:
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    made = backend.join(booked_machine().pk, now=at(21))
+    made = backend.join(worker_booked(job).pk, now=at(21))
     machines_reconcile(now=at(21))
     runs(job, since_s=2, left_s=389, now_s=21, step=0)
     # Five slots for nineteen cells of work: the worker alone could not keep it.
@@ -242,13 +186,7 @@ def test_no_hand_off_puts_the_deadline_at_risk(
 def test_a_worker_that_dies_under_its_job_leads_to_a_new_plan(
     job: Job, house: ZoneTiers, backend: MemoryBackend
 ) -> None:
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    made = backend.join(booked_machine().pk, now=at(31))
-    runs(job, since_s=2, left_s=379, now_s=31, step=30)
-    tick(31)
-    tick(40)
-    market_builders.slice_end(job, status=Ended.PAUSED, now=at(41), step=30)
+    made = job_left(job, backend)
     tick(41)
     arrived = lease(job)
     point(arrived, seq=1, step=31, seconds=44)
@@ -322,8 +260,6 @@ def test_a_job_that_lost_its_place_starts_again_on_serverless_at_once(
 
 
 def test_boots_take_as_long_as_the_last_ones_did(house: ZoneTiers) -> None:
-    from marketplace.tiers.bookings import boot_s
-
     assert boot_s(house, CHEAP) == CHEAP.boot_s
     for number, took in enumerate((1000, 20, 30, 40, 50, 60)):
         Machine.objects.create(

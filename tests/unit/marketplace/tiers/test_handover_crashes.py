@@ -18,13 +18,11 @@ from marketplace.tiers.services import tiers_tick
 from tests import market_builders
 from tests.job_builders import at, lease
 from tests.unit.marketplace.tiers.backends import MemoryBackend
-from tests.unit.marketplace.tiers.test_handover import (
-    booked_machine,
-    house,  # noqa: F401
-    job,  # noqa: F401
+from tests.unit.marketplace.tiers.handoff import (
+    job_left,
     point,
-    runs,
     tick,
+    worker_ready,
 )
 from workers.protocol.messages import SliceStatus as Ended
 
@@ -50,7 +48,7 @@ def dies_in(
     return lambda: monkeypatch.setattr(owner, name, whole)
 
 
-def state(job: Job) -> tuple[object, ...]:  # noqa: F811
+def state(job: Job) -> tuple[object, ...]:
     """All that a hand-off changes."""
     row = Job.objects.get(pk=job.pk)
     held = Reservation.objects.filter(bid_id=job.bid_id, released_at__isnull=True)
@@ -79,18 +77,15 @@ def state(job: Job) -> tuple[object, ...]:  # noqa: F811
     ids=["the wish", "the plan", "the sum", "the note"],
 )
 def test_a_hand_off_that_dies_leaves_the_job_where_it_runs(
-    job: Job,  # noqa: F811
-    house: ZoneTiers,  # noqa: F811
+    job: Job,
+    house: ZoneTiers,
     backend: MemoryBackend,
     monkeypatch: pytest.MonkeyPatch,
     owner: object,
     name: str,
     after: bool,
 ) -> None:
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    made = backend.join(booked_machine().pk, now=at(31))
-    runs(job, since_s=2, left_s=379, now_s=31, step=30)
+    made = worker_ready(job, backend)
     Node.objects.update(last_heartbeat_at=at(31))
     before = state(job)
     mend = dies_in(monkeypatch, owner, name, after=after)
@@ -115,21 +110,15 @@ def test_a_hand_off_that_dies_leaves_the_job_where_it_runs(
     ids=["the stay's end", "its word", "the arrival", "the move's word", "the booking's end"],
 )
 def test_a_tick_that_dies_after_the_job_has_moved_books_it_once(
-    job: Job,  # noqa: F811
-    house: ZoneTiers,  # noqa: F811
+    job: Job,
+    house: ZoneTiers,
     backend: MemoryBackend,
     monkeypatch: pytest.MonkeyPatch,
     owner: object,
     name: str,
     after: bool,
 ) -> None:
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    made = backend.join(booked_machine().pk, now=at(31))
-    runs(job, since_s=2, left_s=379, now_s=31, step=30)
-    tick(31)
-    tick(40)
-    market_builders.slice_end(job, status=Ended.PAUSED, now=at(41), step=30)
+    made = job_left(job, backend)
     slots_dispatch(now=at(41))
     point(lease(job), seq=1, step=31, seconds=44)
     before = state(job)
@@ -146,20 +135,14 @@ def test_a_tick_that_dies_after_the_job_has_moved_books_it_once(
 
 
 def test_a_dispatch_that_dies_gives_no_second_lease(
-    job: Job,  # noqa: F811
-    house: ZoneTiers,  # noqa: F811
+    job: Job,
+    house: ZoneTiers,
     backend: MemoryBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from marketplace.jobs.services import dispatch
 
-    runs(job, since_s=2, left_s=400, now_s=10)
-    tick(10)
-    made = backend.join(booked_machine().pk, now=at(31))
-    runs(job, since_s=2, left_s=379, now_s=31, step=30)
-    tick(31)
-    tick(40)
-    market_builders.slice_end(job, status=Ended.PAUSED, now=at(41), step=30)
+    made = job_left(job, backend)
     plans = NodePlan.objects.count()
     mend = dies_in(monkeypatch, dispatch, "_plans_record", after=False)
     with pytest.raises(Killed):
@@ -173,7 +156,7 @@ def test_a_dispatch_that_dies_gives_no_second_lease(
     assert Slice.objects.filter(job=job).count() == 2
 
 
-def _arrives(job: Job, house: ZoneTiers, made: Node) -> None:  # noqa: F811
+def _arrives(job: Job, house: ZoneTiers, made: Node) -> None:
     """What was begun anew goes to its end: one lease at a time, paid once."""
     tick(32)
     tick(40)
@@ -185,7 +168,7 @@ def _arrives(job: Job, house: ZoneTiers, made: Node) -> None:  # noqa: F811
     assert zone_verify(house.zone).problems == []
 
 
-def _is_booked_once(job: Job, made: Node) -> None:  # noqa: F811
+def _is_booked_once(job: Job, made: Node) -> None:
     row = Job.objects.get(pk=job.pk)
     assert (row.status, row.needs_replan) == (JobStatus.RUNNING, False)
     first, second = Slice.objects.filter(job=job).order_by("opened_at")

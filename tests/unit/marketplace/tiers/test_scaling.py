@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from prometheus_client import REGISTRY
@@ -14,15 +14,14 @@ from marketplace.jobs.services import job_replan_request
 from marketplace.tiers import scaling
 from marketplace.tiers.machines import machines_reconcile
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
+from marketplace.tiers.rented import rented_now
 from marketplace.tiers.services import tiers_tick
-from scheduler.tiers.rules import TierRules
 from tests import job_builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at
 from tests.unit.marketplace.tiers.backends import CHEAP, MemoryBackend, tiers
 
 pytestmark = pytest.mark.django_db
-RULES = TierRules()
 
 
 @pytest.fixture
@@ -30,11 +29,15 @@ def house(zone: Zone, backend: MemoryBackend) -> ZoneTiers:
     return tiers(zone, serverless_cap=0)
 
 
+def idle(house: ZoneTiers, now: datetime) -> list[Machine]:
+    return scaling.idle_machines(rented_now(tiers=house, now=now), now=now)
+
+
 def test_pressure_is_work_due_over_places_on_sale(house: ZoneTiers, zone: Zone) -> None:
     node = market_builders.node(zone)
     # 60 s of work due in 60 s; the node runs four jobs at once.
     job_builders.job(zone, *((slot, node) for slot in range(6)), deadline_at=at(60))
-    measured = scaling.gauge(tiers=house, rules=RULES, now=NOW)
+    measured = scaling.gauge(tiers=house, nodes=1, now=NOW)
     assert measured.pressure == 60.0 / (4 * 60.0)
     assert (measured.demand_s, measured.capacity, measured.waiting) == (60.0, 4.0, 0)
 
@@ -42,14 +45,14 @@ def test_pressure_is_work_due_over_places_on_sale(house: ZoneTiers, zone: Zone) 
 def test_demand_without_any_node_is_infinite_pressure(house: ZoneTiers, zone: Zone) -> None:
     node = market_builders.node(zone, status=NodeStatus.OFFLINE)
     job_builders.job(zone, (0, node), deadline_at=at(10))
-    assert scaling.gauge(tiers=house, rules=RULES, now=NOW).pressure == math.inf
+    assert scaling.gauge(tiers=house, nodes=0, now=NOW).pressure == math.inf
 
 
 def test_a_running_jobs_own_estimate_is_what_is_left(house: ZoneTiers, zone: Zone) -> None:
     node = market_builders.node(zone)
     job = job_builders.job(zone, (0, node), (1, node), deadline_at=at(100))
     Job.objects.filter(pk=job.pk).update(eta_at=at(100))
-    assert scaling.gauge(tiers=house, rules=RULES, now=NOW).demand_s == 100.0
+    assert scaling.gauge(tiers=house, nodes=1, now=NOW).demand_s == 100.0
 
 
 def test_the_threshold_follows_algorithm_one_once_a_minute(house: ZoneTiers, zone: Zone) -> None:
@@ -110,8 +113,8 @@ def test_idle_machines_go_dearest_first_and_not_before_their_time(
     for machine in made:
         backend.join(machine.pk, now=NOW)
     machines_reconcile(now=NOW)
-    assert scaling.idle_machines(house, now=at(59)) == []
-    assert scaling.idle_machines(house, now=at(60)) == [made[1], made[0]]
+    assert idle(house, at(59)) == []
+    assert idle(house, at(60)) == [made[1], made[0]]
     Node.objects.update(last_heartbeat_at=at(60))
     tiers_tick(now=at(60))
     machines_reconcile(now=at(61))
@@ -138,7 +141,7 @@ def test_a_machine_with_work_is_not_idle(
     from marketplace.jobs.services import slots_dispatch
 
     slots_dispatch(now=NOW)
-    assert scaling.idle_machines(house, now=NOW + timedelta(hours=1)) == []
+    assert idle(house, NOW + timedelta(hours=1)) == []
     assert Machine.objects.get().idle_since_at is None
 
 

@@ -1,0 +1,129 @@
+"""What the house rents in a zone and what is going on there, read at once for a tick.
+
+However many machines there are, this is four statements; the steps of a tick look things
+up here and write down what they change, so that later steps see it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from marketplace.auction.models import Reservation
+from marketplace.fleet.models import Node, NodeStatus, Tier
+from marketplace.fleet.selectors import slot_at
+from marketplace.jobs.models import Slice, SliceStatus
+from marketplace.tiers.machines import boot_s, machine_end, machine_request
+from marketplace.tiers.models import LIVE, Booking, Machine, MachineStatus, Stay, ZoneTiers
+from marketplace.tiers.provisioning import Offer
+
+
+@dataclass(slots=True)
+class Rented:
+    tiers: ZoneTiers
+    #: Live machines by id, those not yet launched included.
+    machines: dict[str, Machine] = field(default_factory=dict[str, Machine])
+    #: Open stays.
+    stays: list[Stay] = field(default_factory=list[Stay])
+    #: Open leases by node and by job.
+    leases: dict[str, list[Slice]] = field(default_factory=lambda: defaultdict(list))
+    lease_of: dict[str, Slice] = field(default_factory=dict[str, Slice])
+    #: Bids that hold cells of a node from the present slot on.
+    sold: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: Machines and jobs of open bookings.
+    booked: set[str] = field(default_factory=set[str])
+    booked_jobs: set[str] = field(default_factory=set[str])
+    _boots: dict[str, float] = field(default_factory=dict[str, float])
+
+    def of_tier(self, *, serverless: bool) -> list[Machine]:
+        found = self.machines.values()
+        return [one for one in found if (one.tier == Tier.SERVERLESS) == serverless]
+
+    def coming(self, *, serverless: bool) -> int:
+        """Machines asked for whose nodes are not in the market yet."""
+        awaited = (MachineStatus.REQUESTED, MachineStatus.BOOTING)
+        return sum(one.status in awaited for one in self.of_tier(serverless=serverless))
+
+    def online(self, *, serverless: bool) -> Iterator[tuple[Machine, Node]]:
+        """Running machines whose nodes are in the market, cheapest first."""
+        rows = self.of_tier(serverless=serverless)
+        for machine in sorted(rows, key=lambda one: (one.price_micros_per_h, one.pk)):
+            node = node_here(machine)
+            if node is None or node.status != NodeStatus.ONLINE:
+                continue
+            if machine.status == MachineStatus.RUNNING:
+                yield machine, node
+
+    def unused(self) -> list[Machine]:
+        """Serverful workers that run nothing and of which nothing is sold or booked."""
+        return [
+            machine
+            for machine, node in self.online(serverless=False)
+            if machine.pk not in self.booked
+            and not self.leases.get(node.pk)
+            and not self.sold.get(node.pk)
+        ]
+
+    def boot_s(self, offer: Offer) -> float:
+        if offer.name not in self._boots:
+            self._boots[offer.name] = boot_s(self.tiers, offer)
+        return self._boots[offer.name]
+
+    def request(self, offer: Offer, *, reason: str, now: datetime) -> Machine:
+        machine = machine_request(tiers=self.tiers, offer=offer, reason=reason, now=now)
+        self.machines[machine.pk] = machine
+        return machine
+
+    def end(self, machine: Machine, *, reason: str, now: datetime) -> None:
+        machine.status = machine_end(machine=machine, reason=reason, now=now).status
+        if machine.status == MachineStatus.ENDED:
+            del self.machines[machine.pk]
+
+    def take_in(self, leases: Iterable[Slice]) -> None:
+        for lease in leases:
+            lease.job.zone = self.tiers.zone
+            self.leases[lease.node_id].append(lease)
+            self.lease_of[lease.job_id] = lease
+
+    def book(self, booking: Booking) -> None:
+        self.booked.add(booking.machine_id)
+        self.booked_jobs.add(booking.job_id)
+
+
+def rented_now(*, tiers: ZoneTiers, now: datetime) -> Rented:
+    """All of it as of now."""
+    found = Rented(tiers=tiers)
+    rows = Machine.objects.filter(zone=tiers.zone, status__in=LIVE)
+    found.machines = {row.pk: row for row in rows.select_related("join_token__node").order_by("pk")}
+    open_stays = Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone)
+    found.stays = list(open_stays.select_related("job", "machine__join_token__node").order_by("pk"))
+    for stay in found.stays:
+        stay.job.zone = tiers.zone
+        # One row, one object: what a step notes of a machine, the next one reads.
+        stay.machine = found.machines.get(stay.machine_id, stay.machine)
+    if not found.machines and not found.stays:
+        return found
+    for machine_id, job_id in Booking.objects.filter(
+        closed_at__isnull=True, machine__zone=tiers.zone
+    ).values_list("machine_id", "job_id"):
+        found.booked.add(machine_id)
+        found.booked_jobs.add(job_id)
+    nodes = [node.pk for one in found.machines.values() if (node := node_here(one)) is not None]
+    held = Slice.objects.filter(status=SliceStatus.OPEN).select_related("job").order_by("pk")
+    found.take_in(held.filter(node__in=nodes))
+    away = [stay.job_id for stay in found.stays if stay.job_id not in found.lease_of]
+    if away:
+        found.take_in(held.filter(job__in=away))
+    sold = Reservation.objects.filter(
+        node__in=nodes, slot__gte=slot_at(tiers.zone, now), released_at__isnull=True
+    )
+    for node_id, bid_id in sold.values_list("node_id", "bid_id").distinct():
+        found.sold[node_id].add(bid_id)
+    return found
+
+
+def node_here(machine: Machine) -> Node | None:
+    """The node a machine became, as it was read with the machine."""
+    return None if machine.join_token is None else machine.join_token.node
