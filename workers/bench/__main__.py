@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     device = torch.device("cpu" if chosen.rehearse else "cuda")
 
     def on_gpu(case: Case) -> dict[str, Any]:
-        runner = Repeat() if chosen.rehearse else CudaGraphs()
+        runner = Repeat() if chosen.rehearse else CudaGraphs(device)
         return measure_gpu(case, device=device, runner=runner, repeats=chosen.repeats, until=until)
 
     cases = REHEARSAL_CASES if chosen.rehearse else GPU_CASES

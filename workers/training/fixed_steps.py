@@ -6,16 +6,17 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from workers.training.fixed_step import FixedStep, StepShape
-from workers.training.graphs import GraphRunner
+from workers.training.graphs import GraphRunner, NotNowError
 from workers.training.multi_lora import Form
 from workers.training.objective import sequence_nll
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Pack
-from workers.training.rehearsal import rehearsal, settle
+from workers.training.rehearsal import rehearsal, rehearsal_pack, settle
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,13 @@ _WORTH = 0.97
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
 _TOKENS = 512
 _ROUNDS = 5
+
+
+class RecordingError(Exception):
+    """A step could not be recorded or replayed.
+
+    The pack must go the plain way, and nothing that gradients held or hold is to be trusted.
+    """
 
 
 class FixedSteps:
@@ -88,6 +96,11 @@ class FixedSteps:
         -------
         torch.Tensor or None
             ``None`` when nothing was done and the pack has to go the plain way.
+
+        Raises
+        ------
+        RecordingError
+            Once; from then on the answer is always ``None``.
         """
         if self.failed or self.model.slot_count == 0:
             return None
@@ -100,11 +113,28 @@ class FixedSteps:
         if (shape, form) not in self._recorded and not self._record(shape, form, pack, weights):
             return None
         step, run = self._recorded[shape, form]
-        step.load(pack, weights)
-        self.model.stream.form = form
-        run()
+        try:
+            step.load(pack, weights)
+            self.model.stream.form = form
+            run()
+        except Exception as error:
+            raise self._given_up(error) from error
         self.replays += 1
         return step.nll_S[: len(pack.starts) - 1]
+
+    def forget(self) -> None:
+        """Drop all recordings for their memory; shapes that come again get new ones."""
+        self._recorded.clear()
+        self._seen.clear()
+
+    def _given_up(self, error: Exception) -> RecordingError:
+        """Note that nothing can be recorded here, and say so; the plain way is always there."""
+        log.warning("steps are not recorded here (%s): %s", self.runner.name, error)
+        self.failed = True
+        self._recorded.clear()
+        if self.model.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return RecordingError(f"recording failed: {error}")
 
     def _record(self, shape: StepShape, form: Form, pack: Pack, weights: list[float]) -> bool:
         self._seen[shape] += 1
@@ -116,14 +146,11 @@ class FixedSteps:
             # with no weight on anything, the runs of the recording add zero
             step.clear()
             self._recorded[shape, form] = step, self.runner.record(step.compute)
+        except NotNowError:
+            return False
         # capture may fail for any reason, and training goes on without it
         except Exception as error:
-            log.warning("steps are not recorded here (%s): %s", self.runner.name, error)
-            self.failed = True
-            self._recorded.clear()
-            if self.model.device.type == "cuda":
-                torch.cuda.empty_cache()
-            return False
+            raise self._given_up(error) from error
         return True
 
 
@@ -176,25 +203,30 @@ def _measured(model: PackedModel, steps: FixedSteps) -> tuple[float, float]:
             if layer.B_NRO is not None:
                 # a fresh adapter's is zero, which would hide half of the gradients
                 layer.B_NRO.data.normal_(std=0.02)
-        weights = [1.0 / max(1, int(pack.predict_M.numel()))]
 
-        def plain() -> torch.Tensor:
+        def plain(pack: Pack = pack) -> torch.Tensor:
+            weight = _weight(pack)
             with model.streaming(pack, form=steps.form):
                 nll_S = sequence_nll(model, pack, model.hidden(pack))
-                (nll_S.sum() * weights[0]).backward()
+                (nll_S.sum() * weight).backward()
             return nll_S.detach()
 
-        def fixed() -> torch.Tensor:
-            nll_S = steps.losses(pack, weights)
+        def fixed(pack: Pack = pack) -> torch.Tensor:
+            nll_S = steps.losses(pack, [_weight(pack)])
             if nll_S is None:
-                raise RuntimeError("recording failed")
+                raise RuntimeError("nothing was recorded")
             return nll_S
 
-        numbers = [_numbers(model, way) for way in (plain, fixed)]
-        for expected, found in zip(*numbers, strict=True):
-            error = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-12)
-            if not error <= _TOLERANCE.get(model.dtype, 3e-2):
-                raise ArithmeticError(f"its numbers are off by {float(error):.1e}")
+        # the second pack runs on the recording of the first: what a recording wrongly took
+        # from the host when it was made shows there, and only there
+        cut = pack.tokens // 8
+        packs = (pack, rehearsal_pack(model, lengths=(cut, pack.tokens - cut), seed=1))
+        for checked in packs:
+            numbers = [_numbers(model, partial(way, checked)) for way in (plain, fixed)]
+            for expected, found in zip(*numbers, strict=True):
+                error = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-12)
+                if not error <= _TOLERANCE.get(model.dtype, 3e-2):
+                    raise ArithmeticError(f"its numbers are off by {float(error):.1e}")
         best = [float("inf"), float("inf")]
         for _ in range(_ROUNDS):
             for index, way in enumerate((plain, fixed)):
@@ -204,6 +236,10 @@ def _measured(model: PackedModel, steps: FixedSteps) -> tuple[float, float]:
                 settle(model)
                 best[index] = min(best[index], time.perf_counter() - began)
     return best[0], best[1]
+
+
+def _weight(pack: Pack) -> float:
+    return 1.0 / max(1, int(pack.predict_M.numel()))
 
 
 def _numbers(model: PackedModel, way: Callable[[], torch.Tensor]) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ neighbours it has decides nothing but how its batch is cut into packs.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import torch
 
 from workers.training.evaluation import HeldOut, evaluate
 from workers.training.faults import TrainingFault, UserFault, is_out_of_memory, too_big
-from workers.training.fixed_steps import FixedSteps
+from workers.training.fixed_steps import FixedSteps, RecordingError
 from workers.training.job import Batch, TrainingJob
 from workers.training.objective import example_losses, learn_reference
 from workers.training.optimizer import adamw_step, clip_gradients, scheduled_rate
@@ -22,6 +23,8 @@ from workers.training.pack_plan import Waiting, plan_pack
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, Pack, Share, pack_shares
 from workers.training.saved_bytes import SavedBytes
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,10 @@ class FusedTrainer:
             self._last_served[share.job_id] = self._round
         try:
             failed = self._forward_backward(shares)
+        except RecordingError:
+            # its runs may have left anything in the gradients of anyone
+            self._rewind(list(self.jobs))
+            return []
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -310,9 +317,17 @@ class FusedTrainer:
 
     def _out_of_memory(self, shares: list[Share]) -> list[Stepped | Failed]:
         """Find out who is too big, alone; halve its micro-batch; spare everybody else."""
+        recordings = self.fixed is not None and bool(self.fixed.shapes)
+        if self.fixed is not None:
+            self.fixed.forget()
         if self.model.device.type == "cuda":
             torch.cuda.empty_cache()
         self._rewind([share.job_id for share in shares])
+        if recordings:
+            # they held memory, and nobody's job ends for that
+            log.warning("out of memory: recorded steps are given up for their memory")
+            self.fixed = None
+            return []
         if len(shares) > 1:
             self._suspects = [share.job_id for share in shares]
             self._pack_was_too_big = True

@@ -19,18 +19,24 @@ _JOB = "rehearsal"
 @contextmanager
 def rehearsal(model: PackedModel, *, tokens: int) -> Iterator[Pack]:
     """A pack of one sequence, and an adapter beside every target layer meanwhile."""
-    length = min(tokens, model.context_length)
-    tokens_T = np.random.default_rng(0).integers(0, model.model.config.vocab_size, length)
-    weights = np.ones(length, dtype=np.float32)
-    weights[0] = 0
-    sequence = TokenSequence(tokens_T, weights)
-    share = Share(_JOB, (Example(1, (sequence,)),), 0, 0)
     adapter = AdapterSpec(rank=8)
     model.attach(_JOB, adapter, model.initial_values(adapter, seed=0, labels=2))
     try:
-        yield pack_shares([share], device=model.device)
+        yield rehearsal_pack(model, lengths=(min(tokens, model.context_length),))
     finally:
         model.detach(_JOB)
+
+
+def rehearsal_pack(model: PackedModel, *, lengths: tuple[int, ...], seed: int = 0) -> Pack:
+    """A pack of sequences of random tokens, one of each length, all of one job."""
+    random = np.random.default_rng(seed)
+    examples = []
+    for line, length in enumerate(lengths, start=1):
+        tokens = random.integers(0, model.model.config.vocab_size, length)
+        weights = np.ones(length, dtype=np.float32)
+        weights[:1] = 0
+        examples.append(Example(line, (TokenSequence(tokens, weights),)))
+    return pack_shares([Share(_JOB, tuple(examples), 0, 0)], device=model.device)
 
 
 def pass_seconds(model: PackedModel, *, tokens: int, repeats: int = 3) -> float:

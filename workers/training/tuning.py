@@ -6,7 +6,7 @@ from workers.training.compiled_norms import compile_norms_if_faster
 from workers.training.fastest_products import use_fastest_products
 from workers.training.fixed_steps import fixed_steps_if_faster
 from workers.training.fused_trainer import FusedTrainer
-from workers.training.graphs import CudaGraphs
+from workers.training.graphs import RECORDING, CudaGraphs
 from workers.training.pack_plan import PAD_TO, TOKEN_BUDGET
 from workers.training.packed_model import PackedModel
 
@@ -20,7 +20,9 @@ def tuned_trainer(model: PackedModel) -> FusedTrainer:
     kind = model.device.type
     trainer = FusedTrainer(model, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
     use_fastest_products(model)
-    compile_norms_if_faster(model)
     if kind == "cuda":
-        trainer.fixed = fixed_steps_if_faster(model, CudaGraphs())
+        # measuring waits for the whole device, which nobody may be recording on meanwhile
+        with RECORDING:
+            compile_norms_if_faster(model)
+            trainer.fixed = fixed_steps_if_faster(model, CudaGraphs(model.device))
     return trainer
