@@ -2,7 +2,8 @@
 
 A configuration names a base model and jobs; all of them train together::
 
-    base_model: bundled:finetender-tiny     # or a directory, or a hub id
+    base_model: bundled:finetender-tiny     # or a directory, or a hub id; or, with more to say,
+                                            # {source: ..., revision: ..., four_bit: true}
     output: adapters
     jobs:
       - name: tone
@@ -54,6 +55,17 @@ _JOB_KEYS = {"name", "data", "format", "validation", "base_model", "adapter", "t
 _TOP_KEYS = {"base_model", "output", "device", "memory_gb", "jobs", "adapter", "training"}
 
 
+class _Yaml(yaml.SafeLoader):
+    """YAML 1.1 as PyYAML reads it, but ``1e-4`` is a number, as in YAML 1.2."""
+
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:[0-9]+|[0-9]*\.[0-9]+|[0-9]+\.)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
+
+
 class PlannedJob:
     """A job of the configuration, ready to attach."""
 
@@ -102,7 +114,8 @@ def read_config(path: Path) -> dict[str, Any]:
         Naming the key that is wrong.
     """
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # a safe loader with one more rule for numbers
+        config = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml)  # noqa: S506
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise UserFault(f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict):
@@ -110,7 +123,7 @@ def read_config(path: Path) -> dict[str, Any]:
     _only(config, _TOP_KEYS, "the configuration")
     if not isinstance(config.get("jobs"), list) or not config["jobs"]:
         raise UserFault("The configuration needs jobs, a list of at least one job.")
-    for key in ("base_model", "output", "device"):
+    for key in ("output", "device"):
         if not isinstance(config.get(key, ""), str):
             raise UserFault(f"{key} must be a text, not {config[key]!r}.")
     memory_gb = config.get("memory_gb", 1.0)
@@ -235,11 +248,7 @@ def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
         )
     data = _file(job.get("data"), folder, f"the data of {name}")
     validation = job.get("validation")
-    source = str(job.get("base_model") or config.get("base_model") or "")
-    if not source:
-        raise UserFault("The configuration names no base_model.")
-    if (folder / source).is_dir():
-        source = str(folder / source)
+    base_model = _base_model(job.get("base_model") or config.get("base_model"), folder)
     try:
         adapter = from_json(AdapterSpec, _merged("adapter", config, job))
         training = from_json(TrainingSpec, _merged("training", config, job))
@@ -248,7 +257,7 @@ def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
         raise UserFault(f"Job {name}: {error}.") from error
     spec = JobSpec(
         job_id=name,
-        base_model=BaseModelRef(name=source, source=source),
+        base_model=base_model,
         data_format=_format(data, chosen),
         dataset=BlobRef(url="", sha256=file_sha256(data), bytes=data.stat().st_size),
         adapter=adapter,
@@ -256,6 +265,26 @@ def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
     )
     held_out = None if validation is None else _file(validation, folder, "the validation data")
     return PlannedJob(spec, data, held_out)
+
+
+def _base_model(value: Any, folder: Path) -> BaseModelRef:
+    if not value:
+        raise UserFault("The configuration names no base_model.")
+    if isinstance(value, str):
+        value = {"source": value}
+    if not isinstance(value, dict):
+        raise UserFault(f"base_model must be a text, or settings with a source, not {value!r}.")
+    source = value.get("source")
+    if not isinstance(source, str) or not source:
+        raise UserFault("base_model needs a source: bundled:<name>, a directory, or a hub id.")
+    if (folder / source).is_dir():
+        source = str(folder / source)
+    elif source.startswith((".", "/", "~")):
+        raise UserFault(f"There is no folder {folder / source} with a base model.")
+    try:
+        return from_json(BaseModelRef, {"name": value["source"]} | value | {"source": source})
+    except ProtocolError as error:
+        raise UserFault(f"base_model: {error}.") from error
 
 
 def _format(path: Path, chosen: DataFormat | None) -> DataFormat:

@@ -69,13 +69,13 @@ class DataReport:
         ]
         if self.truncated_lines:
             lines.append(
-                f"{len(self.truncated_lines)} rows were cut at the sequence length: "
-                f"lines {_some(self.truncated_lines)}."
+                f"{_count(len(self.truncated_lines), 'was', 'were')} cut at the sequence length: "
+                f"{_some(self.truncated_lines)}."
             )
         if self.dropped_lines:
             lines.append(
-                f"{len(self.dropped_lines)} rows were left out, because the cut left nothing to "
-                f"learn: lines {_some(self.dropped_lines)}. Raise the sequence length."
+                f"{_count(len(self.dropped_lines), 'was', 'were')} left out, because the cut left "
+                f"nothing to learn: {_some(self.dropped_lines)}. Raise the sequence length."
             )
         lines += ignored_sentences(self.ignored_keys)
         lines += [
@@ -346,10 +346,13 @@ def _sequence(runs: Iterable[tuple[list[int], bool]]) -> TokenSequence:
     return TokenSequence(np.asarray(tokens, dtype=np.int64), np.asarray(weights, dtype=np.float32))
 
 
-def _count(rows: int) -> str:
-    return "1 row" if rows == 1 else f"{rows} rows"
+def _count(rows: int, one: str = "", many: str = "") -> str:
+    """``1 row`` or ``2 rows``, with the verb that goes with it."""
+    return f"1 row {one}".rstrip() if rows == 1 else f"{rows} rows {many}".rstrip()
 
 
 def _some(lines: tuple[int, ...], most: int = 10) -> str:
+    word = "line" if len(lines) == 1 else "lines"
     shown = ", ".join(str(line) for line in lines[:most])
-    return shown if len(lines) <= most else f"{shown} and {len(lines) - most} more"
+    rest = f" and {len(lines) - most} more" if len(lines) > most else ""
+    return f"{word} {shown}{rest}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.runtime.train_command import main
+from workers.runtime.train_command import main, read_config
 
 ROW = json.dumps({"prompt": "What is it?", "completion": " It is blue."}) + "\n"
 
@@ -31,7 +31,18 @@ def command(folder: Path, capsys, **top) -> tuple[int, str]:
         ({"memory_gb": True}, "memory_gb must be a number above 0, not True."),
         ({"device": "tpu"}, "device must be cpu, cuda or cuda:<number>, not 'tpu'."),
         ({"output": 5}, "output must be a text, not 5."),
-        ({"base_model": ["x"]}, "base_model must be a text, not ['x']."),
+        (
+            {"base_model": ["x"]},
+            "base_model must be a text, or settings with a source, not ['x'].",
+        ),
+        (
+            {"base_model": {"revision": "main"}},
+            "base_model needs a source: bundled:<name>, a directory, or a hub id.",
+        ),
+        (
+            {"base_model": {"source": "bundled:finetender-tiny", "fuor_bit": True}},
+            "base_model: BaseModelRef has unknown keys: fuor_bit.",
+        ),
         ({"adapter": [1]}, "adapter must hold settings with names, not [1]."),
         ({"job": {"training": "fast"}}, "training must hold settings with names, not 'fast'."),
         (
@@ -44,6 +55,30 @@ def test_a_setting_of_the_wrong_kind_is_named(tmp_path, capsys, changed, said):
     (tmp_path / "rows.jsonl").write_text(4 * ROW)
     assert command(tmp_path, capsys, **changed) == (2, said)
     assert not (tmp_path / "adapters").exists()
+
+
+def test_a_folder_without_a_base_model_is_not_taken_for_a_hub_id(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text(4 * ROW)
+    status, said = command(tmp_path, capsys, base_model="./models/mine")
+    assert (status, said) == (2, f"There is no folder {tmp_path}/models/mine with a base model.")
+
+
+def test_a_four_bit_base_is_refused_without_a_gpu(tmp_path, capsys):
+    (tmp_path / "rows.jsonl").write_text(4 * ROW)
+    base_model = {"source": "bundled:finetender-tiny", "four_bit": True}
+    assert command(tmp_path, capsys, base_model=base_model, device="cpu") == (
+        2,
+        "A 4-bit base model needs a CUDA GPU. Choose the model without 4-bit for this node.",
+    )
+
+
+@pytest.mark.parametrize("written", ["1e-3", "1E-3", "1.0e-3", "1.e-3", "0.001", "+1e-3", ".1e-2"])
+def test_a_small_number_may_be_written_in_any_usual_way(tmp_path, written):
+    path = tmp_path / "config.yaml"
+    path.write_text(f"jobs: [{{training: {{learning_rate: {written}}}}}]\nbase_model: 1e3x\n")
+    config = read_config(path)
+    assert config["jobs"][0]["training"]["learning_rate"] == pytest.approx(1e-3)
+    assert config["base_model"] == "1e3x"
 
 
 def test_an_output_nobody_can_write_is_refused_before_training(tmp_path, capsys):
