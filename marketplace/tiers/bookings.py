@@ -221,6 +221,8 @@ def moves_on_make(
     Only for a job that has its worker to itself: the rent of a shared one would go on.
     """
     tiers, made, rules = rented.tiers, 0, rented.tiers.rules
+    if cheapest_worker(rented, offers) is None:
+        return 0
     rows = sorted(
         rented.of_tier(serverless=False), key=lambda one: (-one.price_micros_per_h, one.pk)
     )

@@ -92,17 +92,29 @@ class Rented:
         self.booked_jobs.add(booking.job_id)
 
 
+#: What a tick reads; nodes and jobs have much more.
+_OF_MACHINES = (
+    *("zone_id", "backend", "tier", "offer", "price_micros_per_h", "status", "idle_since_at"),
+    *("join_token__node__status",),
+)
+_OF_LEASES = (
+    *("node_id", "acknowledged_at", "job__bid_id", "job__zone_id", "job__status"),
+    *("job__needs_replan", "job__eta_at", "job__deadline_at", "job__started_at"),
+)
+
+
 def rented_now(*, tiers: ZoneTiers, now: datetime) -> Rented:
     """All of it as of now."""
     found = Rented(tiers=tiers)
-    rows = Machine.objects.filter(zone=tiers.zone, status__in=LIVE)
-    found.machines = {row.pk: row for row in rows.select_related("join_token__node").order_by("pk")}
-    open_stays = Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone)
-    found.stays = list(open_stays.select_related("job", "machine__join_token__node").order_by("pk"))
+    rows = Machine.objects.filter(zone=tiers.zone, status__in=LIVE).order_by("pk")
+    rows = rows.select_related("join_token__node").only(*_OF_MACHINES)
+    found.machines = {row.pk: row for row in rows}
+    stays = Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone).order_by("pk")
+    found.stays = list(stays.select_related("job").defer("job__spec"))
     for stay in found.stays:
         stay.job.zone = tiers.zone
         # One row, one object: what a step notes of a machine, the next one reads.
-        stay.machine = found.machines.get(stay.machine_id, stay.machine)
+        stay.machine = found.machines.get(stay.machine_id) or stay.machine
     if not found.machines and not found.stays:
         return found
     for machine_id, job_id in Booking.objects.filter(
@@ -111,7 +123,8 @@ def rented_now(*, tiers: ZoneTiers, now: datetime) -> Rented:
         found.booked.add(machine_id)
         found.booked_jobs.add(job_id)
     nodes = [node.pk for one in found.machines.values() if (node := node_here(one)) is not None]
-    held = Slice.objects.filter(status=SliceStatus.OPEN).select_related("job").order_by("pk")
+    held = Slice.objects.filter(status=SliceStatus.OPEN).order_by("pk")
+    held = held.select_related("job").only(*_OF_LEASES)
     found.take_in(held.filter(node__in=nodes))
     away = [stay.job_id for stay in found.stays if stay.job_id not in found.lease_of]
     if away:

@@ -71,28 +71,26 @@ CROSS JOIN LATERAL (
         END AS remaining_s
 ) known
 WHERE j.zone_id = %(zone)s AND j.status IN ('queued', 'running', 'moving')
-AND NOT EXISTS (
-    SELECT FROM tiers_stay s JOIN tiers_machine m ON m.id = s.machine_id
-    WHERE s.job_id = j.id AND s.ended_at IS NULL AND m.zone_id = j.zone_id
-)
+AND j.id <> ALL(%(away)s)
 """
 
 
-def gauge(*, tiers: ZoneTiers, nodes: int, now: datetime) -> Gauge:
+def gauge(*, rented: Rented, nodes: int, now: datetime) -> Gauge:
     """Demand and pressure over the zone's admitted jobs that are not on serverless.
 
     Parameters
     ----------
     nodes
-        Nodes on sale and those booting.
+        Nodes on sale now; those booting are counted here.
     """
-    rules, zone = tiers.rules, tiers.zone
+    rules, zone = rented.tiers.rules, rented.tiers.zone
     windows = window_lengths(step_s=rules.tick_s, count=rules.windows)
     with connection.cursor() as cursor:
         cursor.execute(
             _DUE,
             {
-                "zone": tiers.zone_id,
+                "zone": zone.pk,
+                "away": [stay.job_id for stay in rented.stays],
                 "slot": slot_at(zone, now),
                 "slot_s": float(zone.slot_s),
                 "now": now.timestamp(),
@@ -109,7 +107,7 @@ def gauge(*, tiers: ZoneTiers, nodes: int, now: datetime) -> Gauge:
         gpus=np.ones(len(remaining_s)),
         windows_s=windows,
     )
-    capacity = float(nodes * zone.jobs_per_node)
+    capacity = float((nodes + rented.coming(serverless=False)) * zone.jobs_per_node)
     return Gauge(
         pressure=pressure(found, windows, capacity),
         demand_s=float(found[-1]),

@@ -174,8 +174,7 @@ def _zone_tick(tiers: ZoneTiers, agenda: Agenda, offers: list[Offer], now: datet
         bookings.moves_on_make(rented=rented, offers=offers, tables=tables, now=now)
     else:
         stays.stays_begin(rented=rented, offers=offers, now=now)
-    nodes = agenda.nodes + rented.coming(serverless=False)
-    measured = scaling.gauge(tiers=tiers, nodes=nodes, now=now)
+    measured = scaling.gauge(rented=rented, nodes=agenda.nodes, now=now)
     # Algorithm 1 moves F once a minute, however often the tiers are looked at.
     tick_s = tiers.rules.tick_s
     due = tiers.ticked_at is None or (now - tiers.ticked_at).total_seconds() >= tick_s

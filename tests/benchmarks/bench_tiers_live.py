@@ -57,18 +57,19 @@ def bench_tick(*, jobs: int, past: int, rounds: int) -> None:
     from marketplace.common import clock
     from marketplace.tiers import scaling
     from marketplace.tiers.models import ZoneTiers
+    from marketplace.tiers.rented import Rented
     from marketplace.tiers.services import tiers_tick
-    from scheduler.tiers.rules import TierRules
 
-    now, rules = clock.now(), TierRules()
+    now = clock.now()
     market_fill(jobs, past, now)
+    rented = Rented(tiers=ZoneTiers.objects.select_related("zone").get())
     seconds = iter(range(61, 10**9, 61))
 
     def tick() -> None:
         tiers_tick(now=now + timedelta(seconds=next(seconds)))
 
     def measure() -> None:
-        scaling.gauge(tiers=ZoneTiers.objects.select_related("zone").get(), rules=rules, now=now)
+        scaling.gauge(rented=rented, nodes=NODES, now=now)
 
     tick()
     measured(f"pressure of {jobs} jobs", measure, rounds)

@@ -130,6 +130,17 @@ class Job(models.Model):
             ),
             models.Index(fields=["organisation", "-created_at"], name="jobs_job_of"),
             models.Index(fields=["zone"], condition=Q(needs_replan=True), name="jobs_job_replan"),
+            # The work a zone has now, however many jobs it has had, and what ended since.
+            models.Index(
+                fields=["zone"],
+                condition=Q(status__in=["queued", "running", "moving"]),
+                name="jobs_job_active",
+            ),
+            models.Index(
+                fields=["zone", "finished_at"],
+                condition=Q(finished_at__isnull=False),
+                name="jobs_job_ended",
+            ),
             models.Index(
                 fields=["finished_at"],
                 condition=Q(finished_at__isnull=False, settled_at__isnull=True),

@@ -14,7 +14,7 @@ from marketplace.jobs.services import job_replan_request
 from marketplace.tiers import scaling
 from marketplace.tiers.machines import machines_reconcile
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
-from marketplace.tiers.rented import rented_now
+from marketplace.tiers.rented import Rented, rented_now
 from marketplace.tiers.services import tiers_tick
 from tests import job_builders, market_builders
 from tests.builders import NOW
@@ -33,11 +33,15 @@ def idle(house: ZoneTiers, now: datetime) -> list[Machine]:
     return scaling.idle_machines(rented_now(tiers=house, now=now), now=now)
 
 
+def gauge(house: ZoneTiers, *, nodes: int) -> scaling.Gauge:
+    return scaling.gauge(rented=rented_now(tiers=house, now=NOW), nodes=nodes, now=NOW)
+
+
 def test_pressure_is_work_due_over_places_on_sale(house: ZoneTiers, zone: Zone) -> None:
     node = market_builders.node(zone)
     # 60 s of work due in 60 s; the node runs four jobs at once.
     job_builders.job(zone, *((slot, node) for slot in range(6)), deadline_at=at(60))
-    measured = scaling.gauge(tiers=house, nodes=1, now=NOW)
+    measured = gauge(house, nodes=1)
     assert measured.pressure == 60.0 / (4 * 60.0)
     assert (measured.demand_s, measured.capacity, measured.waiting) == (60.0, 4.0, 0)
 
@@ -45,14 +49,14 @@ def test_pressure_is_work_due_over_places_on_sale(house: ZoneTiers, zone: Zone) 
 def test_demand_without_any_node_is_infinite_pressure(house: ZoneTiers, zone: Zone) -> None:
     node = market_builders.node(zone, status=NodeStatus.OFFLINE)
     job_builders.job(zone, (0, node), deadline_at=at(10))
-    assert scaling.gauge(tiers=house, nodes=0, now=NOW).pressure == math.inf
+    assert gauge(house, nodes=0).pressure == math.inf
 
 
 def test_a_running_jobs_own_estimate_is_what_is_left(house: ZoneTiers, zone: Zone) -> None:
     node = market_builders.node(zone)
     job = job_builders.job(zone, (0, node), (1, node), deadline_at=at(100))
     Job.objects.filter(pk=job.pk).update(eta_at=at(100))
-    assert scaling.gauge(tiers=house, nodes=1, now=NOW).demand_s == 100.0
+    assert gauge(house, nodes=1).demand_s == 100.0
 
 
 def test_the_threshold_follows_algorithm_one_once_a_minute(house: ZoneTiers, zone: Zone) -> None:
@@ -152,10 +156,10 @@ def test_one_broken_zone_does_not_stop_the_others(
     first, second = sorted((house.pk, other.pk))
     whole = scaling.gauge
 
-    def gauge(*, tiers: ZoneTiers, **rest: object) -> object:
-        if tiers.pk == first:
+    def gauge(*, rented: Rented, **rest: object) -> object:
+        if rented.tiers.pk == first:
             raise RuntimeError("broken")
-        return whole(tiers=tiers, **rest)  # type: ignore[arg-type]
+        return whole(rented=rented, **rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(scaling, "gauge", gauge)
     tiers_tick(now=NOW)
