@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -48,6 +49,11 @@ class Market:
     @property
     def url(self) -> str:
         return self.house.url
+
+    def api(self) -> httpx.Client:
+        """The job owner's program, with its key."""
+        authorization = {"Authorization": f"Bearer {self.api_key}"}
+        return httpx.Client(base_url=self.url, headers=authorization, timeout=30)
 
 
 @pytest.fixture(scope="session")
