@@ -53,7 +53,7 @@ class Market:
     def api(self) -> httpx.Client:
         """The job owner's program, with its key."""
         authorization = {"Authorization": f"Bearer {self.api_key}"}
-        return httpx.Client(base_url=self.url, headers=authorization, timeout=30)
+        return httpx.Client(base_url=self.url, headers=authorization, timeout=60)
 
 
 @pytest.fixture(scope="session")

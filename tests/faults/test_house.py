@@ -31,19 +31,13 @@ TOO_LOW = "0.000001"
 @pytest.fixture(scope="module")
 def dataset_id(market: Market) -> str:
     with (
-        client(market) as api,
+        market.api() as api,
         (DATASETS / "support_tone.jsonl").open("rb") as file,
     ):
         answer = api.post(
             "/api/datasets", data={"zone": market.zone}, files={"file": ("d.jsonl", file)}
         )
         return answer.raise_for_status().json()["id"]
-
-
-def client(market: Market) -> httpx.Client:
-    return httpx.Client(
-        base_url=market.url, headers={"Authorization": f"Bearer {market.api_key}"}, timeout=30
-    )
 
 
 def body(market: Market, dataset_id: str, price: str) -> dict[str, Any]:
@@ -62,7 +56,7 @@ def place_until_answered(market: Market, request: dict[str, Any], key: str) -> s
     ends_at = time.monotonic() + WITHIN_S
     while True:
         try:
-            with client(market) as api:
+            with market.api() as api:
                 answer = api.post("/api/bids", json=request, headers={"Idempotency-Key": key})
         except httpx.TransportError:
             answer = None
@@ -95,7 +89,7 @@ def decided(market: Market, bid_id: str) -> dict[str, Any]:
     ends_at = time.monotonic() + WITHIN_S
     while True:
         try:
-            with client(market) as api:
+            with market.api() as api:
                 bid = api.get(f"/api/bids/{bid_id}").raise_for_status().json()
         except httpx.TransportError:
             bid = {"status": "pending"}
@@ -116,7 +110,7 @@ def assert_whole(market: Market, ids: dict[str, str]) -> None:
     market.house.manage("ledger_check")
     for bid in bids:
         if bid["job_id"]:
-            with client(market) as api:
+            with market.api() as api:
                 answer = api.post(f"/api/jobs/{bid['job_id']}/cancel")
             # A quick job may be over already, and then there is nothing to cancel.
             assert answer.status_code in {200, 409}, answer.text
@@ -170,7 +164,7 @@ def test_a_bid_while_the_lane_is_down_is_answered_with_where_to_look_and_decided
 ) -> None:
     market.house.stack.stop("lane")
     try:
-        with client(market) as api:
+        with market.api() as api:
             answer = api.post("/api/bids", json=body(market, dataset_id, TOO_LOW))
         assert answer.status_code == 202
         assert answer.json()["status"] == "pending"

@@ -48,8 +48,7 @@ def checkpoints(events: list[dict[str, Any]]) -> list[int]:
 
 @pytest.fixture
 def api(market):
-    headers = {"Authorization": f"Bearer {market.api_key}"}
-    with httpx.Client(base_url=market.url, headers=headers, timeout=60) as client:
+    with market.api() as client:
         yield client
 
 
