@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import uvicorn
 
 from marketplace.config.embedded.bound import die_with_parent
@@ -26,6 +29,8 @@ WORKERS_MOST = 4
 #: Where the processes keep what they count, so that any of them can tell of all.
 METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 _PARENT = "FINETENDER_WEB_PARENT"
+#: Begins the name of the directory they count in; the parent's process id follows.
+_COUNTS = "finetender-metrics-"
 
 
 def workers_wanted() -> int:
@@ -46,6 +51,14 @@ def application() -> ProtocolTypeRouter:
     return application
 
 
+def counts_sweep() -> None:
+    """Remove what was counted by web servers that were killed and could not do so themselves."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_COUNTS}*"):
+        pid = left.name.removeprefix(_COUNTS).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m marketplace.config.web")
     parser.add_argument("--host", default="127.0.0.1")
@@ -53,7 +66,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--log-level", default="info")
     options = parser.parse_args(arguments)
     os.environ[_PARENT] = str(os.getpid())
-    with tempfile.TemporaryDirectory(prefix="finetender-metrics-") as directory:
+    counts_sweep()
+    with tempfile.TemporaryDirectory(prefix=f"{_COUNTS}{os.getpid()}-") as directory:
         workers = workers_wanted()
         if workers > 1:
             os.environ.setdefault(METRICS_DIR, directory)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 
 import httpx
 import psutil
@@ -29,6 +30,18 @@ def test_wrong_number_of_processes_is_named(monkeypatch):
     monkeypatch.setenv("WEB_WORKERS", "none")
     with pytest.raises(Exception, match="WEB_WORKERS is 'none'"):
         web.workers_wanted()
+
+
+def test_what_a_killed_server_counted_is_removed_and_a_living_ones_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    names = [f"finetender-metrics-{ended.pid}-a", f"finetender-metrics-{os.getpid()}-b", "other"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "counter.db").write_text("1")
+    web.counts_sweep()
+    assert sorted(path.name for path in tmp_path.iterdir()) == names[1:]
 
 
 @pytest.mark.faults
