@@ -22,23 +22,30 @@ _PACKAGES = ("finetender", "transformers", "peft", "safetensors")
 
 
 def write_artifacts(running: RunningJob) -> Path:
-    """Write everything into the job's ``adapter`` folder, replacing an older one.
+    """Write everything into the job's ``adapter`` folder; an older one goes when all is there.
 
     Raises
     ------
     OSError
-        Such as a full disk.
+        Such as a full disk. An older adapter is then as it was, and nothing half done is left.
     """
     directory = running.directory / "adapter"
-    shutil.rmtree(directory, ignore_errors=True)
-    export_adapter(
-        model=running.resident.model,
-        tokenizer=running.resident.tokenizer,
-        job=running.job,
-        directory=directory,
-    )
-    write_atomically(directory / "metrics.csv", metrics_csv(running.metrics).encode())
-    write_atomically(directory / "README.md", model_card(running).encode())
+    fresh = running.directory / "adapter.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        export_adapter(
+            model=running.resident.model,
+            tokenizer=running.resident.tokenizer,
+            job=running.job,
+            directory=fresh,
+        )
+        write_atomically(fresh / "metrics.csv", metrics_csv(running.metrics).encode())
+        write_atomically(fresh / "README.md", model_card(running).encode())
+        shutil.rmtree(directory, ignore_errors=True)
+        fresh.rename(directory)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
     return directory
 
 

@@ -21,6 +21,9 @@ from workers.training.job import TrainingJob
 PROGRESS_EVERY_S = 0.5
 #: Steps over which speed is averaged.
 _SPEED_STEPS = 20
+#: Nats above the median from which a row may stand out: where everything is learnt, rows differ
+#: by how long ago they were last seen.
+_OUTLIER_EXCESS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,7 @@ def row_outliers(job: TrainingJob, *, most: int = 20) -> tuple[RowOutlier, ...]:
     """Rows whose last loss is far above the others', worst first.
 
     Far means more than five robust standard deviations (1.4826 times the median absolute
-    deviation) above the median.
+    deviation) above the median, and far enough to matter to anybody.
     """
     losses = job.row_losses
     seen = np.isfinite(losses)
@@ -208,7 +211,7 @@ def row_outliers(job: TrainingJob, *, most: int = 20) -> tuple[RowOutlier, ...]:
         return ()
     median = float(np.median(losses[seen]))
     spread = 1.4826 * float(np.median(np.abs(losses[seen] - median)))
-    limit = median + 5 * max(spread, 1e-6)
+    limit = median + max(5 * spread, _OUTLIER_EXCESS)
     worst = [int(i) for i in np.argsort(-np.where(seen, losses, -np.inf)) if losses[i] > limit]
     return tuple(
         RowOutlier(job.data.train[i].line, round(float(losses[i]), 6)) for i in worst[:most]

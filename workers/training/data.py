@@ -62,10 +62,11 @@ class DataReport:
 
     def sentences(self) -> tuple[str, ...]:
         """For the job's log."""
+        # of rows with labels no token is learnt, but the label
+        learnt = f", {self.loss_tokens} of them learnt" if self.loss_tokens else ""
         lines = [
-            f"{_count(self.train_rows)} to train on ({self.tokens} tokens, {self.loss_tokens} of "
-            f"them learnt), {_count(self.valid_rows)} held out; the longest has "
-            f"{self.longest_tokens} tokens."
+            f"{_count(self.train_rows)} to train on ({self.tokens} tokens{learnt}), "
+            f"{_count(self.valid_rows)} held out; the longest has {self.longest_tokens} tokens."
         ]
         if self.truncated_lines:
             lines.append(

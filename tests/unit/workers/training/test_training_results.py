@@ -20,12 +20,15 @@ from tests.unit.workers.training.builders import (
     byte_tokenizer,
     completion_rows,
     job_spec,
+    random_examples,
     save_tiny_base,
     save_tiny_encoder,
+    training_job,
     write_jsonl,
 )
 from workers.protocol.messages import AdapterKind, DataFormat
 from workers.runtime.node_runtime import NodeRuntime
+from workers.runtime.running_job import row_outliers
 from workers.training.data import held_out
 from workers.training.faults import UserFault
 from workers.training.packing import Example, Share, TokenSequence, pack_shares
@@ -151,6 +154,24 @@ def test_rows_that_stand_out_at_the_end_are_named(tmp_path):
     assert "line 17" in (sink.adapter_dir / "README.md").read_text()
 
 
+@pytest.mark.parametrize(
+    ("losses", "lines"),
+    [
+        # everything is learnt: what is left is how long ago a row was last seen
+        ([0.001 * (1 + i % 3) for i in range(20)] + [0.05], []),
+        ([0.001 * (1 + i % 3) for i in range(20)] + [0.5], [21]),
+        # rows differ as a matter of course
+        ([1.0 + 0.1 * (i % 5) for i in range(20)] + [1.9], []),
+        ([1.0 + 0.1 * (i % 5) for i in range(20)] + [4.0, 9.0], [22, 21]),
+        ([float("nan")] * 20 + [9.0], []),
+    ],
+)
+def test_a_row_stands_out_when_it_is_far_above_the_others_and_by_enough(losses, lines):
+    job = training_job("a", random_examples(len(losses), seed=1))
+    job.row_losses[:] = losses
+    assert [outlier.line for outlier in row_outliers(job)] == lines
+
+
 LABELLED = [
     {"text": f"the film was {word}", "label": label}
     for word, label in (("good", "yes"), ("great", "yes"), ("bad", "no"), ("awful", "no"))
@@ -213,6 +234,11 @@ def test_an_encoder_learns_classes_and_stock_peft_gives_the_same_logits(tmp_path
         )
         told = [line for event in sink.events for line in event.log]
         assert any(line.endswith(f"100.0% of {len(rows)}.") for line in told)
+        # of a text with a label no token is learnt
+        assert (
+            told[0]
+            == "36 rows to train on (216 tokens), 4 rows held out; the longest has 6 tokens."
+        )
     runtime.close()
 
 
