@@ -23,13 +23,13 @@ from workers.client import MarketClient, Stopped
 from workers.node_cache import BlobCache
 from workers.node_prepare import NotPrepared, Preparer, Runtime
 from workers.node_sending import Sender, slice_result
+from workers.node_sink import SliceSink
 from workers.node_slice import SliceRun, SliceState
 from workers.node_uploads import discard, keep_copy
 from workers.protocol import (
     PROTOCOL_VERSION,
     Fault,
     HeartbeatReply,
-    ProgressEvent,
     ProgressReply,
     SliceSpec,
     SliceStatus,
@@ -226,13 +226,18 @@ class Node:
         """On a pool's thread."""
         spec = run.spec
         try:
-            self._preparer.prepare(spec, sink=_Sink(self, run))
+            self._preparer.prepare(spec, sink=self._sink(run))
         except Stopped:
             return
         except NotPrepared as failure:
             self._inbox.put(partial(self._not_prepared, run, spec, failure))
         else:
             self._inbox.put(partial(self._attached, run))
+
+    def _sink(self, run: SliceRun) -> SliceSink:
+        return SliceSink(
+            run, put=self._inbox.put, checkpointed=self._checkpointed, ended=self._ended
+        )
 
     def _not_prepared(self, run: SliceRun, spec: SliceSpec, failure: NotPrepared) -> None:
         log.warning("%s did not start: %s", run.job_id, failure)
@@ -372,31 +377,3 @@ class Node:
         checkpoint, run.outbox.checkpoint = run.outbox.checkpoint, None
         if checkpoint is not None and checkpoint[0] != run.outbox.sending:
             discard(checkpoint[0])
-
-
-class _Sink:
-    """Hands what a job tells, from the training loop's thread, to the node's."""
-
-    def __init__(self, node: Node, run: SliceRun) -> None:
-        self._node = node
-        self._run = run
-
-    def progress(self, event: ProgressEvent) -> None:
-        self._put(partial(self._run.progress.add, event))
-
-    def checkpointed(self, path: Path, step: int) -> None:
-        self._put(partial(self._node._checkpointed, self._run, path, step))
-
-    def paused(self, summary: JobSummary) -> None:
-        self._put(partial(self._node._ended, self._run, SliceStatus.PAUSED, summary))
-
-    def finished(self, adapter_dir: Path, summary: JobSummary) -> None:
-        ended = partial(self._node._ended, self._run, SliceStatus.FINISHED, summary)
-        self._put(partial(ended, adapter_dir=adapter_dir))
-
-    def failed(self, fault: Fault, reason: str, summary: JobSummary) -> None:
-        ended = partial(self._node._ended, self._run, SliceStatus.FAILED, summary)
-        self._put(partial(ended, fault=fault, reason=reason))
-
-    def _put(self, call: Callable[[], None]) -> None:
-        self._node._inbox.put(call)
