@@ -16,6 +16,7 @@ import numpy as np
 
 from scheduler.auction.grid import Floats, Grid, Ints
 from scheduler.auction.kernels.cells import Cells, Job, Offer, gather_cells
+from scheduler.auction.kernels.curves import price_by_deadline
 from scheduler.auction.kernels.deadlines import (
     cover_curve,
     earliest_below,
@@ -25,8 +26,10 @@ from scheduler.auction.kernels.deadlines import (
 from scheduler.auction.rates import Rates, rates_on
 from scheduler.types import NO_VENDOR, Cell, PriceParts, Refusal, Schedule, Task
 
-#: Above this many counts of cells and slots a curve is found tread by tread.
+#: Above this many counts of cells and slots a curve is found tread by tread: in the
+#: additive form, where one pass over them does, and in the max form, with one a box.
 _MANY = 30_000_000
+_MANY_A_BOX = 2_000_000
 #: Deadlines looked at first for one at which a bid would win.
 _NEAR = 12
 
@@ -204,8 +207,10 @@ class Search:
         if last < first or not len(self._rates.rate):
             return []
         cells = self._cells(last)
-        if self._additive and self._rates.tries(self._job.need, last - self._begin + 1) < _MANY:
-            price = cover_curve(cells, self._job, last - self._begin)[first - self._begin :]
+        tries = self._rates.tries(self._job.need, last - self._begin + 1)
+        if tries < (_MANY if self._additive else _MANY_A_BOX):
+            at_once = cover_curve if self._additive else price_by_deadline
+            price = at_once(cells, self._job, last - self._begin)[first - self._begin :]
         else:
             price, _, _, _ = solve_curve(cells, self._job, first - self._begin, last - self._begin)
         treads: list[tuple[int, float]] = []

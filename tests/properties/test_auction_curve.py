@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from scheduler.auction.grid import TOLERANCE, Grid
 from scheduler.auction.kernels.covers import cover_by_pairs
 from scheduler.auction.kernels.relaxation import least_cover, multiplier
+from scheduler.auction.reference import by_enumeration
 from scheduler.auction.search import Search
-from scheduler.types import Task
+from scheduler.types import Horizon, Task
+from tests.benchmarks import auction_day
 from tests.properties.auction_cases import grids_with_tasks, medium_case
 
 FORMS = pytest.mark.parametrize("additive", [False, True], ids=["max", "additive"])
@@ -186,11 +188,46 @@ def test_the_cells_searched_are_those_that_no_other_beats(case: tuple[Grid, Task
         assert {one[0] for one in found} == set(rates)
 
 
+@FORMS
 @pytest.mark.parametrize("types", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
 def test_a_curve_found_tread_by_tread_is_the_same(
-    types: int, monkeypatch: pytest.MonkeyPatch
+    additive: bool, types: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid, task = medium_case(seed=500 + types, nodes=6, slots=24, types=types)
-    in_one_pass = _curve_at_once(grid, task, additive=True)
-    monkeypatch.setattr("scheduler.auction.search._MANY", 0)
-    assert _curve_at_once(grid, task, additive=True) == pytest.approx(in_one_pass, rel=1e-11)
+    grid, task = medium_case(seed=500 + 10 * seed + types, nodes=6, slots=24, types=types)
+    at_once = _curve_at_once(grid, task, additive=additive)
+    for limit in ("_MANY", "_MANY_A_BOX"):
+        monkeypatch.setattr(f"scheduler.auction.search.{limit}", 0)
+    assert _curve_at_once(grid, task, additive=additive) == pytest.approx(at_once, rel=1e-11)
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=grids_with_tasks(most_nodes=3, most_slots=5))
+def test_the_curve_of_max_prices_is_that_of_trying_every_schedule(case: tuple[Grid, Task]) -> None:
+    grid, task = case
+    begin = max(grid.first_slot, task.arrival_slot)
+    expected = [
+        by_enumeration(grid, task, begin=begin, deadline=d, additive=False, residual=True)
+        for d in range(grid.first_slot, grid.first_slot + grid.slots)
+    ]
+    assert _curve_at_once(grid, task, additive=False) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("asks", ["by type", "by node"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_curve_of_max_prices_is_exact_where_every_cell_has_its_own_prices(
+    asks: str, seed: int
+) -> None:
+    """Larger windows, many vendors and boxes; each deadline searched by itself."""
+    rng = np.random.default_rng(seed)
+    grid = Grid(horizon=Horizon(first_slot=0, slots=48), base_memory=2.0)
+    for node in auction_day.nodes(30, seed=seed, asks=asks):
+        grid.add_node(node)
+    grid.compute_price[:] = rng.uniform(0.0, 1.0, grid.compute_price.shape)
+    grid.memory_price[:] = rng.uniform(0.0, 300.0, grid.memory_price.shape)
+    grid.compute_free[rng.random(grid.compute_free.shape) < 0.5] = 0.0
+    for task in auction_day.tasks(8, seed=seed)[:8]:
+        task = replace(task, arrival_slot=0)
+        at_once = _curve_at_once(grid, task, additive=False)
+        assert at_once == pytest.approx(_curve_by_deadline(grid, task, additive=False), rel=1e-11)
+        assert len(set(at_once)) > 3

@@ -181,7 +181,7 @@ def search_window(
         enough = found.value[0] - job.entry[door]
         if least >= enough:
             continue
-        axis, _ = _split(path, n, cells, job, box, split)
+        axis, _ = split_box(path, n, cells, job, box, split)
         if axis < 0:
             # The cover's cost is its true one, and it is the box's best.
             continue
@@ -248,7 +248,7 @@ def cheapest_cover(
         enough = found.value[0] - job.entry[door]
         if bound >= enough:
             return 0, bound
-        _, gap = _split(path, n, cells, job, box, np.empty(2))
+        _, gap = split_box(path, n, cells, job, box, np.empty(2))
         if gap >= enough - bound:
             return n, bound
     n = cover_by_labels(rows.cost, rows.cell, job.units, units, need, 0, m - 1, mu, enough, path)
@@ -301,7 +301,7 @@ def keep_cells(
 
 
 @compiled
-def _split(
+def split_box(
     path: Ints,
     n: int,
     cells: Cells,
