@@ -14,7 +14,12 @@ from marketplace.accounts.services import (
     user_register,
 )
 from marketplace.common.locks import advisory_lock
-from marketplace.fleet.services import join_token_create, provider_ensure, zone_ensure
+from marketplace.fleet.services import (
+    join_token_create,
+    provider_approve,
+    provider_ensure,
+    zone_ensure,
+)
 from marketplace.payments.selectors import wallet
 from marketplace.payments.services import wallet_grant
 
@@ -92,7 +97,8 @@ def market_seed(*, terms: Terms, now: datetime) -> Seeded:
             lease_grace_s=2.0 * terms.slot_s,
             heartbeat_every_s=max(1.0, terms.slot_s / 2),
         )
-        listed = provider_ensure(organisation=lakeside, now=now)
+        asked = provider_ensure(organisation=lakeside, now=now)
+        listed = provider_approve(provider=asked, approved_by=None, now=now)
         tokens = tuple(
             join_token_create(
                 zone=zone,

@@ -26,7 +26,7 @@ from marketplace.common.errors import NotFound, SystemFault, UserError
 from marketplace.common.money import decimals_of, to_micros
 from marketplace.console.forms import NodeForm
 from marketplace.fleet.models import Node, NodeStatus, Policy, Zone
-from marketplace.fleet.selectors import zones_open
+from marketplace.fleet.selectors import provider_of, providers_waiting, zones_open
 from marketplace.fleet.services import (
     join_token_create,
     node_ask_set,
@@ -154,7 +154,10 @@ def _ask_band(node: Node) -> dict[str, int] | None:
 @page
 @require_http_methods(["GET", "POST"])
 def node_new(request: PageRequest) -> HttpResponse:
-    """Terms of a new node, then the one command that lists it."""
+    """Terms of a new node, then the one command that lists it; before, the operator's leave."""
+    provider = provider_of(request.organisation)
+    if settings.PROVIDERS_NEED_APPROVAL and (provider is None or provider.approved_at is None):
+        return render(request, "console/provider_ask.html", {"provider": provider})
     form = NodeForm(request.POST or None, zones=zones_open(), initial={"ask": "0.10"})
     context: dict[str, Any] = {"form": form, "public_url": settings.PUBLIC_URL}
     if request.method == "POST" and form.is_valid():
@@ -269,6 +272,7 @@ def operator(request: PageRequest) -> HttpResponse:
         "zones": zones_pricing(),
         "policies": Policy.choices,
         "set_aside": bids_set_aside(),
+        "waiting": providers_waiting(),
         "silent": Node.objects.filter(status=NodeStatus.OFFLINE).count(),
     }
     return render(request, "console/operator.html", context)

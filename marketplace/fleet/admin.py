@@ -60,8 +60,8 @@ class NodeAdmin(ReadOnly):
 
 @admin.register(Provider)
 class ProviderAdmin(ReadOnly):
-    list_display = ("organisation", "created_at")
-    list_select_related = ("organisation",)
+    list_display = ("organisation", "created_at", "approved_at", "approved_by")
+    list_select_related = ("organisation", "approved_by")
 
 
 @admin.register(Ask)

@@ -26,6 +26,7 @@ from marketplace.fleet.models import (
     Tier,
     Zone,
 )
+from marketplace.fleet.providers import approved_check
 from marketplace.fleet.secrets import (
     join_secret_new,
     node_api_token,
@@ -62,7 +63,15 @@ def join_token_create(
     """A token for one node, and its secret, which is not kept.
 
     With ``node`` the token lets that node join again, for new credentials or a new self-test.
+
+    Raises
+    ------
+    NotAllowed
+        ``provider_not_approved`` or ``not_your_node``.
+    UserError
+        For an ask, times or a tier that cannot be.
     """
+    approved_check(provider)
     ask_check(ask_micros)
     availability_check(available_from_at, available_until_at, now)
     if tier not in Tier.values:

@@ -55,13 +55,19 @@ class GpuType(models.Model):
 
 
 class Provider(models.Model):
-    """An organisation that lists nodes and is paid for them."""
+    """An organisation that lists nodes and is paid for them, or asks to be let."""
 
     id = IdField(prefix="prv")
     organisation = models.OneToOneField(
         "accounts.Organisation", on_delete=models.PROTECT, related_name="provider"
     )
     created_at = models.DateTimeField()
+    #: Until then it may list nothing: a node sees the data of the jobs it trains.
+    approved_at = models.DateTimeField(null=True, blank=True)
+    #: The operator who approved it; nobody where providers need no approval.
+    approved_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
 
     def __str__(self) -> str:
         return str(self.organisation)

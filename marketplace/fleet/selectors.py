@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 
 from django.db.models import Min, QuerySet
 
+from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
 from marketplace.fleet import memory
-from marketplace.fleet.models import Ask, Node, NodeStatus, Speed, Zone
+from marketplace.fleet.models import Ask, Node, NodeStatus, Provider, Speed, Zone
 from marketplace.fleet.secrets import secret_hash
 from marketplace.fleet.slots import (
     first_slot_from,
@@ -35,6 +36,8 @@ __all__ = [
     "node_by_api_token",
     "node_is_silent",
     "nodes_on_sale",
+    "provider_of",
+    "providers_waiting",
     "rates",
     "reference_capacity",
     "scheduler_node",
@@ -52,6 +55,17 @@ __all__ = [
 
 #: Heartbeats a node may miss before it counts as gone.
 HEARTBEATS_MISSED = 3
+
+
+def provider_of(organisation: Organisation) -> Provider | None:
+    """The organisation as a provider, approved or not; ``None`` when it never asked."""
+    return Provider.objects.filter(organisation=organisation).first()
+
+
+def providers_waiting() -> QuerySet[Provider]:
+    """Those who ask to list nodes, the longest waiting first."""
+    waiting = Provider.objects.filter(approved_at__isnull=True)
+    return waiting.select_related("organisation").order_by("created_at", "pk")
 
 
 def zones_open() -> QuerySet[Zone]:

@@ -10,7 +10,7 @@ from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Coalesce
 
-from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict
 from marketplace.fleet import base_models, locks, selectors
 from marketplace.fleet.broker import broker_users_restore
@@ -22,11 +22,11 @@ from marketplace.fleet.models import (
     Node,
     NodeStatus,
     Policy,
-    Provider,
     Speed,
     Zone,
 )
 from marketplace.fleet.policies import policy_check, policy_settings_check, zone_policy_set
+from marketplace.fleet.providers import provider_approve, provider_ensure
 from marketplace.fleet.speeds import observed_speed
 from marketplace.fleet.terms import ask_check, availability_check
 from workers.protocol.messages import Heartbeat
@@ -45,6 +45,7 @@ __all__ = [
     "node_work_note",
     "nodes_broker_restore",
     "nodes_offline_sweep",
+    "provider_approve",
     "provider_ensure",
     "speed_observe",
     "zone_ensure",
@@ -110,18 +111,6 @@ def zone_ensure(
         },
     )
     return zone
-
-
-def provider_ensure(*, organisation: Organisation, now: datetime) -> Provider:
-    """The organisation as a provider."""
-    with transaction.atomic():
-        provider, _ = Provider.objects.get_or_create(
-            organisation=organisation, defaults={"created_at": now}
-        )
-        if not organisation.is_provider:
-            organisation.is_provider = True
-            organisation.save(update_fields=["is_provider", "updated_at"])
-    return provider
 
 
 def node_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node:

@@ -13,7 +13,8 @@ from marketplace.accounts.services import organisation_create
 from marketplace.common.errors import UserError
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
-from marketplace.fleet.services import provider_ensure
+from marketplace.fleet.providers import approved_check
+from marketplace.fleet.services import provider_approve, provider_ensure
 from marketplace.tiers import bookings, handover, history, locks, pauses, scaling, stays
 from marketplace.tiers.agenda import Agenda, agenda_of
 from marketplace.tiers.machines import (
@@ -70,8 +71,9 @@ def zone_tiers_set(
     Raises
     ------
     UserError
-        ``unknown_backend``, ``invalid_cap`` or ``invalid_figure``.
+        ``unknown_backend``, ``invalid_cap``, ``invalid_figure`` or ``provider_not_approved``.
     """
+    approved_check(provider)
     serverless_backend = serverless_backend or backend
     for named in (backend, serverless_backend):
         if named not in BACKENDS:
@@ -116,7 +118,8 @@ def house_provider_ensure(*, now: datetime) -> Provider:
         raise UserError("no_operator", "Make an operator first, or name a provider.")
     with transaction.atomic():
         organisation = organisation_create(name=HOUSE, created_by=operator, now=now)
-        return provider_ensure(organisation=organisation, now=now)
+        provider = provider_ensure(organisation=organisation, now=now)
+        return provider_approve(provider=provider, approved_by=operator, now=now)
 
 
 def tiers_tick(*, now: datetime) -> None:

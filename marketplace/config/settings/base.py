@@ -247,6 +247,8 @@ EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
 
 #: What the house pays for a missed deadline, in percent of the payment.
 SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
+#: Whether an operator approves a provider before it lists nodes, which see the data of jobs.
+PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=True)
 #: Whether a zone's log shows everybody what others bid; without it, commitments stand there.
 PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 #: Requests a minute and caller, by kind; see ``marketplace.api.throttles``.

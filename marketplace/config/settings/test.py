@@ -14,5 +14,6 @@ MEDIA_ROOT = Path(tempfile.gettempdir()) / "finetender-tests" / "media"
 # Tests open connections from threads of their own; a pool would outlive the test database.
 DATABASES["default"]["OPTIONS"].pop("pool", None)
 DATABASES["default"]["CONN_MAX_AGE"] = 0
+PROVIDERS_NEED_APPROVAL = False
 SERVESTATIC_USE_FINDERS = True
 SERVESTATIC_AUTOREFRESH = True

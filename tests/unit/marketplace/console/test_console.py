@@ -11,7 +11,11 @@ from django.test import Client
 from marketplace.auction.models import Bid, Pricing
 from marketplace.auction.solving import prices_apply, prices_solve
 from marketplace.auction.sweeps import zone_refresh
-from marketplace.fleet.models import JoinToken, Node, NodeStatus
+from marketplace.common.errors import NotAllowed
+from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
+from marketplace.fleet.services import join_token_create, provider_approve, provider_ensure
+from marketplace.tiers.models import ZoneTiers
+from marketplace.tiers.services import zone_tiers_set
 from tests import builders, market_builders
 from tests.builders import NOW
 
@@ -152,3 +156,70 @@ def test_only_the_operator_sets_a_policy(provider: Client, node: Node) -> None:
     assert provider.get(address).status_code in (403, 405)
     node.zone.refresh_from_db()
     assert node.zone.policy == "auto"
+
+
+# -- who may list nodes --------------------------------------------------------------------
+
+
+@pytest.fixture
+def closed(settings) -> None:
+    settings.PROVIDERS_NEED_APPROVAL = True
+
+
+def node_form(node: Node) -> dict[str, str]:
+    return {"zone": node.zone.name, "tier": "marketplace", "ask": "0.10", "until": ""}
+
+
+def test_who_asks_to_provide_lists_nothing_until_an_operator_approves(
+    node: Node, client: Client, closed: None
+) -> None:
+    stranger, operator = Client(), builders.operator()
+    stranger.force_login(builders.user())
+    assert "Ask to provide" in stranger.get("/nodes/new").content.decode()
+    assert "Ask to provide" in stranger.post("/nodes/new", node_form(node)).content.decode()
+    for _ in range(2):
+        page = stranger.post("/nodes/provide", follow=True).content.decode()
+        assert "Waits for approval" in page
+    provider = Provider.objects.get(approved_at=None)
+    assert not provider.organisation.is_provider
+    assert "Waits for approval" in stranger.post("/nodes/new", node_form(node)).content.decode()
+    with pytest.raises(NotAllowed, match="once the operator of this market has approved it"):
+        join_token_create(
+            zone=node.zone, provider=provider, created_by=None, ask_micros=100_000, now=NOW
+        )
+    assert JoinToken.objects.filter(provider=provider).count() == 0
+
+    assert stranger.post(f"/operator/providers/{provider.pk}/approve").status_code == 403
+    client.force_login(operator)
+    assert provider.organisation.name in client.get("/operator").content.decode()
+    for _ in range(2):
+        page = client.post(f"/operator/providers/{provider.pk}/approve", follow=True)
+        assert "may list nodes" in page.content.decode()
+    provider.refresh_from_db()
+    assert (provider.approved_at, provider.approved_by) == (NOW, operator)
+    assert provider.organisation.is_provider
+    assert "Providers who ask" not in client.get("/operator").content.decode()
+    assert "--token" in stranger.post("/nodes/new", node_form(node)).content.decode()
+    assert JoinToken.objects.filter(provider=provider).count() == 1
+
+
+def test_only_operators_approve_and_only_providers_there_are(node: Node, client: Client) -> None:
+    client.force_login(builders.operator())
+    assert client.post("/operator/providers/prv_none/approve").status_code == 404
+    with pytest.raises(NotAllowed, match="Only an operator"):
+        provider_approve(provider=node.provider, approved_by=builders.user(), now=NOW)
+
+
+def test_where_no_approval_is_needed_a_provider_lists_at_once(node: Node) -> None:
+    stranger = Client()
+    stranger.force_login(builders.user())
+    assert "--token" in stranger.post("/nodes/new", node_form(node)).content.decode()
+
+
+def test_the_house_rents_nothing_for_a_provider_that_is_not_approved(
+    node: Node, closed: None
+) -> None:
+    asked = provider_ensure(organisation=builders.organisation(), now=NOW)
+    with pytest.raises(NotAllowed, match="approved"):
+        zone_tiers_set(zone=node.zone, provider=asked, serverless_cap=1, serverful_cap=1)
+    assert not ZoneTiers.objects.exists()

@@ -1,0 +1,32 @@
+"""How an organisation asks to list nodes, and the operator lets it."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from marketplace.common import clock
+from marketplace.common.errors import NotFound
+from marketplace.console.views import PageRequest, operator_page, page
+from marketplace.fleet.models import Provider
+from marketplace.fleet.services import provider_approve, provider_ensure
+
+
+@page
+@require_POST
+def ask(request: PageRequest) -> HttpResponse:
+    provider_ensure(organisation=request.organisation, now=clock.now())
+    return redirect("node_new")
+
+
+@operator_page
+@require_POST
+def approve(request: PageRequest, provider_id: str) -> HttpResponse:
+    found = Provider.objects.filter(pk=provider_id.replace("\0", "")).first()
+    if found is None:
+        raise NotFound("unknown_provider", "There is no such provider.")
+    provider = provider_approve(provider=found, approved_by=request.user, now=clock.now())
+    messages.success(request, f"{provider} may list nodes.")
+    return redirect("operator")

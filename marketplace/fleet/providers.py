@@ -1,0 +1,64 @@
+"""How an organisation comes to list nodes: it asks, and the operator approves."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.conf import settings
+from django.db import transaction
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.common.errors import NotAllowed
+from marketplace.fleet import locks
+from marketplace.fleet.models import Provider
+
+
+def provider_ensure(*, organisation: Organisation, now: datetime) -> Provider:
+    """The organisation as a provider; a new one is approved at once where none need be."""
+    with transaction.atomic():
+        provider, made = Provider.objects.get_or_create(
+            organisation=organisation, defaults={"created_at": now}
+        )
+        if made and not settings.PROVIDERS_NEED_APPROVAL:
+            provider = provider_approve(provider=provider, approved_by=None, now=now)
+    return provider
+
+
+def provider_approve(*, provider: Provider, approved_by: User | None, now: datetime) -> Provider:
+    """Let a provider list nodes; one that may already is left as it is.
+
+    ``approved_by`` is ``None`` for those that the market approves by itself.
+
+    Raises
+    ------
+    NotAllowed
+        ``operators_only``.
+    """
+    if approved_by is not None and not approved_by.is_operator:
+        raise NotAllowed("operators_only", "Only an operator approves providers.")
+    with transaction.atomic():
+        provider = locks.provider_lock(provider.pk)
+        if provider.approved_at is not None:
+            return provider
+        provider.approved_at, provider.approved_by = now, approved_by
+        provider.save(update_fields=["approved_at", "approved_by"])
+        organisation = provider.organisation
+        if not organisation.is_provider:
+            organisation.is_provider = True
+            organisation.save(update_fields=["is_provider", "updated_at"])
+    return provider
+
+
+def approved_check(provider: Provider) -> None:
+    """Refuse a provider that is not approved.
+
+    Raises
+    ------
+    NotAllowed
+        ``provider_not_approved``.
+    """
+    if provider.approved_at is None:
+        raise NotAllowed(
+            "provider_not_approved",
+            f"{provider} may list nodes once the operator of this market has approved it.",
+        )
