@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from workers.protocol.messages import AdapterKind, DataFormat, JobSpec
-from workers.runtime.checkpoint_writer import checkpoints, newest_whole
+from workers.runtime.checkpoint_writer import checkpoints
 from workers.runtime.resident import ResidentBase
 from workers.runtime.running_job import RunningJob, metrics_rows
 from workers.runtime.sink import JobSink
-from workers.training.checkpoint import Checkpoint, fingerprint
+from workers.training.checkpoint import (
+    Checkpoint,
+    CheckpointCorrupt,
+    fingerprint,
+    load_checkpoint,
+)
 from workers.training.data import prepare_data
 from workers.training.faults import SystemFault, UserFault
 from workers.training.job import TrainingJob, check_training
@@ -91,15 +97,10 @@ def _resume(running: RunningJob, path: Path) -> Checkpoint | None:
     candidates = [path]
     for directory in (path.parent, running.directory):
         candidates += [p for p in checkpoints(directory) if p not in candidates]
-    state, refused = newest_whole(candidates)
-    running.log += [f"A checkpoint was passed over: {reason}." for reason in refused]
+    state = next(_whole(candidates, running, asked=path), None)
     if state is None:
         running.log.append("No checkpoint is whole; the job starts again from step 0.")
         return None
-    if state.fingerprint != running.fingerprint:
-        raise SystemFault(
-            "The checkpoint is of another job or of other settings. Start the job afresh."
-        )
     job = running.job
     job.progress = replace(state.progress)
     job.means, job.squares = dict(state.means), dict(state.squares)
@@ -109,6 +110,25 @@ def _resume(running: RunningJob, path: Path) -> Checkpoint | None:
     running.evaluated_step = job.progress.step
     running.log.append(f"Continues from step {job.progress.step}.")
     return state
+
+
+def _whole(candidates: list[Path], running: RunningJob, *, asked: Path) -> Iterator[Checkpoint]:
+    """Those of this job's checkpoints that can be read; tells why not of the others."""
+    for path in candidates:
+        try:
+            state = load_checkpoint(path)
+        except CheckpointCorrupt as error:
+            running.log.append(f"A checkpoint was passed over: {error}.")
+            if path.parent == running.directory:
+                # it must not push out a whole one when the next is written
+                path.unlink(missing_ok=True)
+            continue
+        if state.fingerprint == running.fingerprint:
+            yield state
+        elif path == asked:
+            raise SystemFault(
+                "The checkpoint is of another job or of other settings. Start the job afresh."
+            )
 
 
 def sequence_length(job: JobSpec, context_length: int) -> int:

@@ -8,12 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
 
-from workers.training.checkpoint import (
-    Checkpoint,
-    CheckpointCorrupt,
-    load_checkpoint,
-    save_checkpoint,
-)
+from workers.training.checkpoint import Checkpoint, save_checkpoint
 
 #: Checkpoints of a job kept on disk: the newest, and the one before it.
 KEEP = 2
@@ -59,16 +54,14 @@ def checkpoint_name(step: int) -> str:
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """A job's checkpoints on disk, newest first."""
-    return sorted(directory.glob("step-*.safetensors"), reverse=True)
+    """A job's checkpoints on disk, the one written last first.
 
-
-def newest_whole(candidates: list[Path]) -> tuple[Checkpoint | None, list[str]]:
-    """The first candidate that is whole, and why those before it are not."""
-    refused: list[str] = []
-    for path in candidates:
-        try:
-            return load_checkpoint(path), refused
-        except CheckpointCorrupt as error:
-            refused.append(str(error))
-    return None, refused
+    Not by step: what a run left that began afresh later, or the damaged end of an earlier
+    one, may be further on and is older all the same.
+    """
+    found: list[tuple[int, str, Path]] = []
+    for path in directory.glob("step-*.safetensors"):
+        # the writer may be removing an old one just now
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path.stat().st_mtime_ns, path.name, path))
+    return [path for _, _, path in sorted(found, reverse=True)]

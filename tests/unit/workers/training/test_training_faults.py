@@ -236,7 +236,41 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(runtime, base, tmp_pa
     sink = attach(runtime, spec, data, newer)
     assert sink.events[0].step == load_checkpoint(older).progress.step
     assert any("passed over" in line for line in sink.events[0].log)
-    runtime.detach(spec.job_id, checkpoint=False)
+    # the next one written stands beside the whole one, not in its place
+    runtime.detach(spec.job_id, checkpoint=True)
+    sink.wait()
+    kept = checkpoints(older.parent)
+    assert len(kept) == 2
+    assert kept[1] == older
+    assert load_checkpoint(kept[0]).progress.step == sink.summary.step
+
+
+def test_a_run_that_begins_afresh_keeps_its_own_checkpoints(runtime, base, tmp_path):
+    """Though an earlier run of other settings got further and left its own behind."""
+    _, data, _, newer = paused_checkpoints(runtime, base, tmp_path)
+    late = newer.with_name("step-99999999.safetensors")
+    newer.rename(late)
+    spec = job_spec("a", base, data, training={"epochs": 41})
+    sink = attach(runtime, spec, data)
+    runtime.checkpoint("a")
+    assert sink.on_checkpoint.wait(60)
+    first = sink.checkpoints[0][0]
+    assert checkpoints(first.parent)[:2] == [first, late]
+    runtime.detach("a", checkpoint=True)
+    sink.wait()
+    second = sink.checkpoints[-1][0]
+    assert checkpoints(first.parent) == [second, first]
+
+
+def test_what_a_run_of_other_settings_left_is_never_continued(runtime, base, tmp_path):
+    _, data, older, newer = paused_checkpoints(runtime, base, tmp_path)
+    asked = tmp_path / "step-00000007.safetensors"
+    asked.write_bytes(b"cut")
+    sink = attach(runtime, job_spec("a", base, data, training={"epochs": 41}), data, asked)
+    assert sink.events[0].step == 0
+    assert any("starts again from step 0" in line for line in sink.events[0].log)
+    assert {older, newer} <= set(checkpoints(older.parent))
+    runtime.detach("a", checkpoint=False)
 
 
 def test_with_no_whole_checkpoint_left_the_job_starts_again_and_says_so(runtime, base, tmp_path):
