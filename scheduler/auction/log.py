@@ -12,7 +12,12 @@ from scheduler.auction.events import Event, event_from_json, event_to_json
 from scheduler.auction.outcomes import Outcome, outcome_from_json, outcome_to_json
 
 _encode = json.JSONEncoder(
-    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    sort_keys=True,
+    separators=(",", ":"),
+    ensure_ascii=True,
+    allow_nan=False,
+    # Values made for the log hold no cycles, and looking for them takes time.
+    check_circular=False,
 ).encode
 
 

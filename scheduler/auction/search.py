@@ -326,6 +326,10 @@ class Search:
             return Refusal.WINDOW
         rows = slice(grid.row(self._begin + int(starts[0])), grid.row(deadline) + 1)
         units = np.where(able, rates.units[rates.node_class], 0)
+        fastest = int(units.argmax())
         on_sale = grid.compute_free[rows] > -np.inf
-        most = int((on_sale * units).max(axis=1).sum())
+        if on_sale[:, fastest].all():
+            most = len(on_sale) * int(units[fastest])
+        else:
+            most = int((on_sale * units).max(axis=1).sum())
         return Refusal.WINDOW if most < self._job.need else Refusal.CAPACITY
