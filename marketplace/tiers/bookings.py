@@ -84,7 +84,7 @@ def bookings_make(
             expected_s=min(expected_s, served_s),
             now=now,
         ):
-            worker, credit = _renewed(rented, offers, worker, min(left_s, served_s), now)
+            worker, credit = _renewed(rented, offers, worker, stay, min(left_s, served_s), now)
             reason = (
                 f"Booked for a job with {left_s:.0f} s left, on serverless at "
                 f"{format_usd(stay.machine.price_micros_per_h)} an hour."
@@ -162,23 +162,28 @@ def _cheapest(workers: Sequence[Worker]) -> Worker | None:
 
 
 def _renewed(
-    rented: Rented, offers: Sequence[Offer], worker: Worker, left_s: float, now: datetime
+    rented: Rented,
+    offers: Sequence[Offer],
+    worker: Worker,
+    stay: Stay,
+    left_s: float,
+    now: datetime,
 ) -> tuple[Worker, float]:
     """A cheaper worker in the place of an idle one of a full tier, if that repays its boot.
 
-    Also what the exchange gives the surplus. The job runs on where it is meanwhile, and the
-    new machine is not asked for before the old one has ended (``machines_launch``).
+    Also what the exchange gives the surplus. Where a simulated job waits for the boot, this
+    one goes on on serverless, whose price stands in the place of the price of delay. The new
+    machine is not asked for before the old one has ended (``machines_launch``).
     """
     offered = _cheapest(_to_rent(rented, offers))
     if worker.machine is None or offered is None or not is_full(rented):
         return worker, 0.0
-    rules = rented.tiers.rules
     saved = renewal_saves(
         left_s,
         offered.boot_s,
         worker.price_micros_per_h / 1e6,
         offered.price_micros_per_h / 1e6,
-        rules.rehome_delay_usd_per_h,
+        stay.machine.price_micros_per_h / 1e6,
     )
     if saved < 0.0:
         return worker, 0.0
@@ -191,7 +196,7 @@ def _renewed(
         ),
         now=now,
     )
-    return offered, rules.saved_share * saved
+    return offered, rented.tiers.rules.saved_share * saved
 
 
 def _book(

@@ -224,10 +224,19 @@ def test_a_job_on_a_dear_worker_moves_on_to_one_so_much_cheaper_that_it_repays(
     runs(job, since_s=44, left_s=22_950, now_s=55, step=36)
     tick(55)
     assert Booking.objects.count() == 1
+    before = ZoneTiers.objects.get().surplus
     runs(job, since_s=44, left_s=22_955, now_s=56, step=36)
     tick(56)
     booking = Booking.objects.get(closed_at__isnull=True)
     assert (booking.machine.offer, booking.origin.offer) == (CHEAP.name, DEAR.name)
+    # Half of what it saves buys time: $0.55 an hour, less 2 s of the old rent and 2 s of the new.
+    assert booking.credit == pytest.approx(0.5 * (0.55 * 22_955 - 2 * 1.29 - 2 * 0.74))
+    assert ZoneTiers.objects.get().surplus == pytest.approx(before + booking.credit)
+    # Its worker never comes up: nothing was saved.
+    backend.running.discard(booking.machine_id)
+    machines_reconcile(now=at(90))
+    tick(91)
+    assert ZoneTiers.objects.get().surplus == pytest.approx(before)
 
 
 def _handed_to(job: Job, node: Node, seconds: float) -> Slice:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from marketplace.auction.models import Bid, Reservation
@@ -18,6 +16,7 @@ from marketplace.tiers.services import tiers_tick
 from tests import market_builders
 from tests.job_builders import at, lease
 from tests.unit.marketplace.tiers.backends import MemoryBackend
+from tests.unit.marketplace.tiers.crashes import Killed, dies_in
 from tests.unit.marketplace.tiers.handoff import (
     job_left,
     point,
@@ -27,25 +26,6 @@ from tests.unit.marketplace.tiers.handoff import (
 from workers.protocol.messages import SliceStatus as Ended
 
 pytestmark = pytest.mark.django_db
-
-
-class Killed(BaseException):
-    """What no ``except Exception`` may catch, as no process catches being killed."""
-
-
-def dies_in(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, after: bool
-) -> Callable[[], None]:
-    """Make a function end its process, before or after its work; returns how to mend it."""
-    whole = getattr(owner, name)
-
-    def dying(*terms, **more):
-        if after:
-            whole(*terms, **more)
-        raise Killed
-
-    monkeypatch.setattr(owner, name, dying)
-    return lambda: monkeypatch.setattr(owner, name, whole)
 
 
 def state(job: Job) -> tuple[object, ...]:
