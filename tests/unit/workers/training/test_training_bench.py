@@ -9,9 +9,12 @@ import torch
 
 from workers.__main__ import COMMANDS, main
 from workers.bench import __main__ as bench
+from workers.bench import calibrate
 from workers.bench.cases import CPU_CASES, GPU_CASES, Case, base_config
 from workers.bench.contestants import Fused, SequentialPeft, random_base
 from workers.bench.gpu import mfu_4p
+from workers.node_selftest import Case as SpeedCase
+from workers.protocol import PROTOCOL_VERSION, NodeFacts, from_json
 
 CPU = torch.device("cpu")
 
@@ -97,3 +100,27 @@ def test_the_entrance_lists_its_commands_and_refuses_others(capsys):
     assert all(name in printed for name in COMMANDS)
     assert main(["fly"]) == 2
     assert "There is no command fly" in capsys.readouterr().err
+
+
+def test_calibrate_prints_what_a_node_tells_the_market_of_itself(capsys, monkeypatch):
+    monkeypatch.setattr(calibrate, "QUICK_CASES", (SpeedCase(2, 0.02, 1), SpeedCase(2, 0.02, 3)))
+    assert calibrate.main(["--quick", "--device", "cpu", "--seconds", "0.01"]) == 0
+    printed = capsys.readouterr()
+    # the very message that joining sends, strictly read
+    facts = from_json(NodeFacts, json.loads(printed.out))
+    assert facts.protocol_version == PROTOCOL_VERSION
+    assert (facts.device, facts.gpu_count) == ("cpu", 0)
+    assert [(row.batch_size, row.sequence_length, row.jobs) for row in facts.speeds] == [
+        (2, 10, 1),
+        (2, 10, 3),
+    ]
+    for row in facts.speeds:
+        assert row.base_model == "bundled:finetender-tiny"
+        assert row.tokens_per_s == pytest.approx(10 * row.samples_per_s, rel=1e-3)
+        assert min(row.samples_per_s, row.job_memory_gb, row.base_memory_gb) > 0
+    assert "3 x batch 2 of 10 tokens" in printed.err
+
+
+def test_calibrate_says_why_it_cannot_measure(capsys):
+    assert calibrate.main(["--device", "cpu", "--four-bit"]) == 2
+    assert "A 4-bit base model needs a CUDA GPU" in capsys.readouterr().err
