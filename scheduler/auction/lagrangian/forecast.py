@@ -32,6 +32,18 @@ _RECENT_SLOTS = 3
 _RECENT_BIDS = 6.0
 #: Share of the futures without a course of the past that end at a past day's total.
 _SAME_TOTAL = 0.5
+#: Slots over which a deviation is seen to grow, each time held against as many before,
+#: and the bids that both are averaged with.
+_TREND_SLOTS, _TREND_BIDS = 6, 50.0
+#: Growth of fewer than so many (squared) standard deviations of counting is none.
+_TREND_NOISE = 4.0
+#: How far the growth goes on: its factor, and what it keeps from slot to slot.
+_TREND, _TREND_KEPT = 2.0, 0.85
+#: Most that today's deviation may multiply its course by.
+_MOST_DEVIATION = 8.0
+#: Bids still expected of a slot under way that has had more than a mean one, as a share
+#: of those it has had.
+_MORE_OF_BURST = 0.5
 #: Prior of a deviation's pace and size: what it keeps from slot to slot, its
 #: variance, the slots it counts for, and the slots apart at which it is compared.
 _KEPT, _VARIANCE, _PRIOR_SEEN, _LAG = 0.97, 0.06, 36, 3
@@ -86,7 +98,8 @@ def forecast_futures(
     day_start : int
         Slot at which today began.
     today : sequence of Task
-        Bids decided so far today.
+        Bids decided so far today. Some may arrive in ``slot`` itself, which is under
+        way then.
     past_days : sequence of sequences of Task
         Bids of whole past days, their slots counted from the start of the day.
     most : int
@@ -102,7 +115,12 @@ def forecast_futures(
     tuple of Forecast
         Each empty when nothing was ever seen.
     """
-    elapsed, remaining = slot - day_start, last_slot - slot + 1
+    under_way = sum(task.arrival_slot == slot for task in today)
+    if under_way * (slot - day_start + 1) <= len(today) or slot >= last_slot:
+        # No more than in a mean slot: it tells nothing yet.
+        under_way = 0
+    begin = slot + (under_way > 0)
+    elapsed, remaining = begin - day_start, last_slot - begin + 1
     seen = _counts([t.arrival_slot - day_start for t in today], elapsed)
     past = [_counts([t.arrival_slot for t in day], elapsed + remaining) for day in past_days]
     courses, trust = _courses(seen, past, remaining)
@@ -114,8 +132,10 @@ def forecast_futures(
         donors += [t for day in past_days for t in day]
     shares = np.array([course.share for course in courses])
     mean = np.sum([s * rate for s, rate in zip(shares, expected, strict=True)], axis=0)
+    more = np.full(begin - slot, _MORE_OF_BURST * under_way)
     if futures == 1:
-        return (_drawn(mean, donors, slot, last_slot, most, np.random.default_rng(seed)),)
+        rate = np.concatenate([more, mean])
+        return (_drawn(rate, donors, slot, last_slot, most, np.random.default_rng(seed)),)
     upto = np.cumsum(shares) / shares.sum()
     rates: list[Floats] = []
     for n in range(futures):
@@ -130,7 +150,14 @@ def forecast_futures(
     total = float(np.sum(rates)) / futures
     scale = float(mean.sum()) / total if total > 0 else 1.0
     return tuple(
-        _drawn(rate * scale, donors, slot, last_slot, most, np.random.default_rng([seed, n]))
+        _drawn(
+            np.concatenate([more, rate * scale]),
+            donors,
+            slot,
+            last_slot,
+            most,
+            np.random.default_rng([seed, n]),
+        )
         for n, rate in enumerate(rates)
     )
 
@@ -246,11 +273,33 @@ def _pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, 
 
 
 def _deviation(seen: Floats, course: _Course, kept: float) -> Floats:
-    """Give the factor of today's present deviation, fading slot by slot."""
+    """Give the factor of today's present deviation, fading slot by slot.
+
+    One that grows goes on growing for a while, the further the longer deviations last.
+    """
     now = float(seen[-_RECENT_SLOTS:].sum())
     usual = float(course.before[-_RECENT_SLOTS:].sum())
     ratio = np.log((_RECENT_BIDS + now) / (_RECENT_BIDS + usual))
-    return np.exp(ratio * kept ** np.arange(1, len(course.rest) + 1))
+    ahead = np.arange(1, len(course.rest) + 1)
+    fading = kept**ahead
+    log = ratio * fading
+    if len(seen) >= 2 * _TREND_SLOTS:
+        rise = _TREND * kept**_TREND_SLOTS * _growth(seen, course.before) / _TREND_SLOTS
+        log += rise * _TREND_KEPT * (1 - _TREND_KEPT**ahead) / (1 - _TREND_KEPT) * fading
+    return np.exp(np.minimum(log, np.log(_MOST_DEVIATION)))
+
+
+def _growth(seen: Floats, before: Floats) -> float:
+    """Give how much the log of today's deviation grew over the last ``_TREND_SLOTS``.
+
+    Shrunk by what counting noise alone would make of it.
+    """
+    late, early = slice(-_TREND_SLOTS, None), slice(-2 * _TREND_SLOTS, -_TREND_SLOTS)
+    now, earlier = seen[late].sum() + _TREND_BIDS, seen[early].sum() + _TREND_BIDS
+    usual = (before[late].sum() + _TREND_BIDS) / (before[early].sum() + _TREND_BIDS)
+    grown = float(np.log(now / earlier / usual))
+    noise = _TREND_NOISE * (1.0 / now + 1.0 / earlier)
+    return grown * max(1.0 - noise / grown**2, 0.0) if grown != 0 else 0.0
 
 
 def _straying(chance: Floats, kept: float, variance: float) -> Floats:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from scheduler.auction.lagrangian import Settings
+from scheduler.auction.lagrangian.bursts import BURST
 from scheduler.simulator.auction.experiments import FIGURES, NAMES, Lie, Ratio, Size, Winner
 from scheduler.simulator.auction.quality import Measured
-from scheduler.simulator.auction.run import BURST, SOLVE_EVERY
+from scheduler.simulator.auction.run import SOLVE_EVERY
 from scheduler.simulator.auction.scenario import Scenario
 
 #: Goal for ``lagrangian`` in every setting.
@@ -84,7 +85,8 @@ def _parameters() -> list[str]:
     ]
     lines += [f"| lagrangian `{f.name}` | {getattr(solve, f.name)!r} |" for f in fields(solve)]
     lines += [
-        f"| lagrangian: solved | every {SOLVE_EVERY} slots, and after {BURST:g} mean slots' bids |",
+        f"| lagrangian: solved | every {SOLVE_EVERY} slots, "
+        f"and after {BURST:g} mean slots' bids in one |",
         "| lagrangian: past days | 2 of the same kind unless the setting says otherwise; "
         "of a trace, up to 5 before the day |",
         "| residual, printed: unit of money | b-bar over its running mean, times 0.1 |",

@@ -9,15 +9,12 @@ from dataclasses import dataclass, field
 from scheduler.auction import Engine, ZoneRules, events
 from scheduler.auction.baselines import earliest_finish, no_merging, titan
 from scheduler.auction.bounds import supply_of
-from scheduler.auction.lagrangian import Settings, solve_prices
+from scheduler.auction.lagrangian import Settings, is_burst, solve_prices
 from scheduler.simulator.auction.scenario import Scenario
 from scheduler.types import Decision, Task
 
 #: Slots between two solves of ``lagrangian``.
 SOLVE_EVERY = 2
-#: Bids of one slot after which prices are solved again: in mean slots of the day so
-#: far, and at least.
-BURST, LEAST_BURST = 2.0, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +86,8 @@ def run_policy(
             if solves and slot % SOLVE_EVERY == 0:
                 # Later tasks of the list have not arrived yet.
                 solve(index, slot)
-        if solves and since >= max(BURST * index / (slot + 1), LEAST_BURST):
-            # What is still to come of a burst cannot be told; what it took can.
-            solve(index, slot + 1)
+        if solves and is_burst(bids=since, today=index, slots=slot + 1):
+            solve(index, slot)
             since = 0
         since += 1
         decision = engine.transition(events.BidArrived(task, slot))

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from scheduler.auction import Engine, ZoneRules, events
-from scheduler.auction.lagrangian import Forecast, Settings, forecast_futures, solve_prices
+from scheduler.auction.lagrangian import (
+    Forecast,
+    Settings,
+    forecast_futures,
+    is_burst,
+    solve_prices,
+)
 from scheduler.simulator.auction.run import rules_for, run_baseline, run_policy
 from scheduler.types import Node, Task
 from tests.unit.scheduler.auction_experiments.builders import CROWDED
@@ -109,6 +115,52 @@ def test_a_rush_that_lasts_is_expected_to_fade_slowly_and_a_passing_burst_at_onc
     mean = sum(lasting.values()) / 24 * 6
     assert rush > 1.3 * mean
     assert burst == pytest.approx(sum(passing.values()) / 24 * 6, rel=0.25)
+
+
+def test_a_rush_that_is_still_growing_is_expected_to_grow_on() -> None:
+    grown = forecast(
+        tasks({s: 20 if s < 14 else 20 + 20 * (s - 13) for s in range(20)}), [], slot=20
+    )
+    level = forecast(tasks({s: 20 if s < 14 else 120 for s in range(20)}), [], slot=20)
+    now = [sum(t.arrival_slot == 20 for t in found.tasks) for found in (grown, level)]
+    # The last slots had 100, 120 and 140; and 120 each.
+    assert now[0] > 140
+    assert now[0] > now[1]
+    late = [sum(t.arrival_slot == 39 for t in found.tasks) for found in (grown, level)]
+    assert late[0] < 500
+
+
+def test_a_burst_in_the_slot_under_way_brings_half_as_many_again() -> None:
+    today = tasks(dict.fromkeys(range(20), 20) | {20: 200})
+    found = forecast(today, [], slot=20)
+    assert sum(t.arrival_slot == 20 for t in found.tasks) == pytest.approx(100, abs=2)
+    several = futures(today, [], slot=20, count=4)
+    here = [sum(t.arrival_slot == 20 for t in f.tasks) * f.weight for f in several]
+    assert here == pytest.approx([100.0] * 4, rel=0.05)
+
+
+def test_a_slot_under_way_with_few_bids_yet_is_expected_whole() -> None:
+    steady = dict.fromkeys(range(20), 20)
+    assert forecast(tasks(steady | {20: 5}), [], slot=20).weight == 1.0
+    found = forecast(tasks(steady | {20: 5}), [], slot=20)
+    assert sum(t.arrival_slot == 20 for t in found.tasks) == pytest.approx(20, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("bids", "today", "slots", "burst"),
+    [
+        (65, 500, 10, True),
+        (64, 500, 10, False),
+        (20, 20, 1, False),
+        (26, 20, 1, True),
+        (19, 0, 9, False),
+        (20, 0, 9, True),
+    ],
+)
+def test_a_burst_is_thirteen_tenths_of_a_mean_slot_and_at_least_twenty_bids(
+    bids: int, today: int, slots: int, burst: bool
+) -> None:
+    assert is_burst(bids=bids, today=today, slots=slots) is burst
 
 
 def test_futures_stray_from_the_mean_to_both_sides_and_are_drawn_again_by_the_seed() -> None:
