@@ -63,6 +63,14 @@ def test_a_folder_without_a_base_model_is_not_taken_for_a_hub_id(tmp_path, capsy
     assert (status, said) == (2, f"There is no folder {tmp_path}/models/mine with a base model.")
 
 
+def test_a_hub_model_that_cannot_be_fetched_says_where_to_look(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (tmp_path / "rows.jsonl").write_text(4 * ROW)
+    status, said = command(tmp_path, capsys, base_model="finetender-nobody/none-such")
+    assert status == 2
+    assert said.endswith("Check where the model is said to be, and this machine's network.")
+
+
 def test_a_four_bit_base_is_refused_without_a_gpu(tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_text(4 * ROW)
     base_model = {"source": "bundled:finetender-tiny", "four_bit": True}
