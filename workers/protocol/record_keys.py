@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 from workers.protocol.messages import DataFormat
 from workers.protocol.record_json import shown
@@ -41,6 +41,8 @@ KNOWN_FORMATS = (
 _KEYS_TOLD = 32
 #: Ignored keys remembered of one row, so that a hostile one costs no memory.
 _KEYS_OF_A_ROW = 16
+#: Longer keys are nobody's slip of the pen.
+_KEY_CHARS = 64
 _LETTERS = "abcdefghijklmnopqrstuvwxyz_"
 
 #: Keys that change what a row of a format means if they are written a little otherwise, by the
@@ -141,6 +143,12 @@ def ignored_sentences(keys: Iterable[IgnoredKey]) -> tuple[str, ...]:
 
 def hint(key: str, data_format: DataFormat) -> str:
     """What the owner of an ignored key most likely meant; empty when nothing comes to mind."""
+    return "" if len(key) > _KEY_CHARS else _hint(key, data_format)
+
+
+# files repeat their keys in every row
+@lru_cache(maxsize=1024)
+def _hint(key: str, data_format: DataFormat) -> str:
     misplaced = _MISPLACED.get((data_format, key))
     if misplaced is not None:
         return misplaced
@@ -156,7 +164,7 @@ def near(name: object, known: Iterable[str]) -> str | None:
 
     A slip is a letter too many, too few or wrong, two letters swapped, or another case.
     """
-    if not isinstance(name, str) or len(name) > 64:
+    if not isinstance(name, str) or len(name) > _KEY_CHARS:
         return None
     return next((word for word in known if name != word and name.lower() in _slips(word)), None)
 
