@@ -106,17 +106,23 @@ def _fits(tiers: ZoneTiers, job: Job, node: Node, first_slot: int) -> bool:
 
 def _saved_micros(tiers: ZoneTiers, booking: Booking, left_s: float, now: datetime) -> int:
     """What going on would have cost, less what moving costs, the worker's boot included."""
-    machine, origin = booking.machine, booking.origin
-    assert machine.ready_at is not None
-    stays = timedelta(seconds=left_s)
-    runs = timedelta(seconds=left_s + tiers.restore_s)
-    saves = timedelta(seconds=tiers.checkpoint_s)
-    booted = machine.ready_at if machine.ready_at > booking.made_at else booking.made_at
+    stays = now + timedelta(seconds=left_s)
     return (
-        cost_micros(origin.price_micros_per_h, now, now + stays)
-        - cost_micros(origin.price_micros_per_h, now, now + saves)
-        - cost_micros(machine.price_micros_per_h, now, now + runs)
-        - cost_micros(machine.price_micros_per_h, booking.made_at, booted)
+        cost_micros(booking.origin.price_micros_per_h, now, stays)
+        - cost_micros(booking.machine.price_micros_per_h, now, stays)
+        - _move_micros(tiers, booking)
+    )
+
+
+def _move_micros(tiers: ZoneTiers, booking: Booking) -> int:
+    """What a move costs the house: the old rent while the checkpoint is written, the new one
+    while the worker boots for this job and restores it."""
+    machine, asked_at = booking.machine, booking.made_at
+    booted_at = max(machine.ready_at or asked_at, asked_at)
+    saved_at = asked_at + timedelta(seconds=tiers.checkpoint_s)
+    restored_at = booted_at + timedelta(seconds=tiers.restore_s)
+    return cost_micros(booking.origin.price_micros_per_h, asked_at, saved_at) + cost_micros(
+        machine.price_micros_per_h, asked_at, restored_at
     )
 
 
@@ -129,20 +135,20 @@ def bookings_close(*, tiers: ZoneTiers, now: datetime) -> int:
     rows = Booking.objects.filter(closed_at__isnull=True, origin__zone=tiers.zone)
     closed = 0
     for booking in rows.select_related("job__zone", "machine__join_token", "origin__join_token"):
-        if _settled(booking, now):
+        if _settled(tiers, booking, now):
             closed += 1
             if booking.outcome != BookingOutcome.MOVED:
                 tiers.surplus -= booking.credit
     return closed
 
 
-def _settled(booking: Booking, now: datetime) -> bool:
+def _settled(tiers: ZoneTiers, booking: Booking, now: datetime) -> bool:
     job, machine = booking.job, booking.machine
     arrived = _arrival(booking)
     if arrived is not None:
         if arrived.status == SliceStatus.OPEN and resumed_at(arrived) is None:
             return False
-        _moved(booking, arrived, now)
+        _moved(tiers, booking, arrived, now)
     elif machine.status in (MachineStatus.ENDING, MachineStatus.ENDED):
         _close(booking, BookingOutcome.FAILED, now)
         if job.is_active:
@@ -188,7 +194,7 @@ def _on_its_way(booking: Booking, now: datetime) -> bool:
     )
 
 
-def _moved(booking: Booking, arrived: Slice, now: datetime) -> None:
+def _moved(tiers: ZoneTiers, booking: Booking, arrived: Slice, now: datetime) -> None:
     job, origin, machine = booking.job, booking.origin, booking.machine
     left = (
         Slice.objects.filter(job=job, closed_at__lte=arrived.opened_at)
@@ -208,6 +214,7 @@ def _moved(booking: Booking, arrived: Slice, now: datetime) -> None:
         booking.pause_s = pause_s(left, arrived)
     _close(booking, BookingOutcome.MOVED, now)
     kept = "no step was lost" if lost == 0 else f"{lost} steps are done again"
+    cost = _move_micros(tiers, booking)
     saved = (
         f" Staying would have cost about {format_usd(booking.saved_micros)} more."
         if booking.saved_micros > 0
@@ -219,7 +226,7 @@ def _moved(booking: Booking, arrived: Slice, now: datetime) -> None:
         message=(
             f"Moved at step {step} from {origin.offer} ({format_usd(origin.price_micros_per_h)} "
             f"an hour) to {machine.offer} ({format_usd(machine.price_micros_per_h)} an hour); "
-            f"{kept}.{saved}"
+            f"{kept}. The move cost the house {format_usd(cost)}.{saved}"
         ),
         now=now,
         data={
@@ -232,6 +239,7 @@ def _moved(booking: Booking, arrived: Slice, now: datetime) -> None:
                 "to_price_micros_per_h": machine.price_micros_per_h,
                 "step": step,
                 "steps_lost": lost,
+                "cost_micros": cost,
                 "saved_micros": booking.saved_micros,
                 "pause_s": booking.pause_s,
             }

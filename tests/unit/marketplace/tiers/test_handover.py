@@ -105,6 +105,9 @@ def test_the_job_runs_on_while_its_worker_boots_and_moves_when_it_is_ready(
     # 379 s at $2.10, less 2 s of it for the checkpoint, less 381 s and 21 s of boot at $0.74.
     expected = (379 - 2) * 2_100_000 / 3600 - (381 + 21) * 740_000 / 3600
     assert move["saved_micros"] == pytest.approx(expected, abs=3)
+    # 2 s of the one for the checkpoint, 21 s of boot and 2 s of restoring on the other.
+    assert move["cost_micros"] == pytest.approx((2 * 2_100_000 + 23 * 740_000) / 3600, abs=2)
+    assert any("no step was lost. The move cost the house $0.0059." in text for text in told(job))
     assert Stay.objects.get().ended_at == at(41)
     assert zone_verify(house.zone).problems == []
 
