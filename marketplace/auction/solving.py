@@ -20,7 +20,13 @@ from typing import Any
 from django.db import OperationalError, transaction
 
 from marketplace.auction import book as books
-from marketplace.auction.history import bids_seen, history_enough, log_began_slot, span_of
+from marketplace.auction.history import (
+    bids_seen,
+    burst_came,
+    history_enough,
+    log_began_slot,
+    span_of,
+)
 from marketplace.auction.lane import is_lock_timeout, zone_lane
 from marketplace.auction.models import MarketHead, Pricing, SolveStatus
 from marketplace.auction.pricing import SLOTS_LATE, prices_take
@@ -94,7 +100,10 @@ def solve_due(*, zone: Zone, now: datetime) -> Due | None:
     if pricing.applied_slot is None or pricing.status != SolveStatus.APPLIED:
         return due
     fresh = due.slot < pricing.applied_slot + _every(zone, due.slot)
-    return None if fresh and due.fleet == pricing.attempted_fleet else due
+    if fresh and due.fleet == pricing.attempted_fleet:
+        burst = burst_came(zone=zone, slot=due.slot, position=pricing.applied_position or 0)
+        return due if burst else None
+    return due
 
 
 def _has_history(zone: Zone, now: datetime) -> bool:

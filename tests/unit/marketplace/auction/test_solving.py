@@ -373,6 +373,39 @@ def test_prices_are_solved_again_after_some_slots_and_when_the_fleet_changes(zon
     assert solve(zone, at(116, zone))
 
 
+def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner):
+    crowd(owner, zone)
+    for slot in range(101, 107):
+        solve(zone, at(slot, zone))
+        apply(zone, at(slot, zone))
+    quiet = at(107, zone)
+    assert not solve(zone, quiet)
+    crowd(owner, zone, now=quiet, count=19)
+    assert not solve(zone, quiet)
+    # 36 bids of eight slots, with what else is in the log: twenty of one slot are a burst.
+    crowd(owner, zone, now=quiet, count=1)
+    assert solve(zone, quiet)
+    assert apply(zone, quiet)
+    # Those have been seen.
+    assert not solve(zone, quiet)
+    crowd(owner, zone, now=quiet, count=19)
+    assert not solve(zone, quiet)
+    # Nor are bids of the slot before a burst of this one.
+    assert not solve(zone, at(108, zone))
+    assert zone_verify(zone).problems == []
+
+
+def test_a_burst_is_measured_by_the_slots_of_the_day(zone, owner):
+    for slot in range(100, 107):
+        crowd(owner, zone, now=at(slot, zone), count=20)
+        solve(zone, at(slot + 1, zone))
+        apply(zone, at(slot + 1, zone))
+    assert pricing(zone).applied_slot == 106
+    for count, burst in ((22, False), (12, True)):
+        crowd(owner, zone, now=at(107, zone), count=count)
+        assert solve(zone, at(107, zone)) is burst
+
+
 def test_a_zone_rests_between_solves_for_longer_than_they_take(zone, owner, monkeypatch):
     monkeypatch.setattr(solving, "REST", 4.0)
     crowd(owner, zone)
