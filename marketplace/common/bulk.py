@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import connection, connections, transaction
 from django.db.models import JSONField, Model, fields
@@ -13,6 +16,13 @@ from django.db.models.expressions import DatabaseDefault  # type: ignore[attr-de
 from django.db.models.fields import related
 
 from marketplace.common.models import IdField
+
+if TYPE_CHECKING:
+    _Field = fields.Field[Any, Any]
+
+
+class JsonText(str):
+    """JSON as text, which goes into a column as it is."""
 
 
 def rows_insert(rows: Iterable[Model]) -> int:
@@ -27,29 +37,106 @@ def rows_insert(rows: Iterable[Model]) -> int:
     if not added:
         return 0
     model = type(added[0])
-    own = connections["default"]
     # Defaults of the table: rows of one call leave the same columns to it.
     first = vars(added[0])
     given = {name for name, value in first.items() if not isinstance(value, DatabaseDefault)}
     left_out = {field.attname for field in model._meta.concrete_fields} - given
     values = [(field, value) for field, value in _values_of(model) if field.attname in given]
-    quote = own.ops.quote_name
-    columns = ", ".join(quote(field.column) for field, _ in values)  # type: ignore[arg-type]
-    statement = f"COPY {quote(model._meta.db_table)} ({columns}) FROM STDIN"
+    _copy(
+        _copy_into(model, [field for field, _ in values]),
+        ([value(row) for _, value in values] for row in added),
+    )
+    for row in added:
+        row._state.adding, row._state.db = False, connections["default"].alias
+        for name in left_out:
+            # Read from the database by whoever asks for it.
+            vars(row).pop(name, None)
+    return len(added)
+
+
+def values_insert(model: type[Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+    """Add rows given as the values of the fields ``names``; how many.
+
+    The same COPY with no object of the ORM for each row, for what nobody looks at after it is
+    written. The other fields get the model's defaults, or are left to the database where it has
+    one. ``names`` are those of columns (``zone_id``); a text for a JSON field is ``JsonText``.
+
+    Raises
+    ------
+    TypeError
+        A field that is not named has no default.
+    """
+    into = _into(model, tuple(names))
+    return _copy(into.statement, map(into.values, rows))
+
+
+def _copy(statement: str, rows: Iterable[Sequence[Any]]) -> int:
+    own = connections["default"]
+    found = iter(rows)
+    first = next(found, None)
+    if first is None:
+        return 0
+    count = 1
     with (
         transaction.atomic(savepoint=False),
         own.cursor() as cursor,
         own.wrap_database_errors,  # type: ignore[attr-defined]
         cursor.copy(statement) as copy,  # type: ignore[attr-defined]
     ):
-        for row in added:
-            copy.write_row([value(row) for _, value in values])
-    for row in added:
-        row._state.adding, row._state.db = False, own.alias
-        for name in left_out:
-            # Read from the database by whoever asks for it.
-            vars(row).pop(name, None)
-    return len(added)
+        copy.write_row(first)
+        for row in found:
+            copy.write_row(row)
+            count += 1
+    return count
+
+
+def _copy_into(model: type[Model], into: Iterable[_Field]) -> str:
+    quote = connections["default"].ops.quote_name
+    columns = ", ".join(quote(field.column) for field in into)  # type: ignore[arg-type]
+    return f"COPY {quote(model._meta.db_table)} ({columns}) FROM STDIN"
+
+
+@dataclass(frozen=True, slots=True)
+class _Into:
+    """How rows of values become rows of a table."""
+
+    statement: str
+    #: By place, how values are put that are not put as they are.
+    puts: tuple[tuple[int, Callable[[Any], Any]], ...]
+    #: Of fields that were not named: values that each row has, and what makes those of a row.
+    same: tuple[Any, ...]
+    made: tuple[Callable[[], Any], ...]
+
+    def values(self, row: Sequence[Any]) -> list[Any]:
+        values = [*row, *self.same, *[make() for make in self.made]]
+        for place, put in self.puts:
+            values[place] = put(values[place])
+        return values
+
+
+@cache
+def _into(model: type[Model], names: tuple[str, ...]) -> _Into:
+    by_name = {field.attname: field for field in model._meta.concrete_fields}
+    named = [by_name.pop(name) for name in names]
+    rest = [
+        field
+        for field in by_name.values()
+        if not isinstance(field, fields.AutoFieldMixin)
+        and not field.has_db_default()  # type: ignore[attr-defined]
+        and not (field.null and not field.has_default())
+    ]
+    for field in rest:
+        if not field.has_default() and field.get_default() is None:
+            raise TypeError(f"{model.__name__}.{field.attname} has no default; name it")
+    same = [field for field in rest if not callable(field.default)]
+    made = [field for field in rest if callable(field.default)]
+    into = [*named, *same, *made]
+    return _Into(
+        statement=_copy_into(model, into),
+        puts=tuple((n, put) for n, field in enumerate(into) if (put := _put(field)) is not None),
+        same=tuple(field.get_default() for field in same),
+        made=tuple(field.get_default for field in made),
+    )
 
 
 #: Columns of these kinds take a value as the row has it; the database checks it.
@@ -62,13 +149,29 @@ _AS_IT_IS = (
     fields.PositiveIntegerField,
     fields.TextField,
     related.ForeignKey,
+    related.OneToOneField,
 )
 
 
+def _put(field: _Field) -> Callable[[Any], Any] | None:
+    """How a value is put into a field's column; ``None``: as it is."""
+    if type(field) in _AS_IT_IS or isinstance(field, IdField):
+        return None
+    if type(field) is fields.DateTimeField and not (field.auto_now or field.auto_now_add):
+        return None
+    if type(field) is JSONField and field.encoder is None:
+        return _json_text
+    return lambda value: field.get_db_prep_save(value, connections["default"])
+
+
+def _json_text(value: Any) -> str | None:
+    if value is None or isinstance(value, JsonText):
+        return value
+    return json.dumps(value)
+
+
 @cache
-def _values_of(
-    model: type[Model],
-) -> tuple[tuple[fields.Field[Any, Any], Callable[[Model], Any]], ...]:
+def _values_of(model: type[Model]) -> tuple[tuple[_Field, Callable[[Model], Any]], ...]:
     """The columns that the database does not number, and how a row gives their values."""
     return tuple(
         (field, _value_of(field))
@@ -77,46 +180,59 @@ def _values_of(
     )
 
 
-def _value_of(field: fields.Field[Any, Any]) -> Callable[[Model], Any]:
-    plain = attrgetter(field.attname)
-    if type(field) in _AS_IT_IS or isinstance(field, IdField):
+def _value_of(field: _Field) -> Callable[[Model], Any]:
+    plain, put = attrgetter(field.attname), _put(field)
+    if put is None:
         return plain
-    if type(field) is fields.DateTimeField and not (field.auto_now or field.auto_now_add):
-        return plain
-    if type(field) is JSONField:
-        return lambda row: (
-            None
-            if (value := plain(row)) is None
-            else connections["default"].ops.adapt_json_value(value, field.encoder)
-        )
+    if put is _json_text:
+        return lambda row: _json_text(plain(row))
     return lambda row: field.get_db_prep_save(field.pre_save(row, True), connections["default"])
 
 
-def rows_update(rows: Sequence[Model], names: Iterable[str]) -> int:
-    """Write the fields ``names`` of rows of one model by their keys; how many were found.
-
-    One UPDATE from arrays; Django's ``bulk_update`` writes a CASE per field and row, which costs
-    more in Python than the rows cost the database.
-    """
+def rows_update(rows: Sequence[Model], names: Sequence[str]) -> int:
+    """Write the fields ``names`` of rows of one model by their keys; how many were found."""
     if not rows:
         return 0
     meta = rows[0]._meta
-    assert meta.pk is not None
-    changed = [meta.get_field(name) for name in names]
-    columns = [meta.pk, *changed]
-    arrays = [
-        [field.get_db_prep_save(getattr(row, field.attname), connection) for row in rows]  # type: ignore[union-attr]
-        for field in columns
-    ]
-    quote = connection.ops.quote_name
-    casts = ", ".join(f"%s::{field.db_type(connection)}[]" for field in columns)  # type: ignore[union-attr]
-    listed = ", ".join(quote(field.column) for field in columns)  # type: ignore[union-attr]
-    sets = ", ".join(f"{quote(f.column)} = new.{quote(f.column)}" for f in changed)  # type: ignore[union-attr]
-    pk = quote(meta.pk.column)
+    columns = [meta.get_field(name).attname for name in names]  # type: ignore[union-attr]
+    get = attrgetter("pk", *columns)
+    return values_update(type(rows[0]), columns, [get(row) for row in rows])
+
+
+def values_update(model: type[Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+    """Write the fields ``names`` of rows given as key and values; how many were found.
+
+    One UPDATE from one JSON text; Django's ``bulk_update`` writes a CASE per field and row, which
+    costs more in Python than the rows cost the database, and so do arrays.
+    """
+    if not rows:
+        return 0
+    statement, columns = _update(model, tuple(names))
+    text = json.dumps([dict(zip(columns, row, strict=True)) for row in rows], default=_plain)
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"UPDATE {quote(meta.db_table)} AS old SET {sets} "  # noqa: S608 - names of our models
-            f"FROM unnest({casts}) AS new ({listed}) WHERE old.{pk} = new.{pk}",
-            arrays,
-        )
+        cursor.execute(statement, [text])
         return cursor.rowcount
+
+
+@cache
+def _update(model: type[Model], names: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The statement, and the columns whose values its rows give."""
+    meta = model._meta
+    assert meta.pk is not None
+    by_name = {field.attname: field for field in meta.concrete_fields}
+    changed = [by_name[name] for name in names]
+    quote = connection.ops.quote_name
+    typed = ", ".join(f"{quote(f.column)} {f.db_type(connection)}" for f in (meta.pk, *changed))
+    sets = ", ".join(f"{quote(f.column)} = new.{quote(f.column)}" for f in changed)
+    pk = quote(meta.pk.column)
+    return (
+        f"UPDATE {quote(meta.db_table)} AS old SET {sets} "  # noqa: S608 - names of our models
+        f"FROM json_to_recordset(%s) AS new ({typed}) WHERE old.{pk} = new.{pk}",
+        [field.column for field in (meta.pk, *changed)],
+    )
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no place in a column here")

@@ -6,11 +6,11 @@ from datetime import datetime
 
 from django.db import transaction
 
-from marketplace.common.bulk import rows_update
+from marketplace.common.bulk import values_update
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.ledger import Account, Draft, entries_post, house, whole_check
-from marketplace.payments.locks import WALLET_KINDS, accounts_lock
+from marketplace.payments.locks import LockedHold, holds_lock, wallets_of_holds_lock
 from marketplace.payments.models import AccountKind, EntryKind, Hold, HoldStatus
 
 _ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
@@ -43,19 +43,15 @@ def holds_conclude(*, conclusions: Iterable[Conclusion], now: datetime) -> None:
             whole_check(conclusion.charge_micros)
     if not wanted:
         return
-    of = Hold.objects.filter(reference__in=wanted).values_list("reference", "organisation_id")
-    organisation_ids = dict(of)
-    missing = sorted(wanted.keys() - organisation_ids.keys())
-    if missing:
-        raise NotFound("hold_not_found", f"There is no hold named {missing[0]}.")
     with transaction.atomic():
-        locked = accounts_lock(
-            [(pk, kind) for pk in sorted(set(organisation_ids.values())) for kind in WALLET_KINDS]
-        )
-        holds = list(
-            Hold.objects.select_for_update(no_key=True).filter(reference__in=wanted).order_by("pk")
-        )
-        ended = [hold for hold in holds if _end(hold, wanted[hold.reference], now)]
+        locked = wallets_of_holds_lock(wanted.keys())
+        holds = holds_lock(wanted.keys())
+        missing = sorted(wanted.keys() - {hold.reference for hold in holds})
+        if missing:
+            raise NotFound("hold_not_found", f"There is no hold named {missing[0]}.")
+        ended = [
+            end for hold in holds if (end := _ended(hold, wanted[hold.reference], now)) is not None
+        ]
         # What is released was held, so no wallet can fall below zero.
         entries_post(
             drafts=[
@@ -69,15 +65,19 @@ def holds_conclude(*, conclusions: Iterable[Conclusion], now: datetime) -> None:
             locked=locked,
             now=now,
         )
-        rows_update(ended, ["status", "charged_micros", "ended_at"])
+        values_update(
+            Hold,
+            ("status", "charged_micros", "ended_at"),
+            [(hold.pk, hold.status, hold.charged_micros, hold.ended_at) for hold in ended],
+        )
 
 
-def _end(hold: Hold, conclusion: Conclusion, now: datetime) -> bool:
-    """Put the hold's end in place, not saved; false when it ended that way before."""
+def _ended(hold: LockedHold, conclusion: Conclusion, now: datetime) -> LockedHold | None:
+    """The hold with its end in place, not saved; ``None`` when it ended that way before."""
     charge = conclusion.charge_micros
     status = HoldStatus.RELEASED if charge is None else HoldStatus.CHARGED
     if hold.status == status and hold.charged_micros == (charge or 0):
-        return False
+        return None
     if hold.status != HoldStatus.HELD:
         raise Conflict(
             "hold_ended",
@@ -91,11 +91,10 @@ def _end(hold: Hold, conclusion: Conclusion, now: datetime) -> bool:
             f"{format_usd_exact(hold.amount_micros)} held.",
             param="charge_micros",
         )
-    hold.status, hold.charged_micros, hold.ended_at = status, charge or 0, now
-    return True
+    return hold._replace(status=status, charged_micros=charge or 0, ended_at=now)
 
 
-def _amounts(hold: Hold) -> dict[Account, int]:
+def _amounts(hold: LockedHold) -> dict[Account, int]:
     owner = hold.organisation_id
     return {
         Account(owner, AccountKind.WALLET_HELD): -hold.amount_micros,

@@ -7,7 +7,7 @@ from datetime import datetime
 from django.db import IntegrityError, transaction
 
 from marketplace.common.bulk import rows_insert
-from marketplace.common.errors import Conflict, UserError
+from marketplace.common.errors import Conflict, PaymentRequired, UserError
 from marketplace.common.money import MAX_MICROS
 from marketplace.payments.ledger import Account, Draft, entries_post, insufficient, whole_check
 from marketplace.payments.locks import Locked, wallets_lock
@@ -24,8 +24,12 @@ class Wanted:
     reference: str
 
 
-def holds_place(*, wanted: Sequence[Wanted], now: datetime) -> list[Hold | UserError]:
+def holds_place(
+    *, wanted: Sequence[Wanted], now: datetime, locked: Locked | None = None
+) -> list[Hold | UserError]:
     """Set money of wallets aside, in this order; what cannot be had is refused alone.
+
+    ``locked`` spares whoever has just locked the wallets, and moved nothing since, doing so again.
 
     Returns
     -------
@@ -35,19 +39,25 @@ def holds_place(*, wanted: Sequence[Wanted], now: datetime) -> list[Hold | UserE
         the reference names another hold.
     """
     refused = {item: error for item in wanted if (error := _amount_error(item.amount_micros))}
-    with transaction.atomic():
-        locked = wallets_lock(item.organisation_id for item in wanted)
+    with transaction.atomic(savepoint=False):
+        locked = locked or wallets_lock(item.organisation_id for item in wanted)
+        # As a rule the references are new, which the database says when the holds are stored.
+        made: dict[str, Hold] | None = None
         while True:
-            made = _holds_of(item.reference for item in wanted)
-            outcomes, new = _outcomes(wanted, refused, made, locked, now)
+            outcomes, new = _outcomes(wanted, refused, made or {}, locked, now)
+            if made is None and any(isinstance(item, PaymentRequired) for item in outcomes):
+                made = _holds_of(item.reference for item in wanted)
+                continue
             try:
                 with transaction.atomic():
                     rows_insert(new)
                 break
             except IntegrityError:
-                # Another organisation took one of the references at this very moment.
-                if len(_holds_of(item.reference for item in wanted)) == len(made):
+                # Another organisation may take one of the references at this very moment.
+                found = _holds_of(item.reference for item in wanted)
+                if len(found) == len(made or {}):
                     raise
+                made = found
         entries_post(
             drafts=[
                 Draft(
@@ -83,7 +93,7 @@ def _outcomes(
     for item in wanted:
         owner = item.organisation_id
         wallet = Account(owner, AccountKind.WALLET_AVAILABLE)
-        available = left.setdefault(owner, locked[owner, wallet.kind].balance_micros or 0)
+        available = left.setdefault(owner, locked[owner, wallet.kind].balance_micros)
         hold = holds.get(item.reference)
         if item in refused:
             outcomes.append(refused[item])

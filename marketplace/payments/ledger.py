@@ -5,11 +5,19 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.accounts.models import User
-from marketplace.common.bulk import rows_insert
+from marketplace.common.bulk import values_insert
 from marketplace.common.errors import PaymentRequired
+from marketplace.common.ids import new_id
 from marketplace.common.money import format_usd
 from marketplace.payments.locks import Locked
-from marketplace.payments.models import HOUSE_KINDS, AccountKind, Entry, LedgerAccount, Posting
+from marketplace.payments.models import (
+    ENTRY_PREFIX,
+    HOUSE_KINDS,
+    AccountKind,
+    Entry,
+    LedgerAccount,
+    Posting,
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,60 +69,55 @@ def entry_post(
     """
     rows = {a: locked[a.organisation_id, a.kind] for a in amounts if a.organisation_id}
     for account, row in rows.items():
-        after_micros = (row.balance_micros or 0) + amounts[account]
+        after_micros = row.balance_micros + amounts[account]
         if amounts[account] < 0 and after_micros < 0:
             raise insufficient(account, short_micros=-after_micros)
     draft = Draft(kind=kind, reference=reference, amounts=amounts, memo=memo, actor=actor)
-    [entry] = entries_post(drafts=[draft], locked=locked, now=now)
-    return entry
+    [entry_id] = entries_post(drafts=[draft], locked=locked, now=now)
+    return Entry.objects.get(pk=entry_id)
 
 
-def entries_post(*, drafts: Iterable[Draft], locked: Locked, now: datetime) -> list[Entry]:
-    """Books entries in their order, all or none.
+def entries_post(*, drafts: Iterable[Draft], locked: Locked, now: datetime) -> list[str]:
+    """Books entries in their order, all or none; their keys.
 
     Call in the transaction that made ``locked``, which holds every organisation's account in
     the drafts, after making sure that each (kind, reference) is new and no wallet falls below
     zero; the database refuses them otherwise.
     """
-    wanted = list(drafts)
-    entries = [
-        Entry(
-            kind=draft.kind,
-            reference=draft.reference,
-            booked_at=now,
-            memo=draft.memo[:300],
-            actor=draft.actor,
-        )
-        for draft in wanted
-    ]
+    wanted = [(new_id(ENTRY_PREFIX), draft) for draft in drafts]
     houses = house_accounts(
         {
             account.kind
-            for draft in wanted
+            for _, draft in wanted
             for account, amount in draft.amounts.items()
             if amount and not account.organisation_id
         }
     )
-    postings: list[Posting] = []
-    for entry, draft in zip(entries, wanted, strict=True):
+    postings: list[tuple[str, str, int]] = []
+    for entry_id, draft in wanted:
         if sum(draft.amounts.values()) != 0:
             raise ValueError(f"the postings of {draft} do not sum to zero")
         postings.extend(
-            Posting(
-                entry_id=entry.pk,
-                account_id=(
-                    locked[account.organisation_id, account.kind].pk
-                    if account.organisation_id
-                    else houses[account.kind]
-                ),
-                amount_micros=amount,
+            (
+                entry_id,
+                locked[account.organisation_id, account.kind].pk
+                if account.organisation_id
+                else houses[account.kind],
+                amount,
             )
             for account, amount in draft.amounts.items()
             if amount
         )
-    rows_insert(entries)
-    rows_insert(postings)
-    return entries
+    values_insert(
+        Entry,
+        ("id", "kind", "reference", "booked_at", "memo", "actor_id"),
+        (
+            (entry_id, of.kind, of.reference, now, of.memo[:300], of.actor and of.actor.pk)
+            for entry_id, of in wanted
+        ),
+    )
+    values_insert(Posting, ("entry_id", "account_id", "amount_micros"), postings)
+    return [entry_id for entry_id, _ in wanted]
 
 
 def house_accounts(kinds: Collection[str]) -> dict[str, str]:

@@ -122,12 +122,16 @@ class EntryKind(models.TextChoices):
     SLA_CREDIT = "sla_credit"
 
 
+#: Of an entry's key.
+ENTRY_PREFIX = "ent"
+
+
 class Entry(models.Model):
     """One business event; written once, with all its postings, and never changed."""
 
     postings: "models.Manager[Posting]"
 
-    id = IdField(prefix="ent")
+    id = IdField(prefix=ENTRY_PREFIX)
     kind = models.CharField(max_length=20, choices=EntryKind.choices)
     #: Names the event within its kind, so that saying it twice books it once.
     reference = models.CharField(max_length=200)
@@ -170,7 +174,10 @@ class Posting(models.Model):
     entry_id: str
     account_id: str
 
-    entry = models.ForeignKey(Entry, on_delete=models.PROTECT, related_name="postings")
+    # The constraint below has an index that begins with it.
+    entry = models.ForeignKey(
+        Entry, on_delete=models.PROTECT, related_name="postings", db_index=False
+    )
     account = models.ForeignKey(LedgerAccount, on_delete=models.PROTECT, related_name="postings")
     #: What this adds to the account.
     amount_micros = models.BigIntegerField()
@@ -182,14 +189,20 @@ class Posting(models.Model):
         ]
         triggers = [
             pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete),
+            # Once for the postings of a statement: a crowd's move the same few balances.
             pgtrigger.Trigger(
                 name="balance_apply",
+                level=pgtrigger.Statement,
                 when=pgtrigger.After,
                 operation=pgtrigger.Insert,
+                referencing=pgtrigger.Referencing(new="added"),
                 func=(
-                    "UPDATE payments_ledgeraccount"
-                    " SET balance_micros = balance_micros + NEW.amount_micros"
-                    " WHERE id = NEW.account_id AND balance_micros IS NOT NULL; RETURN NULL;"
+                    "UPDATE payments_ledgeraccount AS account"
+                    " SET balance_micros = account.balance_micros + moved.amount_micros"
+                    " FROM (SELECT account_id, sum(amount_micros)::bigint AS amount_micros"
+                    " FROM added GROUP BY account_id) AS moved"
+                    " WHERE account.id = moved.account_id AND account.balance_micros IS NOT NULL;"
+                    " RETURN NULL;"
                 ),
             ),
             pgtrigger.Trigger(

@@ -6,7 +6,13 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from marketplace.auction.models import Bid
-from marketplace.common.bulk import rows_insert, rows_update
+from marketplace.common.bulk import (
+    JsonText,
+    rows_insert,
+    rows_update,
+    values_insert,
+    values_update,
+)
 from marketplace.payments.models import Entry, EntryKind, Hold
 from tests import builders
 from tests import market_builders as market
@@ -101,3 +107,64 @@ def test_triggers_hold_for_copied_rows():
 
     with pytest.raises(IntegrityError, match="fewer than two postings"):
         store_alone()
+
+
+def test_values_are_stored_with_the_model_s_defaults_and_those_of_the_database():
+    zone = market.zone()
+    placed = Bid.objects.get(pk=market.bid(builders.organisation(usd="10"), zone).pk)
+    given = {
+        "organisation_id": placed.organisation_id,
+        "dataset_id": placed.dataset_id,
+        "zone_id": zone.pk,
+        "name": "tab\t newline\n back\\slash \\N \u2603",
+        "price_micros": 7,
+        "deadline_at": NOW,
+        "adapter": {"rank": 8, "name": "\u2603"},
+        "training": JsonText('{"epochs": 1}'),
+        "samples": 1,
+        "compute_demand": 0.1 + 0.2,
+        "memory_demand_gb": 1e-7,
+        "rates": {},
+        "request_hash": "h",
+        "created_at": NOW,
+    }
+    rows = [tuple(given.values()), tuple((given | {"price_micros": 8}).values())]
+    assert values_insert(Bid, tuple(given), rows) == 2
+    first, second = Bid.objects.exclude(pk=placed.pk).order_by("price_micros")
+    for name, value in given.items():
+        if name != "training":
+            assert getattr(first, name) == value, name
+    assert first.training == {"epochs": 1}
+    assert first.pk != second.pk
+    assert placed.arrival < first.arrival < second.arrival
+    assert (first.status, first.resolved, first.cells, first.failure) == ("pending", [], None, "")
+    assert (first.idempotency_key, first.refund_micros, first.placed_by_id) == (None, 0, None)
+
+
+def test_values_without_what_has_no_default_are_refused(django_assert_num_queries):
+    with django_assert_num_queries(0), pytest.raises(TypeError, match="amount_micros has no def"):
+        values_insert(Hold, ("organisation_id", "reference", "held_at"), [("o", "r", NOW)])
+    with django_assert_num_queries(0):
+        assert values_insert(Hold, ("organisation_id", "amount_micros", "held_at"), []) == 0
+
+
+def test_values_change_the_rows_of_their_keys_and_no_others():
+    zone, owner = market.zone(), builders.organisation(usd="10")
+    one, other, third = (market.bid(owner, zone, price_micros=5) for _ in range(3))
+    names = ("decided_at", "position", "parts", "cells", "compute_demand", "failure", "failures")
+    text = "'quoted' \"twice\" \\ tab\t \u2603 %s {}"
+    rows = [
+        (one.pk, NOW, 3, {"a": [0.1, None, text]}, [[1, "node"]], 0.1 + 0.2, text, 1),
+        (other.pk, None, None, None, [], 1e300, "", 0),
+        ("bid_unknown", NOW, 4, {}, [], 1.0, "", 0),
+    ]
+    assert values_update(Bid, names, rows) == 2
+    for row in rows[:2]:
+        stored = Bid.objects.get(pk=row[0])
+        assert tuple(getattr(stored, name) for name in names) == row[1:]
+    assert Bid.objects.get(pk=third.pk).position is None
+
+
+def test_no_values_are_no_statement(django_assert_num_queries):
+    with django_assert_num_queries(0):
+        assert values_update(Bid, ("status",), []) == 0

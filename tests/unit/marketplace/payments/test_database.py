@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import IntegrityError, ProgrammingError, connection, transaction
 
+from marketplace.common.bulk import values_insert
 from marketplace.payments.models import AccountKind, Entry, Hold, LedgerAccount, Posting
 from marketplace.payments.selectors import ledger_check, wallet
 from marketplace.payments.services import funds_hold, hold_settle
@@ -163,3 +164,40 @@ def test_there_is_one_account_of_a_kind_and_owner(funded, kind, of_organisation,
             organisation=funded if of_organisation else None,
             balance_micros=0 if of_organisation else None,
         )
+
+
+def test_postings_of_one_statement_move_each_balance_by_their_sum(funded) -> None:
+    before = wallet(organisation=funded)
+    accounts = LedgerAccount.objects.filter(organisation=funded)
+    held, available = (accounts.get(kind=kind).pk for kind in ("wallet_held", "wallet_available"))
+    clearing = LedgerAccount.objects.get(kind=AccountKind.CLEARING).pk
+
+    def write(amounts: list[dict[str, int]]) -> None:
+        with committed():
+            entries = [
+                Entry.objects.create(kind="release", reference=f"many-{n}", booked_at=NOW)
+                for n in range(len(amounts))
+            ]
+            values_insert(
+                Posting,
+                ("entry_id", "account_id", "amount_micros"),
+                [
+                    (entry.pk, account, amount)
+                    for entry, of in zip(entries, amounts, strict=True)
+                    for account, amount in of.items()
+                ],
+            )
+
+    with pytest.raises(IntegrityError, match="not_below_zero"):
+        write([{held: -3_000_000, available: 3_000_000}, {held: -1, clearing: 1}])
+    assert wallet(organisation=funded) == before
+    assert not Entry.objects.filter(reference__startswith="many").exists()
+
+    there_and_back = {held: -2, available: 2}, {held: 2, available: -2}
+    write([{held: -5, available: 5}, *there_and_back])
+    after = wallet(organisation=funded)
+    assert after.held_micros == before.held_micros - 5
+    assert after.available_micros == before.available_micros + 5
+    assert LedgerAccount.objects.get(pk=clearing).balance_micros is None
+    # Only the hold does not know of it: this was no release of its own.
+    assert not ledger_check().wrong_balances

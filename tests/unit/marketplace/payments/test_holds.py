@@ -65,3 +65,14 @@ def test_amounts_no_wallet_can_hold_are_refused_alone(amount_micros):
     assert refused.code == "invalid_amount"
     assert isinstance(held, Hold)
     assert wallet(organisation=owner).held_micros == 5
+
+
+def test_a_hold_asked_for_again_is_the_same_one_when_nothing_is_left():
+    owner = builders.organisation(usd="1")
+    [first] = holds_place(wanted=[Wanted(owner.pk, 1_000_000, "a")], now=NOW)
+    wanted = [Wanted(owner.pk, 1, "b"), Wanted(owner.pk, 1_000_000, "a")]
+    refused, again = holds_place(wanted=wanted, now=NOW)
+    assert isinstance(refused, PaymentRequired)
+    assert again == first
+    assert wallet(organisation=owner) == Wallet(available_micros=0, held_micros=1_000_000)
+    assert Entry.objects.filter(kind="hold").count() == 1
