@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db import OperationalError
 
 from marketplace.auction import locks, wakeups
 from marketplace.auction.book import commitment_salt
 from marketplace.auction.lane import Lane, is_lock_timeout, zone_lane
-from marketplace.auction.models import Bid, BidStatus
-from marketplace.auction.reservations import reservations_of
-from marketplace.common.bulk import rows_insert, rows_update
+from marketplace.auction.locks import PendingBid
+from marketplace.auction.models import Bid, BidStatus, hold_reference
+from marketplace.auction.reservations import reservation_rows, reservations_insert
+from marketplace.common.bulk import JsonText, values_update
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, slot_ends_at
 from marketplace.jobs.services import Opening, jobs_open
@@ -56,7 +58,7 @@ def decide_pending_bids(
         with zone_lane(zone=zone, now=now) as lane:
             bids = locks.pending_bids_lock(zone_id=zone.pk, limit=limit, only=only)
             decided = [(bid, lane.apply(_arrived(lane, bid))) for bid in bids]
-            decisions_record(lane, decided)
+            admitted = decisions_record(lane, decided)
     except OperationalError as error:
         if not is_lock_timeout(error):
             raise
@@ -64,12 +66,12 @@ def decide_pending_bids(
         return Batch(stepped_aside=True)
     return Batch(
         decided=len(bids),
-        admitted=sum(bid.status == BidStatus.ADMITTED for bid in bids),
+        admitted=admitted,
         full=len(bids) == limit,
     )
 
 
-def task_of_bid(bid: Bid, *, zone: Zone, first_slot: int) -> scheduler.Task:
+def task_of_bid(bid: PendingBid | Bid, *, zone: Zone, first_slot: int) -> scheduler.Task:
     """The scheduler's value of a bid."""
     return scheduler.Task(
         id=bid.pk,
@@ -82,28 +84,46 @@ def task_of_bid(bid: Bid, *, zone: Zone, first_slot: int) -> scheduler.Task:
     )
 
 
-def _arrived(lane: Lane, bid: Bid) -> events.BidArrived:
+def _arrived(lane: Lane, bid: PendingBid) -> events.BidArrived:
     task = task_of_bid(bid, zone=lane.zone, first_slot=lane.first_free_slot)
     return events.BidArrived(task=task, slot=lane.slot, salt=commitment_salt())
 
 
-def decisions_record(lane: Lane, decided: Sequence[tuple[Bid, Entry]]) -> None:
-    """Everything that follows from decisions, in the lane's transaction."""
-    for bid, entry in decided:
-        _decision_write(lane, bid, entry)
-    rows_update([bid for bid, _ in decided], DECISION_FIELDS)
-    admitted = [bid for bid, _ in decided if bid.status == BidStatus.ADMITTED]
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """A bid and the columns that its decision fills."""
+
+    bid: PendingBid
+    #: By name, those of ``DECISION_FIELDS``.
+    columns: dict[str, Any]
+    #: Empty unless admitted.
+    cells: tuple[scheduler.Cell, ...]
+
+
+def decisions_record(lane: Lane, entries: Sequence[tuple[PendingBid, Entry]]) -> int:
+    """Everything that follows from decisions, in the lane's transaction; how many were admitted."""
+    decided = [_decided(lane, bid, entry) for bid, entry in entries]
+    values_update(Bid, DECISION_FIELDS, [(of.bid.pk, *of.columns.values()) for of in decided])
+    admitted = [of for of in decided if of.cells]
     nodes = lane.book.nodes
-    rows_insert(
+    reservations_insert(
         row
-        for bid in admitted
-        for row in reservations_of(bid, cells=_cells(bid), rates=bid.rates, nodes=nodes)
+        for of in admitted
+        for row in reservation_rows(
+            bid_id=of.bid.pk,
+            zone_id=lane.zone.pk,
+            memory_gb=of.bid.memory_demand_gb,
+            cells=of.cells,
+            rates=of.bid.rates,
+            nodes=nodes,
+        )
     )
-    jobs_open(openings=[_opening(lane, bid) for bid in admitted], now=lane.now)
+    jobs_open(openings=[_opening(lane, of) for of in admitted], now=lane.now)
     # Late, because those who place bids wait for the wallets it locks.
-    holds_conclude(conclusions=[_conclusion(bid) for bid, _ in decided], now=lane.now)
-    wakeups.decided_notify(bid_ids=[bid.pk for bid, _ in decided])
-    lane.news["decisions"] = [decision_news(bid) for bid, _ in decided]
+    holds_conclude(conclusions=[_conclusion(of) for of in decided], now=lane.now)
+    wakeups.decided_notify(bid_ids=[of.bid.pk for of in decided])
+    lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]
+    return len(admitted)
 
 
 DECISION_FIELDS = [
@@ -122,14 +142,20 @@ DECISION_FIELDS = [
 ]
 
 
-def _decision_write(lane: Lane, bid: Bid, entry: Entry) -> None:
+def _decided(lane: Lane, bid: PendingBid, entry: Entry) -> _Decided:
     decision = entry.outcome
     assert isinstance(decision, scheduler.Decision)
-    bid.decided_at = lane.now
-    bid.position = entry.position
-    bid.decision_hash = entry.hash
-    for name, value in decision_columns(decision, zone=lane.zone).items():
-        setattr(bid, name, value)
+    columns = decision_columns(decision, zone=lane.zone) | {
+        "decided_at": lane.now,
+        "position": entry.position,
+        "decision_hash": entry.hash,
+    }
+    schedule = decision.schedule if decision.admitted else None
+    return _Decided(
+        bid=bid,
+        columns={name: columns[name] for name in DECISION_FIELDS},
+        cells=() if schedule is None else tuple(schedule.cells),
+    )
 
 
 def decision_columns(decision: scheduler.Decision, *, zone: Zone) -> dict[str, object]:
@@ -164,17 +190,15 @@ def _micros_up(amount: float | None) -> int | None:
     return None if amount is None else math.ceil(amount)
 
 
-def _cells(bid: Bid) -> list[scheduler.Cell]:
-    return [scheduler.Cell(slot=slot, node=node) for slot, node in bid.cells or ()]
-
-
-def _conclusion(bid: Bid) -> Conclusion:
+def _conclusion(of: _Decided) -> Conclusion:
     """Winners pay their price and get the rest back, the others get everything back."""
-    return Conclusion(hold_reference=bid.hold_reference, charge_micros=bid.payment_micros)
+    return Conclusion(
+        hold_reference=hold_reference(of.bid.pk), charge_micros=of.columns["payment_micros"]
+    )
 
 
-def _opening(lane: Lane, bid: Bid) -> Opening:
-    assert bid.payment_micros is not None
+def _opening(lane: Lane, of: _Decided) -> Opening:
+    bid = of.bid
     return Opening(
         bid_id=bid.pk,
         organisation_id=bid.organisation_id,
@@ -182,22 +206,28 @@ def _opening(lane: Lane, bid: Bid) -> Opening:
         zone=lane.zone,
         dataset_id=bid.dataset_id,
         name=bid.name,
-        adapter=bid.adapter,
-        training=bid.training,
-        cells=tuple(_cells(bid)),
+        spec=JsonText(f'{{"adapter": {bid.adapter_text}, "training": {bid.training_text}}}'),
+        cells=of.cells,
         deadline_at=bid.deadline_at,
-        price_micros=bid.payment_micros,
+        price_micros=of.columns["payment_micros"],
     )
 
 
 def decision_news(bid: Bid) -> dict[str, object]:
     """What anybody may see of a decision; the bid's own amount is not among it."""
+    return _news(bid.pk, {name: getattr(bid, name) for name in _NEWS_FIELDS})
+
+
+_NEWS_FIELDS = ("position", "decision_hash", "status", "payment_micros", "refusal", "decided_at")
+
+
+def _news(bid_id: str, columns: Mapping[str, Any]) -> dict[str, object]:
     return {
-        "bid_id": bid.pk,
-        "position": bid.position,
-        "hash": bid.decision_hash,
-        "admitted": bid.status == BidStatus.ADMITTED,
-        "payment_micros": bid.payment_micros,
-        "refusal": bid.refusal or None,
-        "decided_at": bid.decided_at.isoformat() if bid.decided_at else None,
+        "bid_id": bid_id,
+        "position": columns["position"],
+        "hash": columns["decision_hash"],
+        "admitted": columns["status"] == BidStatus.ADMITTED,
+        "payment_micros": columns["payment_micros"],
+        "refusal": columns["refusal"] or None,
+        "decided_at": columns["decided_at"].isoformat() if columns["decided_at"] else None,
     }

@@ -29,6 +29,11 @@ class BidStatus(models.TextChoices):
     CANCELLED = "cancelled", "Cancelled"
 
 
+def hold_reference(bid_id: str) -> str:
+    """Name of the wallet's hold for a bid; every money effect of the bid goes by it."""
+    return f"bid:{bid_id}"
+
+
 class Bid(models.Model):
     """One offer for one job; once decided, what the auction answered."""
 
@@ -37,9 +42,12 @@ class Bid(models.Model):
     placed_by_id: str | None
     dataset_id: str
     id = IdField(prefix="bid")
-    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="bids")
+    # The indexes below begin with these two.
+    zone = models.ForeignKey(
+        "fleet.Zone", on_delete=models.PROTECT, related_name="bids", db_index=False
+    )
     organisation = models.ForeignKey(
-        "accounts.Organisation", on_delete=models.PROTECT, related_name="bids"
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="bids", db_index=False
     )
     placed_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
@@ -149,15 +157,17 @@ class Bid(models.Model):
 
     @property
     def hold_reference(self) -> str:
-        """Name of the wallet's hold; every money effect of the bid goes by it."""
-        return f"bid:{self.id}"
+        return hold_reference(self.id)
 
 
 class LogEntry(models.Model):
     """One event of a zone and its outcome. Append-only, by trigger."""
 
     zone_id: str
-    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    # The constraint below has an index that begins with it.
+    zone = models.ForeignKey(
+        "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     position = models.BigIntegerField()
     kind = models.CharField(max_length=32)
     #: Canonical JSON text of the engine's event: text, because ``jsonb`` does
@@ -291,7 +301,10 @@ class Reservation(models.Model):
     zone_id: str
     node_id: str
     bid = models.ForeignKey(Bid, on_delete=models.PROTECT, related_name="reservations")
-    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    # The index below begins with it.
+    zone = models.ForeignKey(
+        "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="+")
     slot = models.BigIntegerField()
     #: In samples of the zone's reference batch and length.

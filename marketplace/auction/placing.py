@@ -30,7 +30,7 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.payments.holds import Wanted, holds_place
-from marketplace.payments.locks import wallets_lock
+from marketplace.payments.locks import Locked, wallets_lock
 from workers.protocol.wire import to_json
 
 log = logging.getLogger(__name__)
@@ -180,24 +180,29 @@ def _stored(
     asked: Sequence[Asked], drafts: Mapping[int, Bid], *, now: datetime
 ) -> dict[int, Outcome]:
     """Write bids and holds; call in a transaction."""
-    wallets_lock(bid.organisation_id for bid in drafts.values())
+    locked: Locked | None = wallets_lock(bid.organisation_id for bid in drafts.values())
     outcomes: dict[int, Outcome] = {}
     while left := [index for index in drafts if index not in outcomes]:
         # Under the locks, so that nobody can place a bid under one of these keys meanwhile.
         outcomes |= _earlier(asked, left)
         # The same key twice at once: the second comes after the first, as if sent after it.
         now_on = _first_of_each_key(asked, [index for index in left if index not in outcomes])
-        outcomes |= _funded({index: drafts[index] for index in now_on}, now=now)
+        outcomes |= _funded({index: drafts[index] for index in now_on}, locked=locked, now=now)
+        # The wallets have moved since.
+        locked = None
     return outcomes
 
 
-def _funded(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, Outcome]:
+def _funded(
+    drafts: Mapping[int, Bid], *, locked: Locked | None, now: datetime
+) -> dict[int, Outcome]:
     """Write those bids whose wallets have the money, with their holds."""
     holds = holds_place(
         wanted=[
             Wanted(bid.organisation_id, bid.price_micros, bid.hold_reference)
             for bid in drafts.values()
         ],
+        locked=locked,
         now=now,
     )
     outcomes: dict[int, Outcome] = {

@@ -6,8 +6,12 @@ from django.db.models import Q
 
 from marketplace.auction.book import commitment_salt
 from marketplace.auction.lane_state import Lane
-from marketplace.auction.models import Bid, Reservation
-from marketplace.auction.reservations import reservations_of, reservations_release
+from marketplace.auction.models import Bid
+from marketplace.auction.reservations import (
+    reservation_rows,
+    reservations_insert,
+    reservations_release,
+)
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import FaultOf, Job
 from marketplace.jobs.selectors import job_work, jobs_to_replan, work_left_share
@@ -75,8 +79,15 @@ def _job_replan(lane: Lane, job: Job, bid: Bid) -> None:
                 now=lane.now,
             )
         return
-    Reservation.objects.bulk_create(
-        reservations_of(bid, cells=outcome.schedule.cells, rates=task.rates, nodes=lane.book.nodes)
+    reservations_insert(
+        reservation_rows(
+            bid_id=bid.pk,
+            zone_id=bid.zone_id,
+            memory_gb=bid.memory_demand_gb,
+            cells=outcome.schedule.cells,
+            rates=task.rates,
+            nodes=lane.book.nodes,
+        )
     )
     job_cells_replace(job=job, cells=outcome.schedule.cells, reason=_words(outcome), now=lane.now)
 

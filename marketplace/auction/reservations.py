@@ -5,29 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import NamedTuple
 
 from django.db.models import Q
 
-from marketplace.auction.models import Bid, Reservation
+from marketplace.auction.models import Reservation
+from marketplace.common.bulk import values_insert
 from scheduler import types as scheduler
 
 #: Sums of costs below a millionth of a micro-dollar are rounding errors.
 _TOLERANCE = 1e-6
 
 
-def reservations_of(
-    bid: Bid,
+class Row(NamedTuple):
+    """A row of ``Reservation``, new."""
+
+    bid_id: str
+    zone_id: str
+    node_id: str
+    slot: int
+    samples: float
+    memory_gb: float
+    operational_cost_micros: int
+
+
+def reservation_rows(
     *,
+    bid_id: str,
+    zone_id: str,
+    memory_gb: float,
     cells: Iterable[scheduler.Cell],
     rates: Mapping[str, float],
     nodes: Mapping[str, scheduler.Node],
-) -> list[Reservation]:
+) -> list[Row]:
     """Rows for cells as sold now, with what each is worth to the node's provider.
 
     Costs are rounded up on their running total, so that no provider is out of
     pocket and all together are never more than the payment they are part of.
     """
-    rows: list[Reservation] = []
+    rows: list[Row] = []
     total, booked = 0.0, 0
     for cell in cells:
         node = nodes[cell.node]
@@ -35,18 +51,12 @@ def reservations_of(
         total += node.ask * rate / node.compute_capacity
         cost = max(0, math.ceil(total - _TOLERANCE) - booked)
         booked += cost
-        rows.append(
-            Reservation(
-                bid=bid,
-                zone_id=bid.zone_id,
-                node_id=cell.node,
-                slot=cell.slot,
-                samples=rate,
-                memory_gb=bid.memory_demand_gb,
-                operational_cost_micros=cost,
-            )
-        )
+        rows.append(Row(bid_id, zone_id, cell.node, cell.slot, rate, memory_gb, cost))
     return rows
+
+
+def reservations_insert(rows: Iterable[Row]) -> None:
+    values_insert(Reservation, Row._fields, rows)
 
 
 def reservations_release(*, bid_id: str, which: Q, now: datetime) -> int:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db import connection
 from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction import book as books
 from marketplace.auction.decisions import DECISION_FIELDS
-from marketplace.auction.models import Bid, BidStatus, MarketHead, Pricing
+from marketplace.auction.models import Bid, BidStatus, Pricing
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
@@ -59,10 +61,17 @@ def bids_refresh(bids: Iterable[Bid]) -> None:
     in_hand: defaultdict[str, list[Bid]] = defaultdict(list)
     for bid in bids:
         in_hand[bid.pk].append(bid)
-    for pk, *values in Bid.objects.filter(pk__in=in_hand).values_list("pk", *DECISION_FIELDS):
-        for bid in in_hand[pk]:
-            for name, value in zip(DECISION_FIELDS, values, strict=True):
-                setattr(bid, name, value)
+    with connection.cursor() as cursor:
+        cursor.execute(_DECISIONS, [list(in_hand)])
+        for pk, *values in cursor.fetchall():
+            for bid in in_hand[pk]:
+                for name, value in zip(DECISION_FIELDS, values, strict=True):
+                    setattr(bid, name, json.loads(value) if name in _JSON and value else value)
+
+
+#: For a crowd, many times a second: the ORM takes longer to write it than it takes.
+_DECISIONS = f"SELECT id, {', '.join(DECISION_FIELDS)} FROM auction_bid WHERE id = ANY(%s)"  # noqa: S608
+_JSON = {"parts", "cells"}
 
 
 def job_ids_of(bids: Sequence[Bid]) -> dict[str, str]:
@@ -150,15 +159,6 @@ def decisions_recent(
     if until is not None:
         bids = bids.filter(position__lte=until)
     return list(bids.order_by("-position")[:limit])
-
-
-def market_head(zone: Zone) -> MarketHead | None:
-    """How far the zone's log is; ``None`` before its first entry."""
-    return MarketHead.objects.filter(zone=zone).first()
-
-
-def pending_count(zone: Zone) -> int:
-    return Bid.objects.filter(zone=zone, status=BidStatus.PENDING).count()
 
 
 def zones_pricing() -> QuerySet[Zone]:

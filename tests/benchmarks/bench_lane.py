@@ -250,7 +250,7 @@ def row_lock_decide(zone, workers: int, now) -> int:
     from marketplace.auction import book as books
     from marketplace.auction.decisions import decisions_record, task_of_bid
     from marketplace.auction.lane import Lane, lane_record
-    from marketplace.auction.locks import bid_lock
+    from marketplace.auction.locks import pending_bids_lock
     from marketplace.auction.models import Bid, MarketHead
     from marketplace.fleet.selectors import slot_at
     from scheduler.auction import events
@@ -269,7 +269,7 @@ def row_lock_decide(zone, workers: int, now) -> int:
                 book=books.lane_book(head=head),
                 slot=max(slot_at(zone, now), head.slot),
             )
-            bid = bid_lock(bid_id=bid_id)
+            [bid] = pending_bids_lock(zone_id=zone.pk, limit=1, only=bid_id)
             task = task_of_bid(bid, zone=zone, first_slot=lane.first_free_slot)
             decisions_record(lane, [(bid, lane.apply(events.BidArrived(task, lane.slot)))])
             lane_record(lane)

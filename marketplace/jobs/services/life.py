@@ -10,7 +10,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.bulk import rows_insert
+from marketplace.common.bulk import JsonText, values_insert
 from marketplace.common.clock import moment_words
 from marketplace.common.errors import Conflict
 from marketplace.common.queue import enqueue
@@ -27,6 +27,7 @@ from marketplace.jobs.models import (
     JobStatus,
     Slice,
     SliceStatus,
+    job_id,
 )
 from marketplace.jobs.transitions import status_set
 from scheduler.types import Cell
@@ -47,38 +48,29 @@ class Opening:
     zone: Zone
     dataset_id: str
     name: str
-    #: ``AdapterSpec`` and ``TrainingSpec`` as JSON.
-    adapter: dict[str, Any]
-    training: dict[str, Any]
+    #: As ``Job.spec``.
+    spec: dict[str, Any] | JsonText
     cells: tuple[Cell, ...]
     deadline_at: datetime
     price_micros: int
     validation_dataset_id: str | None = None
 
 
-def jobs_open(*, openings: Iterable[Opening], now: datetime) -> list[Job]:
-    """The jobs of many admitted bids, none of which has one yet; all or none.
+def jobs_open(*, openings: Iterable[Opening], now: datetime) -> list[str]:
+    """The jobs of many admitted bids, none of which has one yet, all or none; their keys.
 
     Nobody can follow a job before it is committed, so its first event is not published.
     """
-    jobs = [_job_new(opening, now) for opening in openings]
-    if not jobs:
+    opened = [_Opened(job_id(), opening) for opening in openings]
+    if not opened:
         return []
     with transaction.atomic():
-        rows_insert(jobs)
-        rows_insert(
-            JobEvent(
-                job=job,
-                seq=job.seq,
-                at=now,
-                kind=EventKind.OPENED,
-                message=(f"Admitted; planned to finish by {moment_words(job.finish_planned_at)}."),
-                data={"cells": job.cells},
-            )
-            for job in jobs
-        )
-        enqueue("jobs.slots_dispatch")
-    return jobs
+        values_insert(Job, _JOB_COLUMNS, (_job_values(of, now) for of in opened))
+        values_insert(JobEvent, _EVENT_COLUMNS, (_event_values(of, now) for of in opened))
+        if any(of.cells[0][0] <= slot_at(of.opening.zone, now) for of in opened):
+            # Others are dispatched when their first slot begins, by the beat.
+            enqueue("jobs.slots_dispatch")
+    return [of.job_id for of in opened]
 
 
 def job_open(
@@ -108,44 +100,79 @@ def job_open(
         zone=zone,
         dataset_id=dataset.pk,
         name=name,
-        adapter=to_json(adapter),
-        training=to_json(training),
+        spec={"adapter": to_json(adapter), "training": to_json(training)},
         cells=tuple(cells),
         deadline_at=deadline_at,
         price_micros=price_micros,
         validation_dataset_id=None if validation_dataset is None else validation_dataset.pk,
     )
     try:
-        [job] = jobs_open(openings=[opening], now=now)
+        [opened_id] = jobs_open(openings=[opening], now=now)
     except IntegrityError:
         existing = Job.objects.filter(bid_id=bid_id).first()
         if existing is None:
             raise
         return existing
-    return job
+    return Job.objects.select_related("zone").get(pk=opened_id)
 
 
-def _job_new(opening: Opening, now: datetime) -> Job:
-    plan = _cells_value(opening.cells)
-    if not plan:
-        raise ValueError(f"{opening.bid_id} was admitted without a cell")
-    return Job(
-        bid_id=opening.bid_id,
-        organisation_id=opening.organisation_id,
-        created_by_id=opening.created_by_id,
-        zone=opening.zone,
-        dataset_id=opening.dataset_id,
-        validation_dataset_id=opening.validation_dataset_id,
-        name=opening.name,
-        spec={"adapter": opening.adapter, "training": opening.training},
-        cells=plan,
-        deadline_at=opening.deadline_at,
-        finish_planned_at=slot_ends_at(opening.zone, plan[-1][0]),
-        price_micros=opening.price_micros,
-        created_at=now,
-        # Its opening is the first event.
-        seq=1,
+#: A job's opening is its first event.
+_FIRST_SEQ = 1
+_JOB_COLUMNS = (
+    "id",
+    "bid_id",
+    "organisation_id",
+    "created_by_id",
+    "zone_id",
+    "dataset_id",
+    "validation_dataset_id",
+    "name",
+    "spec",
+    "cells",
+    "deadline_at",
+    "finish_planned_at",
+    "price_micros",
+    "created_at",
+    "seq",
+)
+_EVENT_COLUMNS = ("job_id", "seq", "at", "kind", "message", "data")
+
+
+class _Opened:
+    """A job on its way into the database."""
+
+    def __init__(self, job_id: str, opening: Opening) -> None:
+        if not opening.cells:
+            raise ValueError(f"{opening.bid_id} was admitted without a cell")
+        self.job_id, self.opening = job_id, opening
+        self.cells = _cells_value(opening.cells)
+        self.finish_planned_at = slot_ends_at(opening.zone, self.cells[-1][0])
+
+
+def _job_values(of: _Opened, now: datetime) -> tuple[Any, ...]:
+    opening = of.opening
+    return (
+        of.job_id,
+        opening.bid_id,
+        opening.organisation_id,
+        opening.created_by_id,
+        opening.zone.pk,
+        opening.dataset_id,
+        opening.validation_dataset_id,
+        opening.name,
+        opening.spec,
+        of.cells,
+        opening.deadline_at,
+        of.finish_planned_at,
+        opening.price_micros,
+        now,
+        _FIRST_SEQ,
     )
+
+
+def _event_values(of: _Opened, now: datetime) -> tuple[Any, ...]:
+    message = f"Admitted; planned to finish by {moment_words(of.finish_planned_at)}."
+    return (of.job_id, _FIRST_SEQ, now, EventKind.OPENED, message, {"cells": of.cells})
 
 
 def job_cells_replace(*, job: Job, cells: Iterable[Cell], reason: str, now: datetime) -> Job:
