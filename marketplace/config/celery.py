@@ -1,8 +1,10 @@
 """The Celery application of the market; GPU nodes have one of their own."""
 
+import gc
 import os
 
 from celery import Celery
+from celery.signals import worker_ready
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings.dev")
 
@@ -22,3 +24,10 @@ def _redbeat_configure(sender: Celery, **_: object) -> None:
         # Seconds until another beat takes over from one that died.
         redbeat_lock_timeout=10,
     )
+
+
+@worker_ready.connect
+def _loaded_is_kept(**_: object) -> None:
+    # What is loaded stays: looking through it again and again would make bids wait.
+    gc.collect()
+    gc.freeze()

@@ -8,6 +8,7 @@ that nothing holds the port when another is started in its place.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import shutil
 import signal
@@ -48,6 +49,9 @@ def application() -> ProtocolTypeRouter:
             sys.exit("the web server that started this process is gone")
     from marketplace.config.asgi import application
 
+    # What is loaded stays: looking through it again and again would make callers wait.
+    gc.collect()
+    gc.freeze()
     return application
 
 

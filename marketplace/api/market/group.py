@@ -17,6 +17,7 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
+from django.db.models import prefetch_related_objects
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
@@ -41,6 +42,7 @@ from marketplace.auction.measure import unknown_dataset
 from marketplace.auction.models import BidStatus
 from marketplace.auction.placing import Asked, Placed, bids_place
 from marketplace.auction.selectors import bids_refresh
+from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import zones_named
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import dataset_is_counted
@@ -210,7 +212,8 @@ def _ask(taken: Sequence[_Taken]) -> None:
     bodies = [item.body for item in taken if item.error is None]
     zones = zones_named(body["zone"] for body in bodies)
     dataset_ids = {body["dataset_id"] for body in bodies if body.get("dataset_id")}
-    datasets = Dataset.objects.select_related("zone").in_bulk(dataset_ids)
+    datasets = Dataset.objects.in_bulk(dataset_ids)
+    _zones_attach(datasets.values(), zones.values())
 
     def ask(item: _Taken) -> None:
         assert item.key is not None
@@ -228,6 +231,18 @@ def _ask(taken: Sequence[_Taken]) -> None:
         )
 
     _each(taken, ask)
+
+
+def _zones_attach(datasets: Iterable[Dataset], zones: Iterable[Zone]) -> None:
+    """Give data sets their zones; as a rule they are among those of the bids."""
+    known = {zone.pk: zone for zone in zones}
+    elsewhere: list[Dataset] = []
+    for dataset in datasets:
+        if dataset.zone_id in known:
+            dataset.zone = known[dataset.zone_id]  # type: ignore[assignment]
+        elif dataset.zone_id is not None:
+            elsewhere.append(dataset)
+    prefetch_related_objects(elsewhere, "zone")
 
 
 def _place(taken: Sequence[_Taken], *, now: datetime) -> dict[_Taken, Placed]:
