@@ -24,20 +24,11 @@ from tests import builders, lane_process
 from tests import market_builders as market
 from tests.unit.marketplace.common.threads import at_once
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.faults]
-
-
-@pytest.fixture(autouse=True)
-def _no_old_wake_ups():
-    lane_process.queue_clear()
-
-
-@pytest.fixture
-def zone():
-    zone = market.zone()
-    for _ in range(4):
-        market.node(zone)
-    return zone
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.faults,
+    pytest.mark.usefixtures("no_old_wake_ups"),
+]
 
 
 def bids_of(zone, organisations, *, each, price_micros=400_000):

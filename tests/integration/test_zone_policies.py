@@ -27,14 +27,13 @@ from tests import builders, lane_process
 from tests import market_builders as market
 from tests.unit.marketplace.common.threads import at_once
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.faults]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.faults,
+    pytest.mark.usefixtures("no_old_wake_ups"),
+]
 
 SETTINGS = {"history_bids": 8, "history_days": 0, "iterations": 20}
-
-
-@pytest.fixture(autouse=True)
-def _no_old_wake_ups():
-    lane_process.queue_clear()
 
 
 @pytest.fixture
