@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from marketplace.auction.models import Reservation
 from marketplace.fleet.models import GONE, Node, NodeStatus, Tier, Zone
@@ -95,8 +95,10 @@ def _launch(machine_id: str, now: datetime) -> bool:
             return False
         tiers = ZoneTiers.objects.select_related("provider").get(pk=machine.zone_id)
         serverless = machine.tier == Tier.SERVERLESS
-        if not serverless and _is_full(tiers):
-            # It is to take the place of one that has not ended yet.
+        if not serverless and not _has_room(tiers):
+            if not _paid(tiers).filter(status=MachineStatus.ENDING).exists():
+                _ended(machine, reason="The cap leaves no room for it.", now=now, billed=False)
+            # Else it waits for the one whose place it is to take.
             return False
         token, secret = join_token_create(
             zone=machine.zone,
@@ -127,10 +129,14 @@ def _launch(machine_id: str, now: datetime) -> bool:
     return True
 
 
-def _is_full(tiers: ZoneTiers) -> bool:
-    """Whether as many serverful machines are paid for as the cap allows."""
-    paid = Machine.objects.filter(zone=tiers.zone, status__in=LIVE).exclude(tier=Tier.SERVERLESS)
-    return paid.exclude(status=MachineStatus.REQUESTED).count() >= tiers.serverful_cap
+def _paid(tiers: ZoneTiers) -> QuerySet[Machine]:
+    """Serverful machines of a zone that cost money now."""
+    live = Machine.objects.filter(zone=tiers.zone, status__in=LIVE).exclude(tier=Tier.SERVERLESS)
+    return live.exclude(status=MachineStatus.REQUESTED)
+
+
+def _has_room(tiers: ZoneTiers) -> bool:
+    return _paid(tiers).count() < tiers.serverful_cap
 
 
 def ask_micros(zone: Zone, price_micros_per_h: int) -> int:

@@ -129,6 +129,26 @@ def test_the_time_until_the_reserved_cells_is_all_that_a_worker_serves(
     assert Booking.objects.get().machine_id == dear.pk
 
 
+def test_a_new_rent_for_which_the_cap_leaves_no_room_is_given_up(
+    job: Job, dear: Machine, backend: MemoryBackend
+) -> None:
+    runs(job, since_s=2, left_s=200, now_s=10)
+    look(10)
+    booking = Booking.objects.get()
+    ZoneTiers.objects.update(serverful_cap=0)
+    for seconds in (11, 12):
+        machines_reconcile(now=at(seconds))
+    look(13)
+    asked = booking.machine
+    asked.refresh_from_db()
+    assert (asked.status, asked.reason) == (MachineStatus.ENDED, "The cap leaves no room for it.")
+    assert (asked.cost_micros, asked.pk in backend.running) == (0, False)
+    look(14)
+    booking.refresh_from_db()
+    assert booking.outcome == BookingOutcome.FAILED
+    assert job.pk in set(Stay.objects.filter(ended_at=None).values_list("job_id", flat=True))
+
+
 def test_a_tier_with_room_keeps_its_idle_worker(job: Job, dear: Machine) -> None:
     ZoneTiers.objects.update(serverful_cap=2)
     runs(job, since_s=2, left_s=4000, now_s=10)
