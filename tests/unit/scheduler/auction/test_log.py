@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +130,55 @@ def test_a_transcript_verifies_from_its_rules_and_from_any_snapshot(at: int) -> 
     assert (whole.ok, whole.entries, whole.head_hash) == (True, len(EVENTS), engine.head_hash)
     part = verify_transcript(transcript_lines(tail, snapshot=snapshot))
     assert (part.ok, part.entries, part.head_hash) == (True, len(tail), engine.head_hash)
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict | list):
+        keys = value if isinstance(value, dict) else range(len(value))
+        for key in keys:
+            yield from _leaves(value[key], (*path, key))
+    else:
+        yield path
+
+
+def _other(value: bool | float | str | None) -> Any:
+    """The nearest value that is not the same."""
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case float():
+            return math.nextafter(value, math.inf)
+        case str():
+            return value + "x"
+        case None:
+            return {}
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["bids shown", "bids left out"])
+def test_no_value_of_a_transcript_can_be_altered_unnoticed(shown: bool) -> None:
+    """Not by the last bit of a number, nor in what is only there to be read."""
+    _, log = _log(RULES)
+    shows = None if shown else lambda _: False
+    lines = [json.loads(line) for line in transcript_lines(log, rules=RULES, shows=shows)]
+    header = {"bids_left_out"}
+    paths = [path for path in _leaves(lines) if not header.intersection(path)]
+    assert len(paths) > 200
+    unnoticed: list[tuple[Any, ...]] = []
+    for path in paths:
+        altered = json.loads(json.dumps(lines))
+        *above, name = path
+        place = reduce(lambda value, key: value[key], above, altered)
+        place[name] = _other(place[name])
+        try:
+            found = verify_transcript(map(json.dumps, altered))
+        except (ValueError, TypeError, IndexError):
+            # No transcript any more, as the command line says of such a file.
+            continue
+        if found.ok:
+            unnoticed.append(path)
+    assert unnoticed == []
 
 
 def test_verify_needs_something_to_start_from() -> None:
