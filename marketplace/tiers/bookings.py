@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from marketplace.common.money import format_usd
-from marketplace.fleet.models import Node, Tier
+from marketplace.fleet.models import Tier
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Job, JobStatus, Slice
 from marketplace.tiers.allowance import Target, books_save, stay_moves
@@ -65,8 +65,6 @@ def bookings_make(
             job__in=jobs, outcome=BookingOutcome.NEEDLESS, closed_at__gt=now - NEEDLESS_PAUSE
         ).values_list("job_id", flat=True)
     )
-    ahead = [cell[1] for stay, _ in probed if (cell := _next_cell(tiers, stay, now)) is not None]
-    asks = dict(Node.objects.filter(pk__in=set(ahead)).values_list("pk", "ask_micros"))
     made, looked_at = 0, []
     for stay, left_s in probed:
         worker = None if stay.job_id in lately else cheapest_worker(rented, offers)
@@ -75,7 +73,7 @@ def bookings_make(
         looked_at.append(stay)
         done_s = (now - stay.started_at).total_seconds()
         expected_s = tables.expected_left_s(done_s=done_s, left_s=left_s)
-        served_s = _served_s(tiers, stay, worker, asks, now)
+        served_s = _served_s(rented, stay, worker, now)
         if stay_moves(
             tiers=tiers,
             stay=stay,
@@ -109,25 +107,15 @@ def probed_left_s(tiers: ZoneTiers, job: Job, lease: Slice | None, now: datetime
     return max(0.0, (job.eta_at - now).total_seconds())
 
 
-def _next_cell(tiers: ZoneTiers, stay: Stay, now: datetime) -> tuple[int, str] | None:
-    """The job's next cell that is not on its serverless machine."""
-    slot, own = slot_at(tiers.zone, now), node_here(stay.machine)
-    if own is None:
-        return None
-    return next(((at, node) for at, node in stay.job.cells if at > slot and node != own.pk), None)
-
-
-def _served_s(
-    tiers: ZoneTiers, stay: Stay, worker: Worker, asks: dict[str, int], now: datetime
-) -> float:
+def _served_s(rented: Rented, stay: Stay, worker: Worker, now: datetime) -> float:
     """How long the worker would spare serverless: where the reserved node is no dearer, only
     until the reserved cells begin."""
-    reserved = _next_cell(tiers, stay, now)
-    if reserved is None:
+    zone, own = rented.tiers.zone, node_here(stay.machine)
+    slot = slot_at(zone, now)
+    ahead = [(at, where) for at, where in stay.job.cells if at > slot and own and where != own.pk]
+    if not ahead or rented.price_micros_per_h(ahead[0][1]) > worker.price_micros_per_h:
         return float("inf")
-    if asks[reserved[1]] * 3600 > worker.price_micros_per_h * tiers.zone.slot_s:
-        return float("inf")
-    return max(0.0, (slot_starts_at(tiers.zone, reserved[0]) - now).total_seconds())
+    return max(0.0, (slot_starts_at(zone, ahead[0][0]) - now).total_seconds())
 
 
 def cheapest_worker(

@@ -36,6 +36,7 @@ class Rented:
     booked: set[str] = field(default_factory=set[str])
     booked_jobs: set[str] = field(default_factory=set[str])
     _boots: dict[str, float] = field(default_factory=dict[str, float])
+    _asks: dict[str, int] = field(default_factory=dict[str, int])
 
     def of_tier(self, *, serverless: bool) -> list[Machine]:
         found = self.machines.values()
@@ -70,6 +71,14 @@ class Rented:
         if offer.name not in self._boots:
             self._boots[offer.name] = boot_s(self.tiers, offer)
         return self._boots[offer.name]
+
+    def price_micros_per_h(self, node_id: str) -> int:
+        """What a node that a stay's job has cells on asks for an hour."""
+        if node_id not in self._asks:
+            nodes = {node for stay in self.stays for _, node in stay.job.cells}
+            asks = Node.objects.filter(pk__in=nodes | {node_id})
+            self._asks = dict(asks.values_list("pk", "ask_micros"))
+        return round(self._asks[node_id] * 3600 / self.tiers.zone.slot_s)
 
     def request(self, offer: Offer, *, reason: str, now: datetime) -> Machine:
         machine = machine_request(tiers=self.tiers, offer=offer, reason=reason, now=now)

@@ -82,94 +82,87 @@ def _stay_close(stay: Stay, now: datetime) -> None:
 
 def stays_extend(*, rented: Rented, tables: Learned, now: datetime) -> int:
     """Keep jobs on serverless up to their next cells, or to their end; how many changed."""
-    changed = 0
+    tiers, slot = rented.tiers, slot_at(rented.tiers.zone, now)
+    changed, looked_at = 0, []
     for stay in rented.stays:
         node = node_here(stay.machine)
-        if node is None or not _may_extend(rented.tiers, stay.job, node, now):
-            # As a rule; those that may are asked again under the lock.
+        following = None if node is None else _following(stay.job, node, slot)
+        if node is None or following is None:
             continue
+        if following.slot == slot + 1:
+            looked_at.append(stay)
+            if _leaves(rented, tables, stay, following, now):
+                continue
         with transaction.atomic():
             # Lanes plan jobs anew at any time: cells are read and written under one lock.
-            stay.job = job_lock(stay.job_id)
-            if _may_extend(rented.tiers, stay.job, node, now):
-                changed += _stay_extend(rented.tiers, tables, stay, node, now)
+            job = job_lock(stay.job_id)
+            if _following(job, node, slot) == following:
+                stay.job = _lengthen(tiers, job, node, slot, now)
+                changed += 1
+    books_save(looked_at)
     return changed
 
 
-def _may_extend(tiers: ZoneTiers, job: Job, node: Node, now: datetime) -> bool:
-    """Whether a running job has cells ahead that the stay does not reach up to, or ends at."""
-    slot = slot_at(tiers.zone, now)
+def _following(job: Job, node: Node, slot: int) -> Cell | None:
+    """The reserved cell that a running job's stay does not reach up to yet, or ends at."""
     if job.needs_replan or job.status != JobStatus.RUNNING or job.node_in(slot) != node.pk:
-        return False
+        return None
     reserved = _reserved(job, node, slot)
     if not reserved:
-        return False
+        return None
     if reserved[0].slot == slot + 1:
-        return job.eta_at is not None
-    return _gap(job, node, reserved, slot) is not None
+        return reserved[0] if job.eta_at is not None else None
+    nodes = dict(job.cells)
+    filled = all(nodes.get(at) == node.pk for at in range(slot, reserved[0].slot))
+    return None if filled else reserved[0]
 
 
-def _stay_extend(tiers: ZoneTiers, tables: Learned, stay: Stay, node: Node, now: datetime) -> bool:
-    job, slot = stay.job, slot_at(tiers.zone, now)
-    reserved = _reserved(job, node, slot)
-    following = reserved[0]
-    if following.slot > slot + 1:
-        return _gap_fill(tiers, job, node, reserved, slot, now)
-    assert job.eta_at is not None
-    left_s = max(0.0, (job.eta_at - now).total_seconds())
+def _leaves(rented: Rented, tables: Learned, stay: Stay, following: Cell, now: datetime) -> bool:
+    """Whether the job moves to its reserved node, which begins in the next slot."""
+    assert stay.job.eta_at is not None
+    left_s = max(0.0, (stay.job.eta_at - now).total_seconds())
     done_s = (now - stay.started_at).total_seconds()
-    leaves = stay_moves(
-        tiers=tiers,
+    return stay_moves(
+        tiers=rented.tiers,
         stay=stay,
-        target=Target(_price_micros_per_h(tiers, following.node)),
+        target=Target(rented.price_micros_per_h(following.node)),
         left_s=left_s,
         expected_s=tables.expected_left_s(done_s=done_s, left_s=left_s),
         now=now,
     )
-    books_save([stay])
-    if leaves:
-        return False
-    # One slot to spare; what is not needed is given back when the job ends.
-    last = max(slot, slot_at(tiers.zone, job.eta_at)) + 1
-    cells = [Cell(slot=at, node=node.pk) for at in range(slot, last + 1)]
-    later = [cell for cell in reserved if cell.slot > last]
-    stay.job = job_cells_replace(
-        job=job,
-        cells=[*cells, *later],
-        reason=f"Stays on serverless to its end: the {left_s:.0f} s left would not repay a move.",
-        now=now,
-    )
-    return True
 
 
-def _gap_fill(
-    tiers: ZoneTiers, job: Job, node: Node, reserved: list[Cell], slot: int, now: datetime
-) -> bool:
-    """Bridge the slots that a new plan left empty before its first cell."""
-    gap = _gap(job, node, reserved, slot)
-    assert gap is not None
+def _lengthen(tiers: ZoneTiers, job: Job, node: Node, slot: int, now: datetime) -> Job:
+    """Bridge the slots that a new plan left empty, or stay to the end. Call while holding the job."""
+    reserved = _reserved(job, node, slot)
+    if reserved[0].slot == slot + 1:
+        return _stay_on(tiers, job, node, reserved, slot, now)
+    gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
     begins_at = slot_starts_at(tiers.zone, reserved[0].slot)
-    job_cells_replace(
+    return job_cells_replace(
         job=job,
         cells=[*gap, *reserved],
         reason="Goes on on serverless until its new slots begin at "
         f"{moment_words(begins_at, up=True)}.",
         now=now,
     )
-    return True
 
 
-def _gap(job: Job, node: Node, reserved: list[Cell], slot: int) -> list[Cell] | None:
-    """Cells on serverless up to the first reserved one; none if the job has them all."""
-    nodes = dict(job.cells)
-    gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
-    return None if all(nodes.get(cell.slot) == node.pk for cell in gap) else gap
-
-
-def _price_micros_per_h(tiers: ZoneTiers, node_id: str) -> int:
-    """What a reserved node asks for an hour."""
-    ask = Node.objects.values_list("ask_micros", flat=True).get(pk=node_id)
-    return round(ask * 3600 / tiers.zone.slot_s)
+def _stay_on(
+    tiers: ZoneTiers, job: Job, node: Node, reserved: list[Cell], slot: int, now: datetime
+) -> Job:
+    assert job.eta_at is not None
+    left_s = max(0.0, (job.eta_at - now).total_seconds())
+    # One slot to spare; what is not needed is given back when the job ends.
+    last = max(slot, slot_at(tiers.zone, job.eta_at)) + 1
+    cells = [Cell(slot=at, node=node.pk) for at in range(slot, last + 1)]
+    later = [cell for cell in reserved if cell.slot > last]
+    return job_cells_replace(
+        job=job,
+        cells=[*cells, *later],
+        reason=f"Stays on serverless to its end: the {left_s:.0f} s left would not repay a move.",
+        now=now,
+    )
 
 
 def stays_begin(*, rented: Rented, offers: Sequence[Offer], now: datetime) -> int:
