@@ -220,6 +220,23 @@ def test_a_refused_bid_leaves_no_trace_on_the_grid_and_learns_what_would_win(
         assert not again(deadline_slot=decision.winning_deadline_slot - 1).admitted
 
 
+@settings(max_examples=300, deadline=None)
+@given(seed=SEEDS, steps=st.integers(0, 60))
+def test_a_bid_without_a_plan_is_told_whether_an_empty_zone_would_have_had_one(
+    seed: int, steps: int
+) -> None:
+    market = Market(seed, policy="residual")
+    _run(market, steps)
+    bid = market.bid()
+    told = market.engine.quote(bid.task, slot=bid.slot).refusal
+    empty = Engine(replace(market.rules, first_slot=market.engine.horizon.first_slot))
+    for node in market.engine.nodes:
+        empty.apply(events.NodeJoined(node))
+    sold_out = told is Refusal.CAPACITY and len(market.engine.nodes) > 0
+    expected = None if sold_out else told
+    assert empty.quote(bid.task, slot=bid.slot).refusal is expected
+
+
 @POLICIES
 @settings(max_examples=150, deadline=None)
 @given(seed=SEEDS, steps=st.integers(0, 60), factor=st.floats(0.0, 100.0))
