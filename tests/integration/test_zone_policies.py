@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -25,6 +23,7 @@ from marketplace.payments.selectors import ledger_check, wallet
 from marketplace.payments.services import wallets_lock
 from tests import builders, lane_process
 from tests import market_builders as market
+from tests.audits import transcript_verify
 from tests.unit.marketplace.common.threads import at_once
 
 pytestmark = [
@@ -151,7 +150,7 @@ def everything_verifies(zone, tmp_path) -> None:
     call_command("auction_verify", stdout=StringIO())
     path = tmp_path / "zone.jsonl"
     call_command("auction_transcript", zone=zone.name, out=path, stdout=StringIO())
-    verified = replay(path)
+    verified = transcript_verify(path)
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["head_hash"] == MarketHead.objects.get(zone=zone).head_hash
     bid = Bid.objects.filter(status="admitted").latest("position")
@@ -168,17 +167,7 @@ def everything_verifies(zone, tmp_path) -> None:
     payment = f'"payment": {bid.payment_micros}.0'
     assert payment in text
     path.write_text(text.replace(payment, f'"payment": {bid.payment_micros - 10_000}.0'))
-    assert replay(path).returncode == 1
-
-
-def replay(path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "scheduler", "auction", "verify", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    assert transcript_verify(path).returncode == 1
 
 
 def test_solves_and_decisions_at_once_come_to_one_log(zone):
