@@ -133,7 +133,10 @@ def _leaves(rented: Rented, tables: Learned, stay: Stay, following: Cell, now: d
 
 
 def _lengthen(tiers: ZoneTiers, job: Job, node: Node, slot: int, now: datetime) -> Job:
-    """Bridge the slots that a new plan left empty, or stay to the end. Call while holding the job."""
+    """Bridge the slots that a new plan left empty, or stay to the end.
+
+    Call while holding the job.
+    """
     reserved = _reserved(job, node, slot)
     if reserved[0].slot == slot + 1:
         return _stay_on(tiers, job, node, reserved, slot, now)

@@ -46,12 +46,6 @@ def checkpoints(events: list[dict[str, Any]]) -> list[int]:
     return [event["data"]["step"] for event in events if event["kind"] == "checkpointed"]
 
 
-@pytest.fixture
-def api(market):
-    with market.api() as client:
-        yield client
-
-
 def bid_place(api: httpx.Client, zone: str) -> dict[str, Any]:
     with (DATASETS / "support_tone.jsonl").open("rb") as file:
         upload = api.post("/api/datasets", data={"zone": zone}, files={"file": ("d.jsonl", file)})

@@ -11,18 +11,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Market
-from tests.faults.test_node_in_market import (
-    api,  # noqa: F401
-    bid_place,
-    checkpoints,
-    events_of,
-    wait_for,
-)
-from tests.integration.test_tiers_move import (
-    shell,
-    tiers_on,  # noqa: F401
-    until,
-)
+from tests.faults.steps import shell, until
+from tests.faults.test_node_in_market import bid_place, checkpoints, events_of, wait_for
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
@@ -32,7 +22,7 @@ from marketplace.common import clock
 from marketplace.tiers.machines import machine_request
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.provisioning import backend_named
-ZoneTiers.objects.update(checkpoint_s=600.0, restore_s=600.0, idle_s=600.0)
+ZoneTiers.objects.update(checkpoint_s=600.0, restore_s=600.0, idle_s=600.0, serverful_cap=1)
 [offer] = [one for one in backend_named("local").offers() if one.name == "marketplace-local"]
 print(machine_request(
     tiers=ZoneTiers.objects.get(), offer=offer, reason="tried out", now=clock.now()
@@ -61,7 +51,7 @@ def facts(market: Market, machine: str) -> dict[str, Any]:
     return json.loads(shell(market, FACTS.format(machine=machine)).splitlines()[-1])
 
 
-def test_a_job_outlives_the_rented_machine_it_runs_on(tiers_on, api):  # noqa: F811
+def test_a_job_outlives_the_rented_machine_it_runs_on(tiers_on, api):
     market = tiers_on
     machine = shell(market, RENT).splitlines()[-1]
     until(

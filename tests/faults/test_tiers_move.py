@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import signal
-import time
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +12,7 @@ import pytest
 
 from marketplace.config.embedded.demo import DATASET
 from tests.conftest import Market
+from tests.faults.steps import AVAILABLE_FROM, processes_kill, shell, statuses, until
 
 # A whole house: alone on the machine, like everything that kills processes.
 pytestmark = pytest.mark.faults
@@ -32,35 +29,9 @@ ZoneTiers.objects.update(checkpoint_s=1.0, restore_s=1.0, idle_s=600.0)
 offers = [o for o in backend_named("local").offers() if o.tier == "serverless"]
 machine_request(tiers=ZoneTiers.objects.get(), offer=offers[0], reason="warm", now=clock.now())
 """
-STATUSES = """
-import json
-from marketplace.tiers.models import Machine
-print(json.dumps({m.pk: [m.status, m.is_orphan] for m in Machine.objects.all()}))
-"""
-AVAILABLE_FROM = """
-from datetime import datetime
-from marketplace.fleet.models import Node
-Node.objects.filter(tier="marketplace").update(available_from_at={at})
-"""
-#: Moving repays only where the reserved node costs less than serverless; prints what it asked.
-ASK = """
-from marketplace.fleet.models import Node
-node = Node.objects.get(name="local-cpu")
-print(node.ask_micros)
-Node.objects.filter(pk=node.pk).update(ask_micros={micros})
-"""
-CHEAP_ASK_MICROS = 1000
 #: Long enough that what is left at the move repays it, however fast this machine is; fewer where
 #: it is so slow that they would not end in time.
 EPOCHS = (22, 14, 9)
-END_ALL = """
-from marketplace.common import clock
-from marketplace.tiers.machines import machine_end
-from marketplace.tiers.models import Machine, ZoneTiers
-ZoneTiers.objects.update(is_on=False)
-for machine in Machine.objects.exclude(status="ended"):
-    machine_end(machine=machine, reason="The test is over.", now=clock.now())
-"""
 LEASES = """
 import json
 from marketplace.jobs.models import Slice
@@ -75,44 +46,6 @@ backend_named("local").launch(
     join_secret="none",
 )
 """
-
-
-def shell(market: Market, script: str) -> str:
-    return market.house.manage("shell", "--no-imports", "-c", script).strip()
-
-
-def statuses(market: Market) -> dict[str, list[Any]]:
-    return json.loads(shell(market, STATUSES).splitlines()[-1])
-
-
-def until(true: Callable[[], bool], *, within_s: float, what: str) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.3)
-
-
-@pytest.fixture
-def tiers_on(market: Market) -> Iterator[Market]:
-    """The house rents one serverless machine of its own; none is left at the end."""
-    name = shell(
-        market,
-        "from marketplace.fleet.models import Provider;"
-        "print(Provider.objects.order_by('created_at').first().organisation.name)",
-    )
-    market.house.manage("tiers_set", market.zone, "--provider", name.splitlines()[-1])
-    asked = shell(market, ASK.format(micros=CHEAP_ASK_MICROS)).splitlines()[-1]
-    try:
-        yield market
-    finally:
-        shell(market, ASK.format(micros=asked))
-        shell(market, AVAILABLE_FROM.format(at=None))
-        shell(market, END_ALL)
-        until(
-            lambda: {status for status, _ in statuses(market).values()} <= {"ended"},
-            within_s=90,
-            what="every machine is given back",
-        )
 
 
 @pytest.mark.timeout(600)
@@ -171,19 +104,6 @@ def test_a_job_starts_on_serverless_and_moves_to_its_reserved_node_with_no_step_
     assert first_lease["closed_at"] <= second_lease["opened_at"]
     assert first_lease["status"] == "paused"
     assert "balance" in market.house.manage("ledger_check").lower()
-
-
-def processes_kill(market: Market, *names: str) -> None:
-    """Kill processes of the house; it is whole again when this returns."""
-    stack = market.house.stack
-    killed = {name: stack.pid(name) for name in names}
-    for pid in killed.values():
-        os.kill(pid, signal.SIGKILL)
-    until(
-        lambda: all(stack.pid(name) not in (0, pid) for name, pid in killed.items()),
-        within_s=60,
-        what="what was killed runs again",
-    )
 
 
 def leases(market: Market, job: str) -> list[dict[str, Any]]:
