@@ -1,0 +1,58 @@
+"""Houses in the states that faults are tried in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.conftest import Market
+from tests.faults.steps import AVAILABLE_FROM, shell, statuses, until
+
+#: Moving repays only where the reserved node costs less than serverless; prints what it asked.
+ASK = """
+from marketplace.fleet.models import Node
+node = Node.objects.get(name="local-cpu")
+print(node.ask_micros)
+Node.objects.filter(pk=node.pk).update(ask_micros={micros})
+"""
+CHEAP_ASK_MICROS = 1000
+END_ALL = """
+from marketplace.common import clock
+from marketplace.tiers.machines import machine_end
+from marketplace.tiers.models import Machine, ZoneTiers
+ZoneTiers.objects.update(is_on=False)
+for machine in Machine.objects.exclude(status="ended"):
+    machine_end(machine=machine, reason="The test is over.", now=clock.now())
+"""
+
+
+@pytest.fixture
+def api(market: Market) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {market.api_key}"}
+    with httpx.Client(base_url=market.url, headers=headers, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture
+def tiers_on(market: Market) -> Iterator[Market]:
+    """The house rents one serverless machine of its own; none is left at the end."""
+    name = shell(
+        market,
+        "from marketplace.fleet.models import Provider;"
+        "print(Provider.objects.order_by('created_at').first().organisation.name)",
+    )
+    market.house.manage("tiers_set", market.zone, "--provider", name.splitlines()[-1])
+    asked = shell(market, ASK.format(micros=CHEAP_ASK_MICROS)).splitlines()[-1]
+    try:
+        yield market
+    finally:
+        shell(market, ASK.format(micros=asked))
+        shell(market, AVAILABLE_FROM.format(at=None))
+        shell(market, END_ALL)
+        until(
+            lambda: {status for status, _ in statuses(market).values()} <= {"ended"},
+            within_s=90,
+            what="every machine is given back",
+        )

@@ -1,0 +1,60 @@
+"""What tests do to a running house: ask it from within, wait, kill its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from tests.conftest import Market
+
+STATUSES = """
+import json
+from marketplace.tiers.models import Machine
+print(json.dumps({m.pk: [m.status, m.is_orphan] for m in Machine.objects.all()}))
+"""
+AVAILABLE_FROM = """
+from datetime import datetime
+from marketplace.fleet.models import Node
+Node.objects.filter(tier="marketplace").update(available_from_at={at})
+"""
+
+
+def shell(market: Market, script: str) -> str:
+    return market.house.manage("shell", "--no-imports", "-c", script).strip()
+
+
+def statuses(market: Market) -> dict[str, list[Any]]:
+    return json.loads(shell(market, STATUSES).splitlines()[-1])
+
+
+def until(true: Callable[[], bool], *, within_s: float, what: str) -> None:
+    deadline = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.3)
+
+
+def processes_kill(market: Market, *names: str) -> None:
+    """Kill processes of the house with all of their own; it is whole again when this returns."""
+    stack = market.house.stack
+    killed = {name: stack.pid(name) for name in names}
+    for pid in killed.values():
+        program = psutil.Process(pid)
+        # Rented machines are children of the worker too, in sessions of their own.
+        session, own = os.getsid(pid), program.children(recursive=True)
+        for process in (program, *own):
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getsid(process.pid) == session:
+                    process.send_signal(signal.SIGKILL)
+    until(
+        lambda: all(stack.pid(name) not in (0, pid) for name, pid in killed.items()),
+        within_s=120,
+        what="what was killed runs again",
+    )
