@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
@@ -151,8 +152,13 @@ def _plain_headers(scope: Message) -> dict[bytes, bytes] | None:
 
 
 def _host_is_ours(headers: dict[bytes, bytes]) -> bool:
-    domain, _ = split_domain_port(headers.get(b"host", b"").decode("latin-1"))
-    return bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
+    return _host_is_one_of(headers.get(b"host", b""), tuple(settings.ALLOWED_HOSTS))
+
+
+@lru_cache(maxsize=256)
+def _host_is_one_of(host: bytes, allowed: tuple[str, ...]) -> bool:
+    domain, _ = split_domain_port(host.decode("latin-1"))
+    return bool(domain) and validate_host(domain, allowed)
 
 
 def _proxy_header() -> bytes:

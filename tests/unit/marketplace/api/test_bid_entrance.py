@@ -422,6 +422,33 @@ def test_whoever_leaves_before_the_writing_has_not_bid(api, zone, monkeypatch):
     assert [bid.price_micros for bid in Bid.objects.all()] == [1_000_000]
 
 
+def test_after_a_crowd_the_next_group_gathers_for_longer(api, zone, monkeypatch):
+    monkeypatch.setattr(services, "WAIT_S", 0.1)
+    monkeypatch.setattr(desks, "CROWD_PACE_S", 1000.0)
+    bodies = [request_of(api, body_of(api, zone, price="1.00")) for _ in range(desks.CROWD + 1)]
+    waits = []
+
+    async def talk(client):
+        loop = asyncio.get_running_loop()
+        await client.post("/api/bids", **bodies[0])
+        desk = entrance._desk
+        waits.append(desk._next_at - loop.time())
+        # As if a group were being written: those who come meanwhile are the next.
+        desk._writing = True
+        crowd = [asyncio.create_task(client.post("/api/bids", **body)) for body in bodies[1:]]
+        while len(desk._queue) < desks.CROWD:
+            await asyncio.sleep(0)
+        desk._writing = False
+        desk._write_soon()
+        await asyncio.gather(*crowd)
+        waits.append(desk._next_at - loop.time())
+
+    run(talk)
+    assert waits[0] <= desks.PACE_S
+    assert waits[1] > 500.0
+    assert Bid.objects.count() == desks.CROWD + 1
+
+
 def test_whoever_leaves_while_the_bid_waits_finds_it_under_the_key(api, zone, monkeypatch):
     monkeypatch.setattr(services, "WAIT_S", 30.0)
     body = body_of(api, zone)
