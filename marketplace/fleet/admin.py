@@ -10,35 +10,20 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 from marketplace.common import clock
+from marketplace.common.back_office import OperatorsView
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Ask, GpuType, JoinToken, Node, Provider, Speed, Zone
 from marketplace.fleet.services import node_drain, node_undrain
 
 
-class ReadOnly(ModelAdmin):
-    """What services keep; changed here, it would leave the auction's log behind."""
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(getattr(request.user, "is_operator", False))
-
-
 @admin.register(Zone)
-class ZoneAdmin(ReadOnly):
+class ZoneAdmin(OperatorsView):
     list_display = ("name", "base_model_name", "policy", "slot_s", "horizon_slots", "is_open")
     list_filter = ("policy", "is_open")
 
 
 @admin.register(Node)
-class NodeAdmin(ReadOnly):
+class NodeAdmin(OperatorsView):
     list_display = (
         *("name", "zone", "provider", "gpu_type", "tier", "status"),
         *("compute_capacity", "memory_gb", "ask_micros", "last_heartbeat_at"),
@@ -59,20 +44,20 @@ class NodeAdmin(ReadOnly):
 
 
 @admin.register(Provider)
-class ProviderAdmin(ReadOnly):
+class ProviderAdmin(OperatorsView):
     list_display = ("organisation", "created_at", "approved_at", "approved_by")
     list_select_related = ("organisation", "approved_by")
 
 
 @admin.register(Ask)
-class AskAdmin(ReadOnly):
+class AskAdmin(OperatorsView):
     list_display = ("node", "ask_micros", "set_by", "set_at")
     list_select_related = ("node", "set_by")
     ordering = ("-set_at", "-pk")
 
 
 @admin.register(JoinToken)
-class JoinTokenAdmin(ReadOnly):
+class JoinTokenAdmin(OperatorsView):
     list_display = ("id", "provider", "zone", "created_at", "expires_at", "used_at", "node")
     list_select_related = ("provider__organisation", "zone", "node")
     exclude = ("secret_hash", "used_by_hash")
@@ -80,7 +65,7 @@ class JoinTokenAdmin(ReadOnly):
 
 
 @admin.register(Speed)
-class SpeedAdmin(ReadOnly):
+class SpeedAdmin(OperatorsView):
     list_display = (
         *("zone", "gpu_type", "batch_size", "sequence_length", "jobs"),
         *("samples_per_s", "measured_samples_per_s", "job_memory_gb", "observations"),
@@ -90,7 +75,7 @@ class SpeedAdmin(ReadOnly):
 
 
 @admin.register(GpuType)
-class GpuTypeAdmin(ReadOnly):
+class GpuTypeAdmin(OperatorsView):
     list_display = ("name", "created_at")
 
 

@@ -2,33 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
-from django.http import HttpRequest
-from unfold.admin import ModelAdmin
 
+from marketplace.common.back_office import OperatorsView
 from marketplace.jobs.models import Artifact, Checkpoint, Dataset, Job, JobEvent, NodePlan, Slice
 
 
-class ReadOnly(ModelAdmin):
-    """What services keep."""
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(getattr(request.user, "is_operator", False))
-
-
 @admin.register(Job)
-class JobAdmin(ReadOnly):
+class JobAdmin(OperatorsView):
     list_display = (
         *("id", "name", "organisation", "zone", "status", "step", "total_steps"),
         *("needs_replan", "system_faults", "deadline_at", "finish_planned_at"),
@@ -40,7 +21,7 @@ class JobAdmin(ReadOnly):
 
 
 @admin.register(Slice)
-class SliceAdmin(ReadOnly):
+class SliceAdmin(OperatorsView):
     list_display = (
         *("id", "job", "node", "status", "first_slot", "last_slot"),
         *("lease_expires_at", "opened_at", "closed_at", "reason"),
@@ -52,7 +33,7 @@ class SliceAdmin(ReadOnly):
 
 
 @admin.register(JobEvent)
-class JobEventAdmin(ReadOnly):
+class JobEventAdmin(OperatorsView):
     list_display = ("at", "job", "seq", "kind", "actor", "message")
     list_filter = ("kind",)
     search_fields = ("job__id",)
@@ -61,7 +42,7 @@ class JobEventAdmin(ReadOnly):
 
 
 @admin.register(Dataset)
-class DatasetAdmin(ReadOnly):
+class DatasetAdmin(OperatorsView):
     list_display = ("id", "name", "organisation", "format", "rows", "faulty", "bytes", "created_at")
     list_filter = ("format",)
     search_fields = ("id", "name", "sha256", "organisation__name")
@@ -71,7 +52,7 @@ class DatasetAdmin(ReadOnly):
 
 
 @admin.register(Checkpoint)
-class CheckpointAdmin(ReadOnly):
+class CheckpointAdmin(OperatorsView):
     list_display = ("id", "job", "step", "bytes", "valid_loss", "created_at")
     list_select_related = ("job",)
     exclude = ("file",)
@@ -79,7 +60,7 @@ class CheckpointAdmin(ReadOnly):
 
 
 @admin.register(Artifact)
-class ArtifactAdmin(ReadOnly):
+class ArtifactAdmin(OperatorsView):
     list_display = ("id", "job", "bytes", "sha256", "created_at")
     list_select_related = ("job",)
     exclude = ("file",)
@@ -87,7 +68,7 @@ class ArtifactAdmin(ReadOnly):
 
 
 @admin.register(NodePlan)
-class NodePlanAdmin(ReadOnly):
+class NodePlanAdmin(OperatorsView):
     list_display = ("node", "slot", "revision", "made_at", "sent_at")
     list_filter = ("node",)
     list_select_related = ("node",)

@@ -11,24 +11,12 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from marketplace.accounts.models import Organisation
 from marketplace.common import clock
+from marketplace.common.back_office import ReadOnly
 from marketplace.common.errors import UserError
 from marketplace.common.ids import new_id
 from marketplace.common.money import to_micros
 from marketplace.payments.models import Earning, Entry, Hold, LedgerAccount, Posting
 from marketplace.payments.services import wallet_grant
-
-
-class ReadOnly:
-    """The ledger is written by services alone; the database would refuse anything else."""
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 class PostingInline(ReadOnly, TabularInline):
