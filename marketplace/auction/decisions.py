@@ -71,7 +71,7 @@ def decide_pending_bids(
     )
 
 
-def task_of_bid(bid: PendingBid | Bid, *, zone: Zone, first_slot: int) -> scheduler.Task:
+def task_of_bid(bid: PendingBid, *, zone: Zone, first_slot: int) -> scheduler.Task:
     """The scheduler's value of a bid."""
     return scheduler.Task(
         id=bid.pk,
@@ -104,7 +104,7 @@ def decisions_record(lane: Lane, entries: Sequence[tuple[PendingBid, Entry]]) ->
     """Everything that follows from decisions, in the lane's transaction; how many were admitted."""
     decided = [_decided(lane, bid, entry) for bid, entry in entries]
     values_update(Bid, DECISION_FIELDS, [(of.bid.pk, *of.columns.values()) for of in decided])
-    admitted = [of for of in decided if of.cells]
+    admitted = [of for of in decided if of.columns["status"] == BidStatus.ADMITTED]
     nodes = lane.book.nodes
     reservations_insert(
         row
