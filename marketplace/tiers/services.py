@@ -138,10 +138,15 @@ def tiers_tick(*, now: datetime) -> None:
             if agenda.bookings and tiers.is_on:
                 handover.bookings_hand_over(tiers=tiers, now=now)
             with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
-                if held and tiers.is_on:
-                    _zone_tick(locks.zone_tiers_lock(tiers.zone_id), agenda, offers, now)
-                elif held:
-                    _zone_wind_down(locks.zone_tiers_lock(tiers.zone_id), agenda, now)
+                if held:
+                    locked = locks.zone_tiers_lock(tiers.zone_id)
+                    # Another tick may have rented meanwhile: only what is seen from here on
+                    # can be counted against the caps.
+                    agenda = agenda_of(tiers=locked, now=now)
+                    if tiers.is_on:
+                        _zone_tick(locked, agenda, offers, now)
+                    else:
+                        _zone_wind_down(locked, agenda, now)
         except Exception:
             # A zone that is broken must not stop the others.
             log.exception("tiers of zone %s could not be ticked", tiers.zone_id)

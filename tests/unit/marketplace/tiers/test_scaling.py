@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import job_replan_request
-from marketplace.tiers import scaling
+from marketplace.tiers import locks, scaling
 from marketplace.tiers.machines import machines_reconcile
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.rented import Rented, rented_now
@@ -147,6 +147,26 @@ def test_a_machine_with_work_is_not_idle(
     slots_dispatch(now=NOW)
     assert idle(house, NOW + timedelta(hours=1)) == []
     assert Machine.objects.get().idle_since_at is None
+
+
+def test_a_tick_that_looked_before_another_one_rented_rents_no_second_machine(
+    house: ZoneTiers, zone: Zone, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ZoneTiers.objects.update(serverful_cap=1)
+    node = market_builders.node(zone, status=NodeStatus.OFFLINE)
+    job = job_builders.job(zone, (0, node), deadline_at=at(600))
+    job_replan_request(job=job, reason="its node is gone", now=NOW)
+    whole, ticks = locks.zone_tiers_lock, []
+
+    def another_tick_first(zone_id: str) -> ZoneTiers:
+        if not ticks:
+            ticks.append(zone_id)
+            tiers_tick(now=NOW)
+        return whole(zone_id)
+
+    monkeypatch.setattr(locks, "zone_tiers_lock", another_tick_first)
+    tiers_tick(now=NOW)
+    assert Machine.objects.count() == 1
 
 
 def test_one_broken_zone_does_not_stop_the_others(
