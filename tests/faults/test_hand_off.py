@@ -37,9 +37,10 @@ for offer in backend_named("local").offers():
     if offer.tier != "conventional":
         machine_request(tiers=tiers, offer=offer, reason="warm", now=clock.now())
 """
-#: The most epochs that a machine as slow as this one can promise: the job must outlast two
-#: restarts, and is cancelled once it has moved.
-EPOCHS = (90, 45, 22, 14, 9)
+#: As many epochs as a machine measured as slow as this one can promise by the deadline: the
+#: promise is for a quarter of it, so that the job outlasts two restarts even if it has grown
+#: faster since. It is cancelled once it has moved.
+EPOCHS = (90, 60, 40, 27, 18, 12, 8, 5, 3, 2)
 #: A restart takes as long as it takes: neither leases nor nodes run out meanwhile.
 PATIENCE = """
 UPDATE fleet_zone SET lease_grace_s = {grace_s}, heartbeat_every_s = {heartbeat_s}
