@@ -30,8 +30,7 @@ for machine in Machine.objects.exclude(status="ended"):
 
 @pytest.fixture
 def api(market: Market) -> Iterator[httpx.Client]:
-    headers = {"Authorization": f"Bearer {market.api_key}"}
-    with httpx.Client(base_url=market.url, headers=headers, timeout=60) as client:
+    with market.api() as client:
         yield client
 
 

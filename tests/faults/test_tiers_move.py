@@ -61,9 +61,7 @@ def test_a_job_starts_on_serverless_and_moves_to_its_reserved_node_with_no_step_
     )
     begins_at = datetime.now(UTC) + timedelta(seconds=RESERVED_IN_S)
     shell(market, AVAILABLE_FROM.format(at=f'datetime.fromisoformat("{begins_at.isoformat()}")'))
-    with httpx.Client(
-        base_url=market.url, headers={"Authorization": f"Bearer {market.api_key}"}, timeout=60
-    ) as client:
+    with market.api() as client:
         job = _bought(client, market.zone)
 
         def told_so_far() -> list[dict[str, Any]]:
