@@ -52,6 +52,6 @@ def tiers_on(market: Market) -> Iterator[Market]:
         shell(market, END_ALL)
         until(
             lambda: {status for status, _ in statuses(market).values()} <= {"ended"},
-            within_s=90,
+            within_s=240,
             what="every machine is given back",
         )

@@ -55,6 +55,6 @@ def processes_kill(market: Market, *names: str) -> None:
                     process.send_signal(signal.SIGKILL)
     until(
         lambda: all(stack.pid(name) not in (0, pid) for name, pid in killed.items()),
-        within_s=120,
+        within_s=240,
         what="what was killed runs again",
     )

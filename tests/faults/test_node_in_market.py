@@ -17,7 +17,7 @@ import pytest
 
 from workers.models import DATASETS
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 ENDED = ("succeeded", "failed", "cancelled")
 #: Long enough to be killed in, short enough to wait for.
@@ -75,7 +75,7 @@ def bid_place(api: httpx.Client, zone: str) -> dict[str, Any]:
 def test_a_job_whose_node_is_killed_goes_on_from_its_checkpoint_at_no_cost(market, api):
     bid = bid_place(api, market.zone)
     job_id = bid["job_id"]
-    wait_for(api, job_id, lambda job: job["status"] == "running", within_s=120)
+    wait_for(api, job_id, lambda job: job["status"] == "running", within_s=240)
     ends_at = time.monotonic() + 120
     while not checkpoints(events_of(api, job_id)):
         assert time.monotonic() < ends_at

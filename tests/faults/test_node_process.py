@@ -30,7 +30,7 @@ from workers.protocol import (
 from workers.protocol.wire import to_json
 from workers.settings import Credentials, StateDir, save_credentials
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
 JOB = "ftjob-1"
 #: More than any of these tests lets it train.

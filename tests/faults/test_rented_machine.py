@@ -14,7 +14,7 @@ from tests.conftest import Market
 from tests.faults.steps import shell, until
 from tests.faults.test_node_in_market import bid_place, checkpoints, events_of, wait_for
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
 #: A serverful machine; moves so dear that no job begins on serverless meanwhile.
 RENT = """
@@ -56,7 +56,7 @@ def test_a_job_outlives_the_rented_machine_it_runs_on(tiers_on, api):
     machine = shell(market, RENT).splitlines()[-1]
     until(
         lambda: facts(market, machine)["status"] == "running",
-        within_s=120,
+        within_s=240,
         what="the rented machine is in the market",
     )
     try:
@@ -65,7 +65,7 @@ def test_a_job_outlives_the_rented_machine_it_runs_on(tiers_on, api):
     finally:
         shell(market, OTHERS_AVAILABLE_FROM.format(at=None))
     job_id = bid["job_id"]
-    wait_for(api, job_id, lambda job: job["status"] == "running", within_s=60)
+    wait_for(api, job_id, lambda job: job["status"] == "running", within_s=240)
     ends_at = time.monotonic() + 60
     while not checkpoints(events_of(api, job_id)):
         assert time.monotonic() < ends_at
@@ -76,7 +76,7 @@ def test_a_job_outlives_the_rented_machine_it_runs_on(tiers_on, api):
 
     process = market.house.data_dir / "machines" / machine / "process.json"
     os.killpg(json.loads(process.read_text())["pid"], signal.SIGKILL)
-    job = wait_for(api, job_id, lambda job: job["status"] == "succeeded", within_s=200)
+    job = wait_for(api, job_id, lambda job: job["status"] == "succeeded", within_s=240)
 
     after = events_of(api, job_id)[len(before) :]
     resumed = next(event for event in after if event["kind"] == "started")
@@ -93,7 +93,7 @@ def test_a_job_outlives_the_rented_machine_it_runs_on(tiers_on, api):
 
     until(
         lambda: facts(market, machine)["status"] == "ended",
-        within_s=60,
+        within_s=240,
         what="the house notices that its machine is gone",
     )
     gone = facts(market, machine)
