@@ -12,6 +12,12 @@ from pathlib import Path
 from scheduler.auction.interchange import replay, solve
 from scheduler.auction.transcripts import verify_transcript
 
+#: What a file can bring about that is not of the kind the command reads.
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, IndexError, AttributeError),
+    *(ArithmeticError, RecursionError),
+)
+
 
 def main(argv: Sequence[str]) -> int:
     """Run one auction command.
@@ -36,8 +42,8 @@ def main(argv: Sequence[str]) -> int:
     except KeyError as error:
         print(f"{arguments.file}: field {error} is missing", file=sys.stderr)
         return 2
-    except (OSError, ValueError, TypeError, IndexError) as error:
-        print(f"{arguments.file}: {error}", file=sys.stderr)
+    except _UNREADABLE as error:
+        print(f"{arguments.file}: {error or type(error).__name__}", file=sys.stderr)
         return 2
     return 0
 

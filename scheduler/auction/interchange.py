@@ -36,15 +36,23 @@ def solve(data: Mapping[str, Any]) -> dict[str, Any]:
         ``per_vendor`` (``vendor``, ``q``, ``h``, ``feasible`` and, where
         feasible, ``obj`` and ``cells``), ``best_vendor`` and ``best_F``, the
         last two null when no vendor has a schedule.
+
+    Raises
+    ------
+    ValueError
+        If ``lam`` or ``phi`` is not a matrix of ``K`` rows of ``T`` amounts.
     """
     slots, nodes = int(data["T"]), int(data["K"])
+    prices = [np.array(data[name], np.float64) for name in ("lam", "phi")]
+    for name, matrix in zip(("lam", "phi"), prices, strict=True):
+        if matrix.shape != (nodes, slots):
+            raise ValueError(f"{name} must have K = {nodes} rows of T = {slots} amounts")
     task = _task(data["task"])
     grid = Grid(horizon=Horizon(first_slot=0, slots=slots), base_memory=0.0)
     for k in range(nodes):
         # Prices alone decide here: capacities are not part of the question.
         grid.add_node(Node(id=str(k), gpu_type=str(k), compute_capacity=1.0, memory_capacity=1.0))
-    grid.compute_price[:] = np.array(data["lam"], np.float64).T
-    grid.memory_price[:] = np.array(data["phi"], np.float64).T
+    grid.compute_price[:], grid.memory_price[:] = (matrix.T for matrix in prices)
     offers = list(enumerate(task.vendors)) or [(NO_VENDOR, LaborVendor("", 0.0, 0))]
     per_vendor: list[dict[str, Any]] = []
     best: tuple[float, int] | None = None

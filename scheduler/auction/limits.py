@@ -7,8 +7,10 @@ a provider pay; such an event is refused before anything is changed.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from scheduler.auction.events import (
     BidArrived,
@@ -54,9 +56,13 @@ def event_check(event: Event) -> None:
                     _numbers(f"{name} of node {node_id}", row, -math.inf, MOST_MONEY)
             for gpu_type, rates in event.usual_rates.items():
                 _numbers(f"usual_rates of {gpu_type}", rates, -math.inf, math.inf)
+            _text("inputs", event.inputs)
+            _text("private", event.private)
         case SlotAdvanced(slot=slot) | NodeLeft(from_slot=slot):
             _slots("slot", slot)
-        case CellsReleased() | RulesChanged():
+        case RulesChanged(rules=rules):
+            _text("settings", rules.settings)
+        case CellsReleased():
             pass
 
 
@@ -94,3 +100,11 @@ def _slots(name: str, *slots: int) -> None:
     for slot in slots:
         if not -MOST_SLOT <= slot <= MOST_SLOT:
             raise ValueError(f"{name} is {slot}: slots are within {MOST_SLOT} of zero")
+
+
+def _text(name: str, values: Mapping[str, Any]) -> None:
+    """Refuse what the log could not hash once the event has changed the market."""
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be written as JSON: {error}") from error

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 #: Rules that hold for the whole life of a log: cells and hashes are made by them.
 FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum", "pays_eq14")
+
+#: Most slots on sale at a time: each is a row of every table of the grid.
+MOST_HORIZON = 1_000_000
+#: A negative one would have a winner paid.
+_AMOUNTS = ("base_memory", "money_quantum", "alpha", "beta", "money_scale", "steepness")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +51,13 @@ class ZoneRules:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        if self.horizon_slots < 1:
-            raise ValueError("horizon_slots must be at least 1")
-        if self.base_memory < 0 or self.money_quantum < 0:
-            raise ValueError("base_memory and money_quantum must not be negative")
+        if not 1 <= self.horizon_slots <= MOST_HORIZON:
+            raise ValueError(f"horizon_slots must be between 1 and {MOST_HORIZON}")
+        for name in _AMOUNTS:
+            value = getattr(self, name)
+            # Written so that NaN fails.
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} is {value}: it must be finite and not negative")
 
 
 def rules_to_json(rules: ZoneRules) -> dict[str, Any]:

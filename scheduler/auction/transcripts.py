@@ -54,13 +54,17 @@ def verify_transcript(lines: Iterable[str]) -> Verification:
     Raises
     ------
     ValueError
-        If the lines are not a transcript; the message names the line.
+        If the lines are not a transcript; the message says what is wrong, and where that
+        can be told in which line.
     """
     numbered = enumerate((line for line in lines if line.strip()), start=1)
     _, first = next(numbered, (0, ""))
     header = _parse(first, 1)
     snapshot = header.get("snapshot")
-    rules = None if header.get("rules") is None else rules_from_json(header["rules"])
+    try:
+        rules = None if header.get("rules") is None else rules_from_json(header["rules"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"line 1 has no rules that can be read: {error!r}") from error
     if snapshot is None and rules is None:
         raise ValueError("line 1 names neither rules nor a snapshot: this is not a transcript")
     if header.get("bids_left_out"):
@@ -69,14 +73,16 @@ def verify_transcript(lines: Iterable[str]) -> Verification:
                 (_parse(line, number) for number, line in numbered), snapshot, rules=rules
             )
         )
-    return verify((_entry(line, number) for number, line in numbered), snapshot, rules=rules)
+    return _naming_lines(
+        lambda: verify((_entry(line, number) for number, line in numbered), snapshot, rules=rules)
+    )
 
 
 def _naming_lines(check: Callable[[], Verification]) -> Verification:
     try:
         return check()
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a line is not a log entry: {error!r}") from error
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"a line is not of a transcript: {error!r}") from error
 
 
 def _parse(line: str, number: int) -> dict[str, Any]:

@@ -113,3 +113,38 @@ def test_a_replay_with_scaled_units_is_refused(tmp_path: Path) -> None:
     done = _run("replay", str(path), "--policy", "residual")
     assert done.returncode == 2
     assert "scale must be 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "change", "said"),
+    [
+        (["solve"], {"K": 10**12}, "must have K = 1000000000000 rows"),
+        (["solve"], {"lam": [[1.0], [1.0, 2.0]]}, "inhomogeneous"),
+        (["solve"], {"task": {"id": "t"}}, "field 'a' is missing"),
+        (["replay", "--policy", "residual"], {"tasks": [7]}, "not subscriptable"),
+        (["replay", "--policy", "residual"], {"scale": [2]}, "no attribute"),
+        (["replay", "--policy", "residual"], {"alpha": -1.0}, "alpha is -1.0"),
+        (["replay", "--policy", "residual"], {"T": 10**12}, "horizon_slots must be between"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_a_line(
+    tmp_path: Path, command: list[str], change: dict[str, Any], said: str
+) -> None:
+    name = "small_00.json" if command[0] == "solve" else "seq_00.json"
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(_read(DATA / name) | change))
+    done = _run(command[0], str(path), *command[1:])
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.startswith(str(path))
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_file_nested_beyond_reading_is_no_failed_verification(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    for command in (["verify"], ["solve"], ["replay", "--policy", "residual"]):
+        done = _run(command[0], str(path), *command[1:])
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr

@@ -73,6 +73,13 @@ def test_a_bid_with_a_number_that_is_none_is_refused_and_leaves_no_trace(
         (events.PricesSolved(0, {}, {"n": (0.0, INF)}), "memory_price of node n"),
         (events.PricesSolved(2**60, {}, {}), "first_slot"),
         (events.PricesSolved(0, {}, {}, usual_rates={"g": (NAN,)}), "usual_rates of g"),
+        (events.PricesSolved(0, {}, {}, inputs={"each": NAN}), "inputs cannot be written"),
+        (events.PricesSolved(0, {}, {}, private={"value": INF}), "private cannot be written"),
+        (events.PricesSolved(0, {}, {}, inputs={"days": {1}}), "inputs cannot be written"),
+        (
+            events.RulesChanged(ZoneRules(settings={"growth": NAN})),
+            "settings cannot be written",
+        ),
     ],
 )
 def test_an_event_that_would_spoil_prices_is_refused_by_name(
@@ -84,6 +91,22 @@ def test_an_event_that_would_spoil_prices_is_refused_by_name(
     with pytest.raises(ValueError, match=named):
         engine.apply(event)
     assert engine.snapshot() == before
+
+
+@pytest.mark.parametrize(
+    "name", ["base_memory", "money_quantum", "alpha", "beta", "money_scale", "steepness"]
+)
+@pytest.mark.parametrize("bad", [NAN, INF, -1e-9])
+def test_rules_that_would_spoil_prices_or_pay_winners_are_refused(name: str, bad: float) -> None:
+    changes: dict[str, Any] = {name: bad}
+    with pytest.raises(ValueError, match=f"{name} is {bad}"):
+        ZoneRules(**changes)
+
+
+@pytest.mark.parametrize("slots", [0, -1, 1_000_001])
+def test_a_horizon_that_no_table_holds_is_refused(slots: int) -> None:
+    with pytest.raises(ValueError, match="horizon_slots must be between 1 and 1000000"):
+        ZoneRules(horizon_slots=slots)
 
 
 def test_events_on_nodes_and_jobs_nobody_knows_change_nothing() -> None:
