@@ -124,15 +124,20 @@ def forecast_futures(
     seen = _counts([t.arrival_slot - day_start for t in today], elapsed)
     past = [_counts([t.arrival_slot for t in day], elapsed + remaining) for day in past_days]
     courses, trust = _courses(seen, past, remaining)
+    more = np.full(begin - slot, _MORE_OF_BURST * under_way)
+    if under_way and past:
+        # As far as past days are trusted they tell what the slot has still to come.
+        missing = trust * max(float(courses[0].before[-1]) - under_way, 0.0)
+        more = np.maximum(more, missing)
+        seen[-1] += missing
     kept, variance = _pace(seen, past, max(courses, key=lambda c: c.share).before)
     variance = max(variance, (1.0 - trust) * _STRAYING)
-    expected = [course.rest * _deviation(seen, course, kept) for course in courses]
+    expected = [course.rest * _deviation(seen, course, kept, 1.0 - trust) for course in courses]
     donors = list(today)
     if len(donors) < _ENOUGH:
         donors += [t for day in past_days for t in day]
     shares = np.array([course.share for course in courses])
     mean = np.sum([s * rate for s, rate in zip(shares, expected, strict=True)], axis=0)
-    more = np.full(begin - slot, _MORE_OF_BURST * under_way)
     if futures == 1:
         rate = np.concatenate([more, mean])
         return (_drawn(rate, donors, slot, last_slot, most, np.random.default_rng(seed)),)
@@ -272,10 +277,11 @@ def _pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, 
     return share ** (1.0 / _LAG), float(np.clip(spread / count, 1e-3, 4.0))
 
 
-def _deviation(seen: Floats, course: _Course, kept: float) -> Floats:
+def _deviation(seen: Floats, course: _Course, kept: float, doubt: float) -> Floats:
     """Give the factor of today's present deviation, fading slot by slot.
 
-    One that grows goes on growing for a while, the further the longer deviations last.
+    One that grows goes on growing for a while, the further the longer deviations last and
+    the less past days are trusted, which would have told of it.
     """
     now = float(seen[-_RECENT_SLOTS:].sum())
     usual = float(course.before[-_RECENT_SLOTS:].sum())
@@ -284,7 +290,7 @@ def _deviation(seen: Floats, course: _Course, kept: float) -> Floats:
     fading = kept**ahead
     log = ratio * fading
     if len(seen) >= 2 * _TREND_SLOTS:
-        rise = _TREND * kept**_TREND_SLOTS * _growth(seen, course.before) / _TREND_SLOTS
+        rise = doubt * _TREND * kept**_TREND_SLOTS * _growth(seen, course.before) / _TREND_SLOTS
         log += rise * _TREND_KEPT * (1 - _TREND_KEPT**ahead) / (1 - _TREND_KEPT) * fading
     return np.exp(np.minimum(log, np.log(_MOST_DEVIATION)))
 

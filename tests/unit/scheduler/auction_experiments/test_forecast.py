@@ -139,6 +139,14 @@ def test_a_burst_in_the_slot_under_way_brings_half_as_many_again() -> None:
     assert here == pytest.approx([100.0] * 4, rel=0.05)
 
 
+def test_a_burst_that_trusted_past_days_had_too_is_expected_to_be_as_big_as_theirs() -> None:
+    past = tasks(dict.fromkeys(range(40), 20) | {20: 200})
+    today = tasks(dict.fromkeys(range(20), 20) | {20: 60})
+    found = forecast(today, [past, past], slot=20)
+    assert sum(t.arrival_slot == 20 for t in found.tasks) == pytest.approx(140, abs=5)
+    assert sum(t.arrival_slot > 20 for t in found.tasks) == pytest.approx(19 * 20, rel=0.05)
+
+
 def test_a_slot_under_way_with_few_bids_yet_is_expected_whole() -> None:
     steady = dict.fromkeys(range(20), 20)
     assert forecast(tasks(steady | {20: 5}), [], slot=20).weight == 1.0
