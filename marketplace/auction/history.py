@@ -14,7 +14,6 @@ from datetime import datetime
 from math import ceil
 
 from django.db import connection
-from django.db.models import Max
 
 from marketplace.auction.models import Bid, LogEntry
 from marketplace.fleet.models import Zone
@@ -126,10 +125,11 @@ def log_began_slot(zone: Zone) -> int | None:
     return None if began_at is None else slot_at(zone, began_at)
 
 
-def burst_came(*, zone: Zone, slot: int, position: int) -> bool:
+def burst_came(*, zone: Zone, slot: int, position: int, last: int) -> bool:
     """Whether the slot under way brought a burst of bids after a position of the log.
 
-    What an earlier part of the day brought is counted in entries, a few more than bids.
+    What an earlier part of the day brought, up to ``last``, is counted in entries, a few
+    more than bids.
     """
     bids = LogEntry.objects.filter(
         zone=zone,
@@ -137,10 +137,8 @@ def burst_came(*, zone: Zone, slot: int, position: int) -> bool:
         kind="BidArrived",
         recorded_at__gte=slot_starts_at(zone, slot),
     ).count()
-    began = log_began_slot(zone)
-    if bids < LEAST_BURST or began is None:
+    if bids < LEAST_BURST or (began := log_began_slot(zone)) is None:
         return False
-    last = LogEntry.objects.filter(zone=zone).aggregate(last=Max("position"))["last"]
     day_start = max(slot + 1 - slots_a_day(zone), began)
     first = _position_at(zone, slot_starts_at(zone, day_start), last=last)
     return is_burst(bids=bids, today=last + 1 - first, slots=slot + 1 - day_start)

@@ -101,7 +101,8 @@ def solve_due(*, zone: Zone, now: datetime) -> Due | None:
         return due
     fresh = due.slot < pricing.applied_slot + _every(zone, due.slot)
     if fresh and due.fleet == pricing.attempted_fleet:
-        burst = burst_came(zone=zone, slot=due.slot, position=pricing.applied_position or 0)
+        known = pricing.applied_position or 0
+        burst = burst_came(zone=zone, slot=due.slot, position=known, last=head.position)
         return due if burst else None
     return due
 
