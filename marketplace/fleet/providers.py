@@ -14,12 +14,12 @@ from marketplace.fleet.models import Provider
 
 
 def provider_ensure(*, organisation: Organisation, now: datetime) -> Provider:
-    """The organisation as a provider; a new one is approved at once where none need be."""
+    """The organisation as a provider; approved at once where none need be."""
     with transaction.atomic():
-        provider, made = Provider.objects.get_or_create(
+        provider, _ = Provider.objects.get_or_create(
             organisation=organisation, defaults={"created_at": now}
         )
-        if made and not settings.PROVIDERS_NEED_APPROVAL:
+        if provider.approved_at is None and not settings.PROVIDERS_NEED_APPROVAL:
             provider = provider_approve(provider=provider, approved_by=None, now=now)
     return provider
 

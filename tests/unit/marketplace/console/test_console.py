@@ -216,6 +216,15 @@ def test_where_no_approval_is_needed_a_provider_lists_at_once(node: Node) -> Non
     assert "--token" in stranger.post("/nodes/new", node_form(node)).content.decode()
 
 
+def test_who_waited_for_approval_lists_once_none_is_needed_any_more(node: Node, settings) -> None:
+    stranger = Client()
+    stranger.force_login(builders.user())
+    settings.PROVIDERS_NEED_APPROVAL = True
+    stranger.post("/nodes/provide")
+    settings.PROVIDERS_NEED_APPROVAL = False
+    assert "--token" in stranger.post("/nodes/new", node_form(node)).content.decode()
+
+
 def test_the_house_rents_nothing_for_a_provider_that_is_not_approved(
     node: Node, closed: None
 ) -> None:
