@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from marketplace.common.money import format_usd
-from marketplace.fleet.models import Tier
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Job, JobStatus, Slice
 from marketplace.tiers.allowance import Target, books_save, stay_moves
@@ -30,7 +29,7 @@ from marketplace.tiers.models import (
     ZoneTiers,
 )
 from marketplace.tiers.provisioning import Offer
-from marketplace.tiers.rented import Rented, node_here
+from marketplace.tiers.rented import Rented, node_here, offers_of_tier
 from scheduler.tiers.demotion import move_on_saves, renewal_saves
 
 #: A job whose booking came to nothing is not booked for again before this.
@@ -125,23 +124,17 @@ def cheapest_worker(
     found = [
         Worker(machine.price_micros_per_h, 0.0, machine=machine) for machine in rented.unused()
     ]
-    if not found and not is_full(rented):
+    if not found and rented.room(serverless=False) > 0:
         found = _to_rent(rented, offers)
     if below_micros is not None:
         found = [worker for worker in found if worker.price_micros_per_h < below_micros]
     return _cheapest(found)
 
 
-def is_full(rented: Rented) -> bool:
-    """Whether the cap leaves no room for another serverful machine."""
-    return len(rented.of_tier(serverless=False)) >= rented.tiers.serverful_cap
-
-
 def _to_rent(rented: Rented, offers: Sequence[Offer]) -> list[Worker]:
     return [
         Worker(offer.price_micros_per_h, rented.boot_s(offer), offer=offer)
-        for offer in offers
-        if offer.tier != Tier.SERVERLESS
+        for offer in offers_of_tier(offers, serverless=False)
     ]
 
 
@@ -164,7 +157,7 @@ def _renewed(
     machine is not asked for before the old one has ended (``machines_launch``).
     """
     offered = _cheapest(_to_rent(rented, offers))
-    if worker.machine is None or offered is None or not is_full(rented):
+    if worker.machine is None or offered is None or rented.room(serverless=False) > 0:
         return worker, 0.0
     saved = renewal_saves(
         left_s,

@@ -42,6 +42,11 @@ class Rented:
         found = self.machines.values()
         return [one for one in found if (one.tier == Tier.SERVERLESS) == serverless]
 
+    def room(self, *, serverless: bool) -> int:
+        """How many further machines the cap allows; below zero when it was lowered."""
+        cap = self.tiers.serverless_cap if serverless else self.tiers.serverful_cap
+        return cap - len(self.of_tier(serverless=serverless))
+
     def coming(self, *, serverless: bool) -> int:
         """Machines asked for whose nodes are not in the market yet."""
         awaited = (MachineStatus.REQUESTED, MachineStatus.BOOTING)
@@ -149,3 +154,9 @@ def rented_now(*, tiers: ZoneTiers, now: datetime) -> Rented:
 def node_here(machine: Machine) -> Node | None:
     """The node a machine became, as it was read with the machine."""
     return None if machine.join_token is None else machine.join_token.node
+
+
+def offers_of_tier(offers: Iterable[Offer], *, serverless: bool) -> list[Offer]:
+    """Offers of serverless machines, or of the others; the cheapest first."""
+    found = [offer for offer in offers if (offer.tier == Tier.SERVERLESS) == serverless]
+    return sorted(found, key=lambda offer: (offer.price_micros_per_h, offer.name))

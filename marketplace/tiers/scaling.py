@@ -9,11 +9,10 @@ from datetime import datetime, timedelta
 import numpy as np
 from django.db import connection
 
-from marketplace.fleet.models import Tier
 from marketplace.fleet.selectors import slot_at
 from marketplace.tiers.models import Machine, MachineStatus, Sample, ZoneTiers
 from marketplace.tiers.provisioning import Offer
-from marketplace.tiers.rented import Rented
+from marketplace.tiers.rented import Rented, offers_of_tier
 from scheduler.tiers.demand import demand, pressure, window_lengths
 from scheduler.tiers.serverful_scaler import workers_change
 from scheduler.tiers.serverless_scaler import next_threshold
@@ -164,7 +163,7 @@ def machines_scale(
         rented.coming(serverless=False) + len(idle),
     )
     if change > 0:
-        wanted = min(change, tiers.serverful_cap - len(rented.of_tier(serverless=False)))
+        wanted = min(change, rented.room(serverless=False))
         return _machines_add(rented, offers, wanted, now)
     ended = idle[: -change if change else 0]
     for machine in ended:
@@ -173,12 +172,11 @@ def machines_scale(
 
 
 def _machines_add(rented: Rented, offers: Sequence[Offer], wanted: int, now: datetime) -> int:
-    serverful = [offer for offer in offers if offer.tier != Tier.SERVERLESS]
+    serverful = offers_of_tier(offers, serverless=False)
     if wanted <= 0 or not serverful:
         return 0
-    cheapest = min(serverful, key=lambda offer: (offer.price_micros_per_h, offer.name))
     for _ in range(wanted):
-        rented.request(cheapest, reason="Demand exceeds capacity.", now=now)
+        rented.request(serverful[0], reason="Demand exceeds capacity.", now=now)
     return wanted
 
 

@@ -19,7 +19,7 @@ from marketplace.auction.models import Reservation
 from marketplace.auction.reservations import reservations_release
 from marketplace.common.clock import moment_words
 from marketplace.common.money import format_usd
-from marketplace.fleet.models import Node, Tier
+from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.locks import job_lock
 from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
@@ -31,7 +31,7 @@ from marketplace.tiers.history import Learned
 from marketplace.tiers.machines import cost_micros
 from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
 from marketplace.tiers.provisioning import Offer
-from marketplace.tiers.rented import Rented, node_here
+from marketplace.tiers.rented import Rented, node_here, offers_of_tier
 from scheduler.auction import events
 from scheduler.types import Cell
 
@@ -176,10 +176,10 @@ def stays_begin(*, rented: Rented, offers: Sequence[Offer], now: datetime) -> in
     tiers = rented.tiers
     busy = {stay.machine_id for stay in rented.stays}
     free = [pair for pair in rented.online(serverless=True) if pair[0].pk not in busy]
-    room = tiers.serverless_cap - len(rented.of_tier(serverless=True))
+    room = rented.room(serverless=True)
     if not free and room <= 0:
         return 0
-    waiting = _waiting(tiers, now)
+    waiting = _waiting(rented, now)
     begun = 0
     for job, (machine, node) in zip(waiting, free, strict=False):
         stay = _stay_begin(tiers, job, machine, node, now)
@@ -219,20 +219,20 @@ def _stay_begin(
     return stay
 
 
-def _waiting(tiers: ZoneTiers, now: datetime) -> list[Job]:
+def _waiting(rented: Rented, now: datetime) -> list[Job]:
     """Jobs whose first cell is far enough away that an earlier start repays the later move.
 
     Also those that a lost node has left without one. Those that must end first come first, and
     no more than there can be machines for.
     """
-    away = Stay.objects.filter(ended_at__isnull=True, machine__zone=tiers.zone)
+    tiers = rented.tiers
     leased = Slice.objects.filter(job=OuterRef("pk"), status=SliceStatus.OPEN)
     slot = slot_at(tiers.zone, now)
     pause = timedelta(seconds=tiers.checkpoint_s + tiers.restore_s)
     queued = (
         Job.objects.filter(
             ~Exists(leased),
-            ~Q(pk__in=away.values("job_id")),
+            ~Q(pk__in=[stay.job_id for stay in rented.stays]),
             zone=tiers.zone,
             status__in=(JobStatus.QUEUED, JobStatus.MOVING),
             needs_replan=False,
@@ -268,13 +268,10 @@ def _machines_wish(
 ) -> None:
     """Request machines for jobs that found none, if their wait outlasts the boot."""
     tiers = rented.tiers
-    cheapest = min(
-        (offer for offer in offers if offer.tier == Tier.SERVERLESS),
-        key=lambda offer: (offer.price_micros_per_h, offer.name),
-        default=None,
-    )
-    if cheapest is None or not without:
+    serverless = offers_of_tier(offers, serverless=True)
+    if not serverless or not without:
         return
+    cheapest = serverless[0]
     repaid_s = rented.boot_s(cheapest) + tiers.checkpoint_s + tiers.restore_s
     worth = sum(_wait_s(tiers, job, now) > repaid_s for job in without)
     for _ in range(max(0, min(room, worth - rented.coming(serverless=True)))):
