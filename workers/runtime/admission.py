@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,7 +96,7 @@ def _resume(running: RunningJob, path: Path) -> Checkpoint | None:
     candidates = [path]
     for directory in (path.parent, running.directory):
         candidates += [p for p in checkpoints(directory) if p not in candidates]
-    state = next(_whole(candidates, running, asked=path), None)
+    state = _first_whole(candidates, running, asked=path)
     if state is None:
         running.log.append("No checkpoint is whole; the job starts again from step 0.")
         return None
@@ -112,8 +111,8 @@ def _resume(running: RunningJob, path: Path) -> Checkpoint | None:
     return state
 
 
-def _whole(candidates: list[Path], running: RunningJob, *, asked: Path) -> Iterator[Checkpoint]:
-    """Those of this job's checkpoints that can be read; tells why not of the others."""
+def _first_whole(candidates: list[Path], running: RunningJob, *, asked: Path) -> Checkpoint | None:
+    """The first of this job's checkpoints that can be read; tells why those before cannot."""
     for path in candidates:
         try:
             state = load_checkpoint(path)
@@ -124,11 +123,12 @@ def _whole(candidates: list[Path], running: RunningJob, *, asked: Path) -> Itera
                 path.unlink(missing_ok=True)
             continue
         if state.fingerprint == running.fingerprint:
-            yield state
-        elif path == asked:
+            return state
+        if path == asked:
             raise SystemFault(
                 "The checkpoint is of another job or of other settings. Start the job afresh."
             )
+    return None
 
 
 def sequence_length(job: JobSpec, context_length: int) -> int:
