@@ -10,17 +10,16 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import shutil
 import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
 import uvicorn
 
 from marketplace.config.embedded.bound import die_with_parent
+from marketplace.config.embedded.left_behind import left_behind_remove
 from marketplace.config.settings import environment
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ WORKERS_MOST = 4
 #: Where the processes keep what they count, so that any of them can tell of all.
 METRICS_DIR = "PROMETHEUS_MULTIPROC_DIR"
 _PARENT = "FINETENDER_WEB_PARENT"
-#: Begins the name of the directory they count in; the parent's process id follows.
+#: Begins the name of the directory they count in; the parent's process id ends it.
 _COUNTS = "finetender-metrics-"
 
 
@@ -55,14 +54,6 @@ def application() -> ProtocolTypeRouter:
     return application
 
 
-def counts_sweep() -> None:
-    """Remove what was counted by web servers that were killed and could not do so themselves."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_COUNTS}*"):
-        pid = left.name.removeprefix(_COUNTS).partition("-")[0]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-
-
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m marketplace.config.web")
     parser.add_argument("--host", default="127.0.0.1")
@@ -70,8 +61,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--log-level", default="info")
     options = parser.parse_args(arguments)
     os.environ[_PARENT] = str(os.getpid())
-    counts_sweep()
-    with tempfile.TemporaryDirectory(prefix=f"{_COUNTS}{os.getpid()}-") as directory:
+    left_behind_remove(Path(tempfile.gettempdir()), f"{_COUNTS}*")
+    with tempfile.TemporaryDirectory(prefix=_COUNTS, suffix=f"-{os.getpid()}") as directory:
         workers = workers_wanted()
         if workers > 1:
             os.environ.setdefault(METRICS_DIR, directory)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from marketplace.config.embedded.left_behind import left_behind_remove
 from marketplace.config.embedded.services import (
     postgres_prepare,
     postgres_wait,
@@ -47,7 +48,8 @@ def pytest_unconfigure() -> None:
 
 
 def _servers_start() -> None:
-    _left_behind_remove()
+    # Servers of runs that were killed died with them.
+    left_behind_remove(RUNS_DIR, "*-*")
     data_dir = RUNS_DIR / f"run-{os.getpid()}"
     data_dir.mkdir(parents=True)
     postgres = postgres_prepare(data_dir=data_dir, durable=False)
@@ -66,15 +68,3 @@ def _redis_database_of(worker: str) -> None:
     """Each xdist worker flushes a Redis database of its own."""
     base = os.environ["REDIS_URL"].rsplit("/", 1)[0]
     os.environ["REDIS_URL"] = f"{base}/{1 + int(worker.removeprefix('gw')) % 15}"
-
-
-def _left_behind_remove() -> None:
-    """Directories of runs that were killed; their servers died with them."""
-    for path in RUNS_DIR.glob("*-*"):
-        pid = int(path.name.rpartition("-")[2])
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            shutil.rmtree(path, ignore_errors=True)
-        except PermissionError:
-            continue

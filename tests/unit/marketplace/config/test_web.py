@@ -34,13 +34,14 @@ def test_wrong_number_of_processes_is_named(monkeypatch):
 
 def test_what_a_killed_server_counted_is_removed_and_a_living_ones_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(web.uvicorn, "run", lambda *_, **__: None)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    names = [f"finetender-metrics-{ended.pid}-a", f"finetender-metrics-{os.getpid()}-b", "other"]
+    names = [f"finetender-metrics-a-{ended.pid}", f"finetender-metrics-b-{os.getpid()}", "other"]
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "counter.db").write_text("1")
-    web.counts_sweep()
+    web.main([])
     assert sorted(path.name for path in tmp_path.iterdir()) == names[1:]
 
 
