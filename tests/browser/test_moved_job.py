@@ -24,8 +24,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 #: Long enough that what is left when the worker is up repays the move, on any machine we know.
 EPOCHS = 14
 WITHIN_MS = 240_000
-#: Losses are those of one machine's arithmetic; only the order of its threads may differ.
-SAME = 1e-6
+#: Each process measures which kernels and how many threads are fastest, so two of them may
+#: add in another order. A step lost, repeated or trained on other rows changes a loss by
+#: parts in ten; resuming to the last bit is tested where the kernels are held fixed.
+SAME = 1e-3
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ def test_a_job_starts_on_serverless_moves_and_ends_like_one_that_did_not_move(
     assert trained == list(range(1, job["progress"]["total_steps"] + 1))
     assert [row["step"] for row in here] == [row["step"] for row in there]
     for name in ("train_loss", "valid_loss", "learning_rate"):
-        assert numbers(here, name) == pytest.approx(numbers(there, name), abs=SAME), name
+        assert numbers(here, name) == pytest.approx(numbers(there, name), rel=SAME), name
     assert numbers(here, "valid_loss")[-1] < numbers(here, "valid_loss")[0]
 
 
