@@ -45,12 +45,22 @@ class NodeRuntime:
         Checkpoints and adapters are kept here, a folder per job.
     memory_limit_gb : float, optional
         Memory the node may use for training; by default what the device has.
+    reproducible : bool
+        Take no kernel and no number of threads because it was measured to be the fastest:
+        one CPU thread and PyTorch's own products, so that every process sums in the same
+        order. Slower.
     """
 
     def __init__(
-        self, *, device: str, cache_dir: Path, memory_limit_gb: float | None = None
+        self,
+        *,
+        device: str,
+        cache_dir: Path,
+        memory_limit_gb: float | None = None,
+        reproducible: bool = False,
     ) -> None:
         self.device = torch.device(device)
+        self.reproducible = reproducible
         self.cache_dir = cache_dir
         self.memory_limit_gb = memory_limit_gb or device_limit_gb(self.device)
         self._residents: dict[BaseModelRef, ResidentBase] = {}
@@ -154,7 +164,12 @@ class NodeRuntime:
     # On the caller's thread.
 
     def _load(self, ref: BaseModelRef) -> ResidentBase:
-        resident = load_resident(ref, device=self.device, limit_gb=self.memory_limit_gb)
+        resident = load_resident(
+            ref,
+            device=self.device,
+            limit_gb=self.memory_limit_gb,
+            reproducible=self.reproducible,
+        )
         # bases nobody trains on make room for one somebody asks for
         used = resident.plan.base_gb
         for other in list(self._residents):
@@ -207,8 +222,7 @@ class NodeRuntime:
             return
 
     def _round(self, resident: ResidentBase) -> None:
-        if resident.threads is not None and resident.threads != torch.get_num_threads():
-            torch.set_num_threads(resident.threads)
+        resident.threads_set()
         try:
             results = resident.round(disturbed=self._preparing)
         # whatever a step raises, the node must live on: it cannot be one job's fault alone
@@ -240,6 +254,7 @@ class NodeRuntime:
         self._fit(resident, newcomer=running)
         if resident.threads is None:
             resident.threads = use_best_threads(resident.model)
+        resident.threads_set()
         running.log.append(
             f"Memory: {resident.plan.base_gb:.3f} GB for the base, about "
             f"{job_memory_gb(resident.plan, running.job, running.state_gb):.3f} GB for this job; "

@@ -22,7 +22,7 @@ from workers.training.architectures import architecture_of
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import Failed, FusedTrainer, Stepped
 from workers.training.packed_model import PackedModel
-from workers.training.tuning import tuned_trainer
+from workers.training.tuning import plain_trainer, tuned_trainer
 
 
 @dataclass(slots=True)
@@ -32,8 +32,13 @@ class ResidentBase:
     model: PackedModel
     trainer: FusedTrainer
     plan: MemoryPlan
-    #: CPU threads it is fastest with; ``None`` until measured on the loop's thread.
+    #: CPU threads it is trained with; ``None`` until measured on the loop's thread.
     threads: int | None = None
+
+    def threads_set(self) -> None:
+        """Train the next pack with its number of threads; call on the loop's thread."""
+        if self.threads is not None and self.threads != torch.get_num_threads():
+            torch.set_num_threads(self.threads)
 
     @property
     def memory_gb(self) -> float:
@@ -68,8 +73,15 @@ class ResidentBase:
         return results
 
 
-def load_resident(ref: BaseModelRef, *, device: torch.device, limit_gb: float) -> ResidentBase:
+def load_resident(
+    ref: BaseModelRef, *, device: torch.device, limit_gb: float, reproducible: bool = False
+) -> ResidentBase:
     """Load a base model and freeze it.
+
+    Parameters
+    ----------
+    reproducible : bool
+        As in ``NodeRuntime``.
 
     Raises
     ------
@@ -100,18 +112,20 @@ def load_resident(ref: BaseModelRef, *, device: torch.device, limit_gb: float) -
         ) from error
     if not ref.four_bit:
         model.to(device)  # pyright: ignore[reportArgumentType]
-    return resident_from(ref, model=model, tokenizer=tokenizer, limit_gb=limit_gb)
+    return resident_from(
+        ref, model=model, tokenizer=tokenizer, limit_gb=limit_gb, reproducible=reproducible
+    )
 
 
 def resident_from(
-    ref: BaseModelRef, *, model: Any, tokenizer: Any, limit_gb: float
+    ref: BaseModelRef, *, model: Any, tokenizer: Any, limit_gb: float, reproducible: bool = False
 ) -> ResidentBase:
     """Make a loaded model resident and measure what a token of it costs."""
     packed = PackedModel(model)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    trainer = tuned_trainer(packed)
+    trainer = plain_trainer(packed) if reproducible else tuned_trainer(packed)
     plan = rehearse(packed, base_gb=size / 1e9, limit_gb=limit_gb)
-    return ResidentBase(ref, tokenizer, packed, trainer, plan)
+    return ResidentBase(ref, tokenizer, packed, trainer, plan, threads=1 if reproducible else None)
 
 
 def model_source(source: str) -> str:

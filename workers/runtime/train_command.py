@@ -13,7 +13,9 @@ A configuration names a base model and jobs; all of them train together::
 
 Paths are relative to the configuration. Keys of ``adapter`` and ``training`` are those
 of ``AdapterSpec`` and ``TrainingSpec``. Stopped by Ctrl-C, it writes checkpoints, and
-``--resume`` goes on from them.
+``--resume`` goes on from them. Kernels and threads are those measured to be the fastest,
+which changes the last digits from one run to the next; with ``reproducible: true`` they
+are fixed, and one job alone gives the same adapter to the last bit on the same machine.
 """
 
 from __future__ import annotations
@@ -52,7 +54,16 @@ from workers.training.faults import TrainingFault, UserFault
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _JOB_KEYS = {"name", "data", "format", "validation", "base_model", "adapter", "training"}
-_TOP_KEYS = {"base_model", "output", "device", "memory_gb", "jobs", "adapter", "training"}
+_TOP_KEYS = {
+    "base_model",
+    "output",
+    "device",
+    "memory_gb",
+    "reproducible",
+    "jobs",
+    "adapter",
+    "training",
+}
 
 
 class _Yaml(yaml.SafeLoader):
@@ -97,6 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
             output=output,
             device=device,
             memory_gb=config.get("memory_gb"),
+            reproducible=config.get("reproducible", False),
             resume=chosen.resume,
             quiet=chosen.quiet,
         )
@@ -129,6 +141,9 @@ def read_config(path: Path) -> dict[str, Any]:
     memory_gb = config.get("memory_gb", 1.0)
     if isinstance(memory_gb, bool) or not isinstance(memory_gb, (int, float)) or memory_gb <= 0:
         raise UserFault(f"memory_gb must be a number above 0, not {memory_gb!r}.")
+    reproducible = config.get("reproducible", False)
+    if not isinstance(reproducible, bool):
+        raise UserFault(f"reproducible must be true or false, not {reproducible!r}.")
     return config
 
 
@@ -148,11 +163,14 @@ def train(
     output: Path,
     device: str,
     memory_gb: float | None,
+    reproducible: bool,
     resume: bool,
     quiet: bool,
 ) -> int:
     """Train all jobs together; a JSON line per job at the end; 0 when all finished."""
-    runtime = NodeRuntime(device=device, cache_dir=output, memory_limit_gb=memory_gb)
+    runtime = NodeRuntime(
+        device=device, cache_dir=output, memory_limit_gb=memory_gb, reproducible=reproducible
+    )
     bars: list[JobBar] = []
     try:
         for position, job in enumerate(jobs):

@@ -11,16 +11,21 @@ from workers.training.pack_plan import PAD_TO, TOKEN_BUDGET
 from workers.training.packed_model import PackedModel
 
 
+def plain_trainer(model: PackedModel) -> FusedTrainer:
+    """The loop with PyTorch's own products and norms: nothing depends on a measurement."""
+    kind = model.device.type
+    return FusedTrainer(model, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
+
+
 def tuned_trainer(model: PackedModel) -> FusedTrainer:
     """Choose libraries, compiled parts and recorded steps; call before any job is there.
 
     Each choice is made by running both ways on this base, is checked to give the same
-    numbers, and falls back to the plain way when anything fails.
+    numbers but for the order of sums, and falls back to the plain way when anything fails.
     """
-    kind = model.device.type
-    trainer = FusedTrainer(model, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
+    trainer = plain_trainer(model)
     use_fastest_products(model)
-    if kind == "cuda":
+    if model.device.type == "cuda":
         # measuring waits for the whole device, which nobody may be recording on meanwhile
         with RECORDING:
             compile_norms_if_faster(model)

@@ -29,6 +29,7 @@ def command(folder: Path, capsys, **top) -> tuple[int, str]:
         ({"memory_gb": "lots"}, "memory_gb must be a number above 0, not 'lots'."),
         ({"memory_gb": 0}, "memory_gb must be a number above 0, not 0."),
         ({"memory_gb": True}, "memory_gb must be a number above 0, not True."),
+        ({"reproducible": "yes please"}, "reproducible must be true or false, not 'yes please'."),
         ({"device": "tpu"}, "device must be cpu, cuda or cuda:<number>, not 'tpu'."),
         ({"output": 5}, "output must be a text, not 5."),
         (

@@ -21,8 +21,10 @@ from tests.unit.workers.training.builders import (
     write_jsonl,
 )
 from workers.models import DATASETS
+from workers.runtime import threads
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.train_command import main, planned_jobs, read_config
+from workers.training import fastest_products
 from workers.training.checkpoint import load_checkpoint
 
 ROOT = Path(__file__).parents[4]
@@ -50,6 +52,7 @@ def config(tmp_path) -> Path:
         yaml.safe_dump(
             {
                 "base_model": "base",
+                "reproducible": True,
                 "adapter": {"rank": 4, "alpha": 8.0},
                 "training": {"epochs": 6, "learning_rate": 0.01, "eval_every_steps": 7},
                 "jobs": jobs,
@@ -80,7 +83,7 @@ def test_a_move_to_another_process_changes_no_number(config, tmp_path, capsys):
     whole = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [job["outcome"] for job in whole] == ["finished"] * 4
 
-    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "moved")
+    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "moved", reproducible=True)
     jobs = planned_jobs(read_config(config), config.parent)
     sinks = [RecordingSink() for _ in jobs]
     for job, sink in zip(jobs, sinks, strict=True):
@@ -108,6 +111,20 @@ def test_a_move_to_another_process_changes_no_number(config, tmp_path, capsys):
                     assert float(theirs[key]) == pytest.approx(float(ours[key]), rel=2e-5)
         other = json.loads(moved.stdout.splitlines()[JOBS.index(job)])
         assert other["samples_done"] == whole[JOBS.index(job)]["samples_done"]
+
+
+def test_a_reproducible_job_gives_the_same_bits_whatever_is_measured(config, tmp_path, monkeypatch):
+    written = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump(written | {"jobs": written["jobs"][:1]}))
+    weights = []
+    for other_way_if_it_takes_at_most in (0.0, float("inf")):
+        monkeypatch.setattr(fastest_products, "_WORTH", other_way_if_it_takes_at_most)
+        monkeypatch.setattr(threads, "_WORTH", other_way_if_it_takes_at_most)
+        output = tmp_path / f"at-most-{other_way_if_it_takes_at_most}"
+        assert main([str(config), "--quiet", "--output", str(output)]) == 0
+        adapter = output / "dropping" / "adapter" / "adapter_model.safetensors"
+        weights.append(adapter.read_bytes())
+    assert weights[0] == weights[1]
 
 
 def test_a_checkpoint_holds_adapter_optimizer_position_and_curve(config, tmp_path):
