@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -16,18 +15,9 @@ import redis
 from django.db import connection
 
 from marketplace.config.embedded.stack import BOUND
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
-WITHIN_S = 60.0
-
-
-def until(true: Callable[[], object], *, what: str, within_s: float = WITHIN_S) -> None:
-    """Look until something is true; says what it was when it never is."""
-    ends_at = time.monotonic() + within_s
-    while not true():
-        if time.monotonic() > ends_at:
-            raise AssertionError(f"not within {within_s:g} s: {what}")
-        time.sleep(0.02)
 
 
 def environment() -> dict[str, str]:

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from tests.conftest import Market
-from tests.faults.steps import AVAILABLE_FROM, shell, statuses, until
+from tests.faults.steps import AVAILABLE_FROM, shell, statuses
+from tests.waiting import until
 
 #: Moving repays only where the reserved node costs less than serverless; prints what it asked.
 ASK = """

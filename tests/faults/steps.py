@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import psutil
 
 from tests.conftest import Market
+from tests.waiting import until
 
 STATUSES = """
 import json
@@ -32,13 +31,6 @@ def shell(market: Market, script: str) -> str:
 
 def statuses(market: Market) -> dict[str, list[Any]]:
     return json.loads(shell(market, STATUSES).splitlines()[-1])
-
-
-def until(true: Callable[[], bool], *, within_s: float, what: str) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.3)
 
 
 def processes_kill(market: Market, *names: str) -> None:

@@ -20,8 +20,9 @@ from marketplace.config.embedded.demo import TRAINING, DemoFailed, bid_place
 from marketplace.config.embedded.demo_move import AWAY_S, DEADLINE_S, NODE, TIERS
 from marketplace.config.embedded.house import web_wait
 from tests.conftest import Market
-from tests.faults.steps import processes_kill, shell, until
+from tests.faults.steps import processes_kill, shell
 from tests.faults.test_node_in_market import events_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -93,13 +94,13 @@ def moment(
     database: psycopg.Connection[Any], number: int, table: str, when: str
 ) -> Iterator[Moment]:
     database.execute("SELECT pg_advisory_lock(%s)", [number])
-    database.execute(MOMENT.format(number=number, table=table, when=when))  # type: ignore[arg-type]
+    database.execute(MOMENT.format(number=number, table=table, when=when))
     made = Moment(database, number)
     try:
         yield made
     finally:
         made.let_go()
-        database.execute(NO_MOMENT.format(number=number))  # type: ignore[arg-type]
+        database.execute(NO_MOMENT.format(number=number))
 
 
 @pytest.fixture
@@ -122,13 +123,11 @@ def rented(market: Market, database: psycopg.Connection[Any]) -> Iterator[Market
             within_s=240,
             what="both machines are in the market",
         )
-        database.execute(PATIENCE.format(grace_s=600, heartbeat_s=200))  # type: ignore[arg-type]
+        database.execute(PATIENCE.format(grace_s=600, heartbeat_s=200))
         market.house.manage("node_available", NODE, "--in-s", str(AWAY_S))
         yield market
     finally:
-        database.execute(
-            PATIENCE.format(grace_s=before[0], heartbeat_s=before[1])  # type: ignore[arg-type]
-        )
+        database.execute(PATIENCE.format(grace_s=before[0], heartbeat_s=before[1]))
         market.house.manage("node_available", NODE)
         market.house.manage("machines_end", "--within-s", "240")
 
@@ -149,11 +148,11 @@ def bought(api: httpx.Client, zone: str) -> dict[str, Any]:
 def test_a_hand_off_survives_its_worker_and_its_web_server_killed_in_the_middle_of_it(
     rented: Market, api: httpx.Client, database: psycopg.Connection[Any]
 ) -> None:
-    database.execute(WORKER_FROM.format(at="now() + interval '1 day'"))  # type: ignore[arg-type]
+    database.execute(WORKER_FROM.format(at="now() + interval '1 day'"))
     with moment(database, *PLANNED) as planned, moment(database, *PAUSED) as paused:
         bid = bought(api, rented.zone)
         job_id = bid["job_id"]
-        database.execute(WORKER_FROM.format(at="NULL"))  # type: ignore[arg-type]
+        database.execute(WORKER_FROM.format(at="NULL"))
 
         until(planned.is_reached, within_s=240, what="the worker is about to hand the job over")
         processes_kill(rented, "worker")

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Market
-from tests.faults.steps import shell, until
+from tests.faults.steps import shell
 from tests.faults.test_node_in_market import bid_place, checkpoints, events_of, wait_for
+from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 

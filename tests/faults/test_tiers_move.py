@@ -12,7 +12,8 @@ import pytest
 
 from marketplace.config.embedded.demo import DATASET
 from tests.conftest import Market
-from tests.faults.steps import AVAILABLE_FROM, processes_kill, shell, statuses, until
+from tests.faults.steps import AVAILABLE_FROM, processes_kill, shell, statuses
+from tests.waiting import until
 
 # A whole house: alone on the machine, like everything that kills processes.
 pytestmark = pytest.mark.faults

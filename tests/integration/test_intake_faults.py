@@ -28,6 +28,7 @@ from marketplace.payments.services import wallets_lock
 from tests import builders, lane_process
 from tests import market_builders as market
 from tests.unit.marketplace.common.threads import at_once
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -201,7 +202,7 @@ class Web:
 def web(*, log_dir, name="web"):
     process = Web(log_dir=log_dir, name=name)
     try:
-        lane_process.until(process.ready, what=f"{name} is ready")
+        until(process.ready, what=f"{name} is ready")
         yield process
     finally:
         process.kill()
@@ -239,7 +240,7 @@ def test_web_killed_in_the_middle_of_a_group_has_placed_all_or_nothing_of_it(zon
         connection_of_test = connection.connection.info.backend_pid
         _, answers = at_once([kill_when_blocked, lambda: server.post_all(requests)])
         assert answers == [None] * 10
-    lane_process.until(lambda: not open_backends(), what="the dead server's sessions are gone")
+    until(lambda: not open_backends(), what="the dead server's sessions are gone")
     # Groups before the one that was stopped are whole; of that one there is nothing.
     assert Bid.objects.count() == Hold.objects.count()
     assert ledger_check().balanced

@@ -23,6 +23,7 @@ from marketplace.payments.services import wallets_lock
 from tests import builders, lane_process
 from tests import market_builders as market
 from tests.unit.marketplace.common.threads import at_once
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -70,10 +71,10 @@ def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path
         # The batch writes its decisions, then waits here for the wallet of the second.
         wallets_lock([second.pk])
         wakeups.lane_wake(zone_id=zone.pk)
-        lane_process.until(lane_process.blocked_backends, what="the lane is in its batch")
+        until(lane_process.blocked_backends, what="the lane is in its batch")
         lane.kill()
         lane_process.blocked_backends_end()
-    lane_process.until(lambda: not lane_process.blocked_backends(), what="its session is gone")
+    until(lambda: not lane_process.blocked_backends(), what="its session is gone")
     assert set(Bid.objects.values_list("status", flat=True)) == {"pending"}
     assert not LogEntry.objects.exists()
     assert not MarketHead.objects.exists()
@@ -84,7 +85,7 @@ def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path
 
     with lane_process.lane(log_dir=tmp_path, name="next"):
         wakeups.lane_wake(zone_id=zone.pk)
-        lane_process.until(lambda: all_decided(zone), what="the next lane decides them")
+        until(lambda: all_decided(zone), what="the next lane decides them")
     assert_decided_once(zone, bids)
 
 
@@ -99,7 +100,7 @@ def test_two_lanes_for_one_zone_decide_every_bid_once(zone, tmp_path):
             return lambda: bids_of(zone, [owner], each=8)
 
         placed = at_once([place(owner) for owner in owners])
-        lane_process.until(lambda: all_decided(zone), what="all bids are decided")
+        until(lambda: all_decided(zone), what="all bids are decided")
     assert_decided_once(zone, [bid for bids in placed for bid in bids])
 
 
@@ -111,7 +112,7 @@ def test_bids_placed_while_the_lane_is_down_are_decided_once_when_it_is_back(zon
     with lane_process.lane(log_dir=tmp_path):
         decided = bid_wait(bid=bids[0], timeout_s=30)
         assert decided.status == "admitted"
-        lane_process.until(lambda: all_decided(zone), what="the others are decided too")
+        until(lambda: all_decided(zone), what="the others are decided too")
     assert_decided_once(zone, bids)
 
 
@@ -268,9 +269,7 @@ def test_waiter_hears_of_its_decision_at_once(zone):
     now = clock.now()
 
     def decide():
-        lane_process.until(
-            lambda: bid.pk in wakeups.listener._waiting, what="somebody waits for it"
-        )
+        until(lambda: bid.pk in wakeups.listener._waiting, what="somebody waits for it")
         return decide_pending_bids(zone=zone, now=now)
 
     waited, _ = at_once([lambda: bid_wait(bid=bid, timeout_s=30), decide])

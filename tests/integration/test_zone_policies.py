@@ -25,6 +25,7 @@ from tests import builders, lane_process
 from tests import market_builders as market
 from tests.audits import transcript_verify
 from tests.unit.marketplace.common.threads import at_once
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -97,20 +98,18 @@ def test_zone_becomes_lagrangian_is_solved_again_and_survives_the_death_of_its_l
         lane = running.enter_context(lane_process.lane(log_dir=tmp_path))
         running.enter_context(lane_process.lane(log_dir=tmp_path, name="worker", queues="default"))
         bids = place(owner, zone, 30)
-        lane_process.until(lambda: decided(zone), what="bids are decided under residual")
+        until(lambda: decided(zone), what="bids are decided under residual")
         assert pricing(zone).policy == "residual"
 
-        lane_process.until(prices_after(zone, 0), what="the first prices are in force")
+        until(prices_after(zone, 0), what="the first prices are in force")
         first = pricing(zone)
         assert (first.policy, first.problem) == ("lagrangian", "")
         bids += place(owner, zone, 10)
-        lane_process.until(lambda: decided(zone), what="bids are decided under lagrangian")
+        until(lambda: decided(zone), what="bids are decided under lagrangian")
 
         # A new node is a reason to solve again, once the zone has rested.
         market.node(zone)
-        lane_process.until(
-            prices_after(zone, first.applied_position), what="prices are solved again"
-        )
+        until(prices_after(zone, first.applied_position), what="prices are solved again")
 
         # The lane dies in the middle of a batch: nothing of it was decided.
         lane.pause()
@@ -119,10 +118,10 @@ def test_zone_becomes_lagrangian_is_solved_again_and_survives_the_death_of_its_l
         with transaction.atomic():
             wallets_lock([owner.pk])
             lane.go_on()
-            lane_process.until(lane_process.blocked_backends, what="the lane is in its batch")
+            until(lane_process.blocked_backends, what="the lane is in its batch")
             lane.kill()
             lane_process.blocked_backends_end()
-    lane_process.until(lambda: not lane_process.blocked_backends(), what="its session is gone")
+    until(lambda: not lane_process.blocked_backends(), what="its session is gone")
     assert {bid.pk for bid in left} == set(
         Bid.objects.filter(status="pending").values_list("pk", flat=True)
     )
@@ -133,7 +132,7 @@ def test_zone_becomes_lagrangian_is_solved_again_and_survives_the_death_of_its_l
     bids += left
     with lane_process.lane(log_dir=tmp_path, name="second"):
         bids += place(owner, zone, 8)
-        lane_process.until(lambda: decided(zone), what="the next lane decides what was left")
+        until(lambda: decided(zone), what="the next lane decides what was left")
     assert under(zone) == {"residual": 30, "lagrangian": 26}
     assert {bid.pk for bid in bids} == set(Bid.objects.values_list("pk", flat=True))
     assert Bid.objects.filter(status="admitted", parts__compute__gt=0).exists()

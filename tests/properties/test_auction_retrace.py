@@ -54,13 +54,13 @@ def test_what_a_log_cannot_say_is_refused() -> None:
 
     def refused(outcome: Decision) -> str:
         engine = Engine.restore(before)
-        with pytest.raises(ValueError, match=entry.event.task.id) as caught:  # type: ignore[union-attr]
+        with pytest.raises(ValueError, match=entry.event.task.id) as caught:
             engine.retrace(entry.event, outcome, entry_hash="")
         return str(caught.value)
 
     def elsewhere(cell: Cell) -> Decision:
-        schedule = Schedule(cells=(cell, *rest), vendor=entry.outcome.schedule.vendor)  # type: ignore[union-attr]
-        return replace(entry.outcome, schedule=schedule)  # type: ignore[type-var]
+        schedule = Schedule(cells=(cell, *rest), vendor=entry.outcome.schedule.vendor)
+        return replace(entry.outcome, schedule=schedule)
 
     assert "without a schedule" in refused(replace(entry.outcome, schedule=None))
     assert "'nobody'" in refused(elsewhere(replace(first, node="nobody")))

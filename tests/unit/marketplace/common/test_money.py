@@ -69,7 +69,7 @@ def test_what_is_no_amount_is_refused_by_name(amount: Decimal | str) -> None:
 
 def test_a_float_never_names_money() -> None:
     with pytest.raises(TypeError):
-        to_micros(0.1)  # type: ignore[arg-type]
+        to_micros(0.1)
 
 
 @given(st.integers(0, MAX_MICROS))

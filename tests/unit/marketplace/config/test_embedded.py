@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
@@ -24,6 +23,7 @@ from marketplace.config.embedded.services import (
     redis_wait,
 )
 from marketplace.config.embedded.stack import Stack, StackInUse
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
 
@@ -80,7 +80,7 @@ def test_a_dead_process_is_started_again(tmp_path: Path) -> None:
         stack.start("sleeper")
         before = stack.pid("sleeper")
         os.kill(before, signal.SIGKILL)
-        _until(lambda: stack.pid("sleeper") not in {0, before})
+        until(lambda: stack.pid("sleeper") not in {0, before}, what="it runs again")
 
 
 def test_a_program_that_keeps_failing_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
@@ -125,12 +125,5 @@ def test_no_process_outlives_its_starter_however_that_one_ends(
     starter.send_signal(ending)
     starter.wait(60)
     starter.stdout.close()
-    _until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
-    _until(lambda: not any(child.is_running() for child in children))
-
-
-def _until(condition, within_s: float = 30.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
+    until(lambda: not any(psutil.pid_exists(pid) for pid in pids), what="the servers end")
+    until(lambda: not any(child.is_running() for child in children), what="their children end")

@@ -15,6 +15,7 @@ import pytest
 from marketplace.config import web
 from marketplace.config.embedded.services import free_port
 from tests import lane_process
+from tests.waiting import until
 
 
 def test_as_many_processes_as_cores_and_four_at_most(monkeypatch):
@@ -67,7 +68,7 @@ def test_processes_end_with_their_parent_and_tell_of_all_they_counted(tmp_path):
 
     children: list[psutil.Process] = []
     try:
-        lane_process.until(answers, what="the server is up")
+        until(answers, what="the server is up")
         children = psutil.Process(parent.pid).children(recursive=True)
         with httpx.Client(headers={"Connection": "close"}, timeout=10) as client:
             for _ in range(12):

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from marketplace.fleet.models import Tier
 from marketplace.tiers.provisioning import BackendFault, Offer, backend_named
 from marketplace.tiers.provisioning.local import LocalBackend
+from tests.waiting import until
 
 NOW_OFFER = Offer("now", Tier.SERVERLESS, 2_100_000, 0.0)
 SLOW_OFFER = Offer("slow", Tier.MARKETPLACE, 740_000, 600.0)
@@ -32,13 +32,6 @@ STUBBORN = (
     "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
     "print('ready', flush=True); time.sleep(600)",
 )
-
-
-def until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20.0
-    while not true():
-        assert time.monotonic() < deadline, f"never came true: {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -62,7 +55,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., LocalBackend]]:
             facts = json.loads((backend.folder / one.machine_id / "process.json").read_text())
             os.killpg(int(facts["pid"]), signal.SIGKILL)
         # Listing takes note of those that ended.
-        until(lambda backend=backend: backend.machines() == (), "all are killed")
+        until(lambda backend=backend: backend.machines() == (), what="all are killed")
 
 
 def launch(backend: LocalBackend, machine_id: str = "mach_1", *, offer: str = "now") -> None:
@@ -84,7 +77,7 @@ def test_a_machine_is_listed_from_launch_until_it_is_gone(
     launch(backend)
     assert [one.machine_id for one in backend.machines()] == ["mach_1"]
     backend.terminate("mach_1")
-    until(lambda: backend.machines() == (), "the machine ends")
+    until(lambda: backend.machines() == (), what="the machine ends")
     backend.terminate("mach_1")
     assert not (backend.folder / "mach_1").exists()
     backend.terminate("mach_1")
@@ -106,7 +99,7 @@ def test_a_machine_gets_its_token_and_nothing_that_opens_the_house(
     backend = make()
     launch(backend)
     log = backend.folder / "mach_1" / "log"
-    until(lambda: log.exists() and log.read_text().endswith("}"), "it tells its environment")
+    until(lambda: log.exists() and log.read_text().endswith("}"), what="it tells its environment")
     seen = json.loads(log.read_text())
     assert seen["FINETENDER_JOIN_TOKEN"] == "one-time"
     assert {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"}.isdisjoint(seen)
@@ -117,7 +110,7 @@ def test_a_machine_ended_while_it_boots_never_comes_up(make: Callable[..., Local
     launch(backend, offer="slow")
     assert [one.is_ready for one in backend.machines()] == [False]
     backend.terminate("mach_1")
-    until(lambda: backend.machines() == (), "the boot is given up")
+    until(lambda: backend.machines() == (), what="the boot is given up")
     assert (backend.folder / "mach_1" / "log").read_text() == ""
 
 
@@ -125,7 +118,7 @@ def test_a_machine_killed_by_others_is_no_longer_listed(make: Callable[..., Loca
     backend = make()
     launch(backend)
     process_of(backend).kill()
-    until(lambda: backend.machines() == (), "the list notices")
+    until(lambda: backend.machines() == (), what="the list notices")
 
 
 def test_a_machine_that_will_not_stop_is_killed_after_its_grace(
@@ -134,13 +127,13 @@ def test_a_machine_that_will_not_stop_is_killed_after_its_grace(
     backend = make(STUBBORN, grace_s=0.2)
     launch(backend)
     log = backend.folder / "mach_1" / "log"
-    until(lambda: log.exists() and "ready" in log.read_text(), "it ignores the signal")
+    until(lambda: log.exists() and "ready" in log.read_text(), what="it ignores the signal")
 
     def gone() -> bool:
         backend.terminate("mach_1")
         return backend.machines() == ()
 
-    until(gone, "it is killed")
+    until(gone, what="it is killed")
 
 
 def test_a_number_used_again_by_another_process_is_not_our_machine(

@@ -179,7 +179,7 @@ def test_one_broken_zone_does_not_stop_the_others(
     def gauge(*, rented: Rented, **rest: object) -> object:
         if rented.tiers.pk == first:
             raise RuntimeError("broken")
-        return whole(rented=rented, **rest)  # type: ignore[arg-type]
+        return whole(rented=rented, **rest)
 
     monkeypatch.setattr(scaling, "gauge", gauge)
     tiers_tick(now=NOW)

@@ -108,7 +108,7 @@ def test_rules_that_the_cells_were_made_by_cannot_change(changed: dict[str, floa
     engine, _ = begun()
     head = engine.head_hash
     with pytest.raises(ValueError, match=f"{next(iter(changed))} cannot change"):
-        engine.apply(events.RulesChanged(replace(RESIDUAL, **changed)))  # type: ignore[arg-type]
+        engine.apply(events.RulesChanged(replace(RESIDUAL, **changed)))
     assert (engine.head_hash, engine.rules) == (head, RESIDUAL)
 
 

@@ -35,7 +35,7 @@ def a_task(**fields: object) -> Task:
         bid=100.0,
         rates={"g": 10.0},
     )
-    return replace(task, **fields)  # type: ignore[arg-type]
+    return replace(task, **fields)
 
 
 def one_node(*, ask: float = 0.0, slots: int = 4) -> Supply:

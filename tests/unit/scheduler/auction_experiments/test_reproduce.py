@@ -131,7 +131,7 @@ SHARED = {("scale", "100"), ("dynamics", "50"), ("capacity", "mixed"), ("deadlin
 
 @pytest.mark.parametrize("way", ["uniform", "lognormal", "tight", "loose"])
 def test_every_task_could_meet_its_deadline_unless_the_day_ends(way: str) -> None:
-    scenario = Scenario("x", bids_per_slot=5.0, deadlines=way)  # type: ignore[arg-type]
+    scenario = Scenario("x", bids_per_slot=5.0, deadlines=way)
     for task in scenario.day(1):
         needed = int(np.ceil(task.compute_demand / task.rates["a100"]))
         window = task.deadline_slot - task.arrival_slot + 1

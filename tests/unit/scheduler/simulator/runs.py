@@ -47,12 +47,12 @@ def ready(
     """A world before its first event, with node lives and vanishing offers by hand."""
     world = prepare(
         workload=workload,
-        policy=policy,  # type: ignore[arg-type]
+        policy=policy,
         seed=0,
         cap=cap,
         supply=supply or market(),
         record_ticks=record_ticks,
-        **rules,  # type: ignore[arg-type]
+        **rules,
     )
     if lives_s:
         world = world._replace(supply=world.supply._replace(lives_s=np.array(lives_s)))

@@ -182,7 +182,7 @@ def test_the_share_that_dies_early_dies_before_its_end(dying: str) -> None:
 )
 def test_rules_that_make_no_sense_are_refused(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_an_unlimited_life_is_the_default() -> None:

@@ -109,4 +109,4 @@ def test_a_move_on_must_save_as_much_however_short_its_pause() -> None:
 )
 def test_rules_that_cannot_work_are_refused(change: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TierRules(**change)  # type: ignore[arg-type]
+        TierRules(**change)

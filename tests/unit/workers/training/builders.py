@@ -35,6 +35,7 @@ from workers.protocol.messages import (
     ProgressEvent,
     TrainingSpec,
 )
+from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.sink import JobSummary
 from workers.training.data import DataReport, PreparedData
 from workers.training.frozen_product import BLAS, FrozenProducts
@@ -179,6 +180,21 @@ class RecordingSink:
         assert self.outcome is None, f"{self.outcome}, then {outcome}"
         self.outcome, self.summary = outcome, summary
         self.ended.set()
+
+
+def attach(
+    runtime: NodeRuntime,
+    spec: JobSpec,
+    data: Path,
+    checkpoint: Path | None = None,
+    sink: RecordingSink | None = None,
+) -> RecordingSink:
+    """Start a job, or continue it from a checkpoint; what it tells is in the sink."""
+    sink = sink or RecordingSink()
+    runtime.attach(
+        job=spec, data_path=data, validation_path=None, checkpoint_path=checkpoint, sink=sink
+    )
+    return sink
 
 
 def random_examples(

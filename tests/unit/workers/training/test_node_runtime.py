@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from tests.unit.workers.training.builders import (
     RecordingSink,
+    attach,
     byte_tokenizer,
     completion_rows,
     job_spec,
-    save_tiny_base,
     write_jsonl,
 )
-from workers.protocol.messages import BaseModelRef
-from workers.runtime.node_runtime import NodeRuntime
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> BaseModelRef:
-    return save_tiny_base(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture
-def runtime(tmp_path: Path):
-    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache")
-    yield runtime
-    runtime.close()
 
 
 def test_two_jobs_finish_together_and_stock_peft_loads_both(runtime, base, tmp_path):
@@ -39,9 +22,7 @@ def test_two_jobs_finish_together_and_stock_peft_loads_both(runtime, base, tmp_p
         data = write_jsonl(tmp_path / f"{name}.jsonl", completion_rows(24, word=word))
         sinks[name] = RecordingSink()
         spec = job_spec(name, base, data, training={"epochs": 6, "learning_rate": 2e-2})
-        runtime.attach(
-            job=spec, data_path=data, validation_path=None, checkpoint_path=None, sink=sinks[name]
-        )
+        attach(runtime, spec, data, sink=sinks[name])
     for sink in sinks.values():
         summary = sink.wait()
         assert sink.outcome == "finished", sink.reason
@@ -63,7 +44,7 @@ def test_a_detached_job_goes_on_where_it_stood(runtime, base, tmp_path):
     data = write_jsonl(tmp_path / "a.jsonl", completion_rows(40))
     spec = job_spec("a", base, data, training={"epochs": 30})
     first = RecordingSink()
-    runtime.attach(job=spec, data_path=data, validation_path=None, checkpoint_path=None, sink=first)
+    attach(runtime, spec, data, sink=first)
     runtime.checkpoint("a")
     assert first.on_checkpoint.wait(60)
     runtime.detach("a", checkpoint=True)
@@ -72,9 +53,7 @@ def test_a_detached_job_goes_on_where_it_stood(runtime, base, tmp_path):
     path, step = first.checkpoints[-1]
     assert step == paused.step
     second = RecordingSink()
-    runtime.attach(
-        job=spec, data_path=data, validation_path=None, checkpoint_path=path, sink=second
-    )
+    attach(runtime, spec, data, path, sink=second)
     done = second.wait()
     assert second.outcome == "finished", second.reason
     assert second.events[0].step == step

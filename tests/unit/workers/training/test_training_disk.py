@@ -6,36 +6,15 @@ import resource
 import threading
 from contextlib import contextmanager
 
-import pytest
-
 from tests.unit.workers.training.builders import (
     RecordingSink,
+    attach,
     completion_rows,
     job_spec,
-    save_tiny_base,
     write_jsonl,
 )
-from workers.protocol.messages import BaseModelRef, Fault
-from workers.runtime.node_runtime import NodeRuntime
+from workers.protocol.messages import Fault
 from workers.training.checkpoint import load_checkpoint
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> BaseModelRef:
-    return save_tiny_base(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture
-def runtime(tmp_path):
-    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache")
-    yield runtime
-    runtime.close()
-
-
-def attach(runtime, spec, data, sink: RecordingSink | None = None) -> RecordingSink:
-    sink = sink or RecordingSink()
-    runtime.attach(job=spec, data_path=data, validation_path=None, checkpoint_path=None, sink=sink)
-    return sink
 
 
 @contextmanager
@@ -86,7 +65,7 @@ def test_a_disk_that_is_full_for_a_while_stops_no_step(runtime, base, tmp_path):
     data = write_jsonl(tmp_path / "a.jsonl", completion_rows(200))
     spec = job_spec("a", base, data, training={"epochs": 1000})
     sink = _Listening()
-    attach(runtime, spec, data, sink)
+    attach(runtime, spec, data, sink=sink)
     runtime.checkpoint("a")
     assert sink.on_checkpoint.wait(60)
     with full_disk():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ import torch
 from tests.unit.workers.training.builders import (
     RecordingSink,
     admit,
+    attach,
     completion_rows,
     job_spec,
     random_examples,
     run_steps,
-    save_tiny_base,
     tiny_model,
     trainer,
     training_job,
@@ -28,26 +27,6 @@ from workers.runtime.node_runtime import NodeRuntime
 from workers.training.checkpoint import CheckpointCorrupt, load_checkpoint
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import Failed, FusedTrainer
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> BaseModelRef:
-    return save_tiny_base(tmp_path_factory.mktemp("base"))
-
-
-@pytest.fixture
-def runtime(tmp_path: Path):
-    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache")
-    yield runtime
-    runtime.close()
-
-
-def attach(runtime, spec, data, checkpoint=None) -> RecordingSink:
-    sink = RecordingSink()
-    runtime.attach(
-        job=spec, data_path=data, validation_path=None, checkpoint_path=checkpoint, sink=sink
-    )
-    return sink
 
 
 def solo_curve(seed: int, steps: int, **changes) -> list[float]:

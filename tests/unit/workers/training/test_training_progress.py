@@ -18,6 +18,7 @@ from tests.unit.workers.training.builders import (
 from workers.runtime import running_job
 from workers.runtime.running_job import RunningJob
 from workers.training.fused_trainer import Stepped
+from workers.training.job import TrainingJob
 
 
 class _Clock:
@@ -38,11 +39,8 @@ def clock(monkeypatch) -> _Clock:
     return clock
 
 
-def test_events_come_at_most_twice_a_second_and_say_where_the_job_stands(clock):
-    fused = trainer(tiny_model())
-    rows = random_examples(16, seed=1, shortest=10, longest=10)
-    job = training_job("a", rows, training={"batch_size": 4, "epochs": 10, "schedule": "linear"})
-    admit(fused, job)
+def told(job: TrainingJob) -> tuple[RunningJob, RecordingSink]:
+    """The job as one that runs, and what it tells."""
     sink = RecordingSink()
     running = RunningJob(
         job=job,
@@ -52,6 +50,15 @@ def test_events_come_at_most_twice_a_second_and_say_where_the_job_stands(clock):
         fingerprint="",
         checkpoint_due_at=0.0,
     )
+    return running, sink
+
+
+def test_events_come_at_most_twice_a_second_and_say_where_the_job_stands(clock):
+    fused = trainer(tiny_model())
+    rows = random_examples(16, seed=1, shortest=10, longest=10)
+    job = training_job("a", rows, training={"batch_size": 4, "epochs": 10, "schedule": "linear"})
+    admit(fused, job)
+    running, sink = told(job)
     running.report(force=True)
     steps: list[Stepped] = []
     for turn in range(20):
@@ -89,15 +96,7 @@ def test_the_time_left_counts_an_epochs_short_last_batch_once(clock):
     fused = trainer(tiny_model())
     job = training_job("a", random_examples(5, seed=1), training={"batch_size": 4, "epochs": 2})
     admit(fused, job)
-    sink = RecordingSink()
-    running = RunningJob(
-        job=job,
-        resident=SimpleNamespace(),
-        sink=sink,
-        directory=Path(),
-        fingerprint="",
-        checkpoint_due_at=0.0,
-    )
+    running, sink = told(job)
     for _ in range(2):
         clock.now += 1.0
         (step,) = fused.round()

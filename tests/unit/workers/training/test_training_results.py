@@ -17,6 +17,7 @@ from transformers import (
 
 from tests.unit.workers.training.builders import (
     RecordingSink,
+    attach,
     byte_tokenizer,
     completion_rows,
     job_spec,
@@ -41,9 +42,7 @@ def train(tmp_path, family="llama", rows=None, data_format=DataFormat.COMPLETION
     sink = RecordingSink()
     spec = job_spec("a", base, data, data_format=data_format, **changes)
     try:
-        runtime.attach(
-            job=spec, data_path=data, validation_path=None, checkpoint_path=None, sink=sink
-        )
+        attach(runtime, spec, data, sink=sink)
         sink.wait()
         assert sink.outcome == "finished", sink.reason
         return base, spec, sink, runtime.resident(base)
@@ -193,9 +192,7 @@ def test_an_encoder_learns_classes_and_stock_peft_gives_the_same_logits(tmp_path
             data_format=DataFormat.CLASSIFICATION,
             training={"epochs": 6, "learning_rate": rate, "seed": index},
         )
-        runtime.attach(
-            job=spec, data_path=data, validation_path=None, checkpoint_path=None, sink=sinks[-1]
-        )
+        attach(runtime, spec, data, sink=sinks[-1])
     tokenizer = AutoTokenizer.from_pretrained(base.source)
     for sink in sinks:
         summary = sink.wait()

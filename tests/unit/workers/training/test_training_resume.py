@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.unit.workers.training.builders import (
     RecordingSink,
+    attach,
     completion_rows,
     save_tiny_base,
     write_jsonl,
@@ -87,9 +88,7 @@ def test_a_move_to_another_process_changes_no_number(config, tmp_path, capsys):
     jobs = planned_jobs(read_config(config), config.parent)
     sinks = [RecordingSink() for _ in jobs]
     for job, sink in zip(jobs, sinks, strict=True):
-        runtime.attach(
-            job=job.spec, data_path=job.data, validation_path=None, checkpoint_path=None, sink=sink
-        )
+        attach(runtime, job.spec, job.data, sink=sink)
     for job in jobs:
         runtime.detach(job.spec.job_id, checkpoint=True)
     steps = [sink.wait().step for sink in sinks]
@@ -131,9 +130,7 @@ def test_a_checkpoint_holds_adapter_optimizer_position_and_curve(config, tmp_pat
     runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache")
     job = planned_jobs(read_config(config), config.parent)[0]
     sink = RecordingSink()
-    runtime.attach(
-        job=job.spec, data_path=job.data, validation_path=None, checkpoint_path=None, sink=sink
-    )
+    attach(runtime, job.spec, job.data, sink=sink)
     runtime.checkpoint("dropping")
     assert sink.on_checkpoint.wait(60)
     runtime.detach("dropping", checkpoint=False)
