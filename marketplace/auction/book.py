@@ -16,13 +16,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import psycopg
-from django.db import connection
 from django.db.models import QuerySet
 
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
+from marketplace.common.bulk import values_insert
 from marketplace.common.errors import SystemFault
 from marketplace.fleet.models import Policy, Zone
 from marketplace.fleet.policies import RULE_PARAMETERS, policy_settings_check
@@ -43,11 +42,6 @@ from scheduler.auction.outcomes import outcome_from_json, outcome_to_json
 SNAPSHOT_EVERY = 2000
 #: Entries after which the lane takes one itself; a restart retraces at most about so many.
 SNAPSHOT_AT_LATEST = 20_000
-#: Rows go to the log without an object of the ORM for each.
-COPY = (
-    "COPY auction_logentry"
-    " (zone_id, position, kind, event, outcome, prev_hash, hash, recorded_at) FROM STDIN"
-)
 #: Rows fetched from the log at a time.
 FETCH_ROWS = 2000
 
@@ -133,11 +127,8 @@ def rules_with(rules: ZoneRules, *, zone: Zone, policy: str) -> ZoneRules:
     return rules_from_json(rules_to_json(changed))
 
 
-def head_ensure(*, zone: Zone, now: datetime) -> MarketHead:
-    """The zone's head, locked; with its log begun if it has none. Call as the zone's lane."""
-    head = MarketHead.objects.select_for_update().filter(zone=zone).first()
-    if head is not None:
-        return head
+def log_begin(*, zone: Zone, now: datetime) -> MarketHead:
+    """Begin the log of a zone that has none. Call as the zone's lane."""
     engine = Engine(rules_of(zone, now=now))
     Snapshot.objects.create(
         zone=zone,
@@ -324,11 +315,35 @@ def outcome_text(entry: Entry) -> str:
 
 def log_append(*, zone_id: str, new: Iterable[Entry], now: datetime) -> None:
     """Write entries the engine just made; call as the zone's lane, in its transaction."""
-    with connection.cursor() as cursor, cast("psycopg.Cursor", cursor.cursor).copy(COPY) as copy:
-        for entry in new:
-            kind = type(entry.event).__name__
-            texts = (event_text(entry), outcome_text(entry), entry.prev_hash, entry.hash)
-            copy.write_row((zone_id, entry.position, kind, *texts, now))
+    values_insert(
+        LogEntry,
+        _LOG_COLUMNS,
+        (
+            (
+                zone_id,
+                entry.position,
+                type(entry.event).__name__,
+                event_text(entry),
+                outcome_text(entry),
+                entry.prev_hash,
+                entry.hash,
+                now,
+            )
+            for entry in new
+        ),
+    )
+
+
+_LOG_COLUMNS = (
+    "zone_id",
+    "position",
+    "kind",
+    "event",
+    "outcome",
+    "prev_hash",
+    "hash",
+    "recorded_at",
+)
 
 
 def snapshot_take(*, book: Book, head: MarketHead, now: datetime) -> bool:

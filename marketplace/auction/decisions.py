@@ -17,7 +17,8 @@ from marketplace.auction.lane import Lane, is_lock_timeout, zone_lane
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
 from marketplace.auction.reservations import reservation_rows, reservations_insert
-from marketplace.common.bulk import JsonText, values_update
+from marketplace.common.bulk import JsonText, values_write
+from marketplace.common.statements import Statement, ask
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, slot_ends_at
 from marketplace.jobs.services import Opening, jobs_open
@@ -52,7 +53,7 @@ def decide_pending_bids(
     one, so a lone bid is decided at once and a crowd shares one commit. ``only``
     names the one bid to decide.
     """
-    if not Bid.objects.filter(zone=zone, status=BidStatus.PENDING).exists():
+    if not bids_wait(zone_id=zone.pk):
         return Batch()
     try:
         with zone_lane(zone=zone, now=now) as lane:
@@ -69,6 +70,18 @@ def decide_pending_bids(
         admitted=admitted,
         full=len(bids) == limit,
     )
+
+
+def bids_wait(*, zone_id: str) -> bool:
+    """Whether bids wait to be decided, set aside or not."""
+    [[(found,)]] = ask(Statement(_BIDS_WAIT, (zone_id,)))
+    return found
+
+
+_BIDS_WAIT = (
+    "SELECT EXISTS (SELECT FROM auction_bid"  # noqa: S608
+    f" WHERE zone_id = %s AND status = '{BidStatus.PENDING}')"
+)
 
 
 def task_of_bid(bid: PendingBid, *, zone: Zone, first_slot: int) -> scheduler.Task:
@@ -103,7 +116,7 @@ class _Decided:
 def decisions_record(lane: Lane, entries: Sequence[tuple[PendingBid, Entry]]) -> int:
     """Everything that follows from decisions, in the lane's transaction; how many were admitted."""
     decided = [_decided(lane, bid, entry) for bid, entry in entries]
-    values_update(Bid, DECISION_FIELDS, [(of.bid.pk, *of.columns.values()) for of in decided])
+    values_write(Bid, DECISION_FIELDS, [(of.bid.pk, *of.columns.values()) for of in decided])
     admitted = [of for of in decided if of.columns["status"] == BidStatus.ADMITTED]
     nodes = lane.book.nodes
     reservations_insert(

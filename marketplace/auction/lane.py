@@ -16,23 +16,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from operator import attrgetter
 
-from django.db import OperationalError, connection
+from django.db import OperationalError, transaction
 
 from marketplace.auction import book as books
 from marketplace.auction.lane_state import Lane
+from marketplace.auction.locks import lane_lock
+from marketplace.auction.models import MarketHead
 from marketplace.auction.pricing import rules_sync
 from marketplace.auction.replan import jobs_replan_in, lost_cells_record
+from marketplace.common.bulk import values_write
 from marketplace.common.events import publish_on_commit
-from marketplace.common.locks import advisory_lock
+from marketplace.common.statements import written_together
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import scheduler_node, slot_at
 from scheduler import types as scheduler
 from scheduler.auction import events
 
 log = logging.getLogger(__name__)
-
-LOCK = "auction.lane"
 
 
 @contextmanager
@@ -45,8 +47,9 @@ def zone_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
         Another lane held the zone for longer than the database's lock timeout.
     """
     try:
-        with advisory_lock(LOCK, zone.pk, wait=True):
-            head = books.head_ensure(zone=zone, now=now)
+        with transaction.atomic():
+            head, fleet = lane_lock(zone_id=zone.pk)
+            head = head or books.log_begin(zone=zone, now=now)
             lane = Lane(
                 zone=zone,
                 now=now,
@@ -56,11 +59,12 @@ def zone_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
             )
             _slot_sync(lane)
             rules_sync(lane)
-            _fleet_sync(lane)
+            _fleet_sync(lane, fleet)
             lost_cells_record(lane)
             jobs_replan_in(lane)
-            yield lane
-            lane_record(lane)
+            with written_together():
+                yield lane
+                lane_record(lane)
     except BaseException:
         # What was applied is not in the log; the next lane starts from what is.
         books.lane_book_discard(zone_id=zone.pk)
@@ -73,21 +77,9 @@ def _slot_sync(lane: Lane) -> None:
         lane.apply(events.SlotAdvanced(slot=lane.slot))
 
 
-#: What the engine's nodes follow from, as one text: the rows themselves, many times a second,
-#: would cost more than the decisions do.
-_FLEET_SEEN = """
-SELECT md5(string_agg(
-    (id, status, gpu_type_id, compute_capacity, memory_gb, ask_micros,
-     available_from_at, available_until_at)::text, ';' ORDER BY id))
-FROM fleet_node WHERE zone_id = %s
-"""
-
-
-def _fleet_sync(lane: Lane) -> None:
-    """Tell the engine which nodes came, changed and went."""
-    with connection.cursor() as cursor:
-        cursor.execute(_FLEET_SEEN, [lane.zone.pk])
-        seen = (lane.slot, cursor.fetchone())
+def _fleet_sync(lane: Lane, fleet: object) -> None:
+    """Tell the engine which nodes came, changed and went, if ``fleet`` is not what it was."""
+    seen = (lane.slot, fleet)
     if seen == lane.book.fleet_seen:
         return
     known = lane.book.nodes
@@ -152,7 +144,7 @@ def lane_record(lane: Lane) -> None:
     head.position, head.head_hash = engine.position, engine.head_hash
     head.slot, head.updated_at = lane.slot, lane.now
     head.seq += 1
-    head.save(update_fields=["position", "head_hash", "slot", "seq", "updated_at"])
+    values_write(MarketHead, _HEAD_COLUMNS, [(head.pk, *_head_of(head))])
     books.snapshot_take(book=lane.book, head=head, now=lane.now)
     publish_on_commit(
         stream=f"market.{lane.zone.name}",
@@ -166,6 +158,10 @@ def lane_record(lane: Lane) -> None:
             **lane.news,
         },
     )
+
+
+_HEAD_COLUMNS = ("position", "head_hash", "slot", "seq", "updated_at")
+_head_of = attrgetter(*_HEAD_COLUMNS)
 
 
 def is_lock_timeout(error: OperationalError) -> bool:

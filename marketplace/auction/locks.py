@@ -11,10 +11,10 @@ import json
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import connection
-
-from marketplace.auction.models import Bid, BidStatus, Pricing
+from marketplace.auction.models import Bid, BidStatus, MarketHead, Pricing
 from marketplace.common.bulk import JsonText
+from marketplace.common.locks import advisory_lock_statement
+from marketplace.common.statements import Statement, ask
 
 
 class PendingBid(NamedTuple):
@@ -39,6 +39,40 @@ class PendingBid(NamedTuple):
     training_text: JsonText
 
 
+def lane_lock(*, zone_id: str) -> tuple[MarketHead | None, object]:
+    """Be the zone's one writer until the transaction ends; waits for another to finish.
+
+    Returns
+    -------
+    tuple
+        The log's head, locked, or ``None`` before the log has begun; and something that is equal
+        as long as nothing is changed of the nodes that the engine goes by.
+    """
+    _, heads, [fleet] = ask(
+        advisory_lock_statement(LANE, zone_id),
+        Statement(_HEAD, (zone_id,)),
+        Statement(_FLEET_SEEN, (zone_id,)),
+    )
+    return (MarketHead.from_db("default", _HEAD_COLUMNS, heads[0]) if heads else None), fleet
+
+
+#: Namespace of the zones' advisory locks.
+LANE = "auction.lane"
+_HEAD_COLUMNS = [field.attname for field in MarketHead._meta.concrete_fields]
+_HEAD = (
+    f"SELECT {', '.join(_HEAD_COLUMNS)} FROM auction_markethead"  # noqa: S608
+    " WHERE zone_id = %s FOR UPDATE"
+)
+#: What the engine's nodes follow from, as one text: the rows themselves, many times a second,
+#: would cost more than the decisions do.
+_FLEET_SEEN = """
+SELECT md5(string_agg(
+    (id, status, gpu_type_id, compute_capacity, memory_gb, ask_micros,
+     available_from_at, available_until_at)::text, ';' ORDER BY id))
+FROM fleet_node WHERE zone_id = %s
+"""
+
+
 def pending_bids_lock(*, zone_id: str, limit: int, only: str | None = None) -> list[PendingBid]:
     """The oldest bids that wait for a decision; call while holding the zone's lane lock.
 
@@ -46,12 +80,12 @@ def pending_bids_lock(*, zone_id: str, limit: int, only: str | None = None) -> l
     arrived earlier but committed later simply is in a later batch. ``only`` takes
     that one bid; without it, bids set aside after a failure are passed over.
     """
-    with connection.cursor() as cursor:
-        which, value = ("retry_at IS NULL", []) if only is None else ("id = %s", [only])
-        cursor.execute(
-            _PENDING_SQL.format(which=which), [zone_id, BidStatus.PENDING.value, *value, limit]
-        )
-        return [_pending(*row) for row in cursor.fetchall()]
+    [rows] = ask(
+        Statement(_PENDING, (zone_id, str(limit)))
+        if only is None
+        else Statement(_PENDING_ONE, (zone_id, only, str(limit)))
+    )
+    return [_pending(*row) for row in rows]
 
 
 def _pending(*row: Any) -> PendingBid:
@@ -60,12 +94,14 @@ def _pending(*row: Any) -> PendingBid:
 
 
 #: The ORM would take longer to write it and to make objects of its rows than deciding does.
-_PENDING_SQL = """
+_PENDING_SQL = f"""
 SELECT id, organisation_id, placed_by_id, dataset_id, name, price_micros, deadline_at,
     compute_demand, memory_demand_gb, rates, adapter, training
-FROM auction_bid WHERE zone_id = %s AND status = %s AND {which}
-ORDER BY arrival LIMIT %s FOR UPDATE
-"""
+FROM auction_bid WHERE zone_id = %s AND status = '{BidStatus.PENDING}' AND {{which}}
+ORDER BY arrival LIMIT %s::bigint FOR UPDATE
+"""  # noqa: S608
+_PENDING = _PENDING_SQL.format(which="retry_at IS NULL")
+_PENDING_ONE = _PENDING_SQL.format(which="id = %s")
 
 
 def bid_lock(*, bid_id: str) -> Bid:

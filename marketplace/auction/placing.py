@@ -27,6 +27,7 @@ from marketplace.auction.models import Bid
 from marketplace.auction.terms import deadline_check, name_check, price_micros_check
 from marketplace.common.bulk import rows_insert
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.statements import written_together
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.payments.holds import Wanted, holds_place
@@ -162,7 +163,7 @@ def _store(
 ) -> dict[int, Outcome]:
     """Store the drafts together, or, when the database refuses that, each for itself."""
     try:
-        with transaction.atomic():
+        with transaction.atomic(), written_together():
             return _stored(asked, drafts, now=now)
     except (OperationalError, InterfaceError):
         raise
@@ -203,6 +204,7 @@ def _funded(
             for bid in drafts.values()
         ],
         locked=locked,
+        references_new=True,
         now=now,
     )
     outcomes: dict[int, Outcome] = {

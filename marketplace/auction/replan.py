@@ -14,7 +14,12 @@ from marketplace.auction.reservations import (
 )
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import FaultOf, Job
-from marketplace.jobs.selectors import job_work, jobs_to_replan, work_left_share
+from marketplace.jobs.selectors import (
+    is_replan_wanted,
+    job_work,
+    jobs_to_replan,
+    work_left_share,
+)
 from marketplace.jobs.services import job_cells_replace, job_fail, job_replan_request
 from scheduler import types as scheduler
 from scheduler.auction import Replan, events
@@ -44,11 +49,10 @@ def jobs_replan_in(lane: Lane) -> int:
     The jobs that must end first choose first. A job for which nothing is to be
     had is tried again each slot until its deadline.
     """
-    jobs = jobs_to_replan(lane.zone)
-    if not jobs.exists():
+    if not is_replan_wanted(lane.zone):
         # As a rule; asking so costs a fraction of what reading them does.
         return 0
-    waiting = sorted(jobs, key=lambda job: (job.deadline_at, job.pk))
+    waiting = sorted(jobs_to_replan(lane.zone), key=lambda job: (job.deadline_at, job.pk))
     bids = Bid.objects.in_bulk([job.bid_id for job in waiting])
     tried = 0
     for job in waiting:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import connection
 from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
@@ -16,9 +15,9 @@ from marketplace.auction import book as books
 from marketplace.auction.decisions import DECISION_FIELDS
 from marketplace.auction.models import Bid, BidStatus, Pricing
 from marketplace.common.errors import NotFound, UserError
+from marketplace.common.statements import Statement, ask
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
-from marketplace.jobs.models import Job
 
 DECISIONS_SHOWN = 20
 
@@ -61,12 +60,11 @@ def bids_refresh(bids: Iterable[Bid]) -> None:
     in_hand: defaultdict[str, list[Bid]] = defaultdict(list)
     for bid in bids:
         in_hand[bid.pk].append(bid)
-    with connection.cursor() as cursor:
-        cursor.execute(_DECISIONS, [list(in_hand)])
-        for pk, *values in cursor.fetchall():
-            for bid in in_hand[pk]:
-                for name, value in zip(DECISION_FIELDS, values, strict=True):
-                    setattr(bid, name, json.loads(value) if name in _JSON and value else value)
+    [rows] = ask(Statement(_DECISIONS, (list(in_hand),)))
+    for pk, *values in rows:
+        for bid in in_hand[pk]:
+            for name, value in zip(DECISION_FIELDS, values, strict=True):
+                setattr(bid, name, json.loads(value) if name in _JSON and value else value)
 
 
 #: For a crowd, many times a second: the ORM takes longer to write it than it takes.
@@ -77,7 +75,13 @@ _JSON = {"parts", "cells"}
 def job_ids_of(bids: Sequence[Bid]) -> dict[str, str]:
     """The jobs of admitted bids, by bid id."""
     admitted = [bid.pk for bid in bids if bid.status == BidStatus.ADMITTED]
-    return dict(Job.objects.filter(bid_id__in=admitted).values_list("bid_id", "pk"))
+    if not admitted:
+        return {}
+    [rows] = ask(Statement(_JOBS, (admitted,)))
+    return dict(rows)  # type: ignore[arg-type]
+
+
+_JOBS = "SELECT bid_id, id FROM jobs_job WHERE bid_id = ANY(%s)"
 
 
 @dataclass(frozen=True, slots=True)

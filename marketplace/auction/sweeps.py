@@ -14,7 +14,9 @@ from marketplace.auction.book import LogBroken
 from marketplace.auction.decisions import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane import is_lock_timeout, zone_lane
 from marketplace.auction.models import Bid, BidStatus
+from marketplace.common.statements import Statement, ask
 from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import zone_now
 from marketplace.jobs.models import Job
 
 log = logging.getLogger(__name__)
@@ -38,7 +40,7 @@ def zone_decide_all(*, zone_id: str, clock: Callable[[], datetime]) -> int:
     """
     # Whoever comes from now on sends one wake-up, which is looked at after this run.
     wakeups.lane_woken(zone_id=zone_id)
-    zone = Zone.objects.get(pk=zone_id)
+    zone = zone_now(zone_id)
     decided = _decide_set_aside(zone=zone, clock=clock)
     ends_at = clock() + RUN_FOR
     limit = BATCH_LIMIT
@@ -66,7 +68,7 @@ def zone_decide_all(*, zone_id: str, clock: Callable[[], datetime]) -> int:
         if batch.stepped_aside:
             return decided
         # Those who came while a batch was written are the next one, with no wake-up in between.
-        more = batch.full or (batch.decided and clock() < ends_at and _in_turn(zone).exists())
+        more = batch.full or (batch.decided and clock() < ends_at and _wait_in_turn(zone))
         if not more and oldest is None:
             return decided
 
@@ -79,11 +81,22 @@ def _in_turn(zone: Zone) -> QuerySet[Bid]:
     return Bid.objects.filter(zone=zone, status=BidStatus.PENDING, retry_at=None)
 
 
+def _wait_in_turn(zone: Zone) -> bool:
+    [[(found,)]] = ask(Statement(_IN_TURN, (zone.pk,)))
+    return found
+
+
+#: Asked after every batch and before every run.
+_PENDING = f"FROM auction_bid WHERE zone_id = %s AND status = '{BidStatus.PENDING}'"
+_IN_TURN = f"SELECT EXISTS (SELECT {_PENDING} AND retry_at IS NULL)"
+_SET_ASIDE = f"SELECT id {_PENDING} AND retry_at <= %s ORDER BY retry_at LIMIT {RETRIES}"
+
+
 def _decide_set_aside(*, zone: Zone, clock: Callable[[], datetime]) -> int:
     """Try bids again whose time has come, each by itself."""
-    due = Bid.objects.filter(zone=zone, status=BidStatus.PENDING, retry_at__lte=clock())
+    [due] = ask(Statement(_SET_ASIDE, (zone.pk, clock())))
     decided = 0
-    for bid_id in list(due.order_by("retry_at").values_list("pk", flat=True)[:RETRIES]):
+    for (bid_id,) in due:
         try:
             decided += decide_pending_bids(zone=zone, now=clock(), only=bid_id).decided
         except (DatabaseError, LogBroken):

@@ -17,9 +17,10 @@ from typing import Any
 
 import psycopg
 from django.core.cache import cache
-from django.db import connection, connections, transaction
+from django.db import connections, transaction
 
 from marketplace.common.queue import enqueue
+from marketplace.common.statements import Statement, write
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +60,9 @@ def lane_woken(*, zone_id: str) -> None:
 def decided_notify(*, bid_ids: Iterable[str]) -> None:
     """Wake those who wait for these bids when the present transaction commits."""
     ids = list(bid_ids)
-    with connection.cursor() as cursor:
-        for start in range(0, len(ids), IDS_PER_NOTIFY):
-            payload = ",".join(ids[start : start + IDS_PER_NOTIFY])
-            cursor.execute("SELECT pg_notify(%s, %s)", [DECIDED_CHANNEL, payload])
+    for start in range(0, len(ids), IDS_PER_NOTIFY):
+        payload = ",".join(ids[start : start + IDS_PER_NOTIFY])
+        write(Statement("SELECT pg_notify(%s, %s)", (DECIDED_CHANNEL, payload)))
 
 
 def _wake_key(zone_id: str) -> str:

@@ -6,16 +6,17 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 from django.db.models import JSONField, Model, fields
 from django.db.models.expressions import DatabaseDefault  # type: ignore[attr-defined]
 from django.db.models.fields import related
 
 from marketplace.common.models import IdField
+from marketplace.common.statements import Statement, change, write
 
 if TYPE_CHECKING:
     _Field = fields.Field[Any, Any]
@@ -28,10 +29,10 @@ class JsonText(str):
 def rows_insert(rows: Iterable[Model]) -> int:
     """Add new rows of one model; how many.
 
-    One COPY; Django's ``bulk_create`` compiles each value of each row in Python, which costs more
-    than the rows cost the database. Columns that the database fills by itself are left to it:
-    running numbers of keys, which the rows here do not learn, and the table's own defaults.
-    Constraints and triggers hold as for any insert.
+    One INSERT from one JSON text; Django's ``bulk_create`` compiles each value of each row in
+    Python, which costs more than the rows cost the database. Columns that the database fills by
+    itself are left to it: running numbers of keys, which the rows here do not learn, and the
+    table's own defaults. Constraints and triggers hold as for any insert.
     """
     added = list(rows)
     if not added:
@@ -42,10 +43,8 @@ def rows_insert(rows: Iterable[Model]) -> int:
     given = {name for name, value in first.items() if not isinstance(value, DatabaseDefault)}
     left_out = {field.attname for field in model._meta.concrete_fields} - given
     values = [(field, value) for field, value in _values_of(model) if field.attname in given]
-    _copy(
-        _copy_into(model, [field for field, _ in values]),
-        ([value(row) for _, value in values] for row in added),
-    )
+    text, columns = _insert(model, tuple(field.attname for field, _ in values))
+    _write(text, columns, ([value(row) for _, value in values] for row in added))
     for row in added:
         row._state.adding, row._state.db = False, connections["default"].alias
         for name in left_out:
@@ -57,7 +56,7 @@ def rows_insert(rows: Iterable[Model]) -> int:
 def values_insert(model: type[Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
     """Add rows given as the values of the fields ``names``; how many.
 
-    The same COPY with no object of the ORM for each row, for what nobody looks at after it is
+    The same INSERT with no object of the ORM for each row, for what nobody looks at after it is
     written. The other fields get the model's defaults, or are left to the database where it has
     one. ``names`` are those of columns (``zone_id``); a text for a JSON field is ``JsonText``.
 
@@ -67,40 +66,45 @@ def values_insert(model: type[Model], names: Sequence[str], rows: Iterable[Seque
         A field that is not named has no default.
     """
     into = _into(model, tuple(names))
-    return _copy(into.statement, map(into.values, rows))
+    return _write(into.text, into.columns, map(into.values, rows))
 
 
-def _copy(statement: str, rows: Iterable[Sequence[Any]]) -> int:
-    own = connections["default"]
-    found = iter(rows)
-    first = next(found, None)
-    if first is None:
-        return 0
-    count = 1
-    with (
-        transaction.atomic(savepoint=False),
-        own.cursor() as cursor,
-        own.wrap_database_errors,  # type: ignore[attr-defined]
-        cursor.copy(statement) as copy,  # type: ignore[attr-defined]
-    ):
-        copy.write_row(first)
-        for row in found:
-            copy.write_row(row)
-            count += 1
-    return count
+def _write(text: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+    """Send rows as a statement takes them, unless there are none; how many."""
+    found = list(rows)
+    if found:
+        write(Statement(text, [_rows_text(columns, found)]))
+    return len(found)
 
 
-def _copy_into(model: type[Model], into: Iterable[_Field]) -> str:
+@cache
+def _insert(model: type[Model], names: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The statement, and the columns whose values its rows give."""
+    by_name = {field.attname: field for field in model._meta.concrete_fields}
+    into = [by_name[name] for name in names]
     quote = connections["default"].ops.quote_name
-    columns = ", ".join(quote(field.column) for field in into)  # type: ignore[arg-type]
-    return f"COPY {quote(model._meta.db_table)} ({columns}) FROM STDIN"
+    columns = [quote(field.column) for field in into]  # type: ignore[arg-type]
+    # JSON comes as text, some of it written by whoever stored it first.
+    kinds = ["text" if type(f) is JSONField else f.db_type(connection) for f in into]
+    taken = [
+        f"{column}::jsonb" if type(field) is JSONField else column
+        for column, field in zip(columns, into, strict=True)
+    ]
+    typed = [f"{column} {kind}" for column, kind in zip(columns, kinds, strict=True)]
+    table = quote(model._meta.db_table)
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(taken)} "  # noqa: S608 - names of our models
+        f"FROM json_to_recordset(%s::json) AS new ({', '.join(typed)})",
+        [field.column for field in into],  # type: ignore[misc]
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Into:
     """How rows of values become rows of a table."""
 
-    statement: str
+    text: str
+    columns: Sequence[str]
     #: By place, how values are put that are not put as they are.
     puts: tuple[tuple[int, Callable[[Any], Any]], ...]
     #: Of fields that were not named: values that each row has, and what makes those of a row.
@@ -131,8 +135,10 @@ def _into(model: type[Model], names: tuple[str, ...]) -> _Into:
     same = [field for field in rest if not callable(field.default)]
     made = [field for field in rest if callable(field.default)]
     into = [*named, *same, *made]
+    text, columns = _insert(model, tuple(field.attname for field in into))
     return _Into(
-        statement=_copy_into(model, into),
+        text=text,
+        columns=columns,
         puts=tuple((n, put) for n, field in enumerate(into) if (put := _put(field)) is not None),
         same=tuple(field.get_default() for field in same),
         made=tuple(field.get_default for field in made),
@@ -159,15 +165,15 @@ def _put(field: _Field) -> Callable[[Any], Any] | None:
         return None
     if type(field) is fields.DateTimeField and not (field.auto_now or field.auto_now_add):
         return None
-    if type(field) is JSONField and field.encoder is None:
-        return _json_text
+    if type(field) is JSONField:
+        return partial(_json_text, encoder=field.encoder)
     return lambda value: field.get_db_prep_save(value, connections["default"])
 
 
-def _json_text(value: Any) -> str | None:
+def _json_text(value: Any, *, encoder: type[json.JSONEncoder] | None) -> str | None:
     if value is None or isinstance(value, JsonText):
         return value
-    return json.dumps(value)
+    return json.dumps(value, cls=encoder)
 
 
 @cache
@@ -184,8 +190,8 @@ def _value_of(field: _Field) -> Callable[[Model], Any]:
     plain, put = attrgetter(field.attname), _put(field)
     if put is None:
         return plain
-    if put is _json_text:
-        return lambda row: _json_text(plain(row))
+    if type(field) is JSONField:
+        return lambda row: put(plain(row))
     return lambda row: field.get_db_prep_save(field.pre_save(row, True), connections["default"])
 
 
@@ -207,11 +213,15 @@ def values_update(model: type[Model], names: Sequence[str], rows: Sequence[Seque
     """
     if not rows:
         return 0
-    statement, columns = _update(model, tuple(names))
-    text = json.dumps([dict(zip(columns, row, strict=True)) for row in rows], default=_plain)
-    with connection.cursor() as cursor:
-        cursor.execute(statement, [text])
-        return cursor.rowcount
+    text, columns = _update(model, tuple(names))
+    return change(Statement(text, [_rows_text(columns, rows)]))
+
+
+def values_write(model: type[Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """The same for rows that are known to be there."""
+    if rows:
+        text, columns = _update(model, tuple(names))
+        write(Statement(text, [_rows_text(columns, rows)]))
 
 
 @cache
@@ -227,12 +237,22 @@ def _update(model: type[Model], names: tuple[str, ...]) -> tuple[str, list[str]]
     pk = quote(meta.pk.column)
     return (
         f"UPDATE {quote(meta.db_table)} AS old SET {sets} "  # noqa: S608 - names of our models
-        f"FROM json_to_recordset(%s) AS new ({typed}) WHERE old.{pk} = new.{pk}",
+        f"FROM json_to_recordset(%s::json) AS new ({typed}) WHERE old.{pk} = new.{pk}",
         [field.column for field in (meta.pk, *changed)],
     )
+
+
+def _rows_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    return _encode([dict(zip(columns, row, strict=True)) for row in rows])
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, date):
         return value.isoformat()
     raise TypeError(f"{type(value).__name__} has no place in a column here")
+
+
+#: Rows are made for this and hold no cycles, and looking for them takes time.
+_encode = json.JSONEncoder(
+    separators=(",", ":"), allow_nan=False, check_circular=False, default=_plain
+).encode

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from django.db import connection, transaction
 
+from marketplace.common.statements import Statement
+
 
 @contextmanager
 def advisory_lock(namespace: str, key: str, *, wait: bool) -> Iterator[bool]:
@@ -35,6 +37,12 @@ def advisory_session_lock(namespace: str, key: str, *, wait: bool) -> Iterator[b
         if held and connection.connection is not None and not connection.connection.closed:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [number])
+
+
+def advisory_lock_statement(namespace: str, key: str) -> Statement:
+    """The same lock to the end of the transaction, for whoever asks something together with it."""
+    number = lock_number(namespace, key)
+    return Statement("SELECT pg_advisory_xact_lock(%s::bigint)", (str(number),))
 
 
 def lock_number(namespace: str, key: str) -> int:

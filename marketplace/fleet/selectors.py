@@ -11,6 +11,7 @@ from django.db.models import Min, QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
+from marketplace.common.kept import KeptRows
 from marketplace.fleet import memory
 from marketplace.fleet.models import Ask, Node, NodeStatus, Provider, Speed, Zone
 from marketplace.fleet.secrets import secret_hash
@@ -48,6 +49,7 @@ __all__ = [
     "speed_rows",
     "work_weight",
     "zone_by_name",
+    "zone_now",
     "zone_speeds",
     "zones_named",
     "zones_open",
@@ -73,8 +75,25 @@ def zones_open() -> QuerySet[Zone]:
 
 
 def zones_named(names: Iterable[str]) -> dict[str, Zone]:
-    """Zones by name, closed ones too; unknown names are left out."""
-    return {zone.name: zone for zone in Zone.objects.filter(name__in=set(names))}
+    """Zones by name, closed ones too, for reading; unknown names are left out."""
+    return _zones_by_name.get_many(names)
+
+
+def zone_now(zone_id: str) -> Zone:
+    """A zone as it is now, shared with others: for reading.
+
+    Raises
+    ------
+    Zone.DoesNotExist
+    """
+    found = _zones.get_many([zone_id])
+    if not found:
+        raise Zone.DoesNotExist(f"there is no zone {zone_id!r}")
+    return found[zone_id]
+
+
+_zones = KeptRows(Zone, by="id")
+_zones_by_name = KeptRows(Zone, by="name")
 
 
 def zone_by_name(name: str) -> Zone:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import BinaryIO, cast
@@ -10,6 +11,8 @@ from django.db.models import QuerySet
 from django.db.models.fields.files import FieldFile
 
 from marketplace.common.errors import NotFound
+from marketplace.common.kept import KeptRows
+from marketplace.common.statements import Statement, ask
 from marketplace.fleet import selectors as fleet
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.leases import current_slice
@@ -132,6 +135,26 @@ def jobs_to_replan(zone: Zone) -> QuerySet[Job]:
         .select_related("zone", "dataset")
         .order_by("replan_wanted_at", "pk")
     )
+
+
+def datasets_now(ids: Iterable[str]) -> dict[str, Dataset]:
+    """Data sets by id as they are now, for reading; unknown ones are left out."""
+    return _datasets.get_many(ids)
+
+
+_datasets = KeptRows(Dataset, by="id")
+
+
+def is_replan_wanted(zone: Zone) -> bool:
+    """Whether there are any."""
+    [[(wanted,)]] = ask(Statement(_REPLAN_WANTED, (zone.pk,)))
+    return wanted
+
+
+_REPLAN_WANTED = (
+    "SELECT EXISTS (SELECT FROM jobs_job WHERE zone_id = %s AND needs_replan"  # noqa: S608
+    f" AND status IN ({', '.join(repr(str(status)) for status in Job.ACTIVE)}))"
+)
 
 
 def jobs_unsettled() -> QuerySet[Job]:

@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import transaction
-
-from marketplace.common.bulk import values_update
+from marketplace.common.bulk import values_write
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import format_usd_exact
+from marketplace.common.statements import in_transaction, written_together
 from marketplace.payments.ledger import Account, Draft, entries_post, house, whole_check
-from marketplace.payments.locks import LockedHold, holds_lock, wallets_of_holds_lock
+from marketplace.payments.locks import LockedHold, holds_lock
 from marketplace.payments.models import AccountKind, EntryKind, Hold, HoldStatus
 
 _ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
@@ -43,9 +42,8 @@ def holds_conclude(*, conclusions: Iterable[Conclusion], now: datetime) -> None:
             whole_check(conclusion.charge_micros)
     if not wanted:
         return
-    with transaction.atomic():
-        locked = wallets_of_holds_lock(wanted.keys())
-        holds = holds_lock(wanted.keys())
+    with in_transaction(), written_together():
+        locked, holds = holds_lock(wanted.keys())
         missing = sorted(wanted.keys() - {hold.reference for hold in holds})
         if missing:
             raise NotFound("hold_not_found", f"There is no hold named {missing[0]}.")
@@ -65,7 +63,7 @@ def holds_conclude(*, conclusions: Iterable[Conclusion], now: datetime) -> None:
             locked=locked,
             now=now,
         )
-        values_update(
+        values_write(
             Hold,
             ("status", "charged_micros", "ended_at"),
             [(hold.pk, hold.status, hold.charged_micros, hold.ended_at) for hold in ended],

@@ -25,11 +25,17 @@ class Wanted:
 
 
 def holds_place(
-    *, wanted: Sequence[Wanted], now: datetime, locked: Locked | None = None
+    *,
+    wanted: Sequence[Wanted],
+    now: datetime,
+    locked: Locked | None = None,
+    references_new: bool = False,
 ) -> list[Hold | UserError]:
     """Set money of wallets aside, in this order; what cannot be had is refused alone.
 
     ``locked`` spares whoever has just locked the wallets, and moved nothing since, doing so again.
+    ``references_new`` says that the caller made the references this moment, so that there can be
+    no hold of theirs: none is looked for, and none is survived.
 
     Returns
     -------
@@ -41,23 +47,11 @@ def holds_place(
     refused = {item: error for item in wanted if (error := _amount_error(item.amount_micros))}
     with transaction.atomic(savepoint=False):
         locked = locked or wallets_lock(item.organisation_id for item in wanted)
-        # As a rule the references are new, which the database says when the holds are stored.
-        made: dict[str, Hold] | None = None
-        while True:
-            outcomes, new = _outcomes(wanted, refused, made or {}, locked, now)
-            if made is None and any(isinstance(item, PaymentRequired) for item in outcomes):
-                made = _holds_of(item.reference for item in wanted)
-                continue
-            try:
-                with transaction.atomic():
-                    rows_insert(new)
-                break
-            except IntegrityError:
-                # Another organisation may take one of the references at this very moment.
-                found = _holds_of(item.reference for item in wanted)
-                if len(found) == len(made or {}):
-                    raise
-                made = found
+        if references_new:
+            outcomes, new = _outcomes(wanted, refused, {}, locked, now)
+            rows_insert(new)
+        else:
+            outcomes, new = _stored(wanted, refused, locked, now)
         entries_post(
             drafts=[
                 Draft(
@@ -76,6 +70,29 @@ def holds_place(
             now=now,
         )
     return outcomes
+
+
+def _stored(
+    wanted: Sequence[Wanted], refused: Mapping[Wanted, UserError], locked: Locked, now: datetime
+) -> tuple[list[Hold | UserError], list[Hold]]:
+    """What each gets, and the holds among them that were stored now."""
+    # As a rule the references are new, which the database says when the holds are stored.
+    made: dict[str, Hold] | None = None
+    while True:
+        outcomes, new = _outcomes(wanted, refused, made or {}, locked, now)
+        if made is None and any(isinstance(item, PaymentRequired) for item in outcomes):
+            made = _holds_of(item.reference for item in wanted)
+            continue
+        try:
+            with transaction.atomic():
+                rows_insert(new)
+            return outcomes, new
+        except IntegrityError:
+            # Another organisation may take one of the references at this very moment.
+            found = _holds_of(item.reference for item in wanted)
+            if len(found) == len(made or {}):
+                raise
+            made = found
 
 
 def _outcomes(

@@ -9,6 +9,7 @@ from marketplace.common.bulk import values_insert
 from marketplace.common.errors import PaymentRequired
 from marketplace.common.ids import new_id
 from marketplace.common.money import format_usd
+from marketplace.common.statements import Statement, ask
 from marketplace.payments.locks import Locked
 from marketplace.payments.models import (
     ENTRY_PREFIX,
@@ -124,15 +125,20 @@ def house_accounts(kinds: Collection[str]) -> dict[str, str]:
     """The keys of the house's accounts, by kind."""
     if not kinds:
         return {}
-    accounts = LedgerAccount.objects.filter(organisation=None, kind__in=kinds)
-    found = dict(accounts.values_list("kind", "pk"))
+    [rows] = ask(Statement(_HOUSE_ACCOUNTS, ([str(kind) for kind in kinds],)))
+    found: dict[str, str] = dict(rows)  # type: ignore[arg-type]
     if len(found) < len(set(kinds)):
         # All of them, always in this order: two first payments must not wait for each other.
         LedgerAccount.objects.bulk_create(
             [LedgerAccount(kind=kind) for kind in HOUSE_KINDS], ignore_conflicts=True
         )
-        found = dict(accounts.all().values_list("kind", "pk"))
+        found = dict(LedgerAccount.objects.filter(organisation=None).values_list("kind", "pk"))
     return found
+
+
+_HOUSE_ACCOUNTS = (
+    "SELECT kind, id FROM payments_ledgeraccount WHERE organisation_id IS NULL AND kind = ANY(%s)"
+)
 
 
 def insufficient(account: Account, *, short_micros: int) -> PaymentRequired:

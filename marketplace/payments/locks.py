@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from django.db import connection
 from django.db.transaction import TransactionManagementError
 
+from marketplace.common.statements import Statement, ask
 from marketplace.payments.models import AccountKind, Hold, LedgerAccount
 
 WALLET_KINDS = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
@@ -75,27 +76,23 @@ def wallets_lock(organisation_ids: Iterable[str]) -> Locked:
     return accounts_lock([(pk, kind) for pk in set(organisation_ids) for kind in WALLET_KINDS])
 
 
-def wallets_of_holds_lock(references: Collection[str]) -> Locked:
-    """Locks the wallets that holds are part of. Call first in a transaction, as ``wallets_lock``.
+def holds_lock(references: Collection[str]) -> tuple[Locked, list[LockedHold]]:
+    """Locks holds, those there are, and first the wallets that they are part of.
 
-    Whoever has a hold has both accounts of a wallet.
+    Call first in a transaction, as ``wallets_lock``. Whoever has a hold has both accounts of a
+    wallet.
     """
-    return _accounts(_rows(_ACCOUNTS_OF_HOLDS, list(references), [str(k) for k in WALLET_KINDS]))
+    names = list(references)
+    accounts, holds = _rows(
+        Statement(_ACCOUNTS_OF_HOLDS, (names, [str(kind) for kind in WALLET_KINDS])),
+        Statement(_HOLDS, (names,)),
+    )
+    return _accounts(accounts), list(map(LockedHold._make, holds))
 
 
 def hold_lock(reference: str) -> Hold:
     """The hold as it is now. Call while holding its organisation's wallet accounts."""
     return Hold.objects.select_for_update(no_key=True).get(reference=reference)
-
-
-def holds_lock(references: Collection[str]) -> list[LockedHold]:
-    """The same for many; those there are none of are left out."""
-    rows = _rows(
-        f"SELECT {_HOLD_COLUMNS} FROM payments_hold WHERE reference = ANY(%s)"  # noqa: S608
-        " ORDER BY id FOR NO KEY UPDATE",
-        list(references),
-    )
-    return list(map(LockedHold._make, rows))
 
 
 #: The ORM takes several times as long to write these statements as the database to answer them,
@@ -108,12 +105,17 @@ _ACCOUNTS_OF = _ACCOUNTS.format(owners="= ANY(%s)")
 _ACCOUNTS_OF_HOLDS = _ACCOUNTS.format(
     owners="IN (SELECT organisation_id FROM payments_hold WHERE reference = ANY(%s))"
 )
-_HOLD_COLUMNS = ", ".join("id" if name == "pk" else name for name in LockedHold._fields)
+_HOLDS = (
+    "SELECT id, reference, organisation_id, amount_micros, status, charged_micros, ended_at"
+    " FROM payments_hold WHERE reference = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
+)
 
 
 def _locked(wanted: Collection[tuple[str, str]]) -> Locked:
     owners = {organisation_id for organisation_id, _ in wanted}
-    return _accounts(_rows(_ACCOUNTS_OF, list(owners), list({str(kind) for _, kind in wanted})))
+    kinds = {str(kind) for _, kind in wanted}
+    [rows] = _rows(Statement(_ACCOUNTS_OF, (list(owners), list(kinds))))
+    return _accounts(rows)
 
 
 def _accounts(rows: Iterable[tuple[Any, ...]]) -> Locked:
@@ -121,10 +123,8 @@ def _accounts(rows: Iterable[tuple[Any, ...]]) -> Locked:
     return {(account.organisation_id, account.kind): account for account in accounts}
 
 
-def _rows(statement: str, *arrays: list[str]) -> list[tuple[Any, ...]]:
+def _rows(*statements: Statement) -> list[list[tuple[Any, ...]]]:
     """Rows that are locked; refused outside a transaction, where no lock would last."""
     if not connection.in_atomic_block:
         raise TransactionManagementError("rows are locked in a transaction only")
-    with connection.cursor() as cursor:
-        cursor.execute(statement, arrays)
-        return cursor.fetchall()
+    return ask(*statements)

@@ -83,7 +83,7 @@ def bench(wanted: int, *, profile: bool) -> None:
     zone.slot_s = 600
     zone.save()
     with transaction.atomic():
-        head = books.head_ensure(zone=zone, now=NOW)
+        head = books.log_begin(zone=zone, now=NOW)
     first = Snapshot.objects.get(zone=zone)
     engine = Engine.restore(json.loads(first.state))
     entries = made(engine, wanted)

@@ -17,7 +17,6 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
-from django.db.models import prefetch_related_objects
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
@@ -45,6 +44,7 @@ from marketplace.auction.selectors import bids_refresh
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import zones_named
 from marketplace.jobs.models import Dataset
+from marketplace.jobs.selectors import datasets_now
 from marketplace.jobs.services import dataset_is_counted
 
 ADDRESS = "/api/bids"
@@ -211,8 +211,7 @@ def _ask(taken: Sequence[_Taken]) -> None:
     """Find the zones and data sets of the bodies, for all at once."""
     bodies = [item.body for item in taken if item.error is None]
     zones = zones_named(body["zone"] for body in bodies)
-    dataset_ids = {body["dataset_id"] for body in bodies if body.get("dataset_id")}
-    datasets = Dataset.objects.in_bulk(dataset_ids)
+    datasets = datasets_now(body["dataset_id"] for body in bodies if body.get("dataset_id"))
     _zones_attach(datasets.values(), zones.values())
 
     def ask(item: _Taken) -> None:
@@ -236,13 +235,12 @@ def _ask(taken: Sequence[_Taken]) -> None:
 def _zones_attach(datasets: Iterable[Dataset], zones: Iterable[Zone]) -> None:
     """Give data sets their zones; as a rule they are among those of the bids."""
     known = {zone.pk: zone for zone in zones}
-    elsewhere: list[Dataset] = []
-    for dataset in datasets:
-        if dataset.zone_id in known:
-            dataset.zone = known[dataset.zone_id]  # type: ignore[assignment]
-        elif dataset.zone_id is not None:
-            elsewhere.append(dataset)
-    prefetch_related_objects(elsewhere, "zone")
+    own = [dataset for dataset in datasets if dataset.zone_id is not None]
+    elsewhere = {dataset.zone_id for dataset in own} - known.keys()
+    if elsewhere:
+        known |= Zone.objects.in_bulk(elsewhere)
+    for dataset in own:
+        dataset.zone = known[dataset.zone_id]  # type: ignore[assignment]
 
 
 def _place(taken: Sequence[_Taken], *, now: datetime) -> dict[_Taken, Placed]:

@@ -124,6 +124,8 @@ if DATABASES["default"]["ENGINE"] != "django.db.backends.postgresql":
 _OPTIONS = DATABASES["default"].setdefault("OPTIONS", {})
 # A forgotten transaction or a stuck lock must not stop the auction for good.
 _OPTIONS["options"] = "-c lock_timeout=15s -c idle_in_transaction_session_timeout=120s"
+# What ``common.statements`` sends is prepared; Django's own cursors never are.
+_OPTIONS["prepare_threshold"] = 5
 _POOL_MAX = int(environment.number("DATABASE_POOL_MAX", 0))
 if _POOL_MAX:
     # The web server's threads share a pool; one-connection processes (commands, Celery

@@ -14,6 +14,7 @@ from marketplace.common.bulk import JsonText, values_insert
 from marketplace.common.clock import moment_words
 from marketplace.common.errors import Conflict
 from marketplace.common.queue import enqueue
+from marketplace.common.statements import in_transaction
 from marketplace.fleet.models import GONE, Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs import locks
@@ -64,7 +65,7 @@ def jobs_open(*, openings: Iterable[Opening], now: datetime) -> list[str]:
     opened = [_Opened(job_id(), opening) for opening in openings]
     if not opened:
         return []
-    with transaction.atomic():
+    with in_transaction():
         values_insert(Job, _JOB_COLUMNS, (_job_values(of, now) for of in opened))
         values_insert(JobEvent, _EVENT_COLUMNS, (_event_values(of, now) for of in opened))
         if any(of.cells[0][0] <= slot_at(of.opening.zone, now) for of in opened):
@@ -107,7 +108,8 @@ def job_open(
         validation_dataset_id=None if validation_dataset is None else validation_dataset.pk,
     )
     try:
-        [opened_id] = jobs_open(openings=[opening], now=now)
+        with transaction.atomic():
+            [opened_id] = jobs_open(openings=[opening], now=now)
     except IntegrityError:
         existing = Job.objects.filter(bid_id=bid_id).first()
         if existing is None:

@@ -227,7 +227,7 @@ def test_a_log_begun_under_the_papers_policy_goes_on_under_residual(zone, owner,
             "rules_with",
             lambda rules, *, zone, policy: real(rules, zone=zone, policy="printed"),
         )
-        books.head_ensure(zone=zone, now=NOW)
+        books.log_begin(zone=zone, now=NOW)
     assert rules(zone).policy == "printed"
     sell(owner, zone)
     assert kinds(zone)[0:2] == ["SlotAdvanced", "RulesChanged"]

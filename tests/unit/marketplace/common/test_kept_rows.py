@@ -1,0 +1,60 @@
+"""Rows that a process keeps are as they are in the database, always."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+from marketplace.common.kept import KeptRows
+from marketplace.fleet.models import Zone
+from tests import market_builders as market
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def kept() -> KeptRows[Zone]:
+    return KeptRows(Zone, by="name")
+
+
+def test_rows_are_read_once_and_then_only_looked_at(kept, django_assert_num_queries) -> None:
+    market.zone(name="one")
+    market.zone(name="two")
+    with django_assert_num_queries(2):
+        first = kept.get_many(["one", "two", "three"])
+    assert sorted(first) == ["one", "two"]
+    with django_assert_num_queries(1):
+        again = kept.get_many(["two", "one", "one"])
+    assert again["one"] is first["one"]
+    assert again["two"] is first["two"]
+
+
+def test_row_that_was_changed_is_read_anew_and_no_other(kept) -> None:
+    market.zone(name="one")
+    market.zone(name="two")
+    first = kept.get_many(["one", "two"])
+    Zone.objects.filter(name="one").update(is_open=False)
+    second = kept.get_many(["one", "two"])
+    assert (first["one"].is_open, second["one"].is_open) == (True, False)
+    assert second["two"] is first["two"]
+    Zone.objects.filter(name="one").update(is_open=True)
+    assert kept.get_many(["one"])["one"].is_open
+
+
+def test_change_that_is_undone_is_not_kept(kept) -> None:
+    market.zone(name="one")
+    kept.get_many(["one"])
+    with transaction.atomic():
+        Zone.objects.filter(name="one").update(is_open=False)
+        assert not kept.get_many(["one"])["one"].is_open
+        transaction.set_rollback(True)
+    assert kept.get_many(["one"])["one"].is_open
+
+
+def test_row_that_is_gone_or_never_was_is_left_out(kept, django_assert_num_queries) -> None:
+    market.zone(name="one")
+    kept.get_many(["one"])
+    Zone.objects.update(name="other")
+    assert kept.get_many(["one"]) == {}
+    with django_assert_num_queries(0):
+        assert kept.get_many(["with a \0"]) == {}
