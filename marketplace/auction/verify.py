@@ -116,8 +116,8 @@ def _replayed(engine: Engine, row: books.Row) -> tuple[Entry, str | None]:
     The hash covers the event; of the outcome it leaves out what tells of a bid, so that is
     compared as text, of which there is only one for a value.
     """
-    again = engine.apply(event_from_json(json.loads(row.event)))
-    outcome = books.outcome_text(again)
+    again, texts = engine.apply_written(event_from_json(json.loads(row.event)))
+    outcome = texts.outcome
     if again.position != row.position:
         return again, f"entry {again.position} is missing"
     if again.prev_hash != row.prev_hash:

@@ -23,7 +23,7 @@ from scheduler.auction.events import (
 )
 from scheduler.auction.grid import Floats, Reservation
 from scheduler.auction.limits import event_check
-from scheduler.auction.log import Entry, digest, make_entry
+from scheduler.auction.log import Entry, Written, digest, written
 from scheduler.auction.market import Market
 from scheduler.auction.outcomes import Changed, Outcome, Released, Replan
 from scheduler.auction.rules import ZoneRules, rules_to_json
@@ -78,12 +78,25 @@ class Engine:
         ValueError
             As ``transition``.
         """
-        outcome = self.transition(event)
-        entry = make_entry(
-            position=self.position + 1, event=event, outcome=outcome, prev_hash=self.head_hash
-        )
-        self.position, self.head_hash = entry.position, entry.hash
+        entry, _ = self.apply_written(event)
         return entry
+
+    def apply_written(self, event: Event) -> tuple[Entry, Written]:
+        """Apply an event as ``apply`` does; give also the texts that its hash is made of.
+
+        Raises
+        ------
+        ValueError
+            As ``transition``.
+        """
+        outcome = self.transition(event)
+        position, prev_hash = self.position + 1, self.head_hash
+        texts = written(position=position, event=event, outcome=outcome, prev_hash=prev_hash)
+        self.position, self.head_hash = position, texts.hash
+        entry = Entry(
+            position=position, event=event, outcome=outcome, prev_hash=prev_hash, hash=texts.hash
+        )
+        return entry, texts
 
     def transition(self, event: Event) -> Outcome:
         """Apply an event without keeping a log; simulations call this.

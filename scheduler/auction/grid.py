@@ -59,6 +59,32 @@ class Hold(NamedTuple):
     memory_rise: float = 0.0
 
 
+class Holding(NamedTuple):
+    """What one task holds, in slot order: few objects, since a zone has many of them."""
+
+    cells: tuple[Cell, ...]
+    #: Of each cell, as in ``Hold``.
+    rates: tuple[float, ...]
+    memories: tuple[float, ...]
+    compute_rises: tuple[float, ...]
+    memory_rises: tuple[float, ...]
+
+    def each(self) -> list[Hold]:
+        """Give it cell by cell."""
+        return list(map(Hold, *self))
+
+    @staticmethod
+    def of(holds: list[Hold]) -> Holding:
+        """Put holds together."""
+        return Holding(
+            tuple(hold.cell for hold in holds),
+            tuple(hold.rate for hold in holds),
+            tuple(hold.memory for hold in holds),
+            tuple(hold.compute_rise for hold in holds),
+            tuple(hold.memory_rise for hold in holds),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """One cell that one task holds."""
@@ -104,13 +130,28 @@ class Grid:
         self.usual_rates: dict[str, tuple[float, ...]] = {}
         self.waste: Floats = np.empty((0, 0))
         self.waste_unit: Floats = np.empty(0)
-        #: Holds by task, in slot order, tasks in order of admission. Those of past
-        #: slots stay until the task's last one is past.
-        self.holds: dict[str, list[Hold]] = {}
+        #: What tasks hold, in order of admission. Cells of past slots stay until the
+        #: task's last one is past.
+        self.holds: dict[str, Holding] = {}
+        #: Tasks by a last slot they have or had; ``advance`` looks at those alone.
+        self._ending: dict[int, list[str]] = {}
+        #: One object for each cell named so far, by slot and column.
+        self._cells: dict[int, Cell] = {}
 
     @property
     def horizon(self) -> Horizon:
         return Horizon(first_slot=self.first_slot, slots=self.slots)
+
+    def cells_of(self, slots: list[int], columns: list[int]) -> tuple[Cell, ...]:
+        """Give the cells at slots and columns; the same again is the same object."""
+        known, nodes = self._cells, len(self.nodes)
+        cells: list[Cell] = []
+        for slot, k in zip(slots, columns, strict=True):
+            cell = known.get(slot * nodes + k)
+            if cell is None:
+                cell = known[slot * nodes + k] = Cell(slot, self.nodes[k].id)
+            cells.append(cell)
+        return tuple(cells)
 
     def row(self, slot: int) -> int:
         """Give the row of a slot on sale."""
@@ -168,6 +209,7 @@ class Grid:
             self.memory_capacity > 0, TOLERANCE * np.abs(self.memory_capacity), -np.inf
         )
         self.by_rates = {}
+        self._cells = {}
         self._refresh_waste()
 
     def pack_by(self, usual_rates: Mapping[str, tuple[float, ...]]) -> None:
@@ -232,12 +274,31 @@ class Grid:
                     if not self._on_sale(node, slot + row):
                         self.compute_free[row, k] = -np.inf
                         self.memory_free[row, k] = -np.inf
-        for task_id in [t for t, holds in self.holds.items() if holds[-1].cell.slot < slot]:
-            del self.holds[task_id]
+        self._forget_ended(slot)
         for node in [n for n in self.nodes if _over(n, slot)]:
             self.remove_node(node.id)
 
+    def _forget_ended(self, slot: int) -> None:
+        """Drop what tasks held whose last cell is past, and cells named that are."""
+        for end in [end for end in self._ending if end < slot]:
+            for task_id in self._ending.pop(end):
+                held = self.holds.get(task_id)
+                if held is not None and held.cells[-1].slot < slot:
+                    del self.holds[task_id]
+        if len(self._cells) > 2 * self.slots * len(self.nodes):
+            self._cells = {}
+
     # -- reservations --------------------------------------------------------
+
+    def holds_are(self, holds: Mapping[str, list[Hold]]) -> None:
+        """Take over what tasks hold, in order of admission; free room is as it is."""
+        self.holds, self._ending = {}, {}
+        for task_id, held in holds.items():
+            self._hold(task_id, Holding.of(held))
+
+    def _hold(self, task_id: str, held: Holding) -> None:
+        self.holds[task_id] = held
+        self._ending.setdefault(held.cells[-1].slot, []).append(task_id)
 
     def fits(self, cells: Iterable[Cell], *, rates: dict[str, float], memory: float) -> bool:
         """Tell whether every cell has room for the task."""
@@ -250,22 +311,26 @@ class Grid:
                 return False
         return True
 
-    def reserve(self, task_id: str, holds: list[Hold], *, rows: Ints, columns: Ints) -> None:
+    def reserve(self, task_id: str, holding: Holding, *, rows: Ints, columns: Ints) -> None:
         """Take cells off sale for a task; rows and columns say where they are."""
-        self.compute_free[rows, columns] -= [hold.rate for hold in holds]
-        self.memory_free[rows, columns] -= holds[0].memory
+        self.compute_free[rows, columns] -= holding.rates
+        self.memory_free[rows, columns] -= holding.memories[0]
         self.load[rows, columns] += 1
         held = self.holds.get(task_id)
-        self.holds[task_id] = sorted(held + holds, key=lambda h: h.cell) if held else holds
+        if held is not None:
+            both = held.each() + holding.each()
+            holding = Holding.of(sorted(both, key=lambda h: h.cell))
+        self._hold(task_id, holding)
 
     def release(self, task_id: str, cells: Iterable[Cell]) -> list[Hold]:
         """Put cells back on sale; cells the task does not hold are ignored."""
         wanted = {cell for cell in cells if cell.slot >= self.first_slot}
-        held = self.holds.get(task_id, [])
+        holding = self.holds.get(task_id)
+        held = [] if holding is None else holding.each()
         gone = [hold for hold in held if hold.cell in wanted]
         left = [hold for hold in held if hold.cell not in wanted]
         if left:
-            self.holds[task_id] = left
+            self._hold(task_id, Holding.of(left))
         else:
             self.holds.pop(task_id, None)
         for hold in gone:
@@ -274,17 +339,16 @@ class Grid:
 
     def reservations(self) -> Iterator[Reservation]:
         """Give all cells held, in order of admission."""
-        for task_id, holds in self.holds.items():
-            for hold in holds:
-                if hold.cell.slot >= self.first_slot:
-                    yield Reservation(
-                        task_id=task_id, cell=hold.cell, rate=hold.rate, memory=hold.memory
-                    )
+        for task_id, held in self.holds.items():
+            for cell, rate, memory in zip(held.cells, held.rates, held.memories, strict=True):
+                if cell.slot >= self.first_slot:
+                    yield Reservation(task_id=task_id, cell=cell, rate=rate, memory=memory)
 
     def held(self, task_id: str, *, from_slot: int) -> tuple[Cell, ...]:
         """Give the cells a task holds from a slot on, none of them past."""
         begin = max(from_slot, self.first_slot)
-        return tuple(h.cell for h in self.holds.get(task_id, []) if h.cell.slot >= begin)
+        held = self.holds.get(task_id)
+        return () if held is None else tuple(cell for cell in held.cells if cell.slot >= begin)
 
     def held_after(self, node_id: str, slot: int) -> list[tuple[str, Hold]]:
         """Give what is held on a node from a slot on."""
@@ -312,8 +376,8 @@ class Grid:
         return dropped
 
     def _holds_on(self, node_id: str) -> Iterator[tuple[str, Hold]]:
-        for task_id, holds in self.holds.items():
-            for hold in holds:
+        for task_id, held in self.holds.items():
+            for hold in held.each():
                 if hold.cell.node == node_id and hold.cell.slot >= self.first_slot:
                     yield task_id, hold
 

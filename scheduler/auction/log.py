@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scheduler.auction.events import Event, event_from_json, event_to_json
 from scheduler.auction.outcomes import Outcome, outcome_from_json, outcome_to_json
-
-_encode = json.JSONEncoder(
-    sort_keys=True,
-    separators=(",", ":"),
-    ensure_ascii=True,
-    allow_nan=False,
-    # Values made for the log hold no cycles, and looking for them takes time.
-    check_circular=False,
-).encode
+from scheduler.auction.texts import (
+    Texts,
+    bid_texts,
+    canonical_text,
+    commitment,
+    decision_texts,
+)
 
 
 def canonical(value: Any) -> bytes:
     """Give the one JSON text of a value; floats are written so as to come back exactly."""
-    return _encode(value).encode("ascii")
+    return canonical_text(value).encode("ascii")
 
 
 def digest(value: Any) -> str:
@@ -43,11 +40,6 @@ class Entry:
     prev_hash: str
     #: SHA-256 over position, ``public_part`` and ``prev_hash``.
     hash: str
-
-
-def commitment(*, bid: float, salt: str) -> str:
-    """Give what stands for a bid in the chain: it can be opened, not guessed."""
-    return hashlib.sha256(f"{salt}|{float(bid)!r}".encode()).hexdigest()
 
 
 def public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,19 +76,31 @@ def without_bid(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, **public_part(data["event"], data["outcome"])}
 
 
-def make_entry(*, position: int, event: Event, outcome: Outcome, prev_hash: str) -> Entry:
-    """Chain an event and its outcome to the entry before."""
-    return Entry(
-        position=position,
-        event=event,
-        outcome=outcome,
-        prev_hash=prev_hash,
-        hash=chain_hash(
-            position=position,
-            event=event_to_json(event),
-            outcome=outcome_to_json(outcome),
-            prev_hash=prev_hash,
-        ),
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An entry as it is stored."""
+
+    event: str
+    outcome: str
+    hash: str
+
+
+def written(*, position: int, event: Event, outcome: Outcome, prev_hash: str) -> Written:
+    """Give the texts and the hash of an entry."""
+    told, decided = bid_texts(event), decision_texts(outcome)
+    if told is None or decided is None:
+        event_data, outcome_data = event_to_json(event), outcome_to_json(outcome)
+        public = public_part(event_data, outcome_data)
+        told = Texts(canonical_text(event_data), canonical_text(public["event"]))
+        decided = Texts(canonical_text(outcome_data), canonical_text(public["outcome"]))
+    chained = (
+        f'{{"event":{told.chained},"outcome":{decided.chained},'
+        f'"position":{position},"prev_hash":{canonical_text(prev_hash)}}}'
+    )
+    return Written(
+        event=told.stored,
+        outcome=decided.stored,
+        hash=hashlib.sha256(chained.encode("ascii")).hexdigest(),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from scheduler.auction.events import PricesSolved
-from scheduler.auction.grid import Grid, Hold
+from scheduler.auction.grid import Grid, Holding
 from scheduler.auction.policies import Admission, Policy, Raised, policy_for
 from scheduler.auction.rules import FIXED_RULES, ZoneRules
 from scheduler.auction.search import Plan, Search
@@ -70,17 +70,15 @@ class Market:
         grid.memory_price[rows, columns] = plan.memory_price + (
             plan.memory_price * memory_share + raised.memory_rise
         )
-        rises = tuple(zip(raised.compute_rise.tolist(), raised.memory_rise.tolist(), strict=True))
+        compute_rises = tuple(raised.compute_rise.tolist())
+        memory_rises = tuple(raised.memory_rise.tolist())
         if reserve:
-            memory = float(task.memory_demand)
-            holds = [
-                Hold(cell, rate, memory, compute_rise, memory_rise)
-                for cell, rate, (compute_rise, memory_rise) in zip(
-                    plan.schedule.cells, plan.rate.tolist(), rises, strict=True
-                )
-            ]
-            grid.reserve(task.id, holds, rows=rows, columns=columns)
-        return rises
+            cells = plan.schedule.cells
+            memories = (float(task.memory_demand),) * len(cells)
+            rates = tuple(plan.rate.tolist())
+            holding = Holding(cells, rates, memories, compute_rises, memory_rises)
+            grid.reserve(task.id, holding, rows=rows, columns=columns)
+        return tuple(zip(compute_rises, memory_rises, strict=True))
 
     def _raised(self, admission: Admission) -> Raised:
         if self.followed is None:

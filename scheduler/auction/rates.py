@@ -41,6 +41,8 @@ class Rates:
     need_compute: Floats
     #: Operational cost of a cell at the node's ask, one row.
     node_cost: Floats
+    #: Units of the fastest rate; 0 where the task cannot run at all.
+    most_units: int
 
     def need(self, demand: float, *, slots: int) -> int:
         """Give the units of work that a demand in samples comes to."""
@@ -85,4 +87,5 @@ def _rates_on(grid: Grid, rates: Mapping[str, float]) -> Rates:
         node_class=np.array([place.get(rate, -1) for rate in by_type], np.int64)[types],
         need_compute=node_rate - TOLERANCE * grid.compute_capacity,
         node_cost=(grid.ask_per_sample * node_rate).reshape(1, -1),
+        most_units=classes[-1][1] if classes else 0,
     )

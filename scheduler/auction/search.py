@@ -24,7 +24,7 @@ from scheduler.auction.kernels.deadlines import (
     solve_deadline,
 )
 from scheduler.auction.rates import Rates, rates_on
-from scheduler.types import NO_VENDOR, Cell, PriceParts, Refusal, Schedule, Task
+from scheduler.types import NO_VENDOR, PriceParts, Refusal, Schedule, Task
 
 #: Above this many counts of cells and slots a curve is found tread by tread: in the
 #: additive form, where one pass over them does, and in the max form, with one a box.
@@ -83,14 +83,18 @@ class Search:
         slots = max(self._last - self._begin + 1, 0)
         self._entry = np.full(slots, np.inf)
         self._entry_vendor = {0: NO_VENDOR}
+        #: First row that a vendor is ready at; as many as there are slots: none.
+        self._start = slots
         if task.vendors:
             for index, vendor in enumerate(task.vendors):
                 at = max(task.arrival_slot + vendor.delay_slots - self._begin, 0)
                 if at < slots and vendor.price < self._entry[at]:
                     self._entry[at] = vendor.price
                     self._entry_vendor[at] = index
+                    self._start = min(self._start, at)
         elif slots:
             self._entry[0] = 0.0
+            self._start = 0
         self._cost = self._costs()
         # GB that a node must have free; one without any for tasks is never used.
         self._need_memory: Floats = task.memory_demand - grid.memory_slack
@@ -153,7 +157,7 @@ class Search:
     def at_deadline(self, deadline: int) -> Plan | None:
         """Give the cheapest plan that ends by a deadline, if there is one."""
         deadline = min(deadline, self._last)
-        if deadline < self._begin or not len(self._rates.rate):
+        if deadline < self._begin or not self._enough_slots(deadline):
             return None
         listed = self._cells(deadline)
         cells = np.empty(deadline - self._begin + 1, np.int64)
@@ -161,6 +165,11 @@ class Search:
             listed, self._job, deadline - self._begin, math.inf, -math.inf, cells
         )
         return self._plan_of(listed, cells[:count], door) if count else None
+
+    def _enough_slots(self, deadline: int) -> bool:
+        """Tell whether the work would fit the window on the fastest of idle nodes."""
+        slots = deadline - self._begin - self._start + 1
+        return slots > 0 and slots * self._rates.most_units >= self._job.need
 
     def by_deadline(self, *, first: int, last: int) -> dict[int, Plan]:
         """Give the cheapest plan for each deadline at which it gets cheaper.
@@ -286,15 +295,9 @@ class Search:
             compute = float(lam.max()) * math.fsum(rate.tolist())
             memory = float(phi.max()) * (task.memory_demand * len(phi))
         vendor = NO_VENDOR if door is None else self._entry_vendor[door]
-        nodes = grid.nodes
+        named = grid.cells_of((slots + self._begin).tolist(), columns.tolist())
         return Plan(
-            schedule=Schedule(
-                cells=tuple(
-                    Cell(self._begin + slot, nodes[int(k)].id)
-                    for slot, k in zip(slots.tolist(), columns.tolist(), strict=True)
-                ),
-                vendor=vendor,
-            ),
+            schedule=Schedule(cells=named, vendor=vendor),
             parts=PriceParts(
                 vendor=0.0 if vendor == NO_VENDOR else float(task.vendors[vendor].price),
                 operational=math.fsum(cost.tolist()),
@@ -321,15 +324,15 @@ class Search:
         if not able.any():
             return Refusal.MEMORY
         deadline = min(self._task.deadline_slot, self._last)
-        starts = np.flatnonzero(self._entry < np.inf)
-        if not len(starts) or deadline < self._begin + int(starts[0]):
+        if deadline < self._begin + self._start:
             return Refusal.WINDOW
-        rows = slice(grid.row(self._begin + int(starts[0])), grid.row(deadline) + 1)
+        rows = slice(grid.row(self._begin + self._start), grid.row(deadline) + 1)
         units = np.where(able, rates.units[rates.node_class], 0)
         fastest = int(units.argmax())
+        if (rows.stop - rows.start) * int(units[fastest]) < self._job.need:
+            return Refusal.WINDOW
         on_sale = grid.compute_free[rows] > -np.inf
         if on_sale[:, fastest].all():
-            most = len(on_sale) * int(units[fastest])
-        else:
-            most = int((on_sale * units).max(axis=1).sum())
+            return Refusal.CAPACITY
+        most = int((on_sale * units).max(axis=1).sum())
         return Refusal.WINDOW if most < self._job.need else Refusal.CAPACITY

@@ -57,10 +57,10 @@ def take(
                 task_id,
                 [
                     [h.cell.slot, h.cell.node, h.rate, h.memory, h.compute_rise, h.memory_rise]
-                    for h in holds
+                    for h in held.each()
                 ],
             ]
-            for task_id, holds in grid.holds.items()
+            for task_id, held in grid.holds.items()
         ],
     }
 
@@ -93,19 +93,21 @@ def read(data: Mapping[str, Any]) -> State:
     for name in _ARRAYS:
         setattr(grid, name, _unpack(data["arrays"][name], "<f8", shape))
     grid.load = _unpack(data["arrays"]["load"], "<i8", shape)
-    grid.holds = {
-        str(task_id): [
-            Hold(
-                cell=Cell(slot=int(slot), node=str(node)),
-                rate=float(rate),
-                memory=float(memory),
-                compute_rise=float(compute_rise),
-                memory_rise=float(memory_rise),
-            )
-            for slot, node, rate, memory, compute_rise, memory_rise in holds
-        ]
-        for task_id, holds in data["holds"]
-    }
+    grid.holds_are(
+        {
+            str(task_id): [
+                Hold(
+                    cell=Cell(slot=int(slot), node=str(node)),
+                    rate=float(rate),
+                    memory=float(memory),
+                    compute_rise=float(compute_rise),
+                    memory_rise=float(memory_rise),
+                )
+                for slot, node, rate, memory, compute_rise, memory_rise in holds
+            ]
+            for task_id, holds in data["holds"]
+        }
+    )
     return State(
         rules=rules,
         position=int(data["position"]),

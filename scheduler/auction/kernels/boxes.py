@@ -69,24 +69,40 @@ def fill_rows(
     """
     low_lam, low_phi, cap_lam, cap_phi = box[0], box[1], box[2], box[3]
     classes = job.rate.shape[0]
+    memory = job.memory
     count = 0
     slot = -1
-    for i in range(begin, end):
+    i = begin
+    while i < end:
+        # Cells of one slot and rate stand together, so their least stays in registers.
         j = pool[i]
-        a = cells.lam[j]
-        b = cells.phi[j]
-        if a < cap_lam and b < cap_phi:
-            if cells.slot[j] != slot:
-                slot = cells.slot[j]
-                for c in range(classes):
-                    rows.cost[count, c] = INFINITY
-                    rows.cell[count, c] = -1
-                count += 1
-            c = cells.cls[j]
-            price = charge[j] + job.rate[c] * max(low_lam, a) + job.memory * max(low_phi, b)
-            if price < rows.cost[count - 1, c]:
-                rows.cost[count - 1, c] = price
-                rows.cell[count - 1, c] = j
+        t = cells.slot[j]
+        c = cells.cls[j]
+        stop = cells.starts[t + 1]
+        rate = job.rate[c]
+        least = INFINITY
+        at = -1
+        while j < stop and cells.cls[j] == c:
+            a = cells.lam[j]
+            b = cells.phi[j]
+            price = charge[j] + rate * max(low_lam, a) + memory * max(low_phi, b)
+            better = (price < least) & (a < cap_lam) & (b < cap_phi)
+            least = price if better else least
+            at = j if better else at
+            i += 1
+            if i == end:
+                break
+            j = pool[i]
+        if at < 0:
+            continue
+        if t != slot:
+            slot = t
+            for other in range(classes):
+                rows.cost[count, other] = INFINITY
+                rows.cell[count, other] = -1
+            count += 1
+        rows.cost[count - 1, c] = least
+        rows.cell[count - 1, c] = at
     return count
 
 

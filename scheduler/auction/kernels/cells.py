@@ -181,24 +181,27 @@ def _fronts(offer: Offer, job: Job, cells: Cells) -> None:
     by_slot = offer.cost.shape[0] > 1
     order = np.empty((classes, nodes), np.int64)
     able = np.zeros(classes, np.int64)
+    full = np.empty(nodes, np.int64)
+    room = np.empty(nodes + 1, np.int64)
     stair = np.empty(nodes, np.int64)
     count = 0
     for t in range(slots):
         row = t if by_slot else 0
         if t == 0 or by_slot:
             _by_cost(offer.cost[row], offer.node_class, order, able)
+        _fill_full(free_compute[t], free_memory[t], offer.need_compute, offer.need_memory, full)
         for c in range(classes):
+            # Nodes with room, without a branch that most of them would mislead.
+            rooms = 0
+            for i in range(able[c]):
+                room[rooms] = order[c, i]
+                rooms += 1 - full[order[c, i]]
             # The staircase: compute prices rise, memory prices fall.
             steps = 0
             begin = count
             dropped = False
-            for i in range(able[c]):
-                k = int(order[c, i])
-                if (
-                    free_compute[t, k] < offer.need_compute[k]
-                    or free_memory[t, k] < offer.need_memory[k]
-                ):
-                    continue
+            for i in range(rooms):
+                k = int(room[i])
                 a = lam[t, k]
                 b = phi[t, k]
                 e = offer.cost[row, k]
@@ -245,6 +248,19 @@ def _fronts(offer: Offer, job: Job, cells: Cells) -> None:
             if dropped:
                 count = _close_up(cells, begin, count)
         cells.starts[t + 1] = count
+
+
+@compiled
+def _fill_full(
+    free_compute: Floats,
+    free_memory: Floats,
+    need_compute: Floats,
+    need_memory: Floats,
+    full: Ints,
+) -> None:
+    """Tell of every node whether it has too little left in a slot."""
+    for k in range(full.shape[0]):
+        full[k] = (free_compute[k] < need_compute[k]) | (free_memory[k] < need_memory[k])
 
 
 @compiled

@@ -8,8 +8,11 @@ relaxation is exact already and none of these is needed.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled, longer_int
+
+States = NDArray[np.int8]
 
 
 @compiled
@@ -39,28 +42,38 @@ def cover_by_pairs(
     fast_units = class_units[fast]
     slow_units = class_units[slow]
     most = (need + fast_units - 1) // fast_units
-    start = np.empty(slots, np.int64)
-    state = np.empty(slots, np.int64)
-    have = np.zeros(3, np.int64)
+    # Cost of each slot by its state: unused, or used at one of the two rates.
+    value = np.empty((3, slots))
+    start = np.empty(slots, np.int8)
+    state = np.empty(slots, np.int8)
+    have_0 = 0
+    have_1 = 0
+    first_priced = mu * class_units[0]
+    second_priced = mu * class_units[1]
     for i in range(slots):
+        value[0, i] = 0.0
+        value[1, i] = cost[i, 0]
+        value[2, i] = cost[i, 1]
         least = 0.0
         at = 0
-        for c in range(2):
-            value = cost[i, c] - mu * class_units[c]
-            if value < least:
-                least = value
-                at = c + 1
+        if cost[i, 0] - first_priced < least:
+            least = cost[i, 0] - first_priced
+            at = 1
+        if cost[i, 1] - second_priced < least:
+            at = 2
         start[i] = at
-        have[at] += 1
-    arc = np.empty((3, 3))
-    arc_slot = np.empty((3, 3), np.int64)
-    goal = np.empty(3, np.int64)
+        have_0 += at == 0
+        have_1 += at == 1
+    have_2 = slots - have_0 - have_1
     now = np.empty(3, np.int64)
+    goal = np.empty(3, np.int64)
     count = 0
-    middle = min(have[fast + 1], most)
+    middle = min(have_2 if fast == 1 else have_1, most)
     for way in range(2):
         state[:] = start
-        now[:] = have
+        now[0] = have_0
+        now[1] = have_1
+        now[2] = have_2
         n = middle if way == 0 else middle - 1
         while 0 <= n <= most:
             m = (max(need - n * fast_units, 0) + slow_units - 1) // slow_units
@@ -69,11 +82,11 @@ def cover_by_pairs(
                 goal[0] = slots - n - m
                 goal[fast + 1] = n
                 goal[slow + 1] = m
-                if _move(cost, slots, state, now, goal, arc, arc_slot):
+                if _move(value, slots, state, now, goal):
                     total = 0.0
                     for i in range(slots):
                         if state[i] > 0:
-                            total += cost[i, state[i] - 1]
+                            total += value[state[i], i]
                     if total < limit:
                         limit = total
                         count = 0
@@ -86,15 +99,7 @@ def cover_by_pairs(
 
 
 @compiled
-def _move(
-    cost: Floats,
-    slots: int,
-    state: Ints,
-    now: Ints,
-    goal: Ints,
-    arc: Floats,
-    arc_slot: Ints,
-) -> bool:
+def _move(value: Floats, slots: int, state: States, now: Ints, goal: Ints) -> bool:
     """Lead from the optimum of some counts to that of others, one slot at a time."""
     while True:
         origin = -1
@@ -106,38 +111,43 @@ def _move(
                 target = p
         if origin < 0:
             return True
-        _changes(cost, slots, state, arc, arc_slot)
         middle = 3 - origin - target
-        direct = arc[origin, target]
-        around = arc[origin, middle] + arc[middle, target]
+        # The cheapest slot to lead straight there, and one each for the way around.
+        direct = INFINITY
+        out = INFINITY
+        on = INFINITY
+        direct_slot = -1
+        out_slot = -1
+        on_slot = -1
+        at_origin = value[origin]
+        at_target = value[target]
+        at_middle = value[middle]
+        for i in range(slots):
+            p = state[i]
+            if p == origin:
+                change = at_target[i] - at_origin[i]
+                if change < direct:
+                    direct = change
+                    direct_slot = i
+                change = at_middle[i] - at_origin[i]
+                if change < out:
+                    out = change
+                    out_slot = i
+            elif p == middle:
+                change = at_target[i] - at_middle[i]
+                if change < on:
+                    on = change
+                    on_slot = i
+        around = out + on
         if direct == INFINITY and around == INFINITY:
             return False
         if direct <= around:
-            state[arc_slot[origin, target]] = target
+            state[direct_slot] = target
         else:
-            state[arc_slot[origin, middle]] = middle
-            state[arc_slot[middle, target]] = target
+            state[out_slot] = middle
+            state[on_slot] = target
         now[origin] -= 1
         now[target] += 1
-
-
-@compiled
-def _changes(cost: Floats, slots: int, state: Ints, arc: Floats, arc_slot: Ints) -> None:
-    """Find the cheapest slot to move from each state to each other."""
-    states = arc.shape[0]
-    for p in range(states):
-        for q in range(states):
-            arc[p, q] = INFINITY
-            arc_slot[p, q] = -1
-    for i in range(slots):
-        p = state[i]
-        now = 0.0 if p == 0 else cost[i, p - 1]
-        for q in range(states):
-            if q != p:
-                change = (0.0 if q == 0 else cost[i, q - 1]) - now
-                if change < arc[p, q]:
-                    arc[p, q] = change
-                    arc_slot[p, q] = i
 
 
 @compiled

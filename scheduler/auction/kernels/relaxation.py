@@ -31,6 +31,20 @@ def relaxed(
     """
     bound = mu * need
     slope = float(need)
+    if units.shape[0] == 2:
+        # The same without a loop over rates: most searches are of two, and spend their time here.
+        first_priced = mu * units[0]
+        second_priced = mu * units[1]
+        for i in range(last - first + 1):
+            one = best[first + i, 0] - first_priced
+            other = best[first + i, 1] - second_priced
+            taken = units[0] if one < 0.0 else 0.0
+            gain = one if one < 0.0 else 0.0
+            taken = units[1] if other < gain else taken
+            gain = other if other < gain else gain
+            bound += gain
+            slope -= taken
+        return bound, slope
     for t in range(first, last + 1):
         gain = 0.0
         taken = 0.0
