@@ -4,54 +4,52 @@ Prices that suit the mean of what may come are too low where a rush may come and
 does: the worth of a cell is the mean over futures, each with its own price, not the
 price of the mean future. So several futures are drawn.
 
-Arrivals follow a *course*: one of the past days, rescaled; or today's mean rate; or
-today's mean rate until now and then what is missing to a past day's total. Today's
-deviation from the course goes back to nothing at a pace that past days and today
-show (a first-order autoregression of the relative deviation), and on top of that
-each future strays from the course by chance.
+Arrivals follow a *course* (``courses``). Today's deviation from the course goes back
+to nothing at a pace that past days and today show (a first-order autoregression of
+the relative deviation). On top of that each future strays from the course by chance,
+and lies above or below it all along, as far as such courses have been wrong.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from statistics import NormalDist
 
 import numpy as np
 
 from scheduler.auction.grid import Floats
+from scheduler.auction.lagrangian.courses import Course, courses_of
 from scheduler.types import Task
 
 #: Bids of today from which on attributes are drawn from today alone.
 _ENOUGH = 200
-#: Slots' worth of a past day's bids that today's count is averaged with.
-_PRIOR_SLOTS = 6
-#: Slots that are compared at a time when today is held against past days.
-_BIN_SLOTS = 6
 #: Slots in which today's present deviation is seen, and the bids it is averaged with.
 _RECENT_SLOTS = 3
 _RECENT_BIDS = 6.0
-#: Share of the futures without a course of the past that end at a past day's total.
-_SAME_TOTAL = 0.5
 #: Slots over which a deviation is seen to grow, each time held against as many before,
 #: and the bids that both are averaged with.
 _TREND_SLOTS, _TREND_BIDS = 6, 50.0
 #: Growth of fewer than so many (squared) standard deviations of counting is none.
-_TREND_NOISE = 4.0
+_TREND_NOISE = 2.0
 #: How far the growth goes on: its factor, and what it keeps from slot to slot.
-_TREND, _TREND_KEPT = 2.0, 0.85
+_TREND, _TREND_KEPT = 3.0, 0.85
 #: Most that today's deviation may multiply its course by.
 _MOST_DEVIATION = 8.0
 #: Bids still expected of a slot under way that has had more than a mean one, as a share
-#: of those it has had.
-_MORE_OF_BURST = 0.5
+#: of those it has had, and the slots for which this counts beside those that today and
+#: past days tell of.
+_MORE_OF_BURST, _LIKE_BURSTS = 0.5, 4.0
 #: Prior of a deviation's pace and size: what it keeps from slot to slot, its
 #: variance, the slots it counts for, and the slots apart at which it is compared.
 _KEPT, _VARIANCE, _PRIOR_SEEN, _LAG = 0.97, 0.06, 36, 3
-#: Least and most of what a deviation is taken to keep from slot to slot.
-_LEAST_KEPT, _MOST_KEPT = 0.05, 0.998
-#: Least variance by which a future strays where no past day tells its course, and
-#: what its straying keeps from slot to slot at most (a rush lasts).
-_STRAYING, _STRAYING_KEPT = 0.6, 0.985
+#: Least and most of what a deviation is taken to keep from slot to slot: of a rush half is
+#: expected to be over within 23 slots, however long it has lasted.
+_LEAST_KEPT, _MOST_KEPT = 0.05, 0.97
+#: Least variance by which a future strays where no past day tells its course.
+_STRAYING = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +61,26 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class _Course:
-    """How arrivals may go, by slot of the day."""
+class Foreseen:
+    """What the rest of the day may bring."""
 
-    #: How likely it is taken to be.
-    share: float
-    #: What it would have had until now, and has from now on.
-    before: Floats
-    rest: Floats
+    #: Courses, and bids expected by slot on each, today's deviation in it.
+    courses: tuple[Course, ...]
+    expected: tuple[Floats, ...]
+    #: What a deviation keeps from slot to slot, and the variance of those by chance.
+    kept: float
+    variance: float
+    #: Standard deviation of the log of what comes over what is expected.
+    spread: float
+
+    @property
+    def mean(self) -> Floats:
+        """Bids expected by slot.
+
+        Errors are judged in logs, so a course is a middling one: the mean lies above.
+        """
+        shares = [course.share for course in self.courses]
+        return np.average(self.expected, axis=0, weights=shares) * np.exp(self.spread**2 / 2)
 
 
 def forecast_futures(
@@ -123,34 +133,31 @@ def forecast_futures(
     elapsed, remaining = begin - day_start, last_slot - begin + 1
     seen = _counts([t.arrival_slot - day_start for t in today], elapsed)
     past = [_counts([t.arrival_slot for t in day], elapsed + remaining) for day in past_days]
-    courses, trust = _courses(seen, past, remaining)
-    more = np.full(begin - slot, _MORE_OF_BURST * under_way)
-    if under_way and past:
-        # As far as past days are trusted they tell what the slot has still to come.
-        missing = trust * max(float(courses[0].before[-1]) - under_way, 0.0)
-        more = np.maximum(more, missing)
-        seen[-1] += missing
-    kept, variance = _pace(seen, past, max(courses, key=lambda c: c.share).before)
-    variance = max(variance, (1.0 - trust) * _STRAYING)
-    expected = [course.rest * _deviation(seen, course, kept, 1.0 - trust) for course in courses]
+    more = np.zeros(begin - slot)
+    if under_way:
+        # As many as were foreseen before, or as such bursts go on for.
+        missing = float(foresee(seen[:-1], past, remaining + 1).mean[0]) - under_way
+        more[0] = max(missing, _burst_excess(float(under_way), seen[:-1], past))
+        seen[-1] += max(missing, 0.0)
+    foreseen = foresee(seen, past, remaining)
     donors = list(today)
     if len(donors) < _ENOUGH:
         donors += [t for day in past_days for t in day]
-    shares = np.array([course.share for course in courses])
-    mean = np.sum([s * rate for s, rate in zip(shares, expected, strict=True)], axis=0)
+    mean = foreseen.mean
     if futures == 1:
         rate = np.concatenate([more, mean])
         return (_drawn(rate, donors, slot, last_slot, most, np.random.default_rng(seed)),)
-    upto = np.cumsum(shares) / shares.sum()
+    upto = list(accumulate(course.share for course in foreseen.courses))
     rates: list[Floats] = []
     for n in range(futures):
-        course = min(int(np.searchsorted(upto, (n + 0.5) / futures)), len(courses) - 1)
+        course = min(bisect_left(upto, (n + 0.5) / futures * upto[-1]), len(upto) - 1)
         # Futures go in pairs that stray to opposite sides.
-        chance = np.random.default_rng([seed, futures + n // 2]).normal(size=remaining)
-        rates.append(
-            expected[course]
-            * _straying(chance if n % 2 == 0 else -chance, min(kept, _STRAYING_KEPT), variance)
-        )
+        side = 1.0 if n % 2 == 0 else -1.0
+        pair, pairs = n // 2, (futures + 1) // 2
+        level = side * NormalDist().inv_cdf(0.5 + (pair + 0.5) / (2 * pairs))
+        chance = side * np.random.default_rng([seed, futures + pair]).normal(size=remaining)
+        strays = _straying(chance, foreseen.kept, foreseen.variance)
+        rates.append(foreseen.expected[course] * strays * np.exp(foreseen.spread * level))
     # Few futures: together they shall expect neither more nor less than the mean.
     total = float(np.sum(rates)) / futures
     scale = float(mean.sum()) / total if total > 0 else 1.0
@@ -173,77 +180,35 @@ def _counts(slots: Sequence[int], length: int) -> Floats:
     return np.bincount(found, minlength=max(length, 0)).astype(np.float64)
 
 
-def _courses(seen: Floats, past: Sequence[Floats], remaining: int) -> tuple[list[_Course], float]:
-    """Give the courses arrivals may take, and how far past days are trusted."""
-    elapsed, so_far = len(seen), float(seen.sum())
-    if not past:
-        level = so_far / elapsed if elapsed else 0.0
-        return [_Course(1.0, np.full(elapsed, level), np.full(remaining, level))], 0.0
-    mean = np.sum(past, axis=0) / len(past)
-    trust = _trust(seen, mean[:elapsed], days=len(past)) * _alike(past)
-    prior = float(mean.mean()) * _PRIOR_SLOTS
-    usual = float(mean[:elapsed].sum())
-    scale = (so_far + prior) / (usual + prior) if usual + prior > 0 else 1.0
-    courses = [
-        _Course(
-            trust / len(past),
-            mean[:elapsed] * scale,
-            # One day's own bursts, half smoothed by the other days.
-            0.5 * (day + mean)[elapsed:] * scale,
-        )
-        for day in past
-    ]
-    level = (so_far + 0.5 * prior) / (elapsed + 0.5 * _PRIOR_SLOTS)
-    missing = max((float(mean.sum()) - so_far) / max(remaining, 1), 0.5 * level)
-    for share, rate in ((1.0 - _SAME_TOTAL, level), (_SAME_TOTAL, missing)):
-        before, rest = np.full(elapsed, level), np.full(remaining, rate)
-        courses.append(_Course((1.0 - trust) * share, before, rest))
-    return courses, trust
+def foresee(seen: Floats, past: Sequence[Floats], remaining: int) -> Foreseen:
+    """Foresee the rest of the day from today's and past days' counts."""
+    found = courses_of(seen, past, remaining)
+    likeliest = max(found.courses, key=lambda course: course.share)
+    kept, variance = _pace(seen, past, likeliest.before)
+    doubt = 1.0 - found.trust
+    return Foreseen(
+        courses=found.courses,
+        expected=tuple(c.rest * _deviation(seen, c, kept, doubt) for c in found.courses),
+        kept=kept,
+        variance=max(variance, doubt * _STRAYING),
+        spread=found.spread,
+    )
 
 
-def _alike(past: Sequence[Floats]) -> float:
-    """Tell how far past days tell of each other, 0 to 1.
+def _burst_excess(had: float, seen: Floats, past: Sequence[Floats]) -> float:
+    """Give the bids that a slot with so many brings yet, by those that brought as many.
 
-    They do where each has the shape of the others but for chance, and where the
-    others' mean foretells it better than even arrivals do; an eighth better is
-    enough.
+    Slots of past days count in proportion to their day.
     """
-    if len(past) < 2:
-        return 1.0
-    total, others = np.sum(past, axis=0), len(past) - 1
-    means = [(total - day) / others for day in past]
-    pairs = list(zip(past, means, strict=True))
-    trust = float(np.mean([_trust(day, mean, days=others) for day, mean in pairs]))
-    off = sum(_off(day, mean)[0] for day, mean in pairs)
-    off_even = sum(_off(day, np.ones(len(day)))[0] for day in past)
-    better = 1.0 - off / off_even if off_even > 0 else 0.0
-    return float(np.clip(max(trust, 8.0 * better), 0.0, 1.0))
-
-
-def _trust(today: Floats, past: Floats, *, days: int) -> float:
-    """Tell how far today so far has had the shape of past days, 0 to 1.
-
-    The share of today's bids that would have to move to give the past's shape,
-    less what chance alone would make of it, three times.
-    """
-    off, like = _off(today, past)
-    # Mean absolute difference of Poisson counts of this size.
-    chance = np.sqrt(2 / np.pi * like * (1 + 1 / days)).sum() / max(2 * like.sum(), 1e-9)
-    return float(np.clip(1.0 - 3.0 * max(off - float(chance), 0.0), 0.0, 1.0))
-
-
-def _off(today: Floats, past: Floats) -> tuple[float, Floats]:
-    """Give the share of bids that would have to move, and what the past's shape is.
-
-    Some slots at a time; 0 where there is too little to tell.
-    """
-    bins = len(today) // _BIN_SLOTS
-    held = today[: bins * _BIN_SLOTS].reshape(bins, _BIN_SLOTS).sum(axis=1)
-    like = past[: bins * _BIN_SLOTS].reshape(bins, _BIN_SLOTS).sum(axis=1)
-    if bins < 2 or held.sum() <= 0 or like.sum() <= 0:
-        return 0.0, np.zeros(0)
-    like = like * (held.sum() / like.sum())
-    return float(np.abs(held - like).sum() / (2 * held.sum())), like
+    level = (float(seen.sum()) + had) / (len(seen) + 1)
+    total, count = _LIKE_BURSTS * _MORE_OF_BURST * had, _LIKE_BURSTS
+    reached = [seen]
+    reached += [day * (level / float(day.mean())) for day in past if day.sum() > 0]
+    for day in reached:
+        over = day[day >= had] - had
+        total += float(over.sum())
+        count += len(over)
+    return total / count
 
 
 def _pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, float]:
@@ -277,7 +242,7 @@ def _pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, 
     return share ** (1.0 / _LAG), float(np.clip(spread / count, 1e-3, 4.0))
 
 
-def _deviation(seen: Floats, course: _Course, kept: float, doubt: float) -> Floats:
+def _deviation(seen: Floats, course: Course, kept: float, doubt: float) -> Floats:
     """Give the factor of today's present deviation, fading slot by slot.
 
     One that grows goes on growing for a while, the further the longer deviations last and
@@ -292,7 +257,8 @@ def _deviation(seen: Floats, course: _Course, kept: float, doubt: float) -> Floa
     if len(seen) >= 2 * _TREND_SLOTS:
         rise = doubt * _TREND * kept**_TREND_SLOTS * _growth(seen, course.before) / _TREND_SLOTS
         log += rise * _TREND_KEPT * (1 - _TREND_KEPT**ahead) / (1 - _TREND_KEPT) * fading
-    return np.exp(np.minimum(log, np.log(_MOST_DEVIATION)))
+    factor = np.exp(np.minimum(log, np.log(_MOST_DEVIATION)))
+    return factor / factor.mean() if course.whole and len(factor) else factor
 
 
 def _growth(seen: Floats, before: Floats) -> float:

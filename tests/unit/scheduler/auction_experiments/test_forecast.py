@@ -8,8 +8,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from scheduler.auction import Engine, ZoneRules, events
+from scheduler.auction.grid import Floats
 from scheduler.auction.lagrangian import (
     Forecast,
     Settings,
@@ -17,6 +20,8 @@ from scheduler.auction.lagrangian import (
     is_burst,
     solve_prices,
 )
+from scheduler.auction.lagrangian.courses import courses_of
+from scheduler.auction.lagrangian.forecast import foresee
 from scheduler.simulator.auction.run import rules_for, run_baseline, run_policy
 from scheduler.types import Node, Task
 from tests.unit.scheduler.auction_experiments.builders import CROWDED
@@ -36,6 +41,11 @@ def tasks(counts: dict[int, int], *, name: str = "t") -> list[Task]:
         for slot, count in counts.items()
         for j in range(count)
     ]
+
+
+def counts(of: dict[int, int], *, slots: int = 40) -> Floats:
+    """Give bids by slot, of a whole day or its first slots."""
+    return np.array([of.get(slot, 0) for slot in range(slots)], np.float64)
 
 
 def futures(
@@ -85,26 +95,113 @@ def test_a_day_like_the_past_is_expected_to_end_like_it() -> None:
 
 def test_a_busier_day_of_the_same_shape_scales_the_forecast() -> None:
     today = tasks(dict.fromkeys(range(20), 40))
-    early, late = by_half(forecast(today, [tasks(LATE)], slot=20))
-    assert early == 0.0
+    early, late = by_half(forecast(today, [tasks(LATE), tasks(LATE)], slot=20))
+    assert early <= 1.0
     assert 1000.0 < late <= 1200.0
 
 
+def test_a_single_past_day_is_followed_nearly_as_far_as_two_that_agree() -> None:
+    today = tasks(dict.fromkeys(range(20), 20))
+    early, late = by_half(forecast(today, [tasks(LATE)], slot=20))
+    assert late > 10.0 * early
+    assert early + late == pytest.approx(600.0, rel=0.05)
+
+
 def test_a_day_of_another_shape_goes_on_as_its_mean_or_up_to_the_past_total() -> None:
-    today = tasks({slot: 40 for slot in range(20) if slot % 3 != 2})
-    past = tasks(dict.fromkeys(range(6), 100) | {39: 500})
-    early, late = by_half(forecast(today, [past], slot=20))
-    # Half of it 560 more, as so far; half the 540 that are missing to 1,100.
-    assert early + late == pytest.approx(550.0, rel=0.05)
+    today = counts({slot: 40 for slot in range(20) if slot % 3 != 2}, slots=20)
+    past = counts(dict.fromkeys(range(6), 100) | {39: 500})
+    found = courses_of(today, [past], 20).courses
+    (ended,) = [course for course in found if course.whole]
+    # Half of it has the 540 that are missing to 1,100; the rest goes on about as so far.
+    assert ended.share == pytest.approx(0.5)
+    assert ended.rest.sum() == pytest.approx(540.0)
+    on = [course for course in found if course.share > 1e-9 and not course.whole]
+    assert sum(course.share for course in on) == pytest.approx(0.5)
+    assert all(np.ptp(course.rest) == 0.0 for course in on)
+    assert [course.rest.sum() for course in on] == pytest.approx([555.0, 558.0], rel=0.01)
+    early, late = by_half(
+        forecast(
+            tasks({slot: 40 for slot in range(20) if slot % 3 != 2}),
+            [tasks(dict.fromkeys(range(6), 100) | {39: 500})],
+            slot=20,
+        )
+    )
     assert early == pytest.approx(late, rel=0.1)
 
 
+def test_past_days_whose_totals_differ_tell_less_of_todays() -> None:
+    today = counts({slot: 40 for slot in range(20) if slot % 3 != 2}, slots=20)
+    shape = dict.fromkeys(range(6), 100) | {39: 500}
+
+    def ended(*factors: int) -> float:
+        past = [counts({slot: n * factor for slot, n in shape.items()}) for factor in factors]
+        (course,) = [c for c in courses_of(today, past, 20).courses if c.whole]
+        return course.share
+
+    assert ended(1, 1, 1) == pytest.approx(0.5)
+    # The logs of 1 and 2 have a standard deviation of 0.347, that of half the share is 0.2.
+    assert ended(1, 2) == pytest.approx(0.5 / (1.0 + (np.log(2.0) / 2.0 / 0.2) ** 2))
+    assert ended(1, 9) < 0.02
+
+
+def test_what_ends_at_a_past_total_is_moved_by_a_rush_and_not_made_more() -> None:
+    today = counts(dict.fromkeys(range(16), 10) | dict.fromkeys(range(16, 20), 40), slots=20)
+    past = [counts(dict.fromkeys(range(6), 100) | {39: 200})] * 2
+    found = foresee(today, past, 20)
+    pairs = list(zip(found.courses, found.expected, strict=True))
+    ((ended, moved),) = [(course, rate) for course, rate in pairs if course.whole]
+    assert moved.sum() == pytest.approx(ended.rest.sum()) == pytest.approx(480.0)
+    assert moved[0] > 1.5 * moved[-1]
+    assert all(rate.sum() > 1.2 * c.rest.sum() for c, rate in pairs if not c.whole and c.share > 0)
+
+
+@given(
+    seen=st.lists(st.integers(0, 3000), min_size=0, max_size=30),
+    past=st.lists(st.lists(st.integers(0, 3000), min_size=40, max_size=40), max_size=4),
+)
+@example(seen=[0] * 20, past=[[0] * 40])
+@example(seen=[50] * 20, past=[[0] * 40, [50] * 40])
+@example(seen=[20] * 30, past=[[20] * 40, [20] * 40])
+def test_courses_are_likely_to_a_whole_whatever_came(
+    seen: list[int], past: list[list[int]]
+) -> None:
+    today = np.array(seen, np.float64)
+    days = [np.array(day, np.float64) for day in past]
+    found = foresee(today, days, 40 - len(seen))
+    shares = [course.share for course in found.courses]
+    assert min(shares) >= 0.0
+    assert sum(shares) == pytest.approx(1.0)
+    for rate in (*found.expected, found.mean):
+        assert len(rate) == 40 - len(seen)
+        assert np.all(np.isfinite(rate))
+        assert np.all(rate >= 0.0)
+
+
 def test_past_days_that_do_not_look_like_each_other_are_not_trusted() -> None:
-    past = [tasks(dict.fromkeys(range(n, 40, 4), 60)) for n in range(4)]
-    past += [tasks({5: 300, 30 + n: 300}) for n in range(4)]
-    today = tasks(dict.fromkeys(range(20), 15))
-    early, late = by_half(forecast(today, past, slot=20))
-    assert early == pytest.approx(late, rel=0.15)
+    today = np.full(20, 15.0)
+    unlike = [counts({slot: 600}) for slot in (5, 12, 31, 34, 37)]
+    alike = [counts(dict.fromkeys(range(30), 15) | {35: 150})] * 5
+    shapes = [
+        sum(c.share for c in courses_of(today, past, 20).courses if np.ptp(c.rest) > 0.0)
+        for past in (unlike, alike)
+    ]
+    assert courses_of(today, unlike, 20).trust < 0.1
+    assert courses_of(today, alike, 20).trust == 1.0
+    assert shapes[0] < 0.75
+    assert shapes[1] > 0.95
+
+
+def test_futures_lie_as_far_apart_as_forecasts_of_past_days_were_wrong() -> None:
+    # As many bids, but by fits and starts.
+    steady = [tasks(dict.fromkeys(range(40), 20))] * 4
+    unsteady = [tasks({s: 10 if (s // 5 + n) % 2 else 40 for s in range(40)}) for n in range(4)]
+    today = tasks(dict.fromkeys(range(20), 20))
+    spread = []
+    for past in (steady, unsteady):
+        found = [f.weight * len(f.tasks) for f in futures(today, past, slot=20, count=6)]
+        spread.append(max(found) / min(found))
+    assert spread[0] < 1.2
+    assert spread[1] > 1.8
 
 
 def test_a_rush_that_lasts_is_expected_to_fade_slowly_and_a_passing_burst_at_once() -> None:
@@ -186,14 +283,27 @@ def test_futures_stray_from_the_mean_to_both_sides_and_are_drawn_again_by_the_se
 
 
 def test_futures_follow_the_past_days_one_by_one_where_today_looks_like_them() -> None:
-    # Two past days alike until now, and then with a burst at another time.
-    base = dict.fromkeys(range(40), 20)
-    past = [tasks(base | {25: 80}), tasks(base | {35: 80})]
+    # Two past days alike but for a burst at another time.
+    base = {slot: 20 if slot < 24 else 60 for slot in range(40)}
+    past = [tasks(base | {26: 180}), tasks(base | {36: 180})]
     at = [
         max(Counter(t.arrival_slot for t in future.tasks).items(), key=lambda item: item[1])[0]
         for future in futures(tasks(dict.fromkeys(range(20), 20)), past, slot=20, count=4)
     ]
-    assert at == [25, 25, 35, 35]
+    assert sorted(at) == [26, 26, 36, 36]
+
+
+def test_a_burst_goes_on_as_those_of_past_days_went_on() -> None:
+    today = tasks(dict.fromkeys(range(20), 20) | {20: 60})
+    # Each past day brings 160 at once now and then, at hours of its own.
+    past = [
+        tasks(dict.fromkeys(range(40), 20) | dict.fromkeys(range(n, 40, 10), 160)) for n in (1, 4)
+    ]
+    found = forecast(today, past, slot=20)
+    told = sum(t.arrival_slot == 20 for t in found.tasks)
+    # In proportion to today's mean of 21.9 eight slots had 103, 43 more than this one; half
+    # as many again, 30, count for four.
+    assert told == pytest.approx((8 * 43.1 + 4 * 30) / 12, abs=1)
 
 
 def test_a_first_day_is_expected_to_go_on_as_it_does() -> None:
