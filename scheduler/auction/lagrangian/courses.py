@@ -17,7 +17,7 @@ from scheduler.auction.grid import Floats
 
 #: Ways to foretell: the share of past days' shape in the rest of the day (what is left
 #: is even), and the slots' worth of a past day's bids that today's count is averaged with.
-_WAYS = ((0.0, 3.0), (0.0, 24.0), (0.5, 6.0), (0.5, 48.0), (1.0, 6.0), (1.0, 48.0))
+_WAYS = ((0.0, 3.0), (0.0, 48.0), (0.5, 3.0), (0.5, 48.0), (1.0, 3.0), (1.0, 48.0))
 #: Stretches of slots that they are judged by, as seen from every ``_EVERY``-th slot.
 _STRETCHES, _EVERY = ((0, 6), (6, 18), (18, 48)), 12
 _SHORTEST = 3
@@ -81,8 +81,10 @@ def courses_of(seen: Floats, past: Sequence[Floats], remaining: int) -> Courses:
         only = Course(1.0, np.full(elapsed, level), np.full(remaining, level))
         return Courses((only,), 0.0, 0.0)
     mean = np.sum(past, axis=0) / len(past)
-    shares, error = _likely(seen, past, mean)
-    same = _ended_share(past)
+    usual = _as_usual(seen, past)
+    shares, error = _likely(seen, past, mean, usual)
+    # A day like past ones tells of its total itself.
+    same = _ended_share(past) * (1.0 - usual)
     ended = same * float(shares[~_SHAPED].sum())
     shares[~_SHAPED] *= 1.0 - same
     found: list[Course] = []
@@ -126,12 +128,13 @@ def _foretold(seen: Floats, mean: Floats, like: float, prior: float) -> Floats:
     return shape * _scale(seen, shape, prior)
 
 
-def _likely(seen: Floats, past: Sequence[Floats], mean: Floats) -> tuple[Floats, float]:
+def _likely(
+    seen: Floats, past: Sequence[Floats], mean: Floats, usual: float
+) -> tuple[Floats, float]:
     """Give how likely each way is to be right, and the error in logs to be expected.
 
-    Errors are taken to be as on past days, each foretold by the others, but for some that
-    are far larger (the heavy tail of Lomax's distribution). Ways that follow a shape count
-    as far as today has had it no worse than past days had each other's.
+    Errors are taken to be Laplace's, their scale as on past days, each foretold by the
+    others. Ways that follow a shape count as far as today has had it as ``usual``.
     """
     count = len(past)
     scale = np.full(len(_WAYS), _PRIOR_ERROR)
@@ -142,11 +145,12 @@ def _likely(seen: Floats, past: Sequence[Floats], mean: Floats) -> tuple[Floats,
     scale /= count + 1
     own, stretches = _errors(seen, mean, len(seen)), len(seen) / _EVERY
     cost = (count * len(mean) / _EVERY + stretches) * np.log(scale)
-    cost += 2.0 * stretches * np.log1p(own / scale)
+    # An error that all ways share tells nothing of one.
+    cost += stretches * (own - own.min()) / scale
     shares = np.exp(-_EVIDENCE * (cost - cost.min()))
     shares /= shares.sum()
     shaped = float(shares[_SHAPED].sum())
-    kept = shaped * _as_usual(seen, past)
+    kept = shaped * usual
     for ways, now, then in ((_SHAPED, shaped, kept), (~_SHAPED, 1.0 - shaped, 1.0 - kept)):
         # Even if all of it underflowed, it is shared out.
         shares[ways] = shares[ways] * (then / now) if now > 1e-12 else then / int(ways.sum())

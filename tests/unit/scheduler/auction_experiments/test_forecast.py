@@ -144,6 +144,16 @@ def test_past_days_whose_totals_differ_tell_less_of_todays() -> None:
     assert ended(1, 9) < 0.02
 
 
+def test_a_quieter_day_of_the_usual_shape_is_not_expected_to_make_up_for_it() -> None:
+    past = [counts(dict.fromkeys(range(40), 60))] * 2
+    found = courses_of(counts(dict.fromkeys(range(30), 30), slots=30), past, 10)
+    (ended,) = [course for course in found.courses if course.whole]
+    assert ended.share == 0.0
+    # 300 at today's rate; 600 on past days, and 900 more to their total.
+    expected = sum(course.share * course.rest.sum() for course in found.courses)
+    assert 300.0 < expected < 345.0
+
+
 def test_what_ends_at_a_past_total_is_moved_by_a_rush_and_not_made_more() -> None:
     today = counts(dict.fromkeys(range(16), 10) | dict.fromkeys(range(16, 20), 40), slots=20)
     past = [counts(dict.fromkeys(range(6), 100) | {39: 200})] * 2
