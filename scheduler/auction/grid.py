@@ -142,16 +142,19 @@ class Grid:
     def horizon(self) -> Horizon:
         return Horizon(first_slot=self.first_slot, slots=self.slots)
 
-    def cells_of(self, slots: list[int], columns: list[int]) -> tuple[Cell, ...]:
+    def cells_of(self, slots: Ints, columns: Ints) -> tuple[Cell, ...]:
         """Give the cells at slots and columns; the same again is the same object."""
-        known, nodes = self._cells, len(self.nodes)
-        cells: list[Cell] = []
-        for slot, k in zip(slots, columns, strict=True):
-            cell = known.get(slot * nodes + k)
-            if cell is None:
-                cell = known[slot * nodes + k] = Cell(slot, self.nodes[k].id)
-            cells.append(cell)
-        return tuple(cells)
+        known = self._cells
+        places: list[int] = (slots * len(self.nodes) + columns).tolist()
+        try:
+            return tuple(map(known.__getitem__, places))
+        except KeyError:
+            pass
+        for place in places:
+            if place not in known:
+                slot, k = divmod(place, len(self.nodes))
+                known[place] = Cell(slot, self.nodes[k].id)
+        return tuple(map(known.__getitem__, places))
 
     def row(self, slot: int) -> int:
         """Give the row of a slot on sale."""
@@ -311,9 +314,11 @@ class Grid:
                 return False
         return True
 
-    def reserve(self, task_id: str, holding: Holding, *, rows: Ints, columns: Ints) -> None:
+    def reserve(
+        self, task_id: str, holding: Holding, *, rows: Ints, columns: Ints, rate: Floats
+    ) -> None:
         """Take cells off sale for a task; rows and columns say where they are."""
-        self.compute_free[rows, columns] -= holding.rates
+        self.compute_free[rows, columns] -= rate
         self.memory_free[rows, columns] -= holding.memories[0]
         self.load[rows, columns] += 1
         held = self.holds.get(task_id)

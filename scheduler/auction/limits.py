@@ -67,6 +67,8 @@ def event_check(event: Event) -> None:
 
 
 def _task_check(task: Task) -> None:
+    if _plain(task):
+        return
     of = f"of task {task.id}"
     _slots(f"window {of}", task.arrival_slot, task.deadline_slot)
     _numbers(f"bid {of}", (task.bid,), -MOST_MONEY, MOST_MONEY)
@@ -77,6 +79,30 @@ def _task_check(task: Task) -> None:
         _slots(f"delay of vendor {vendor.id} {of}", vendor.delay_slots)
     for node_id, row in (task.operational_costs or {}).items():
         _numbers(f"operational_costs on node {node_id} {of}", row, 0.0, MOST_MONEY)
+
+
+def _plain(task: Task) -> bool:
+    """Tell at a glance that a task is fine, as nearly all are; False: look closely."""
+    try:
+        for slot in (task.arrival_slot, task.deadline_slot):
+            if not -MOST_SLOT <= slot <= MOST_SLOT:
+                return False
+        for rate in task.rates.values():
+            if not -math.inf < rate < math.inf:
+                return False
+        for vendor in task.vendors:
+            if not 0.0 <= vendor.price <= MOST_MONEY:
+                return False
+            if not -MOST_SLOT <= vendor.delay_slots <= MOST_SLOT:
+                return False
+        return (
+            -MOST_MONEY <= task.bid <= MOST_MONEY
+            and 0.0 <= task.compute_demand < math.inf
+            and 0.0 <= task.memory_demand < math.inf
+            and task.operational_costs is None
+        )
+    except TypeError:
+        return False
 
 
 def _node_check(node: Node) -> None:

@@ -77,7 +77,7 @@ class Market:
             memories = (float(task.memory_demand),) * len(cells)
             rates = tuple(plan.rate.tolist())
             holding = Holding(cells, rates, memories, compute_rises, memory_rises)
-            grid.reserve(task.id, holding, rows=rows, columns=columns)
+            grid.reserve(task.id, holding, rows=rows, columns=columns, rate=plan.rate)
         return tuple(zip(compute_rises, memory_rises, strict=True))
 
     def _raised(self, admission: Admission) -> Raised:

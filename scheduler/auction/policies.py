@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from scheduler.auction.grid import Floats
 from scheduler.auction.rules import ZoneRules
 from scheduler.types import Task
@@ -141,7 +139,8 @@ class PrimalDual:
         if not rates:
             return task.compute_demand, task.memory_demand
         samples = max(task.compute_demand, min(rates))
-        slots = max(1.0, float(np.ceil(task.compute_demand / max(rates) - 1e-9)))
+        exact = task.compute_demand / max(rates) - 1e-9
+        slots = max(1.0, float(math.ceil(exact)) if exact < math.inf else exact)
         return samples, task.memory_demand * slots
 
     def raised(self, memory: Memory, admission: Admission) -> Raised:

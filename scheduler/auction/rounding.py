@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from scheduler.types import PriceParts
 
@@ -16,7 +16,8 @@ class Rounding:
 
     def parts(self, parts: PriceParts) -> PriceParts:
         """Give a price's parts with what rounding up adds."""
-        return replace(parts, rounding=self.missing(parts.total))
+        missing = self.missing(parts.total)
+        return PriceParts(parts.vendor, parts.operational, parts.compute, parts.memory, missing)
 
     def missing(self, price: float) -> float:
         """Give what is missing to the next whole unit."""

@@ -22,6 +22,7 @@ from scheduler.auction.kernels.deadlines import (
     earliest_below,
     solve_curve,
     solve_deadline,
+    solve_offer,
 )
 from scheduler.auction.rates import Rates, rates_on
 from scheduler.types import NO_VENDOR, PriceParts, Refusal, Schedule, Task
@@ -126,45 +127,55 @@ class Search:
 
         Lists are in slot order, so a longer one serves any earlier deadline.
         """
-        if self._listed is not None and len(self._listed.starts) > last_slot - self._begin + 1:
-            return self._listed
+        if self._listed is None or not self._lists(last_slot):
+            self._listed = gather_cells(self._offer(last_slot), self._job, self._additive)
+        return self._listed
+
+    def _lists(self, last_slot: int) -> bool:
+        """Tell whether cells have been gathered up to a slot."""
+        listed = self._listed
+        return listed is not None and len(listed.starts) > last_slot - self._begin + 1
+
+    def _offer(self, last_slot: int) -> Offer:
         grid, rates = self._grid, self._rates
         rows = slice(grid.row(self._begin), grid.row(last_slot) + 1)
         need_compute, need_memory = rates.need_compute, self._need_memory
         if not self._residual:
             need_compute = np.full(len(grid.nodes), -1e300)
             need_memory = np.where(np.isfinite(need_memory), -1e300, need_memory)
-        self._listed = gather_cells(
-            Offer(
-                grid.compute_price[rows],
-                grid.memory_price[rows],
-                grid.compute_free[rows],
-                grid.memory_free[rows],
-                self._cost,
-                rates.node_rate,
-                rates.node_class,
-                need_compute,
-                need_memory,
-                grid.waste,
-                grid.waste_unit,
-                grid.node_type,
-            ),
-            self._job,
-            self._additive,
+        return Offer(
+            grid.compute_price[rows],
+            grid.memory_price[rows],
+            grid.compute_free[rows],
+            grid.memory_free[rows],
+            self._cost,
+            rates.node_rate,
+            rates.node_class,
+            need_compute,
+            need_memory,
+            grid.waste,
+            grid.waste_unit,
+            grid.node_type,
+            rates.order,
+            rates.able,
         )
-        return self._listed
 
     def at_deadline(self, deadline: int) -> Plan | None:
         """Give the cheapest plan that ends by a deadline, if there is one."""
         deadline = min(deadline, self._last)
         if deadline < self._begin or not self._enough_slots(deadline):
             return None
+        row = deadline - self._begin
+        if not self._lists(deadline):
+            # In one call what the lists would be used for once.
+            count, door, slots, columns = solve_offer(
+                self._offer(deadline), self._job, self._additive, row
+            )
+            return self._plan_at(slots, columns, door) if count else None
         listed = self._cells(deadline)
-        cells = np.empty(deadline - self._begin + 1, np.int64)
-        _, count, door, _ = solve_deadline(
-            listed, self._job, deadline - self._begin, math.inf, -math.inf, cells
-        )
-        return self._plan_of(listed, cells[:count], door) if count else None
+        picked = np.empty(row + 1, np.int64)
+        _, count, door, _ = solve_deadline(listed, self._job, row, math.inf, -math.inf, picked)
+        return self._plan_of(listed, picked[:count], door) if count else None
 
     def _enough_slots(self, deadline: int) -> bool:
         """Tell whether the work would fit the window on the fastest of idle nodes."""
@@ -280,9 +291,11 @@ class Search:
         return self._plan_of(cells, np.array(picked, np.int64), None) if picked else None
 
     def _plan_of(self, cells: Cells, picked: Ints, door: int | None) -> Plan:
-        """Price the cells picked with the vendor that is ready at ``door``, if any."""
+        return self._plan_at(cells.slot[picked], cells.node[picked], door)
+
+    def _plan_at(self, slots: Ints, columns: Ints, door: int | None) -> Plan:
+        """Price a schedule with the vendor that is ready at ``door``, if any."""
         grid, task = self._grid, self._task
-        slots, columns = cells.slot[picked], cells.node[picked]
         rows = slots + grid.row(self._begin)
         rate = self._rates.node_rate[columns]
         cost = self._cost[slots if self._cost.shape[0] > 1 else 0, columns]
@@ -295,7 +308,7 @@ class Search:
             compute = float(lam.max()) * math.fsum(rate.tolist())
             memory = float(phi.max()) * (task.memory_demand * len(phi))
         vendor = NO_VENDOR if door is None else self._entry_vendor[door]
-        named = grid.cells_of((slots + self._begin).tolist(), columns.tolist())
+        named = grid.cells_of(slots + self._begin, columns)
         return Plan(
             schedule=Schedule(cells=named, vendor=vendor),
             parts=PriceParts(

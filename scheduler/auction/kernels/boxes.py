@@ -152,7 +152,12 @@ def search_window(
     classes = job.units.shape[0]
     units = job.units.astype(np.float64)
     slots = min(span, cells.starts.shape[0] - 1)
-    rows = Rows(np.empty((slots, classes)), np.empty((slots, classes), np.int64))
+    class_units = job.units
+    entry = job.entry[door]
+    cost = np.empty((slots, classes))
+    cell = np.empty((slots, classes), np.int64)
+    rows = Rows(cost, cell)
+    value = found.value
     path = np.empty(slots, np.int64)
     split = np.empty(2)
     # A box: low prices, caps, a guess at mu, a bound; its cells' stretch of the pool.
@@ -173,7 +178,7 @@ def search_window(
         for i in range(count - 2, -1, -1):
             if open_boxes[i, 5] < open_boxes[at, 5]:
                 at = i
-        enough = found.value[0] - job.entry[door]
+        enough = value[0] - entry
         box[:] = open_boxes[at]
         if box[5] >= enough:
             # The least bound of all.
@@ -185,16 +190,20 @@ def search_window(
         open_boxes[at] = open_boxes[count]
         stretch[at] = stretch[count]
         m = fill_rows(pool, begin, end, cells, charge, job, box, rows)
-        mu, bound = multiplier(rows.cost, units, need, 0, m - 1, box[4], enough)
+        mu, bound = multiplier(cost, units, need, 0, m - 1, box[4], enough)
         if bound >= enough:
             continue
-        n, least = cheapest_cover(
-            rows, m, cells, charge, job, units, need, mu, bound, enough, door, box, found, path
-        )
+        if classes == 2:
+            # Called here, where the tables stand: to hand them on costs as much as to use them.
+            n, least = cover_by_pairs(cost, cell, class_units, need, m, mu, bound, enough, path)
+        else:
+            n, least = cheapest_cover(
+                rows, m, cells, charge, job, units, need, mu, bound, enough, door, box, found, path
+            )
         if n == 0:
             continue
         offer_schedule(path, n, door, cells, charge, job, found)
-        enough = found.value[0] - job.entry[door]
+        enough = value[0] - entry
         if least >= enough:
             continue
         axis, _ = split_box(path, n, cells, job, box, split)
@@ -242,7 +251,7 @@ def cheapest_cover(
 ) -> tuple[int, float]:
     """Find a box's cheapest cover below ``enough``, or one good enough to split by.
 
-    With one rate the rounded relaxation is exact. With more than two, exact
+    For one rate, where the rounded relaxation is exact, or more than two. There exact
     covers are dear: as long as it is prices, not whole cells, that leave the gap,
     the rounded relaxation chooses the split.
 
@@ -254,8 +263,6 @@ def cheapest_cover(
         No cover of the box costs less.
     """
     classes = units.shape[0]
-    if classes == 2:
-        return cover_by_pairs(rows.cost, rows.cell, job.units, need, m, mu, bound, enough, path)
     n = greedy(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
     if classes == 1:
         return n, bound

@@ -37,6 +37,10 @@ class Offer(NamedTuple):
     waste: Floats
     waste_unit: Floats
     node_type: Ints
+    #: Nodes of each rate by their cost, and how many there are, for a cost of one row;
+    #: int64[rates, node] and int64[rates].
+    order: Ints
+    able: Ints
 
 
 class Job(NamedTuple):
@@ -176,20 +180,24 @@ def _fronts(offer: Offer, job: Job, cells: Cells) -> None:
     lam, phi, free_compute, free_memory = (
         offer.lam, offer.phi, offer.free_compute, offer.free_memory,
     )  # fmt: skip
+    cost, need_compute, need_memory = offer.cost, offer.need_compute, offer.need_memory
     slots, nodes = lam.shape
     classes = job.rate.shape[0]
-    by_slot = offer.cost.shape[0] > 1
-    order = np.empty((classes, nodes), np.int64)
-    able = np.zeros(classes, np.int64)
+    by_slot = cost.shape[0] > 1
+    order, able = offer.order, offer.able
+    if by_slot:
+        order, able = np.empty((classes, nodes), np.int64), np.zeros(classes, np.int64)
     full = np.empty(nodes, np.int64)
     room = np.empty(nodes + 1, np.int64)
     stair = np.empty(nodes, np.int64)
     count = 0
     for t in range(slots):
         row = t if by_slot else 0
-        if t == 0 or by_slot:
-            _by_cost(offer.cost[row], offer.node_class, order, able)
-        _fill_full(free_compute[t], free_memory[t], offer.need_compute, offer.need_memory, full)
+        if by_slot:
+            nodes_by_cost(cost[row], offer.node_class, order, able)
+        for k in range(nodes):
+            short = free_compute[t, k] < need_compute[k]
+            full[k] = short | (free_memory[t, k] < need_memory[k])
         for c in range(classes):
             # Nodes with room, without a branch that most of them would mislead.
             rooms = 0
@@ -200,16 +208,23 @@ def _fronts(offer: Offer, job: Job, cells: Cells) -> None:
             steps = 0
             begin = count
             dropped = False
+            # Prices of the step that beat a cell last, which beats most of the next ones.
+            beat_lam = INFINITY
+            beat_phi = INFINITY
             for i in range(rooms):
                 k = int(room[i])
                 a = lam[t, k]
                 b = phi[t, k]
-                e = offer.cost[row, k]
+                if a >= beat_lam and b >= beat_phi and (a > beat_lam or b > beat_phi):
+                    continue
+                e = cost[row, k]
                 at = steps
                 while at > 0 and cells.lam[stair[at - 1]] > a:
                     at -= 1
                 if at > 0 and cells.phi[stair[at - 1]] <= b:
                     j = stair[at - 1]
+                    beat_lam = cells.lam[j]
+                    beat_phi = cells.phi[j]
                     if (
                         cells.lam[j] == a
                         and cells.phi[j] == b
@@ -251,20 +266,7 @@ def _fronts(offer: Offer, job: Job, cells: Cells) -> None:
 
 
 @compiled
-def _fill_full(
-    free_compute: Floats,
-    free_memory: Floats,
-    need_compute: Floats,
-    need_memory: Floats,
-    full: Ints,
-) -> None:
-    """Tell of every node whether it has too little left in a slot."""
-    for k in range(full.shape[0]):
-        full[k] = (free_compute[k] < need_compute[k]) | (free_memory[k] < need_memory[k])
-
-
-@compiled
-def _by_cost(cost: Floats, node_class: Ints, order: Ints, able: Ints) -> None:
+def nodes_by_cost(cost: Floats, node_class: Ints, order: Ints, able: Ints) -> None:
     """List the nodes of each rate by their cost, and how many there are."""
     able[:] = 0
     for k in np.argsort(cost, kind="mergesort"):

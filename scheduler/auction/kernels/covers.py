@@ -119,22 +119,19 @@ def _move(value: Floats, slots: int, state: States, now: Ints, goal: Ints) -> bo
         direct_slot = -1
         out_slot = -1
         on_slot = -1
-        at_origin = value[origin]
-        at_target = value[target]
-        at_middle = value[middle]
         for i in range(slots):
             p = state[i]
             if p == origin:
-                change = at_target[i] - at_origin[i]
+                change = value[target, i] - value[origin, i]
                 if change < direct:
                     direct = change
                     direct_slot = i
-                change = at_middle[i] - at_origin[i]
+                change = value[middle, i] - value[origin, i]
                 if change < out:
                     out = change
                     out_slot = i
             elif p == middle:
-                change = at_target[i] - at_middle[i]
+                change = value[target, i] - value[middle, i]
                 if change < on:
                     on = change
                     on_slot = i

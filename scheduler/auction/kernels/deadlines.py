@@ -13,7 +13,7 @@ from scheduler.auction.kernels.boxes import (
     schedule_cost,
     search_window,
 )
-from scheduler.auction.kernels.cells import Cells, Job
+from scheduler.auction.kernels.cells import Cells, Job, Offer, gather_cells
 from scheduler.auction.kernels.compiled import INFINITY, Floats, Ints, compiled
 from scheduler.auction.kernels.relaxation import greedy, least_cover, multiplier
 
@@ -122,6 +122,30 @@ def solve_deadline(
         kept = keep_cells(every, begin, end, cells, charge, job, whole, rows, mu, gap, pool, 0)
         boxes += search_window(cells, charge, job, need, pool, kept, mu, t, floor, found)
     return found.value[0], int(found.shape[0]), int(found.shape[1]), boxes
+
+
+@compiled
+def solve_offer(
+    offer: Offer, job: Job, additive: bool, deadline: int
+) -> tuple[int, int, Ints, Ints]:
+    """Find the cheapest schedule that ends by a deadline, from the grid itself.
+
+    Returns
+    -------
+    count, door : int
+        As ``solve_deadline`` gives them.
+    slot, node : int64[count]
+        The schedule's cells, in slot order.
+    """
+    cells = gather_cells(offer, job, additive)
+    picked = np.empty(deadline + 1, np.int64)
+    _, count, door, _ = solve_deadline(cells, job, deadline, INFINITY, -INFINITY, picked)
+    slot = np.empty(count, np.int64)
+    node = np.empty(count, np.int64)
+    for i in range(count):
+        slot[i] = cells.slot[picked[i]]
+        node[i] = cells.node[picked[i]]
+    return count, door, slot, node
 
 
 @compiled
