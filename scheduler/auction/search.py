@@ -250,11 +250,12 @@ class Search:
         reach = _NEAR
         while True:
             end = min(first + reach - 1, last)
-            at = earliest_below(
-                self._cells(end), self._job, first - self._begin, end - self._begin, ceiling
-            )
-            if at >= 0:
-                return self._begin + at
+            if self._enough_slots(end):
+                at = earliest_below(
+                    self._cells(end), self._job, first - self._begin, end - self._begin, ceiling
+                )
+                if at >= 0:
+                    return self._begin + at
             if end == last:
                 return None
             first, reach = end + 1, 2 * reach
