@@ -1,10 +1,11 @@
 """The Celery application of the market; GPU nodes have one of their own."""
 
-import gc
 import os
 
 from celery import Celery
-from celery.signals import worker_ready
+from celery.signals import task_postrun, worker_ready
+
+from marketplace.config.garbage import loaded_keep
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings.dev")
 
@@ -28,6 +29,11 @@ def _redbeat_configure(sender: Celery, **_: object) -> None:
 
 @worker_ready.connect
 def _loaded_is_kept(**_: object) -> None:
-    # What is loaded stays: looking through it again and again would make bids wait.
-    gc.collect()
-    gc.freeze()
+    loaded_keep()
+
+
+@task_postrun.connect
+def _loaded_by_the_first_task_is_kept(**_: object) -> None:
+    # A zone's engine, its compiled kernels, and all that is imported only when it is needed.
+    task_postrun.disconnect(_loaded_by_the_first_task_is_kept)
+    loaded_keep()

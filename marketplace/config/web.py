@@ -8,7 +8,6 @@ that nothing holds the port when another is started in its place.
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ import uvicorn
 
 from marketplace.config.embedded.bound import die_with_parent
 from marketplace.config.embedded.left_behind import left_behind_remove
+from marketplace.config.garbage import loaded_keep
 from marketplace.config.settings import environment
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ def application() -> ProtocolTypeRouter:
             sys.exit("the web server that started this process is gone")
     from marketplace.config.asgi import application
 
-    # What is loaded stays: looking through it again and again would make callers wait.
-    gc.collect()
-    gc.freeze()
+    loaded_keep()
     return application
 
 

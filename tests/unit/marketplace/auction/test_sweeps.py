@@ -180,3 +180,45 @@ def test_bids_that_come_while_others_are_decided_need_no_wake_up_until_others_ha
     assert Bid.objects.filter(status=BidStatus.PENDING).count() == 1
     assert zone_decide_all(zone_id=zone.pk, clock=lambda: now[0]) == 4
     assert not Bid.objects.filter(status=BidStatus.PENDING).exists()
+
+
+def test_a_crowd_s_next_batch_waits_for_those_who_come_and_a_lone_bid_s_for_nobody() -> None:
+    zone = market.zone()
+    market.node(zone)
+    owner = builders.organisation(usd="10")
+    times = iter(range(100))
+    paused: list[float] = []
+
+    def clock():
+        return NOW + next(times) * timedelta(milliseconds=10)
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if len(paused) == 1:
+            market.bid(owner, zone, price_micros=200_000)
+
+    def place(count: int) -> None:
+        for _ in range(count):
+            market.bid(owner, zone, price_micros=200_000)
+
+    place(sweeps.CROWD - 1)
+    assert zone_decide_all(zone_id=zone.pk, clock=clock, pause=pause) == sweeps.CROWD - 1
+    assert paused == []
+    place(sweeps.CROWD)
+    assert zone_decide_all(zone_id=zone.pk, clock=clock, pause=pause) == sweeps.CROWD + 1
+    # The batch began one step of the clock before, and the one bid that came is no crowd.
+    assert paused == pytest.approx([sweeps.CROWD_PACE.total_seconds() - 0.01])
+
+
+def test_a_batch_that_took_longer_than_the_pace_is_not_waited_after() -> None:
+    zone = market.zone()
+    market.node(zone)
+    owner = builders.organisation(usd="10")
+    for _ in range(sweeps.CROWD):
+        market.bid(owner, zone, price_micros=200_000)
+    times = iter(range(100))
+    paused: list[float] = []
+    zone_decide_all(
+        zone_id=zone.pk, clock=lambda: NOW + next(times) * timedelta(seconds=1), pause=paused.append
+    )
+    assert paused == [0.0]
