@@ -1,0 +1,145 @@
+"""No field of a decision can be forged, not even by who makes the chain fit again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.auction import Engine, Entry, entry_to_json, events, verify
+from scheduler.auction.log import chain_hash
+from scheduler.types import Cell, Decision, PriceParts, Refusal, Schedule
+from tests.properties.auction_markets import Market
+
+
+def _next(number: float | None) -> float:
+    """The nearest greater number, which is less than any cent."""
+    return 0.0 if number is None else math.nextafter(number, math.inf)
+
+
+def _part(name: str) -> Callable[[PriceParts | None], PriceParts]:
+    def forged(parts: PriceParts | None) -> PriceParts:
+        parts = PriceParts() if parts is None else parts
+        return replace(parts, **{name: _next(getattr(parts, name))})
+
+    return forged
+
+
+def _elsewhere(schedule: Schedule | None) -> Schedule:
+    if schedule is None:
+        return Schedule(cells=(Cell(0, "node-1"),))
+    *rest, last = schedule.cells
+    return replace(schedule, cells=(*rest, replace(last, node=f"{last.node}0")))
+
+
+def _later(schedule: Schedule | None) -> Schedule:
+    if schedule is None:
+        return Schedule(cells=())
+    *rest, last = schedule.cells
+    return replace(schedule, cells=(*rest, replace(last, slot=last.slot + 1)))
+
+
+def _raised(raised: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    if not raised:
+        return ((0.0, 0.0),)
+    (compute, memory), *rest = raised
+    return ((compute, _next(memory)), *rest)
+
+
+FORGERIES: list[tuple[str, Callable[[Any], Any]]] = [
+    ("task_id", lambda name: f"{name}x"),
+    ("admitted", lambda admitted: not admitted),
+    ("payment", _next),
+    ("surplus", _next),
+    ("schedule", _elsewhere),
+    ("schedule", _later),
+    ("schedule", lambda old: None if old is not None else Schedule(cells=())),
+    ("schedule", lambda old: replace(old or Schedule(cells=()), vendor=7)),
+    *[("parts", _part(field.name)) for field in fields(PriceParts)],
+    ("refusal", lambda old: Refusal.MEMORY if old is not Refusal.MEMORY else Refusal.WINDOW),
+    ("refusal", lambda old: None if old is not None else Refusal.PRICE),
+    ("winning_price", _next),
+    ("winning_deadline_slot", lambda slot: 0 if slot is None else slot - 1),
+    ("winning_deadline_price", _next),
+    ("notes", lambda notes: {**notes, "seen": "by nobody"}),
+    ("raised", _raised),
+    ("raised", lambda raised: (*raised, (0.0, 0.0))),
+]
+
+
+def _chained(log: list[Entry], *, from_index: int) -> list[Entry]:
+    """The log with every hash from an entry on made to fit what the entries say."""
+    fitted = log[:from_index]
+    for entry in log[from_index:]:
+        linked = replace(entry, prev_hash=fitted[-1].hash if fitted else entry.prev_hash)
+        data = entry_to_json(linked)
+        fitted.append(
+            replace(
+                linked,
+                hash=chain_hash(
+                    position=linked.position,
+                    event=data["event"],
+                    outcome=data["outcome"],
+                    prev_hash=linked.prev_hash,
+                ),
+            )
+        )
+    return fitted
+
+
+def test_every_field_of_a_decision_is_forged() -> None:
+    assert {name for name, _ in FORGERIES} == {field.name for field in fields(Decision)}
+
+
+@pytest.mark.parametrize("policy", ["residual", "printed", "lagrangian"])
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), fits=st.booleans(), data=st.data())
+def test_a_forged_field_is_found_where_it_stands(
+    policy: str, seed: int, fits: bool, data: st.DataObject
+) -> None:
+    market = Market(seed, policy=policy)
+    log = [market.engine.apply(market.next_event()) for _ in range(20)]
+    decided = [i for i, entry in enumerate(log) if isinstance(entry.outcome, Decision)]
+    if not decided:
+        return
+    at = data.draw(st.sampled_from(decided))
+    name, forge = data.draw(st.sampled_from(FORGERIES))
+    decision = log[at].outcome
+    assert isinstance(decision, Decision)
+    forged = replace(decision, **{name: forge(getattr(decision, name))})
+    assert forged != decision
+    altered = [*log[:at], replace(log[at], outcome=forged), *log[at + 1 :]]
+    found = verify(_chained(altered, from_index=at) if fits else altered, rules=market.rules)
+    assert (found.ok, found.entries, found.position) == (False, at, log[at].position)
+    assert found.problem == f"the replay differs from the log in {name}"
+    assert verify(log, rules=market.rules).ok
+
+
+@pytest.mark.parametrize("policy", ["residual", "lagrangian"])
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 60))
+def test_a_zone_holds_what_is_held_from_now_on_and_nothing_longer(
+    policy: str, seed: int, steps: int
+) -> None:
+    market = Market(seed, policy=policy)
+    for _ in range(steps):
+        market.engine.apply(market.next_event())
+    # A released job's past cells are forgotten with the next slot.
+    market.engine.apply(events.SlotAdvanced(market.engine.horizon.first_slot + 1))
+    state = market.engine.snapshot()
+    first = market.engine.horizon.first_slot
+    assert all(cells[-1][0] >= first for _, cells in state["holds"])
+    held = {(r.task_id, r.cell.slot, r.cell.node) for r in market.engine.reservations()}
+    listed = {
+        (task, slot, node)
+        for task, cells in state["holds"]
+        for slot, node, *_ in cells
+        if slot >= first
+    }
+    assert held == listed
+    assert Engine.restore(state).snapshot() == state
