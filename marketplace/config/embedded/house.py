@@ -126,7 +126,7 @@ def house(
         say("Bringing the database up to date; compiling the auction where that is still to do")
         with ThreadPoolExecutor() as together:
             warming = together.submit(
-                running.run, sys.executable, "-m", "marketplace.config.embedded.warm"
+                running.run, sys.executable, "-m", "marketplace.config.warm"
             )
             running.manage("migrate", "--no-input", "-v", "0")
             running.manage("collectstatic", "--no-input", "-v", "0")

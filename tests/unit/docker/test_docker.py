@@ -140,6 +140,11 @@ def test_services_depend_on_services_and_mount_volumes_that_are_declared() -> No
             assert mount.split(":")[0] in COMPOSE["volumes"], name
 
 
+@pytest.mark.parametrize("name", ["lane", "web"])
+def test_no_bid_waits_for_a_compiler(name: str) -> None:
+    assert SERVICES[name]["depends_on"]["warm"] == {"condition": "service_completed_successfully"}
+
+
 def test_no_secret_has_a_value_in_the_file() -> None:
     text = (ROOT / "docker" / "compose.yml").read_text()
     for variable in ("SECRET_KEY", "POSTGRES_PASSWORD"):

@@ -1,6 +1,6 @@
-"""Compile the auction's kernels once, so that no bid waits for a compiler.
+"""``python -m marketplace.config.warm``: compile the auction once, so that no bid waits for it.
 
-The machine code is kept beside the sources; run again, this takes about a second.
+The machine code is kept in the user's cache; run again, this takes about a second.
 """
 
 from scheduler.auction import Engine, ZoneRules, events
