@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from copy import copy
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -61,7 +62,7 @@ class KeptRows(Generic[M]):
     """Rows of a table as they are now, read again only when they have changed.
 
     Asking PostgreSQL for the versions of rows, which it keeps beside each, costs a fraction of
-    reading them and making objects. All callers share the objects: change none of them.
+    reading them and making objects of what is read. Each caller gets objects of its own.
     """
 
     def __init__(self, model: type[M], *, by: str) -> None:
@@ -85,7 +86,7 @@ class KeptRows(Generic[M]):
         for key, version in versions.items():
             held = self._held.get(key)
             if held is not None and held[0] == version:
-                found[key] = held[1]
+                found[key] = copy(held[1])
         missing = versions.keys() - found.keys()
         if missing:
             if len(self._held) + len(missing) > KEYS_MAX:
@@ -94,5 +95,5 @@ class KeptRows(Generic[M]):
             for row in self._model._default_manager.filter(**{f"{self._by}__in": missing}):
                 key = getattr(row, self._by)
                 found[key] = row
-                self._held[key] = (versions[key], row)
+                self._held[key] = (versions[key], copy(row))
         return found

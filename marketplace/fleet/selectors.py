@@ -75,12 +75,12 @@ def zones_open() -> QuerySet[Zone]:
 
 
 def zones_named(names: Iterable[str]) -> dict[str, Zone]:
-    """Zones by name, closed ones too, for reading; unknown names are left out."""
+    """Zones by name, closed ones too; unknown names are left out."""
     return _zones_by_name.get_many(names)
 
 
 def zone_now(zone_id: str) -> Zone:
-    """A zone as it is now, shared with others: for reading.
+    """A zone as it is now.
 
     Raises
     ------

@@ -138,7 +138,7 @@ def jobs_to_replan(zone: Zone) -> QuerySet[Job]:
 
 
 def datasets_now(ids: Iterable[str]) -> dict[str, Dataset]:
-    """Data sets by id as they are now, for reading; unknown ones are left out."""
+    """Data sets by id as they are now; unknown ones are left out."""
     return _datasets.get_many(ids)
 
 
