@@ -125,9 +125,7 @@ def house(
         running = House(stack=stack, url=url, data_dir=data_dir, environment=environment)
         say("Bringing the database up to date; compiling the auction where that is still to do")
         with ThreadPoolExecutor() as together:
-            warming = together.submit(
-                running.run, sys.executable, "-m", "marketplace.config.warm"
-            )
+            warming = together.submit(running.run, sys.executable, "-m", "marketplace.config.warm")
             running.manage("migrate", "--no-input", "-v", "0")
             running.manage("collectstatic", "--no-input", "-v", "0")
             warming.result()
