@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -18,6 +19,8 @@ from scheduler.simulator.auction.experiments import NAMES, Lie, Ratio, Winner
 
 #: The same bytes for the same figures.
 matplotlib.rcParams["svg.hashsalt"] = "finetender"
+#: Characters of a line below a group of bars.
+LABEL_WIDTH = 17
 
 
 def save(figure: Any, out: Path, name: str) -> None:
@@ -31,7 +34,7 @@ def bars(
     table: Mapping[str, Mapping[str, Sequence[float]]], out: Path, *, name: str, title: str, y: str
 ) -> None:
     """Draw groups by x, a bar per policy; whiskers from least to most over seeds."""
-    figure, axes = plt.subplots(figsize=(max(7.0, 1.1 * len(table)), 4.4))
+    figure, axes = plt.subplots(figsize=(max(7.0, 1.2 * len(table)), 4.4))
     width = 0.8 / len(NAMES)
     for i, policy in enumerate(NAMES):
         values = [np.array(row[policy]) for row in table.values()]
@@ -39,9 +42,11 @@ def bars(
         spread = np.array([[m - v.min(), v.max() - m] for m, v in zip(means, values, strict=True)])
         at = np.arange(len(values)) + (i - (len(NAMES) - 1) / 2) * width
         axes.bar(at, means, width, label=policy, yerr=np.maximum(spread.T, 0.0), capsize=2)
-    axes.set_xticks(np.arange(len(table)), list(table))
+    axes.set_xticks(np.arange(len(table)), [fill(x, LABEL_WIDTH) for x in table])
     if len(table) > 6:
-        axes.tick_params(axis="x", labelrotation=80, labelsize=7)
+        axes.tick_params(axis="x", labelsize=8)
+    axes.margins(x=0.01)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set(title=title, ylabel=y)
     # Room for the legend above the bars.
     axes.set_ylim(0.0, axes.get_ylim()[1] * 1.2)
