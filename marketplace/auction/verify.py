@@ -8,6 +8,7 @@ them: bids, payments, charges, jobs, reservations and snapshots.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,12 +30,16 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import Job
 from marketplace.payments.models import Hold, HoldStatus
-from scheduler.auction import Engine, Entry, events
+from scheduler.auction import Claim, Engine, Entry, events
 from scheduler.auction.events import event_from_json
 from scheduler.types import Decision, Task
 
 #: Bids compared with their entries at a time.
 CHUNK = 1000
+#: A refusal's hint as its one text has it; other outcomes have none to look for.
+_HINT = re.compile(
+    r'^\{"admitted":false,.*"winning_deadline_slot":(?P<slot>null|-?[0-9]{1,16}),[^,]*$'
+)
 #: Problems named; one is enough to fail.
 PROBLEMS_SHOWN = 20
 
@@ -116,7 +121,9 @@ def _replayed(engine: Engine, row: books.Row) -> tuple[Entry, str | None]:
     The hash covers the event; of the outcome it leaves out what tells of a bid, so that is
     compared as text, of which there is only one for a value.
     """
-    again, texts = engine.apply_written(event_from_json(json.loads(row.event)))
+    again, texts = engine.apply_written(
+        event_from_json(json.loads(row.event)), claim=_claim(row.outcome)
+    )
     outcome = texts.outcome
     if again.position != row.position:
         return again, f"entry {again.position} is missing"
@@ -129,6 +136,15 @@ def _replayed(engine: Engine, row: books.Row) -> tuple[Entry, str | None]:
     if again.hash != row.hash:
         return again, "the hash is not that of the entry"
     return again, None
+
+
+def _claim(outcome: str) -> Claim | None:
+    """Give what a row's text says of a later deadline, where to look for it and no more."""
+    found = _HINT.search(outcome)
+    if found is None:
+        return None
+    slot = found["slot"]
+    return Claim(None if slot == "null" else int(slot))
 
 
 def _snapshot_compare(engine: Engine, snapshot: Snapshot, found: Verified) -> None:

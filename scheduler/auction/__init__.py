@@ -1,6 +1,7 @@
 """The auction: truthful, exact, replayable. See ``docs/algorithms/auction.md``."""
 
 from scheduler.auction import events
+from scheduler.auction.deciding import Claim
 from scheduler.auction.engine import Engine, Prices
 from scheduler.auction.grid import Reservation
 from scheduler.auction.log import Entry, entry_from_json, entry_to_json
@@ -10,6 +11,7 @@ from scheduler.auction.verify import Verification, verify
 
 __all__ = [
     "Changed",
+    "Claim",
     "Dropped",
     "Engine",
     "Entry",

@@ -7,27 +7,46 @@ pays it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from scheduler.auction.market import Market
 from scheduler.auction.rounding import Rounding
 from scheduler.auction.search import Plan, Search
 from scheduler.types import Decision, PriceParts, PricePoint, Quote, Refusal, Task
 
+#: A later deadline and its price, or neither.
+Hint = tuple[int, float] | tuple[None, None]
 
-def decide(market: Market, task: Task, slot: int) -> Decision:
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What is said to be the hint to a refused bid, by whoever decided it before.
+
+    Only where to look: a decision is the same with every claim and without one.
+    """
+
+    deadline_slot: int | None
+
+
+def decide(market: Market, task: Task, slot: int, claim: Claim | None = None) -> Decision:
     """Decide a bid; what it buys is reserved and moves prices."""
     search = market.search(task, slot)
-    plan = search.at_deadline(task.deadline_slot)
+    hint: Hint | None = None
+    if claim is None or not _hints(market):
+        plan = search.at_deadline(task.deadline_slot)
+    else:
+        plan, hint = _claimed(market, search, task, claim)
     if plan is None:
-        return _refuse(market, search, task, search.refusal(), None, None)
+        return _refuse(market, search, task, search.refusal(), None, None, hint)
     parts = Rounding(market.rules.money_quantum).parts(plan.parts)
     price = parts.total
     if not task.bid > price:
-        return _refuse(market, search, task, Refusal.PRICE, plan, parts)
+        return _refuse(market, search, task, Refusal.PRICE, plan, parts, hint)
     policy = market.policy
     if not policy.residual and not market.grid.fits(
         plan.schedule.cells, rates=dict(task.rates), memory=task.memory_demand
     ):
-        return _refuse(market, search, task, Refusal.CAPACITY, plan, parts)
+        return _refuse(market, search, task, Refusal.CAPACITY, plan, parts, hint)
     # Only now does the bid take part in what later prices are made of.
     market.observe(task)
     eq14 = parts.vendor + parts.compute + parts.memory
@@ -50,9 +69,10 @@ def _refuse(
     refusal: Refusal,
     plan: Plan | None,
     parts: PriceParts | None,
+    hint: Hint | None,
 ) -> Decision:
     price = None if parts is None else parts.total
-    deadline, deadline_price = _later_deadline(market, search, task)
+    deadline, deadline_price = _later_deadline(market, search, task) if hint is None else hint
     market.observe(task)
     raises = refusal is Refusal.CAPACITY and plan is not None and market.policy.raises_before_check
     return Decision(
@@ -70,11 +90,32 @@ def _refuse(
     )
 
 
-def _later_deadline(
-    market: Market, search: Search, task: Task
-) -> tuple[int, float] | tuple[None, None]:
+def _hints(market: Market) -> bool:
+    """Tell whether refused bids are told of a later deadline."""
+    return market.rules.refusal_hints and market.policy.residual
+
+
+def _claimed(
+    market: Market, search: Search, task: Task, claim: Claim
+) -> tuple[Plan | None, Hint | None]:
+    """Give the plan of the deadline, and the hint if it is certain to be the claimed one."""
+    rounding = Rounding(market.rules.money_quantum)
+    plan, clear, later = search.claim_check(
+        claim.deadline_slot,
+        deadline=task.deadline_slot,
+        ceiling=rounding.most_below(task.bid),
+    )
+    if not clear:
+        return plan, None
+    if claim.deadline_slot is None or later is None:
+        return plan, (None, None)
+    price = rounding.parts(later.parts).total
+    return plan, (claim.deadline_slot, price) if task.bid > price else None
+
+
+def _later_deadline(market: Market, search: Search, task: Task) -> Hint:
     """Find the earliest later deadline at which the bid would win, and its price."""
-    if not (market.rules.refusal_hints and market.policy.residual):
+    if not _hints(market):
         return None, None
     rounding = Rounding(market.rules.money_quantum)
     first = task.deadline_slot + 1

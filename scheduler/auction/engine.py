@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.auction import deciding, retracing, snapshots, upkeep
+from scheduler.auction.deciding import Claim
 from scheduler.auction.events import (
     BidArrived,
     CellsReleased,
@@ -81,15 +82,22 @@ class Engine:
         entry, _ = self.apply_written(event)
         return entry
 
-    def apply_written(self, event: Event) -> tuple[Entry, Written]:
+    def apply_written(self, event: Event, *, claim: Claim | None = None) -> tuple[Entry, Written]:
         """Apply an event as ``apply`` does; give also the texts that its hash is made of.
+
+        Parameters
+        ----------
+        event : Event
+        claim : Claim, optional
+            What a log says of a refused bid. The outcome is the same whatever it
+            says, and sooner there if it is true.
 
         Raises
         ------
         ValueError
             As ``transition``.
         """
-        outcome = self.transition(event)
+        outcome = self.transition(event, claim=claim)
         position, prev_hash = self.position + 1, self.head_hash
         texts = written(position=position, event=event, outcome=outcome, prev_hash=prev_hash)
         self.position, self.head_hash = position, texts.hash
@@ -98,8 +106,10 @@ class Engine:
         )
         return entry, texts
 
-    def transition(self, event: Event) -> Outcome:
+    def transition(self, event: Event, *, claim: Claim | None = None) -> Outcome:
         """Apply an event without keeping a log; simulations call this.
+
+        ``claim`` is as for ``apply_written``.
 
         Raises
         ------
@@ -111,7 +121,7 @@ class Engine:
         market = self._market
         match event:
             case BidArrived(task=task, slot=slot):
-                return deciding.decide(market, task, slot)
+                return deciding.decide(market, task, slot, claim)
             case SlotAdvanced(slot=slot):
                 market.grid.advance(slot)
                 return Changed()

@@ -20,6 +20,7 @@ from scheduler.auction.kernels.curves import price_by_deadline
 from scheduler.auction.kernels.deadlines import (
     cover_curve,
     earliest_below,
+    solve_claimed,
     solve_curve,
     solve_deadline,
     solve_offer,
@@ -31,6 +32,9 @@ from scheduler.types import NO_VENDOR, PriceParts, Refusal, Schedule, Task
 #: additive form, where one pass over them does, and in the max form, with one a box.
 _MANY = 30_000_000
 _MANY_A_BOX = 2_000_000
+#: Share of a price by which plans must differ to be told apart for certain; what
+#: rounding and the dearer later slots come to is a hundredth of it.
+_MARGIN = 1e-6
 #: Deadlines looked at first for one at which a bid would win.
 _NEAR = 12
 
@@ -176,6 +180,59 @@ class Search:
         picked = np.empty(row + 1, np.int64)
         _, count, door, _ = solve_deadline(listed, self._job, row, math.inf, -math.inf, picked)
         return self._plan_of(listed, picked[:count], door) if count else None
+
+    def claim_check(
+        self, claim: int | None, *, deadline: int, ceiling: float
+    ) -> tuple[Plan | None, bool, Plan | None]:
+        """Give the plan of a deadline, and see whether a claim about later ones is true.
+
+        Parameters
+        ----------
+        claim : int or None
+            Said to be the first deadline after ``deadline`` with a plan cheaper than
+            ``ceiling``; ``None``: none on sale has one.
+        deadline : int
+        ceiling : float
+
+        Returns
+        -------
+        plan : Plan or None
+            As ``at_deadline`` gives it.
+        clear : bool
+            The claim is true, and no rounding can have made it so. False says nothing.
+        later : Plan or None
+            Of the claimed deadline.
+        """
+        first, deadline = max(deadline + 1, self._begin), min(deadline, self._last)
+        # A cheaper deadline makes all later ones cheaper, so one is enough to rule out.
+        before = self._last if claim is None else claim - 1
+        if before < first or not self._enough_slots(before):
+            before = None
+        known = claim is None or (first <= claim <= self._last and self._enough_slots(claim))
+        looked = [slot for slot in (before, claim) if slot is not None]
+        if not (known and looked and 0.0 < ceiling < math.inf):
+            return self.at_deadline(deadline), known and not looked, None
+        possible = deadline >= self._begin and self._enough_slots(deadline)
+        margin = _MARGIN * ceiling
+        (count, door, slots, columns), none, (more, last_door, last_slots, last_columns) = (
+            solve_claimed(
+                self._offer(max(looked)),
+                self._job,
+                self._additive,
+                self._row(deadline if possible else None),
+                self._row(before),
+                self._row(claim),
+                ceiling + margin,
+            )
+        )
+        plan = self._plan_at(slots, columns, door) if count else None
+        later = self._plan_at(last_slots, last_columns, last_door) if more else None
+        if claim is not None:
+            none = none and later is not None and later.price < ceiling - margin
+        return plan, none, later
+
+    def _row(self, slot: int | None) -> int:
+        return -1 if slot is None else slot - self._begin
 
     def _enough_slots(self, deadline: int) -> bool:
         """Tell whether the work would fit the window on the fastest of idle nodes."""

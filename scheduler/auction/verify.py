@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler.auction.deciding import Claim
 from scheduler.auction.engine import Engine
 from scheduler.auction.events import event_from_json, event_to_json
 from scheduler.auction.limits import MOST_MONEY
 from scheduler.auction.log import Entry, chain_hash
-from scheduler.auction.outcomes import outcome_from_json, outcome_to_json
+from scheduler.auction.outcomes import Outcome, outcome_from_json, outcome_to_json
 from scheduler.auction.rules import ZoneRules
-from scheduler.types import Refusal
+from scheduler.types import Decision, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +161,19 @@ def _begin(snapshot: Mapping[str, Any] | None, rules: ZoneRules | None) -> Engin
     raise ValueError("give the snapshot the log builds on, or the zone's rules")
 
 
+def _claim(outcome: Outcome) -> Claim | None:
+    if isinstance(outcome, Decision) and not outcome.admitted:
+        return Claim(outcome.winning_deadline_slot)
+    return None
+
+
 def _compare(engine: Engine, entry: Entry) -> str | None:
     """Apply one entry's event; say what differs from the log, if anything."""
     if entry.position != engine.position + 1:
         return f"entry {engine.position + 1} is missing: the log goes on at {entry.position}"
     if entry.prev_hash != engine.head_hash:
         return "the entry does not build on the one before it"
-    again = engine.apply(entry.event)
+    again, _ = engine.apply_written(entry.event, claim=_claim(entry.outcome))
     if again.outcome != entry.outcome:
         logged, found = outcome_to_json(entry.outcome), outcome_to_json(again.outcome)
         fields = [name for name in found if logged.get(name) != found[name]]

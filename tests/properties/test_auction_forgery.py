@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.auction import Engine, Entry, entry_to_json, events, verify
+from scheduler.auction import (
+    Claim,
+    Engine,
+    Entry,
+    ZoneRules,
+    deciding,
+    entry_to_json,
+    events,
+    verify,
+)
 from scheduler.auction.log import chain_hash
 from scheduler.types import Cell, Decision, PriceParts, Refusal, Schedule
 from tests.properties.auction_markets import Market
@@ -65,10 +74,26 @@ FORGERIES: list[tuple[str, Callable[[Any], Any]]] = [
     ("refusal", lambda old: None if old is not None else Refusal.PRICE),
     ("winning_price", _next),
     ("winning_deadline_slot", lambda slot: 0 if slot is None else slot - 1),
+    ("winning_deadline_slot", lambda slot: 10**6 if slot is None else slot + 1),
+    ("winning_deadline_slot", lambda slot: 3 if slot is None else None),
     ("winning_deadline_price", _next),
     ("notes", lambda notes: {**notes, "seen": "by nobody"}),
     ("raised", _raised),
     ("raised", lambda raised: (*raised, (0.0, 0.0))),
+]
+
+
+#: Slot and price of a hint, of a log's first slot on sale and the last: what it says, moved.
+HINTS: list[Callable[[int, float, int, int], tuple[int | None, float | None]]] = [
+    lambda slot, price, first, last: (slot - 1, price),
+    lambda slot, price, first, last: (slot + 1, price),
+    lambda slot, price, first, last: (first, price),
+    lambda slot, price, first, last: (last, price),
+    lambda slot, price, first, last: (slot, math.nextafter(price, math.inf)),
+    lambda slot, price, first, last: (slot, math.nextafter(price, -math.inf)),
+    lambda slot, price, first, last: (slot, None),
+    lambda slot, price, first, last: (None, price),
+    lambda slot, price, first, last: (None, None),
 ]
 
 
@@ -109,8 +134,7 @@ def test_a_forged_field_is_found_where_it_stands(
         return
     at = data.draw(st.sampled_from(decided))
     name, forge = data.draw(st.sampled_from(FORGERIES))
-    decision = log[at].outcome
-    assert isinstance(decision, Decision)
+    decision = _decision(log[at])
     forged = replace(decision, **{name: forge(getattr(decision, name))})
     assert forged != decision
     altered = [*log[:at], replace(log[at], outcome=forged), *log[at + 1 :]]
@@ -118,6 +142,96 @@ def test_a_forged_field_is_found_where_it_stands(
     assert (found.ok, found.entries, found.position) == (False, at, log[at].position)
     assert found.problem == f"the replay differs from the log in {name}"
     assert verify(log, rules=market.rules).ok
+
+
+def _decision(entry: Entry) -> Decision:
+    assert isinstance(entry.outcome, Decision)
+    return entry.outcome
+
+
+def _hinted(market: Market) -> tuple[list[Entry], list[int]]:
+    log = [market.engine.apply(market.next_event()) for _ in range(30)]
+    return log, [
+        i
+        for i, entry in enumerate(log)
+        if isinstance(entry.outcome, Decision) and not entry.outcome.admitted
+    ]
+
+
+@pytest.mark.parametrize("policy", ["residual", "lagrangian"])
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), fits=st.booleans(), data=st.data())
+def test_a_hint_that_was_moved_left_out_or_made_up_is_found(
+    policy: str, seed: int, fits: bool, data: st.DataObject
+) -> None:
+    market = Market(seed, policy=policy)
+    log, refused = _hinted(market)
+    if not refused:
+        return
+    at = data.draw(st.sampled_from(refused))
+    entry = log[at]
+    assert isinstance(entry.event, events.BidArrived)
+    decision = _decision(entry)
+    first, task = entry.event.slot, entry.event.task
+    last = first + market.rules.horizon_slots - 1
+    slot, price = decision.winning_deadline_slot, decision.winning_deadline_price
+    if slot is None or price is None:
+        made_up = data.draw(st.integers(first - 1, last + 1))
+        hint = data.draw(st.sampled_from([(made_up, task.bid / 2), (made_up, None)]))
+    else:
+        hint = data.draw(st.sampled_from(HINTS))(slot, price, first, last)
+    if hint == (slot, price):
+        return
+    forged = replace(decision, winning_deadline_slot=hint[0], winning_deadline_price=hint[1])
+    altered = [*log[:at], replace(entry, outcome=forged), *log[at + 1 :]]
+    found = verify(_chained(altered, from_index=at) if fits else altered, rules=market.rules)
+    assert (found.ok, found.entries, found.position) == (False, at, entry.position)
+    assert found.problem is not None
+    assert "winning_deadline" in found.problem
+    assert verify(log, rules=market.rules).ok
+
+
+@pytest.mark.parametrize("policy", ["residual", "lagrangian"])
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), data=st.data())
+def test_a_decision_is_the_same_whatever_is_claimed_of_its_hint(
+    policy: str, seed: int, data: st.DataObject
+) -> None:
+    """Also where the bid is a deadline's price to the last digit, or next to it."""
+    market = Market(seed, policy=policy)
+    for _ in range(data.draw(st.integers(5, 40))):
+        market.engine.apply(market.next_event())
+    bid = market.bid()
+    prices = [point.price for point in market.engine.quote(bid.task, slot=bid.slot).curve]
+    near = data.draw(st.sampled_from([bid.task.bid, *prices]))
+    by = data.draw(st.sampled_from([1.0, 1 + 1e-15, 1 - 1e-15, 1 + 1e-9, 1 - 1e-9, 1.01]))
+    bid = replace(bid, task=replace(bid.task, bid=near * by))
+    state = market.engine.snapshot()
+    expected = Engine.restore(state).apply(bid)
+    horizon = market.engine.horizon
+    for slot in (None, *range(horizon.first_slot - 2, horizon.last_slot + 3)):
+        claimed, _ = Engine.restore(state).apply_written(bid, claim=Claim(slot))
+        assert claimed == expected
+
+
+def test_the_hints_of_an_honest_log_are_looked_for_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    market = Market(1, policy="residual", rules=ZoneRules(base_memory=2.0, horizon_slots=10))
+    log, refused = _hinted(market)
+    hints = {_decision(log[i]).winning_deadline_slot for i in refused}
+    assert None in hints
+    assert len(hints) > 2
+
+    def searched(*_: object, **__: object) -> None:
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(deciding, "_later_deadline", searched)
+    assert verify(log, rules=market.rules).ok
+    forged = replace(_decision(log[refused[0]]), winning_deadline_slot=10**6)
+    log[refused[0]] = replace(log[refused[0]], outcome=forged)
+    with pytest.raises(AssertionError, match="searched"):
+        verify(log, rules=market.rules)
 
 
 @pytest.mark.parametrize("policy", ["residual", "lagrangian"])

@@ -138,8 +138,60 @@ def solve_offer(
         The schedule's cells, in slot order.
     """
     cells = gather_cells(offer, job, additive)
+    # As in ``_solved``, but where the tables stand: to hand them on takes time.
     picked = np.empty(deadline + 1, np.int64)
     _, count, door, _ = solve_deadline(cells, job, deadline, INFINITY, -INFINITY, picked)
+    slot = np.empty(count, np.int64)
+    node = np.empty(count, np.int64)
+    for i in range(count):
+        slot[i] = cells.slot[picked[i]]
+        node[i] = cells.node[picked[i]]
+    return count, door, slot, node
+
+
+@compiled
+def solve_claimed(
+    offer: Offer, job: Job, additive: bool, deadline: int, before: int, claimed: int, above: float
+) -> tuple[tuple[int, int, Ints, Ints], bool, tuple[int, int, Ints, Ints]]:
+    """Solve a deadline, and check a claim about later ones, from the grid itself.
+
+    Parameters
+    ----------
+    offer, job, additive
+        The offer up to the last of the deadlines.
+    deadline : int
+        As for ``solve_offer``; -1: none.
+    before : int
+        Deadline by which no schedule may be cheaper than ``above``; -1: none.
+    claimed : int
+        Deadline to be solved besides; -1: none.
+    above : float
+
+    Returns
+    -------
+    at_deadline : tuple
+        As ``solve_offer`` gives it, for ``deadline``.
+    none : bool
+        No schedule by ``before`` is cheaper than ``above``.
+    at_claimed : tuple
+        As ``at_deadline``, for ``claimed``.
+    """
+    cells = gather_cells(offer, job, additive)
+    none = True
+    if before >= 0:
+        picked = np.empty(before + 1, np.int64)
+        _, count, _, _ = solve_deadline(cells, job, before, above, above, picked)
+        none = count == 0
+    return _solved(cells, job, deadline), none, _solved(cells, job, claimed)
+
+
+@compiled
+def _solved(cells: Cells, job: Job, deadline: int) -> tuple[int, int, Ints, Ints]:
+    picked = np.empty(deadline + 1, np.int64)
+    count = 0
+    door = 0
+    if deadline >= 0:
+        _, count, door, _ = solve_deadline(cells, job, deadline, INFINITY, -INFINITY, picked)
     slot = np.empty(count, np.int64)
     node = np.empty(count, np.int64)
     for i in range(count):
