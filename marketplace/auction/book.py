@@ -34,9 +34,10 @@ from scheduler.auction import (
     rules_from_json,
     rules_to_json,
 )
-from scheduler.auction.events import NodeJoined, event_from_json, event_to_json
-from scheduler.auction.log import canonical, chain_hash
-from scheduler.auction.outcomes import outcome_from_json, outcome_to_json
+from scheduler.auction.events import NodeJoined, event_from_json
+from scheduler.auction.log import chain_hash
+from scheduler.auction.outcomes import outcome_from_json
+from scheduler.auction.texts import event_text, outcome_text
 
 #: Entries between snapshots, which a worker takes.
 SNAPSHOT_EVERY = 2000
@@ -305,14 +306,6 @@ def entries(log: QuerySet[LogEntry]) -> Iterator[Entry]:
         )
 
 
-def event_text(entry: Entry) -> str:
-    return canonical(event_to_json(entry.event)).decode()
-
-
-def outcome_text(entry: Entry) -> str:
-    return canonical(outcome_to_json(entry.outcome)).decode()
-
-
 def log_append(*, zone_id: str, new: Iterable[Entry], now: datetime) -> None:
     """Write entries the engine just made; call as the zone's lane, in its transaction."""
     values_insert(
@@ -323,8 +316,8 @@ def log_append(*, zone_id: str, new: Iterable[Entry], now: datetime) -> None:
                 zone_id,
                 entry.position,
                 type(entry.event).__name__,
-                event_text(entry),
-                outcome_text(entry),
+                event_text(entry.event),
+                outcome_text(entry.outcome),
                 entry.prev_hash,
                 entry.hash,
                 now,
