@@ -17,9 +17,12 @@ import pytest
 
 from workers.models import DATASETS
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 
 ENDED = ("succeeded", "failed", "cancelled")
+#: Seconds within which a job that is planned anew is done: it gets the cheapest cells, which are
+#: not the next ones where others have bought those.
+REPLANNED_WITHIN_S = 700
 #: Long enough to be killed in, short enough to wait for.
 TRAINING = {"epochs": 14, "learning_rate": 2e-3, "batch_size": 8}
 
@@ -92,7 +95,9 @@ def test_a_job_whose_node_is_killed_goes_on_from_its_checkpoint_at_no_cost(marke
             time.sleep(0.2)
     finally:
         market.house.stack.start("node")
-    job = wait_for(api, job_id, lambda job: job["status"] == "succeeded", within_s=400)
+    job = wait_for(
+        api, job_id, lambda job: job["status"] == "succeeded", within_s=REPLANNED_WITHIN_S
+    )
 
     after = events_of(api, job_id)[len(before) :]
     kinds = [event["kind"] for event in after]

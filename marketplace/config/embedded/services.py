@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import socket
 import tempfile
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -20,6 +22,10 @@ import redis
 
 #: Left to the servers to come up, seconds; a cold disk is slow.
 READY_WITHIN_S = 60.0
+#: The first port that is taken for a server, and the one after the last.
+PORTS = (20_000, 32_768)
+#: Where Linux says which ports it gives to outgoing connections.
+GIVEN = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class ServiceFailed(RuntimeError):
@@ -186,20 +192,33 @@ def redis_wait(server: Redis) -> None:
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on at this moment.
+
+    Not one of those that outgoing connections are given: until its server starts, and for a
+    minute after a connection that had it ended, such a port can be taken.
+    """
+    lowest, above = PORTS
+    with suppress(OSError, ValueError, IndexError):
+        given_from = int(GIVEN.read_text().split()[0])
+        above = min(above, given_from) if given_from > lowest else above
+    for _ in range(1000):
+        port = lowest + secrets.randbelow(above - lowest)
+        if port_is_free(port):
+            return port
+    raise ServiceFailed(f"No port from {lowest} to {above - 1} is free. Stop what holds them.")
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on that loopback port now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Whether a server could listen on that port now, on loopback or on all addresses."""
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")):
         try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((address, port))
+        except OSError as error:
+            # A machine may be without IPv6.
+            if family == socket.AF_INET or error.errno == errno.EADDRINUSE:
+                return False
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 import redis
 
+from marketplace.config.embedded import services
 from marketplace.config.embedded.services import (
     Program,
     ServiceFailed,
@@ -127,3 +129,27 @@ def test_no_process_outlives_its_starter_however_that_one_ends(
     starter.stdout.close()
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids), what="the servers end")
     until(lambda: not any(child.is_running() for child in children), what="their children end")
+
+
+def test_a_port_is_none_that_an_outgoing_connection_may_take(monkeypatch, tmp_path) -> None:
+    given = tmp_path / "ip_local_port_range"
+    given.write_text("20003\t60999\n")
+    monkeypatch.setattr(services, "GIVEN", given)
+    monkeypatch.setattr(services, "port_is_free", lambda port: port != 20001)
+    assert {services.free_port() for _ in range(100)} == {20000, 20002}
+    given.write_text("1024 60999")
+    assert all(20_000 <= services.free_port() < 32_768 for _ in range(100))
+
+
+def test_a_port_that_another_has_is_not_free() -> None:
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0")):
+        with socket.socket(family) as server:
+            server.bind((address, 0))
+            server.listen()
+            assert not services.port_is_free(server.getsockname()[1])
+
+
+def test_no_free_port_is_said(monkeypatch) -> None:
+    monkeypatch.setattr(services, "port_is_free", lambda port: False)
+    with pytest.raises(ServiceFailed, match="No port from 20000 to"):
+        services.free_port()
