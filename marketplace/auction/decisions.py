@@ -14,7 +14,7 @@ from django.db import OperationalError
 from marketplace.auction import locks, wakeups
 from marketplace.auction.book import commitment_salt
 from marketplace.auction.lane import Lane, is_lock_timeout, zone_lane
-from marketplace.auction.locks import PendingBid
+from marketplace.auction.locks import WAITING, PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
 from marketplace.auction.reservations import reservation_rows, reservations_insert
 from marketplace.common.bulk import JsonText, values_write
@@ -78,10 +78,7 @@ def bids_wait(*, zone_id: str) -> bool:
     return found
 
 
-_BIDS_WAIT = (
-    "SELECT EXISTS (SELECT FROM auction_bid"  # noqa: S608
-    f" WHERE zone_id = %s AND status = '{BidStatus.PENDING}')"
-)
+_BIDS_WAIT = f"SELECT EXISTS (SELECT {WAITING})"
 
 
 def task_of_bid(bid: PendingBid, *, zone: Zone, first_slot: int) -> scheduler.Task:

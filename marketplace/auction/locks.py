@@ -93,13 +93,16 @@ def _pending(*row: Any) -> PendingBid:
     return PendingBid._make((*columns, json.loads(rates), JsonText(adapter), JsonText(training)))
 
 
+#: Of a zone's bids those that wait for a decision, set aside or not. The status is part of the
+#: text, so that a plan that is kept goes by the index of waiting bids.
+WAITING = f"FROM auction_bid WHERE zone_id = %s AND status = '{BidStatus.PENDING}'"
 #: The ORM would take longer to write it and to make objects of its rows than deciding does.
 _PENDING_SQL = f"""
 SELECT id, organisation_id, placed_by_id, dataset_id, name, price_micros, deadline_at,
     compute_demand, memory_demand_gb, rates, adapter, training
-FROM auction_bid WHERE zone_id = %s AND status = '{BidStatus.PENDING}' AND {{which}}
+{WAITING} AND {{which}}
 ORDER BY arrival LIMIT %s::bigint FOR UPDATE
-"""  # noqa: S608
+"""
 _PENDING = _PENDING_SQL.format(which="retry_at IS NULL")
 _PENDING_ONE = _PENDING_SQL.format(which="id = %s")
 

@@ -14,6 +14,7 @@ from marketplace.auction import wakeups
 from marketplace.auction.book import LogBroken
 from marketplace.auction.decisions import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane import is_lock_timeout, zone_lane
+from marketplace.auction.locks import WAITING
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common.statements import Statement, ask
 from marketplace.fleet.models import Zone
@@ -100,9 +101,8 @@ def _wait_in_turn(zone: Zone) -> bool:
 
 
 #: Asked after every batch and before every run.
-_PENDING = f"FROM auction_bid WHERE zone_id = %s AND status = '{BidStatus.PENDING}'"
-_IN_TURN = f"SELECT EXISTS (SELECT {_PENDING} AND retry_at IS NULL)"
-_SET_ASIDE = f"SELECT id {_PENDING} AND retry_at <= %s ORDER BY retry_at LIMIT {RETRIES}"
+_IN_TURN = f"SELECT EXISTS (SELECT {WAITING} AND retry_at IS NULL)"
+_SET_ASIDE = f"SELECT id {WAITING} AND retry_at <= %s ORDER BY retry_at LIMIT {RETRIES}"
 
 
 def _decide_set_aside(*, zone: Zone, clock: Callable[[], datetime]) -> int:

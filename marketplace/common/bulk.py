@@ -213,15 +213,18 @@ def values_update(model: type[Model], names: Sequence[str], rows: Sequence[Seque
     """
     if not rows:
         return 0
-    text, columns = _update(model, tuple(names))
-    return change(Statement(text, [_rows_text(columns, rows)]))
+    return change(_updating(model, names, rows))
 
 
 def values_write(model: type[Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """The same for rows that are known to be there."""
     if rows:
-        text, columns = _update(model, tuple(names))
-        write(Statement(text, [_rows_text(columns, rows)]))
+        write(_updating(model, names, rows))
+
+
+def _updating(model: type[Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Statement:
+    text, columns = _update(model, tuple(names))
+    return Statement(text, [_rows_text(columns, rows)])
 
 
 @cache

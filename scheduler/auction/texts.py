@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from json.encoder import encode_basestring_ascii
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from scheduler.auction.events import BidArrived, Event, event_to_json
 from scheduler.auction.outcomes import Outcome, outcome_to_json
 from scheduler.types import Decision, PriceParts, Schedule, Task
+
+T = TypeVar("T")
 
 canonical_text = json.JSONEncoder(
     sort_keys=True,
@@ -50,20 +53,17 @@ def commitment(*, bid: float, salt: str) -> str:
 
 def bid_texts(event: Event) -> Texts | None:
     """Write the arrival of a bid; ``None`` if it is not one, or not of the plain kind."""
-    if not isinstance(event, BidArrived):
-        return None
-    try:
-        return _bid_texts(event)
-    except (TypeError, AttributeError, _Unusual):
-        return None
+    return _plainly(_bid_texts, event) if isinstance(event, BidArrived) else None
 
 
 def decision_texts(outcome: Outcome) -> Texts | None:
     """Write a decision; ``None`` if it is not one, or not of the plain kind."""
-    if not isinstance(outcome, Decision):
-        return None
+    return _plainly(_decision_texts, outcome) if isinstance(outcome, Decision) else None
+
+
+def _plainly(write: Callable[[T], Texts], value: T) -> Texts | None:
     try:
-        return _decision_texts(outcome)
+        return write(value)
     except (TypeError, AttributeError, _Unusual):
         return None
 
@@ -98,6 +98,8 @@ def _bid_texts(event: BidArrived) -> Texts:
 
 
 def _rest_of(task: Task) -> str:
+    if task.operational_costs is not None:
+        raise _Unusual
     compute, memory = float(task.compute_demand), float(task.memory_demand)
     _check(compute + memory)
     rates: list[str] = []
@@ -110,12 +112,9 @@ def _rest_of(task: Task) -> str:
         price = float(vendor.price)
         _check(price)
         vendors.append(f"[{_quoted(vendor.id)},{_number(price)},{_count(vendor.delay_slots)}]")
-    costs = "null"
-    if task.operational_costs is not None:
-        raise _Unusual
     return (
         f'"compute_demand":{_number(compute)},"deadline_slot":{task.deadline_slot},'
-        f'"id":{_quoted(task.id)},"memory_demand":{_number(memory)},"operational_costs":{costs},'
+        f'"id":{_quoted(task.id)},"memory_demand":{_number(memory)},"operational_costs":null,'
         f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]}},"type":"BidArrived"}}'
     )
 
