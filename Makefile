@@ -48,10 +48,10 @@ $(PAGES)/.built: $(shell find frontend/web -type f -not -path '*/node_modules/*'
 	@touch $@
 
 demo: setup ## Sell and run one real job, then leave the site up (ONCE=1: stop when it is done)
-	@$(PYTHON) -m marketplace.config.embedded demo $(if $(ONCE),--once)
+	@$(PYTHON) -m marketplace.embedded demo $(if $(ONCE),--once)
 
 run: setup ## The whole house without the demo sale
-	@$(PYTHON) -m marketplace.config.embedded up
+	@$(PYTHON) -m marketplace.embedded up
 
 test: lint types contracts test-pages test-python ## Everything that must hold
 

@@ -26,4 +26,4 @@ RUN SECRET_KEY=for-collecting-static-files-only-never-used-to-serve-anyone PUBLI
 USER finetender
 VOLUME /data
 EXPOSE 8000
-CMD ["python", "-m", "marketplace.config.web", "--host", "0.0.0.0", "--port", "8000"]
+CMD ["python", "-m", "marketplace.config.web_server", "--host", "0.0.0.0", "--port", "8000"]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 #: Module of each command; it has ``main(argv) -> exit status``.
 COMMANDS = {
-    "auction": "scheduler.auction.commands",
-    "reproduce": "scheduler.simulator.reproduce",
-    "simulate": "scheduler.simulator.commands",
+    "auction": "scheduler.experiments.auction.commands",
+    "reproduce": "scheduler.experiments.reproduce",
+    "simulate": "scheduler.experiments.simulate",
 }
 
 

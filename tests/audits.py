@@ -9,7 +9,7 @@ from pathlib import Path
 from django.db import connection
 
 
-def row_alter(sql: str, *parameters: object) -> None:
+def alter_row(sql: str, *parameters: object) -> None:
     """Change or delete one row with its triggers off, as one who owns the database could."""
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
@@ -18,7 +18,7 @@ def row_alter(sql: str, *parameters: object) -> None:
         cursor.execute("SET LOCAL session_replication_role = origin")
 
 
-def transcript_verify(path: Path) -> subprocess.CompletedProcess[str]:
+def replay_transcript(path: Path) -> subprocess.CompletedProcess[str]:
     """Replay a transcript as anybody can: in a process of its own, without a database."""
     return subprocess.run(
         [sys.executable, "-m", "scheduler", "auction", "verify", str(path)],

@@ -8,10 +8,10 @@ from itertools import count
 
 from marketplace.accounts.models import ApiKey, Organisation, Role, Scope, User
 from marketplace.accounts.services import (
-    api_key_create,
-    organisation_create,
+    create_api_key,
+    create_organisation,
     provider_enable,
-    user_register,
+    register_user,
 )
 from marketplace.common.money import to_micros
 from marketplace.payments.services import wallet_grant
@@ -25,7 +25,7 @@ _number = count(1)
 
 def user(*, email: str | None = None, name: str = "", is_operator: bool = False) -> User:
     """A person with a personal organisation, who signs in with ``PASSWORD``."""
-    return user_register(
+    return register_user(
         email=email or f"person{next(_number)}@example.com",
         password=PASSWORD,
         name=name,
@@ -42,11 +42,11 @@ def organisation(
     *, name: str | None = None, owner: User | None = None, usd: str | Decimal | None = None
 ) -> Organisation:
     """An organisation, with ``usd`` in its wallet when given."""
-    made = organisation_create(
+    made = create_organisation(
         name=name or f"Organisation {next(_number)}", created_by=owner or user(), now=NOW
     )
     if usd is not None:
-        wallet_fund(made, usd=usd)
+        fund_wallet(made, usd=usd)
     return made
 
 
@@ -60,7 +60,7 @@ def owner_of(made: Organisation) -> User:
     return made.memberships.filter(role=Role.OWNER).select_related("user").earliest("pk").user
 
 
-def wallet_fund(made: Organisation, *, usd: str | Decimal) -> None:
+def fund_wallet(made: Organisation, *, usd: str | Decimal) -> None:
     wallet_grant(
         organisation=made,
         amount_micros=to_micros(usd),
@@ -74,7 +74,7 @@ def api_key(
     made: Organisation, *, scopes: list[str] | None = None, created_by: User | None = None
 ) -> tuple[ApiKey, str]:
     """A key with every scope, or ``scopes``, and its secret."""
-    return api_key_create(
+    return create_api_key(
         organisation=made,
         created_by=created_by or owner_of(made),
         name="test",

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from marketplace.config.embedded.demo import market_open
-from marketplace.config.embedded.for_tests import RUNS_DIR
-from marketplace.config.embedded.house import House, house
+from marketplace.embedded.demo.first_sale import open_market
+from marketplace.embedded.house import House, house
+from tests.servers_plugin import RUNS_DIR
 
 # How long an example takes is a matter for benchmarks: on a busy machine it says nothing.
 # The same examples every time, so that a change is not refused for what it did not do; new
@@ -29,7 +29,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """The test database; what listens on it in this process lets go before it is dropped."""
     yield
-    from marketplace.auction.wakeups import listener
+    from marketplace.auction.lane.wakeups import listener
 
     listener.close()
 
@@ -66,7 +66,7 @@ def market() -> Iterator[Market]:
     data_dir = RUNS_DIR / f"house-{os.getpid()}"
     try:
         with house(data_dir=data_dir, durable=False, own_servers=True) as running:
-            seeded = market_open(running, say=lambda _: None)
+            seeded = open_market(running, say=lambda _: None)
             yield Market(
                 house=running,
                 api_key=seeded["api_key"],

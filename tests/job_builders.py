@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from marketplace.fleet.models import Node, NodeStatus, Zone
-from marketplace.fleet.services import join_token_create, node_join
+from marketplace.fleet.services import create_join_token, join_node
 from marketplace.jobs.models import Job, Slice, SliceStatus
 from marketplace.jobs.services import job_open
 from scheduler.types import Cell
@@ -153,13 +153,13 @@ def measurement(**changed: Any) -> SpeedMeasurement:
 
 def joined(zone: Zone, *, name: str = "gpu-1", now: datetime = NOW) -> tuple[Node, JoinReply]:
     """A node that joined with a token of its own, on sale, and the answer it got."""
-    _, secret = join_token_create(
+    _, secret = create_join_token(
         zone=zone,
         provider=market_builders.provider(),
         created_by=None,
         ask_micros=400_000,
         now=now,
     )
-    reply = node_join(request=JoinRequest(token=secret, name=name, facts=facts()), now=now)
+    reply = join_node(request=JoinRequest(token=secret, name=name, facts=facts()), now=now)
     Node.objects.filter(pk=reply.node_id).update(status=NodeStatus.ONLINE)
     return Node.objects.select_related("zone", "provider").get(pk=reply.node_id), reply

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import redis
 from django.db import connection
 
-from marketplace.config.embedded.stack import BOUND
+from marketplace.embedded.stack import BOUND
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[1]
@@ -31,7 +31,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def queue_clear() -> None:
+def clear_queue() -> None:
     """Forget wake-ups that earlier tests left behind."""
     with redis.Redis.from_url(os.environ["REDIS_URL"]) as client:
         client.flushdb()
@@ -83,7 +83,7 @@ def lane(*, log_dir: Path, name: str = "lane", queues: str = "lane") -> Iterator
         process.kill()
 
 
-def blocked_backends_end() -> None:
+def end_blocked_backends() -> None:
     """Let the sessions of killed processes go, as the server would in time."""
     with connection.cursor() as cursor:
         cursor.execute(

@@ -13,12 +13,12 @@ from typing import Any
 from django.core.files.base import ContentFile
 
 from marketplace.accounts.models import Organisation
+from marketplace.auction.bidding.wait import place_bid
 from marketplace.auction.models import Bid
-from marketplace.auction.services import bid_place
 from marketplace.auction.settlement import slice_result_apply
 from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Speed, Zone
-from marketplace.fleet.services import provider_ensure, zone_ensure
+from marketplace.fleet.services import ensure_provider, ensure_zone
 from marketplace.jobs.models import Artifact, Dataset, Job, Slice, SliceStatus
 from tests import builders
 from tests.builders import NOW
@@ -41,7 +41,7 @@ _number = count(1)
 
 
 def zone(*, name: str | None = None, **terms: Any) -> Zone:
-    made = zone_ensure(
+    made = ensure_zone(
         name=name or f"zone-{next(_number)}",
         base_model_name="tiny",
         base_model_source="/nowhere",
@@ -73,7 +73,7 @@ def speed(made: Zone, *, gpu_type: str, samples_per_s: float = 40.0) -> Speed:
 
 
 def provider() -> Provider:
-    return provider_ensure(organisation=builders.organisation(), now=NOW)
+    return ensure_provider(organisation=builders.organisation(), now=NOW)
 
 
 def node(made: Zone, *, of: Provider | None = None, **terms: Any) -> Node:
@@ -146,7 +146,7 @@ def bid(
         "now": now,
         **job_terms(epochs=epochs),
     } | changed
-    return bid_place(**terms)
+    return place_bid(**terms)
 
 
 def slot_at(made: Zone, slot: int) -> datetime:
@@ -158,7 +158,7 @@ def open_slice(job: Job) -> Slice:
     return Slice.objects.select_related("node").get(job=job, status=SliceStatus.OPEN)
 
 
-def slice_end(
+def end_slice(
     job: Job,
     *,
     status: protocol.SliceStatus,

@@ -7,8 +7,8 @@ import sys
 
 #: Command, the module whose ``main(arguments)`` it is, and what it does.
 COMMANDS = {
-    "join": ("workers.join", "test this machine and register it with a market"),
-    "run": ("workers.node", "train what the market plans for this node"),
+    "join": ("workers.node.join", "test this machine and register it with a market"),
+    "run": ("workers.node.process", "train what the market plans for this node"),
     "train": ("workers.runtime.train_command", "train jobs of a YAML file, without a market"),
     "calibrate": ("workers.bench.calibrate", "measure this device's speed table"),
     "bench": ("workers.bench.__main__", "measure the fused engine against stock PEFT"),

@@ -3,11 +3,11 @@
 from marketplace.accounts.models import Invitation, Membership
 
 
-def invitation_lock(*, token_hash: str) -> Invitation | None:
+def lock_invitation(*, token_hash: str) -> Invitation | None:
     return Invitation.objects.select_for_update().filter(token_hash=token_hash).first()
 
 
-def memberships_lock(*, organisation_id: str) -> list[Membership]:
+def lock_memberships(*, organisation_id: str) -> list[Membership]:
     """All memberships of one organisation, so that the last owner is counted right."""
     return list(
         Membership.objects.select_for_update()

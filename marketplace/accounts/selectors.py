@@ -4,7 +4,7 @@ from marketplace.accounts.models import Membership, Organisation, User
 from marketplace.common.errors import NotAllowed
 
 
-def organisation_current(*, user: User, organisation_id: str | None = None) -> Organisation:
+def get_current_organisation(*, user: User, organisation_id: str | None = None) -> Organisation:
     """The organisation ``user`` acts for: the one named, or else their personal one.
 
     Raises

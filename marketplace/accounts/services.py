@@ -10,7 +10,7 @@ from django.core.validators import validate_email
 from django.db import transaction
 from django.db.models import F
 
-from marketplace.accounts.locks import invitation_lock, memberships_lock
+from marketplace.accounts.locks import lock_invitation, lock_memberships
 from marketplace.accounts.models import (
     ApiKey,
     Invitation,
@@ -32,7 +32,7 @@ INVITATION_LIFE = timedelta(days=14)
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
 
-def user_register(
+def register_user(
     *, email: str, password: str | None, name: str = "", is_operator: bool = False, now: datetime
 ) -> User:
     """Creates a person with a personal organisation, both or neither."""
@@ -44,13 +44,13 @@ def user_register(
     return user
 
 
-def password_set(*, user: User, password: str) -> None:
+def change_password(*, user: User, password: str) -> None:
     """Replaces a password; whoever signed in with the old one is signed out by it."""
     user.set_password(password)
     user.save(update_fields=["password"])
 
 
-def organisation_create(*, name: str, created_by: User, now: datetime) -> Organisation:
+def create_organisation(*, name: str, created_by: User, now: datetime) -> Organisation:
     """Makes an organisation owned by ``created_by``."""
     name = name.strip()
     if not 1 <= len(name) <= 120:
@@ -72,7 +72,7 @@ def provider_enable(*, organisation: Organisation, now: datetime) -> Organisatio
     return organisation
 
 
-def invitation_create(
+def create_invitation(
     *, organisation: Organisation, email: str, role: str, invited_by: User, now: datetime
 ) -> tuple[Invitation, str]:
     """Keeps a place for ``email`` and returns it with the secret that takes it, shown once.
@@ -84,7 +84,7 @@ def invitation_create(
     Conflict
         ``already_a_member``.
     """
-    _owner_check(organisation=organisation, user=invited_by)
+    _check_owner(organisation=organisation, user=invited_by)
     email = email.strip().lower()
     try:
         validate_email(email)
@@ -102,13 +102,13 @@ def invitation_create(
         email=email,
         role=role,
         invited_by=invited_by,
-        token_hash=_hash(secret),
+        token_hash=_hash_secret(secret),
         expires_at=now + INVITATION_LIFE,
     )
     return invitation, secret
 
 
-def invitation_accept(*, secret: str, user: User, now: datetime) -> Membership:
+def accept_invitation(*, secret: str, user: User, now: datetime) -> Membership:
     """Takes the kept place; taking it twice gives the same membership.
 
     Raises
@@ -117,7 +117,7 @@ def invitation_accept(*, secret: str, user: User, now: datetime) -> Membership:
         ``invitation_not_found``: unknown, revoked, expired, or kept for another address.
     """
     with transaction.atomic():
-        invitation = invitation_lock(token_hash=_hash(secret))
+        invitation = lock_invitation(token_hash=_hash_secret(secret))
         usable = invitation is not None and (
             invitation.accepted_by_id == user.pk
             or (
@@ -145,14 +145,14 @@ def invitation_accept(*, secret: str, user: User, now: datetime) -> Membership:
     return membership
 
 
-def invitation_revoke(*, organisation: Organisation, invitation_id: str, now: datetime) -> None:
+def revoke_invitation(*, organisation: Organisation, invitation_id: str, now: datetime) -> None:
     """Takes back a place nobody has taken yet."""
     Invitation.objects.filter(
         pk=invitation_id, organisation=organisation, accepted_at=None, revoked_at=None
     ).update(revoked_at=now, updated_at=now)
 
 
-def membership_end(*, organisation: Organisation, user: User, ended_by: User) -> None:
+def end_membership(*, organisation: Organisation, user: User, ended_by: User) -> None:
     """Takes a person out of an organisation; the last owner stays.
 
     Raises
@@ -163,9 +163,9 @@ def membership_end(*, organisation: Organisation, user: User, ended_by: User) ->
         ``last_owner``.
     """
     if user != ended_by:
-        _owner_check(organisation=organisation, user=ended_by)
+        _check_owner(organisation=organisation, user=ended_by)
     with transaction.atomic():
-        memberships = memberships_lock(organisation_id=organisation.pk)
+        memberships = lock_memberships(organisation_id=organisation.pk)
         ending = [m for m in memberships if m.user_id == user.pk]
         staying = [m for m in memberships if m.user_id != user.pk and m.role == Role.OWNER]
         if ending and not staying:
@@ -176,7 +176,7 @@ def membership_end(*, organisation: Organisation, user: User, ended_by: User) ->
             membership.delete()
 
 
-def api_key_create(
+def create_api_key(
     *,
     organisation: Organisation,
     created_by: User,
@@ -215,7 +215,7 @@ def api_key_create(
         created_by=created_by,
         name=name.strip()[:80],
         prefix=prefix,
-        secret_hash=_hash(secret),
+        secret_hash=_hash_secret(secret),
         scopes=sorted(set(scopes)),
         expires_at=expires_at,
     )
@@ -224,10 +224,10 @@ def api_key_create(
 
 def api_key_authenticate(*, secret: str, now: datetime) -> ApiKey | None:
     """The live key behind ``secret``, or nothing: unknown, revoked, expired or maker gone."""
-    return api_keys_authenticate(given=[secret], now=now)[secret]
+    return authenticate_api_keys(given=[secret], now=now)[secret]
 
 
-def api_keys_authenticate(*, given: Collection[str], now: datetime) -> dict[str, ApiKey | None]:
+def authenticate_api_keys(*, given: Collection[str], now: datetime) -> dict[str, ApiKey | None]:
     """The live key behind each secret, or nothing, read together."""
     prefixes = {secret: "_".join(secret[:KEY_LENGTH_MAX].split("_", 2)[:2]) for secret in given}
     rows = ApiKey.objects.select_related("organisation", "created_by").filter(
@@ -240,7 +240,7 @@ def api_keys_authenticate(*, given: Collection[str], now: datetime) -> dict[str,
     found: dict[str, ApiKey | None] = {}
     for secret, prefix in prefixes.items():
         key = live.get(prefix)
-        own = key is not None and secrets.compare_digest(key.secret_hash, _hash(secret))
+        own = key is not None and secrets.compare_digest(key.secret_hash, _hash_secret(secret))
         found[secret] = key if own else None
     used = [
         key
@@ -255,17 +255,17 @@ def api_keys_authenticate(*, given: Collection[str], now: datetime) -> dict[str,
     return found
 
 
-def api_key_revoke(*, organisation: Organisation, key_id: str, now: datetime) -> None:
+def revoke_api_key(*, organisation: Organisation, key_id: str, now: datetime) -> None:
     """Ends a key for good; doing so twice changes nothing."""
     ApiKey.objects.filter(pk=key_id, organisation=organisation, revoked_at=None).update(
         revoked_at=now
     )
 
 
-def _owner_check(*, organisation: Organisation, user: User) -> None:
+def _check_owner(*, organisation: Organisation, user: User) -> None:
     if not organisation.memberships.filter(user=user, role=Role.OWNER).exists():
         raise NotAllowed("owners_only", "Only an owner of the organisation may do this.")
 
 
-def _hash(secret: str) -> str:
+def _hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -14,11 +14,11 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from marketplace.accounts.models import ApiKey, Organisation, User
-from marketplace.accounts.selectors import organisation_current
-from marketplace.accounts.services import api_keys_authenticate
+from marketplace.accounts.selectors import get_current_organisation
+from marketplace.accounts.services import authenticate_api_keys
 from marketplace.common import clock
+from marketplace.common.db.row_cache import TtlCache
 from marketplace.common.errors import NotAllowed
-from marketplace.common.kept import Kept
 
 #: A person in several organisations names the one they act for.
 ORGANISATION_HEADER = "Finetender-Organisation"
@@ -26,7 +26,7 @@ ORGANISATION_HEADER = "Finetender-Organisation"
 CHALLENGE = 'Bearer realm="finetender"'
 #: A key that is revoked may act for so long, in a process that has just let it in.
 KEYS_KEPT_S = 2.0
-_keys: Kept[ApiKey | None] = Kept(for_s=KEYS_KEPT_S)
+_keys: TtlCache[ApiKey | None] = TtlCache(for_s=KEYS_KEPT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         secret = secret_of(request.headers.get("Authorization", ""))
         if secret is None:
             return None
-        key = key_known(keys_of([secret], now=clock.now())[secret])
+        key = require_key(find_keys([secret], now=clock.now())[secret])
         return key.created_by, key
 
     def authenticate_header(self, request: Request) -> str:
@@ -71,20 +71,20 @@ def secret_of(authorization: str) -> str | None:
     return secret.strip()
 
 
-def keys_of(secrets: Iterable[str], *, now: datetime) -> dict[str, ApiKey | None]:
+def find_keys(secrets: Iterable[str], *, now: datetime) -> dict[str, ApiKey | None]:
     """The keys behind secrets, as they stood at most ``KEYS_KEPT_S`` ago."""
-    # Kept under their digests: the secrets themselves stay with their callers.
+    # TtlCache under their digests: the secrets themselves stay with their callers.
     digests = {sha256(secret.encode()).digest(): secret for secret in secrets}
 
     def read(missing: list[bytes]) -> dict[bytes, ApiKey | None]:
-        found = api_keys_authenticate(given=[digests[digest] for digest in missing], now=now)
+        found = authenticate_api_keys(given=[digests[digest] for digest in missing], now=now)
         return {digest: found[digests[digest]] for digest in missing}
 
     kept = _keys.get_many(digests, now=now, read=read)
     return {secret: kept[digest] for digest, secret in digests.items()}
 
 
-def key_known(key: ApiKey | None) -> ApiKey:
+def require_key(key: ApiKey | None) -> ApiKey:
     """The key, if there is one.
 
     Raises
@@ -98,7 +98,7 @@ def key_known(key: ApiKey | None) -> ApiKey:
     return key
 
 
-def scope_check(key: ApiKey, scope: str) -> None:
+def check_scope(key: ApiKey, scope: str) -> None:
     """Refuse a key that may not do this.
 
     Raises
@@ -124,7 +124,7 @@ class HasScope(BasePermission):
         if not request.user or not request.user.is_authenticated:
             return False
         if isinstance(request.auth, ApiKey):
-            scope_check(request.auth, scope)
+            check_scope(request.auth, scope)
         return True
 
 
@@ -135,7 +135,7 @@ def caller(request: Request) -> Caller:
     """The caller of a request that passed ``HasScope``."""
     if isinstance(request.auth, ApiKey):
         return Caller(user=request.user, organisation=request.auth.organisation, key=request.auth)
-    organisation = organisation_current(
+    organisation = get_current_organisation(
         user=request.user, organisation_id=request.headers.get(ORGANISATION_HEADER)
     )
     return Caller(user=request.user, organisation=organisation, key=None)

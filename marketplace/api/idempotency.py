@@ -46,10 +46,10 @@ def idempotency_key(request: Request) -> str | None:
     UserError
         ``invalid_idempotency_key``.
     """
-    return key_check(request.headers.get(HEADER))
+    return check_idempotency_key(request.headers.get(HEADER))
 
 
-def key_check(key: str | None) -> str | None:
+def check_idempotency_key(key: str | None) -> str | None:
     """A key as it was sent, if it can be one.
 
     Raises
@@ -106,7 +106,7 @@ def once(
     return response
 
 
-def records_sweep(*, now: datetime) -> int:
+def sweep_records(*, now: datetime) -> int:
     """Forget answers older than 24 hours."""
     return IdempotencyRecord.objects.filter(started_at__lt=now - KEPT_FOR).delete()[0]
 

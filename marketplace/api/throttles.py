@@ -66,7 +66,7 @@ class Counted:
             raise Throttled(self.wait_s)
 
 
-def requests_count(identities: Sequence[str], *, kind: str) -> list[Counted | None]:
+def count_requests(identities: Sequence[str], *, kind: str) -> list[Counted | None]:
     """Count one request of a kind for each caller; ``None`` each where Redis does not answer."""
     limit = settings.API_REQUESTS_PER_MINUTE[kind]
     seconds = time.time()  # the window of a counter, not a time the market acts on
@@ -93,7 +93,7 @@ class CallerThrottle(BaseThrottle):
         self._counted: Counted | None = None
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        [self._counted] = requests_count([_identity(request)], kind=_kind(request, view))
+        [self._counted] = count_requests([_identity(request)], kind=_kind(request, view))
         request._request.rate_limit = self._counted  # type: ignore[attr-defined]
         return self._counted is None or self._counted.wait_s is None
 

@@ -27,7 +27,7 @@ def request_id_of(given: str) -> str:
     return given if _GIVEN_ID.fullmatch(given) else new_id("req")
 
 
-def problem_sign(response: Response, request_id: str) -> None:
+def sign_problem(response: Response, request_id: str) -> None:
     """Put the request's id into a problem, for whoever asks us about it."""
     if response.status_code >= 400 and isinstance(response.data, dict):
         response.data.setdefault("request_id", request_id)
@@ -65,7 +65,7 @@ class MarketView(APIView):
         self, request: Request, response: Any, *args: Any, **kwargs: Any
     ) -> Response:
         if isinstance(response, Response) and response.status_code >= 400:
-            problem_sign(response, self.request_id)
+            sign_problem(response, self.request_id)
             request.accepted_renderer = ProblemRenderer()  # type: ignore[attr-defined]
             request.accepted_media_type = CONTENT_TYPE  # type: ignore[attr-defined]
         response = super().finalize_response(request, response, *args, **kwargs)

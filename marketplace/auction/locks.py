@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from marketplace.auction.models import Bid, BidStatus, MarketHead, Pricing
-from marketplace.common.bulk import JsonText
+from marketplace.common.db.bulk_writes import JsonText
+from marketplace.common.db.pipeline import Statement, ask
 from marketplace.common.locks import advisory_lock_statement
-from marketplace.common.statements import Statement, ask
 
 
 class PendingBid(NamedTuple):
@@ -39,7 +39,7 @@ class PendingBid(NamedTuple):
     training_text: JsonText
 
 
-def lane_lock(*, zone_id: str) -> tuple[MarketHead | None, object]:
+def lock_lane(*, zone_id: str) -> tuple[MarketHead | None, object]:
     """Be the zone's one writer until the transaction ends; waits for another to finish.
 
     Returns
@@ -73,7 +73,7 @@ FROM fleet_node WHERE zone_id = %s
 """
 
 
-def pending_bids_lock(*, zone_id: str, limit: int, only: str | None = None) -> list[PendingBid]:
+def lock_pending_bids(*, zone_id: str, limit: int, only: str | None = None) -> list[PendingBid]:
     """The oldest bids that wait for a decision; call while holding the zone's lane lock.
 
     The rows are locked against a cancellation at the same moment. A bid that
@@ -107,10 +107,10 @@ _PENDING = _PENDING_SQL.format(which="retry_at IS NULL")
 _PENDING_ONE = _PENDING_SQL.format(which="id = %s")
 
 
-def bid_lock(*, bid_id: str) -> Bid:
+def lock_bid(*, bid_id: str) -> Bid:
     return Bid.objects.select_for_update(of=("self",)).select_related("zone").get(pk=bid_id)
 
 
-def pricing_lock(*, zone_id: str) -> Pricing | None:
+def lock_pricing(*, zone_id: str) -> Pricing | None:
     """What the zone's solver left for its lane; call while holding the zone's lane lock."""
     return Pricing.objects.select_for_update().filter(zone_id=zone_id).first()

@@ -11,18 +11,18 @@ from datetime import datetime
 from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction import book as books
-from marketplace.auction.decisions import DECISION_FIELDS
+from marketplace.auction.book import engine_cache as books
+from marketplace.auction.lane.decide import DECISION_FIELDS
 from marketplace.auction.models import Bid, BidStatus, Pricing
+from marketplace.common.db.pipeline import Statement, ask
 from marketplace.common.errors import NotFound, UserError
-from marketplace.common.statements import Statement, ask
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 
 DECISIONS_SHOWN = 20
 
 
-def bids_of(organisation: Organisation, *, status: str | None = None) -> QuerySet[Bid]:
+def list_bids(organisation: Organisation, *, status: str | None = None) -> QuerySet[Bid]:
     """An organisation's bids, newest first.
 
     Raises
@@ -40,7 +40,7 @@ def bids_of(organisation: Organisation, *, status: str | None = None) -> QuerySe
     return bids.filter(status=status)
 
 
-def bid_of(organisation: Organisation, bid_id: str) -> Bid:
+def get_bid(organisation: Organisation, bid_id: str) -> Bid:
     """One of the organisation's bids.
 
     Raises
@@ -48,13 +48,13 @@ def bid_of(organisation: Organisation, bid_id: str) -> Bid:
     NotFound
         ``unknown_bid``: there is none, or it is somebody else's.
     """
-    bid = bids_of(organisation).filter(pk=bid_id).first() if "\0" not in bid_id else None
+    bid = list_bids(organisation).filter(pk=bid_id).first() if "\0" not in bid_id else None
     if bid is None:
         raise NotFound("unknown_bid", f"You have no bid {bid_id!r}; GET /api/bids lists them.")
     return bid
 
 
-def bids_refresh(bids: Iterable[Bid]) -> None:
+def refresh_bids(bids: Iterable[Bid]) -> None:
     """Bring up to date, on bids in hand, what deciding or cancelling them changes."""
     # Two requests under one idempotency key have a row of their own each for the same bid.
     in_hand: defaultdict[str, list[Bid]] = defaultdict(list)
@@ -72,7 +72,7 @@ _DECISIONS = f"SELECT id, {', '.join(DECISION_FIELDS)} FROM auction_bid WHERE id
 _JSON = {"parts", "cells"}
 
 
-def job_ids_of(bids: Sequence[Bid]) -> dict[str, str]:
+def find_job_ids(bids: Sequence[Bid]) -> dict[str, str]:
     """The jobs of admitted bids, by bid id."""
     admitted = [bid.pk for bid in bids if bid.status == BidStatus.ADMITTED]
     if not admitted:
@@ -121,7 +121,7 @@ class MarketNow:
     decisions: tuple[Bid, ...]
 
 
-def market_now(zone: Zone, *, now: datetime) -> MarketNow:
+def load_market(zone: Zone, *, now: datetime) -> MarketNow:
     """Prices and sold shares of every cell on sale, with the latest decisions."""
     with books.read_book(zone=zone, now=now) as book:
         prices = book.engine.prices()
@@ -151,11 +151,11 @@ def market_now(zone: Zone, *, now: datetime) -> MarketNow:
         first_slot=prices.first_slot,
         first_slot_at=slot_starts_at(zone, prices.first_slot),
         rows=rows,
-        decisions=tuple(decisions_recent(zone, until=position)),
+        decisions=tuple(list_recent_decisions(zone, until=position)),
     )
 
 
-def decisions_recent(
+def list_recent_decisions(
     zone: Zone, *, until: int | None = None, limit: int = DECISIONS_SHOWN
 ) -> list[Bid]:
     """The zone's latest decided bids, newest first. Show others no more than ``decision_news``."""
@@ -165,7 +165,7 @@ def decisions_recent(
     return list(bids.order_by("-position")[:limit])
 
 
-def zones_pricing() -> QuerySet[Zone]:
+def list_zone_pricing() -> QuerySet[Zone]:
     """All zones with the policy in force and the last solve of each, where there is a log."""
     return (
         Zone.objects.select_related("pricing", "policy_set_by")
@@ -177,10 +177,10 @@ def zones_pricing() -> QuerySet[Zone]:
 def policy_in_force(zone: Zone) -> str:
     """The policy that prices the zone's next bid."""
     found = Pricing.objects.filter(zone=zone).values_list("policy", flat=True).first()
-    return found or books.policy_to_begin_with(zone)
+    return found or books.choose_first_policy(zone)
 
 
-def bids_set_aside() -> QuerySet[Bid]:
+def list_bids_set_aside() -> QuerySet[Bid]:
     """Bids that wait because they could not be decided; the house's fault, not their owners'."""
     waiting = Bid.objects.filter(status=BidStatus.PENDING, retry_at__isnull=False)
     return waiting.select_related("zone").order_by("arrival")

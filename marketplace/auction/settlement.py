@@ -25,24 +25,24 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Max, Q
 
-from marketplace.auction.lane import zone_lane
+from marketplace.auction.book.reservations import release_reservations
+from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Bid, Reservation
-from marketplace.auction.reservations import reservations_release
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at
-from marketplace.jobs.locks import job_lock
+from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.selectors import jobs_unsettled
+from marketplace.jobs.selectors import list_unsettled_jobs
 from marketplace.jobs.services import (
     SliceOutcome,
-    job_event_add,
-    job_settled_mark,
-    slice_finish,
+    add_job_event,
+    finish_slice,
+    mark_job_settled,
 )
-from marketplace.payments.earnings import Share, charge_distribute
-from marketplace.payments.services import charge_refund, sla_credit_pay
-from scheduler.auction import events
+from marketplace.payments.earnings import Share, distribute_charge
+from marketplace.payments.services import pay_sla_credit, refund_charge
+from scheduler.auction.log import events
 from scheduler.types import Cell
 from workers.protocol.messages import Fault, SliceResult
 
@@ -56,7 +56,7 @@ BATCH_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class UsedCells:
     """What a job used of what was bought for it."""
 
     #: Cells that ran, of the job's present and former plans.
@@ -80,21 +80,21 @@ class Settlement:
 
 def slice_result_apply(*, node: Node, result: SliceResult, now: datetime) -> SliceOutcome:
     """Take in how a slice ended; an ended job is settled by the task its end wakes."""
-    return slice_finish(node=node, result=result, now=now)
+    return finish_slice(node=node, result=result, now=now)
 
 
 def settle_finished(*, now: datetime) -> int:
     """Put the unused cells of ended jobs back on sale and settle their money; how many jobs."""
-    jobs = list(jobs_unsettled()[:BATCH_LIMIT])
+    jobs = list(list_unsettled_jobs()[:BATCH_LIMIT])
     by_zone: defaultdict[Zone, list[Job]] = defaultdict(list)
     for job in jobs:
         by_zone[job.zone].append(job)
     settled = 0
     for zone, ended in by_zone.items():
-        unused_cells_release(zone=zone, jobs=ended, now=now)
+        release_unused_cells(zone=zone, jobs=ended, now=now)
         for job in ended:
             try:
-                job_settle(job=job, now=now)
+                settle_job(job=job, now=now)
                 settled += 1
             except Exception:
                 # One job that cannot be settled must not keep the others waiting.
@@ -102,7 +102,7 @@ def settle_finished(*, now: datetime) -> int:
     return settled
 
 
-def unused_cells_release(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> None:
+def release_unused_cells(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> None:
     """Give the cells that ended jobs still hold back to the market."""
     bid_ids = [job.bid_id for job in jobs]
     held = Reservation.objects.filter(
@@ -110,51 +110,51 @@ def unused_cells_release(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> N
     )
     if not held.exists():
         return
-    with zone_lane(zone=zone, now=now) as lane:
+    with enter_lane(zone=zone, now=now) as lane:
         cells: defaultdict[str, list[Cell]] = defaultdict(list)
         for row in held.filter(slot__gte=lane.first_free_slot).order_by("bid_id", "slot"):
             cells[row.bid_id].append(Cell(slot=row.slot, node=row.node_id))
         for bid_id, own in cells.items():
             lane.apply(events.CellsReleased(task_id=bid_id, cells=tuple(own)))
-            reservations_release(bid_id=bid_id, which=Q(slot__gte=lane.first_free_slot), now=now)
+            release_reservations(bid_id=bid_id, which=Q(slot__gte=lane.first_free_slot), now=now)
 
 
-def job_settle(*, job: Job, now: datetime) -> Settlement | None:
+def settle_job(*, job: Job, now: datetime) -> Settlement | None:
     """Move the money of one ended job, once; ``None`` when it was done before."""
     with transaction.atomic():
-        job = job_lock(job.pk)
+        job = lock_job(job.pk)
         if job.settled_at is not None or job.finished_at is None:
             return None
         bid = Bid.objects.select_for_update(of=("self",)).get(pk=job.bid_id)
-        due = settlement_of(bid=bid, job=job)
+        due = compute_settlement(bid=bid, job=job)
         if due.refund_micros:
-            charge_refund(
+            refund_charge(
                 hold_reference=bid.hold_reference,
                 amount_micros=due.refund_micros,
                 reason=due.reason,
                 now=now,
             )
         if due.credit_micros:
-            sla_credit_pay(
+            pay_sla_credit(
                 organisation=job.organisation,
                 amount_micros=due.credit_micros,
                 reference=bid.hold_reference,
                 reason=due.reason,
                 now=now,
             )
-        charge_distribute(hold_reference=bid.hold_reference, shares=due.shares, now=now)
+        distribute_charge(hold_reference=bid.hold_reference, shares=due.shares, now=now)
         bid.refund_micros, bid.credit_micros = due.refund_micros, due.credit_micros
         bid.save(update_fields=["refund_micros", "credit_micros"])
         _events_add(job, due, now)
-        job_settled_mark(job=job, now=now, message=_summary(bid, due))
+        mark_job_settled(job=job, now=now, message=_summary(bid, due))
     return due
 
 
-def settlement_of(*, bid: Bid, job: Job) -> Settlement:
+def compute_settlement(*, bid: Bid, job: Job) -> Settlement:
     """What the stated policy makes of a job as it ended; changes nothing."""
     assert bid.payment_micros is not None
     assert job.finished_at is not None
-    ran = ran_of(bid=bid, job=job)
+    ran = find_used_cells(bid=bid, job=job)
     refund, credit, reason = 0, 0, ""
     if job.status == JobStatus.SUCCEEDED:
         if job.finished_at > job.deadline_at:
@@ -163,24 +163,24 @@ def settlement_of(*, bid: Bid, job: Job) -> Settlement:
     elif job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
         refund, reason = bid.payment_micros, "The house failed the job"
     else:
-        refund, reason = refund_of_unused(bid, ran), "Cells that were not used"
+        refund, reason = compute_unused_refund(bid, ran), "Cells that were not used"
     return Settlement(
         refund_micros=refund, credit_micros=credit, shares=tuple(_shares(ran.cells)), reason=reason
     )
 
 
-def refund_if_cancelled(*, bid: Bid, job: Job) -> int:
+def compute_cancel_refund(*, bid: Bid, job: Job) -> int:
     """What the owner would get back by cancelling now, for the page that asks."""
-    return refund_of_unused(bid, ran_of(bid=bid, job=job))
+    return compute_unused_refund(bid, find_used_cells(bid=bid, job=job))
 
 
-def refund_of_unused(bid: Bid, ran: Ran) -> int:
+def compute_unused_refund(bid: Bid, ran: UsedCells) -> int:
     """The payment less its share for the cells that ran, rounded in the house's favour."""
     assert bid.payment_micros is not None
     return bid.payment_micros - math.ceil(bid.payment_micros * ran.share)
 
 
-def ran_of(*, bid: Bid, job: Job) -> Ran:
+def find_used_cells(*, bid: Bid, job: Job) -> UsedCells:
     """Which cells of a job ran, judged by the leases its nodes held."""
     rows = list(Reservation.objects.filter(bid=bid).select_related("node__provider").order_by("pk"))
     slices = list(
@@ -191,7 +191,7 @@ def ran_of(*, bid: Bid, job: Job) -> Ran:
     bought = sum((Fraction(row.samples) for row in rows[: len(bid.cells or ())]), Fraction(0))
     used = sum((Fraction(row.samples) for row in ran.values()), Fraction(0))
     share = min(Fraction(1), used / bought) if bought else Fraction(1)
-    return Ran(cells=tuple(ran.values()), share=share)
+    return UsedCells(cells=tuple(ran.values()), share=share)
 
 
 def _covers(held: Slice, row: Reservation, zone: Zone) -> bool:
@@ -223,7 +223,7 @@ def _shares(cells: Iterable[Reservation]) -> list[Share]:
 def _events_add(job: Job, due: Settlement, now: datetime) -> None:
     for amount in (due.refund_micros, due.credit_micros):
         if amount:
-            job_event_add(
+            add_job_event(
                 job=job,
                 kind=EventKind.REFUNDED,
                 message=f"{due.reason}: {format_usd(amount)} went back to your wallet.",
@@ -242,7 +242,7 @@ def _lateness_explain(job: Job, now: datetime) -> None:
     causes = [event.message for event in held_up if event.data.get("is_trouble", True)]
     words = " ".join(causes[:CAUSES_TOLD]) or "It ran slower than its plan."
     more = len(causes) - CAUSES_TOLD
-    job_event_add(
+    add_job_event(
         job=job,
         kind=EventKind.SETTLED,
         message=f"Ended {late_s:.0f} s after its deadline. What held it up: {words}"

@@ -2,19 +2,21 @@
 
 from celery import shared_task
 
-from marketplace.auction import snapshots, solving, sweeps
+from marketplace.auction.book import snapshot_store
+from marketplace.auction.lane import sweep as sweeps
+from marketplace.auction.pricing import solve
 from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock
 
 
 @shared_task(name="auction.decide_pending_bids")
 def decide_pending_bids(*, zone_id: str) -> None:
-    sweeps.zone_decide_all(zone_id=zone_id, clock=clock.now)
+    sweeps.decide_all_pending(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.sweep")
 def sweep() -> None:
-    sweeps.zones_sweep(clock=clock.now)
+    sweeps.sweep_zones(clock=clock.now)
 
 
 @shared_task(name="auction.jobs_replan")
@@ -29,19 +31,19 @@ def settle_finished_jobs() -> None:
 
 @shared_task(name="auction.prices_sweep")
 def prices_sweep() -> None:
-    solving.zones_solve_due(clock=clock.now)
+    solve.request_due_solves(clock=clock.now)
 
 
 @shared_task(name="auction.prices_solve")
 def prices_solve(*, zone_id: str) -> None:
-    solving.prices_solve(zone_id=zone_id, clock=clock.now)
+    solve.prices_solve(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.prices_apply")
 def prices_apply(*, zone_id: str) -> None:
-    solving.prices_apply(zone_id=zone_id, clock=clock.now)
+    solve.prices_apply(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.snapshots")
 def take_snapshots() -> None:
-    snapshots.zones_snapshot(clock=clock.now)
+    snapshot_store.snapshot_zones(clock=clock.now)

@@ -10,7 +10,7 @@ def now() -> datetime:
     return timezone.now()
 
 
-def moment_words(at: datetime, *, up: bool = False) -> str:
+def format_moment(at: datetime, *, up: bool = False) -> str:
     """``2026-11-21 03:07:22 UTC``, as sentences name a moment; pages show it in local time.
 
     ``up`` rounds up: for the earliest moment that will do.

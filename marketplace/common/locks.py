@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from django.db import connection, transaction
 
-from marketplace.common.statements import Statement
+from marketplace.common.db.pipeline import Statement
 
 
 @contextmanager

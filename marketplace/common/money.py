@@ -29,21 +29,21 @@ def to_micros(amount: Decimal | str, *, param: str | None = None) -> int:
     try:
         dollars = Decimal(amount.strip() if isinstance(amount, str) else amount)
     except (InvalidOperation, ValueError):
-        raise _invalid(
+        raise _build_error(
             f"{str(amount)[:40]!r} is not an amount; write dollars like 12.50.", param
         ) from None
     if not dollars.is_finite():
-        raise _invalid("The amount must be a finite number of dollars, like 12.50.", param)
+        raise _build_error("The amount must be a finite number of dollars, like 12.50.", param)
     if dollars.is_signed() and dollars != 0:
-        raise _invalid("The amount cannot be negative.", param)
+        raise _build_error("The amount cannot be negative.", param)
     # Compared before scaling: an exponent of a million digits must not become an integer.
     if dollars > MAX_MICROS // MICROS_PER_USD:
-        raise _invalid("The amount is more than a billion dollars.", param)
+        raise _build_error("The amount is more than a billion dollars.", param)
     if dollars != 0 and dollars.as_tuple().exponent < -60:  # type: ignore[operator]
-        raise _invalid("The amount has more than six decimals.", param)
+        raise _build_error("The amount has more than six decimals.", param)
     micros = dollars.scaleb(6)
     if micros != micros.to_integral_value():
-        raise _invalid("The amount has more than six decimals.", param)
+        raise _build_error("The amount has more than six decimals.", param)
     return int(micros)
 
 
@@ -73,10 +73,10 @@ def format_usd_exact(micros: int, *, decimals: int = 2) -> str:
     return f"{'-' if micros < 0 else ''}${whole}.{digits.rstrip('0').ljust(decimals, '0')}"
 
 
-def decimals_of(amounts: Iterable[int]) -> int:
+def count_decimals(amounts: Iterable[int]) -> int:
     """How many decimals show every one of the amounts exactly; two at least."""
     return max((len(format_usd_exact(micros).partition(".")[2]) for micros in amounts), default=2)
 
 
-def _invalid(message: str, param: str | None) -> UserError:
+def _build_error(message: str, param: str | None) -> UserError:
     return UserError("invalid_amount", message, param=param)

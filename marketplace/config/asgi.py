@@ -13,13 +13,13 @@ os.environ.setdefault("DATABASE_POOL_MAX", "16")
 # Django must be set up before the consumers, which import models, are.
 django_application = get_asgi_application()
 
-from marketplace.api.internal.gate import UploadGate  # noqa: E402
+from marketplace.api.internal.body_limit import BodyLimitMiddleware  # noqa: E402
 from marketplace.api.market.entrance import BidEntrance  # noqa: E402
 from marketplace.config.routing import websocket_router  # noqa: E402
 
 application = ProtocolTypeRouter(
     {
-        "http": BidEntrance(UploadGate(django_application)),
+        "http": BidEntrance(BodyLimitMiddleware(django_application)),
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(websocket_router)),
     }
 )

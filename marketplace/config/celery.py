@@ -5,7 +5,7 @@ import os
 from celery import Celery
 from celery.signals import task_postrun, worker_ready
 
-from marketplace.config.garbage import loaded_keep
+from marketplace.config.garbage_collection import freeze_gc
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "marketplace.config.settings.dev")
 
@@ -28,12 +28,12 @@ def _redbeat_configure(sender: Celery, **_: object) -> None:
 
 
 @worker_ready.connect
-def _loaded_is_kept(**_: object) -> None:
-    loaded_keep()
+def _freeze_gc_when_ready(**_: object) -> None:
+    freeze_gc()
 
 
 @task_postrun.connect
-def _loaded_by_the_first_task_is_kept(**_: object) -> None:
+def _freeze_gc_after_first_task(**_: object) -> None:
     # A zone's engine, its compiled kernels, and all that is imported only when it is needed.
-    task_postrun.disconnect(_loaded_by_the_first_task_is_kept)
-    loaded_keep()
+    task_postrun.disconnect(_freeze_gc_after_first_task)
+    freeze_gc()

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from marketplace.tiers.gauges import TiersCollector
 
 
-class RedisAnswers(RedisCheck):
+class RedisHealth(RedisCheck):
     """Named without the server's address, which is nobody's business."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ def _redis() -> Redis:
     return Redis.from_url(settings.REDIS_URL, socket_timeout=2, socket_connect_timeout=2)
 
 
-healthz = HealthCheckView.as_view(checks=["health_check.checks.Database", RedisAnswers])
+healthz = HealthCheckView.as_view(checks=["health_check.checks.Database", RedisHealth])
 
 
 def metrics(request: HttpRequest) -> HttpResponse:

@@ -7,18 +7,18 @@ from django.db import transaction
 
 from marketplace.accounts.models import ApiKey, Organisation, Scope, User
 from marketplace.accounts.services import (
-    api_key_create,
-    api_key_revoke,
-    organisation_create,
-    password_set,
-    user_register,
+    change_password,
+    create_api_key,
+    create_organisation,
+    register_user,
+    revoke_api_key,
 )
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.services import (
-    join_token_create,
-    provider_approve,
-    provider_ensure,
-    zone_ensure,
+    approve_provider,
+    create_join_token,
+    ensure_provider,
+    ensure_zone,
 )
 from marketplace.payments.selectors import wallet
 from marketplace.payments.services import wallet_grant
@@ -32,7 +32,7 @@ KEY_NAME = "Demo"
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SeedTerms:
     """What the demo may choose."""
 
     password: str
@@ -50,7 +50,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Seeded:
+class SeededMarket:
     """What there is now; the secrets are shown here and never again."""
 
     people: dict[str, str]
@@ -65,14 +65,16 @@ class Seeded:
     join_tokens: tuple[str, ...]
 
 
-def market_seed(*, terms: Terms, now: datetime) -> Seeded:
+def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
     """Makes what is missing and leaves the rest; only secrets are made anew each time."""
     with advisory_lock("config.seed", "demo", wait=True):
-        owner = _person(OWNER, "Olga Owner", terms.password, now=now)
-        provider = _person(PROVIDER, "Pavel Provider", terms.password, now=now)
-        operator = _person(OPERATOR, "Oona Operator", terms.password, now=now, is_operator=True)
-        northwind = _organisation(OWNERS_ORGANISATION, owner, now=now)
-        lakeside = _organisation(PROVIDERS_ORGANISATION, provider, now=now)
+        owner = _ensure_person(OWNER, "Olga Owner", terms.password, now=now)
+        provider = _ensure_person(PROVIDER, "Pavel Provider", terms.password, now=now)
+        operator = _ensure_person(
+            OPERATOR, "Oona Operator", terms.password, now=now, is_operator=True
+        )
+        northwind = _ensure_organisation(OWNERS_ORGANISATION, owner, now=now)
+        lakeside = _ensure_organisation(PROVIDERS_ORGANISATION, provider, now=now)
         wallet_grant(
             organisation=northwind,
             amount_micros=terms.grant_micros,
@@ -82,7 +84,7 @@ def market_seed(*, terms: Terms, now: datetime) -> Seeded:
             now=now,
             memo="Opening balance",
         )
-        zone = zone_ensure(
+        zone = ensure_zone(
             name=terms.zone,
             base_model_name=terms.zone,
             base_model_source=terms.base_model,
@@ -97,10 +99,10 @@ def market_seed(*, terms: Terms, now: datetime) -> Seeded:
             lease_grace_s=2.0 * terms.slot_s,
             heartbeat_every_s=max(1.0, terms.slot_s / 2),
         )
-        asked = provider_ensure(organisation=lakeside, now=now)
-        listed = provider_approve(provider=asked, approved_by=None, now=now)
+        asked = ensure_provider(organisation=lakeside, now=now)
+        listed = approve_provider(provider=asked, approved_by=None, now=now)
         tokens = tuple(
-            join_token_create(
+            create_join_token(
                 zone=zone,
                 provider=listed,
                 created_by=provider,
@@ -110,7 +112,7 @@ def market_seed(*, terms: Terms, now: datetime) -> Seeded:
             )[1]
             for _ in range(terms.join_tokens)
         )
-        return Seeded(
+        return SeededMarket(
             people={"owner": OWNER, "provider": PROVIDER, "operator": OPERATOR},
             password=terms.password,
             organisation=northwind.name,
@@ -119,37 +121,37 @@ def market_seed(*, terms: Terms, now: datetime) -> Seeded:
             provider=lakeside.name,
             zone=zone.name,
             slot_s=zone.slot_s,
-            api_key=_key(northwind, owner, now=now),
+            api_key=_replace_key(northwind, owner, now=now),
             join_tokens=tokens,
         )
 
 
-def _person(
+def _ensure_person(
     email: str, name: str, password: str, *, now: datetime, is_operator: bool = False
 ) -> User:
     person = User.objects.filter(email=email).first()
     if person is None:
-        return user_register(
+        return register_user(
             email=email, password=password, name=name, is_operator=is_operator, now=now
         )
     if not person.check_password(password):
-        password_set(user=person, password=password)
+        change_password(user=person, password=password)
     return person
 
 
-def _organisation(name: str, owner: User, *, now: datetime) -> Organisation:
+def _ensure_organisation(name: str, owner: User, *, now: datetime) -> Organisation:
     found = Organisation.objects.filter(name=name, memberships__user=owner).first()
-    return found or organisation_create(name=name, created_by=owner, now=now)
+    return found or create_organisation(name=name, created_by=owner, now=now)
 
 
-def _key(organisation: Organisation, owner: User, *, now: datetime) -> str:
+def _replace_key(organisation: Organisation, owner: User, *, now: datetime) -> str:
     """A fresh key in place of the last one, whose secret nobody can read any more."""
     with transaction.atomic():
         for old in ApiKey.objects.filter(
             organisation=organisation, name=KEY_NAME, revoked_at=None
         ).values_list("pk", flat=True):
-            api_key_revoke(organisation=organisation, key_id=old, now=now)
-        _, secret = api_key_create(
+            revoke_api_key(organisation=organisation, key_id=old, now=now)
+        _, secret = create_api_key(
             organisation=organisation,
             created_by=owner,
             name=KEY_NAME,

@@ -3,17 +3,18 @@
 The machine code is kept in the user's cache; run again, this takes about a second.
 """
 
-from scheduler.auction import Engine, ZoneRules, events
-from scheduler.auction.lagrangian import Settings, solve_prices
+from scheduler.auction import Engine, ZoneRules
+from scheduler.auction.log import events
+from scheduler.auction.prices import Settings, solve_prices
 from scheduler.types import Node, Task
 
 
 def main() -> None:
     for policy in ("residual", "lagrangian"):
-        _sell(Engine(ZoneRules(policy=policy, horizon_slots=4, money_quantum=1.0)))
+        _compile_engine(Engine(ZoneRules(policy=policy, horizon_slots=4, money_quantum=1.0)))
 
 
-def _sell(engine: Engine) -> None:
+def _compile_engine(engine: Engine) -> None:
     node = Node(id="n", gpu_type="g", compute_capacity=10.0, memory_capacity=10.0, ask=5.0)
     engine.apply(events.NodeJoined(node=node))
     for number, bid in enumerate((100.0, 1.0)):

@@ -15,12 +15,12 @@ from marketplace.console.views import PageRequest, operator_page
 from marketplace.tiers.models import Sample
 from marketplace.tiers.selectors import (
     SHOWN,
-    ZoneShown,
-    bookings_lately,
-    day_shown,
-    machines_lately_ended,
-    machines_shown,
-    zones_shown,
+    TierSummary,
+    list_ended_machines,
+    list_machines,
+    list_recent_bookings,
+    list_tier_summaries,
+    summarize_day,
 )
 
 #: Units of a chart's own; it is stretched to the width of its card.
@@ -47,22 +47,22 @@ class Chart:
 @require_GET
 def operator_machines(request: PageRequest) -> HttpResponse:
     now = clock.now()
-    shown = machines_shown(now=now)
+    shown = list_machines(now=now)
     context = {
         "now": now,
-        "day": day_shown(now=now),
-        "zones": [(zone, charts_of(zone, now=now)) for zone in zones_shown(now=now)],
+        "day": summarize_day(now=now),
+        "zones": [(zone, draw_charts(zone, now=now)) for zone in list_tier_summaries(now=now)],
         "machines": shown,
         "unasked": sum(one.is_alarming for one in shown),
         "rent_micros": sum(one.machine.price_micros_per_h for one in shown if not one.is_ended),
         "running": sum(not one.is_ended for one in shown),
-        "ended": machines_lately_ended(now=now),
-        "bookings": bookings_lately(now=now),
+        "ended": list_ended_machines(now=now),
+        "bookings": list_recent_bookings(now=now),
     }
     return render(request, "console/machines.html", context)
 
 
-def charts_of(zone: ZoneShown, *, now: datetime) -> tuple[Chart, ...]:
+def draw_charts(zone: TierSummary, *, now: datetime) -> tuple[Chart, ...]:
     """Pressure, threshold and machines over the last day; none before there are two samples."""
     samples = zone.samples
     if len(samples) < 2:

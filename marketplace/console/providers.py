@@ -11,13 +11,13 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.console.views import PageRequest, operator_page, page
 from marketplace.fleet.models import Provider
-from marketplace.fleet.services import provider_approve, provider_ensure
+from marketplace.fleet.services import approve_provider, ensure_provider
 
 
 @page
 @require_POST
 def ask(request: PageRequest) -> HttpResponse:
-    provider_ensure(organisation=request.organisation, now=clock.now())
+    ensure_provider(organisation=request.organisation, now=clock.now())
     return redirect("node_new")
 
 
@@ -27,6 +27,6 @@ def approve(request: PageRequest, provider_id: str) -> HttpResponse:
     found = Provider.objects.filter(pk=provider_id.replace("\0", "")).first()
     if found is None:
         raise NotFound("unknown_provider", "There is no such provider.")
-    provider = provider_approve(provider=found, approved_by=request.user, now=clock.now())
+    provider = approve_provider(provider=found, approved_by=request.user, now=clock.now())
     messages.success(request, f"{provider} may list nodes.")
     return redirect("operator")

@@ -20,24 +20,29 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.models import Bid, BidStatus, MarketHead
-from marketplace.auction.selectors import MarketNow, bids_set_aside, market_now, zones_pricing
+from marketplace.auction.selectors import (
+    MarketNow,
+    list_bids_set_aside,
+    list_zone_pricing,
+    load_market,
+)
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, SystemFault, UserError
-from marketplace.common.money import decimals_of, to_micros
+from marketplace.common.money import count_decimals, to_micros
 from marketplace.console.forms import NodeForm
 from marketplace.fleet.models import Node, NodeStatus, Policy, Zone
-from marketplace.fleet.selectors import provider_of, providers_waiting, zones_open
+from marketplace.fleet.selectors import find_provider, list_open_zones, list_waiting_providers
 from marketplace.fleet.services import (
-    join_token_create,
-    node_ask_set,
-    node_drain,
-    node_undrain,
-    provider_ensure,
-    zone_policy_set,
+    create_join_token,
+    drain_node,
+    ensure_provider,
+    set_node_ask,
+    set_zone_policy,
+    undrain_node,
 )
 from marketplace.jobs.models import Job, Slice
-from marketplace.payments.selectors import earnings, earnings_list, house_balances, ledger_check
-from marketplace.tiers.selectors import machines_shown
+from marketplace.payments.selectors import earnings, house_balances, ledger_check, list_earnings
+from marketplace.tiers.selectors import list_machines
 
 
 class PageRequest(HttpRequest):
@@ -75,11 +80,11 @@ def _nodes_context(request: PageRequest) -> dict[str, Any]:
         .values_list("node")
         .annotate(Count("pk"))
     )
-    books = _books_of(nodes, now=now)
+    books = _find_books(nodes, now=now)
     rows = {row.node_id: row for book in books for row in book.rows}
     own = [rows[node.pk] for node in nodes if node.pk in rows]
     sold = [share for row in own for share in row.compute_sold]
-    lines = earnings_list(organisation=organisation, limit=12)
+    lines = list_earnings(organisation=organisation, limit=12)
     return {
         "now": now,
         "nodes": [
@@ -92,17 +97,17 @@ def _nodes_context(request: PageRequest) -> dict[str, Any]:
             for node in nodes
         ],
         "online": sum(node.status == NodeStatus.ONLINE for node in nodes),
-        "heats": _heat_rows(nodes, books),
+        "heats": _group_heat_rows(nodes, books),
         "sold_share": _mean(sold),
         "earnings": earnings(organisation=organisation),
         "lines": lines,
-        "decimals": decimals_of(line.amount_micros for line in lines),
+        "decimals": count_decimals(line.amount_micros for line in lines),
         "earned_24h": sum(
             line.amount_micros
-            for line in earnings_list(organisation=organisation, limit=1000)
+            for line in list_earnings(organisation=organisation, limit=1000)
             if line.accrued_at > now - timedelta(hours=24)
         ),
-        "zones": zones_open(),
+        "zones": list_open_zones(),
     }
 
 
@@ -111,18 +116,18 @@ def _mean(values: Any) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _books_of(nodes: list[Node], *, now: datetime) -> list[MarketNow]:
+def _find_books(nodes: list[Node], *, now: datetime) -> list[MarketNow]:
     """The markets these nodes are in; a zone whose log is broken has no prices to show."""
     books = []
     for zone in sorted({node.zone for node in nodes}, key=lambda zone: zone.name):
         try:
-            books.append(market_now(zone, now=now))
+            books.append(load_market(zone, now=now))
         except SystemFault:
             continue
     return books
 
 
-def _heat_rows(nodes: list[Node], books: list[MarketNow]) -> list[dict[str, Any]]:
+def _group_heat_rows(nodes: list[Node], books: list[MarketNow]) -> list[dict[str, Any]]:
     """One map for each zone, for slots differ between zones."""
     own = {node.pk: node for node in nodes}
     heats = []
@@ -155,17 +160,17 @@ def _ask_band(node: Node) -> dict[str, int] | None:
 @require_http_methods(["GET", "POST"])
 def node_new(request: PageRequest) -> HttpResponse:
     """Terms of a new node, then the one command that lists it; before, the operator's leave."""
-    provider = provider_of(request.organisation)
+    provider = find_provider(request.organisation)
     if settings.PROVIDERS_NEED_APPROVAL and (provider is None or provider.approved_at is None):
         return render(request, "console/provider_ask.html", {"provider": provider})
-    form = NodeForm(request.POST or None, zones=zones_open(), initial={"ask": "0.10"})
+    form = NodeForm(request.POST or None, zones=list_open_zones(), initial={"ask": "0.10"})
     context: dict[str, Any] = {"form": form, "public_url": settings.PUBLIC_URL}
     if request.method == "POST" and form.is_valid():
         now = clock.now()
         try:
-            token, secret = join_token_create(
+            token, secret = create_join_token(
                 zone=form.cleaned_data["zone"],
-                provider=provider_ensure(organisation=request.organisation, now=now),
+                provider=ensure_provider(organisation=request.organisation, now=now),
                 created_by=request.user,
                 ask_micros=to_micros(form.cleaned_data["ask"], param="ask"),
                 tier=form.cleaned_data["tier"],
@@ -199,7 +204,7 @@ def node_ask(request: PageRequest, node_id: str) -> HttpResponse:
     node = _node_of(request, node_id)
     text = request.POST.get("ask", "").strip().removeprefix("$")
     try:
-        node_ask_set(
+        set_node_ask(
             node=node, ask_micros=to_micros(text, param="ask"), set_by=request.user, now=clock.now()
         )
     except UserError as error:
@@ -216,9 +221,9 @@ def node_ask(request: PageRequest, node_id: str) -> HttpResponse:
 def node_drain_switch(request: PageRequest, node_id: str) -> HttpResponse:
     node = _node_of(request, node_id)
     if node.status == NodeStatus.DRAINING:
-        node_undrain(node=node, now=clock.now())
+        undrain_node(node=node, now=clock.now())
     else:
-        node_drain(node=node, now=clock.now())
+        drain_node(node=node, now=clock.now())
     return redirect("node_list")
 
 
@@ -261,18 +266,18 @@ def operator(request: PageRequest) -> HttpResponse:
         "hours": _hours(now),
         "check": ledger_check(),
         "balances": balances,
-        "decimals": decimals_of(balances.values()),
+        "decimals": count_decimals(balances.values()),
         "heads": MarketHead.objects.select_related("zone").order_by("zone__name"),
         "nodes": Node.objects.exclude(status=NodeStatus.LEFT)
         .select_related("zone", "gpu_type", "provider__organisation")
         .order_by("zone__name", "name"),
         "bids": Bid.objects.select_related("zone", "organisation").order_by("-arrival")[:15],
         "jobs": dict(Job.objects.values_list("status").annotate(Count("pk"))),
-        "machines": machines_shown(now=now),
-        "zones": zones_pricing(),
+        "machines": list_machines(now=now),
+        "zones": list_zone_pricing(),
         "policies": Policy.choices,
-        "set_aside": bids_set_aside(),
-        "waiting": providers_waiting(),
+        "set_aside": list_bids_set_aside(),
+        "waiting": list_waiting_providers(),
         "silent": Node.objects.filter(status=NodeStatus.OFFLINE).count(),
     }
     return render(request, "console/operator.html", context)
@@ -286,7 +291,7 @@ def zone_policy(request: PageRequest, zone_id: str) -> HttpResponse:
         raise NotFound("unknown_zone", "There is no such zone.")
     policy = request.POST.get("policy", "")
     try:
-        zone_policy_set(zone=zone, policy=policy, set_by=request.user, now=clock.now())
+        set_zone_policy(zone=zone, policy=policy, set_by=request.user, now=clock.now())
     except UserError as error:
         messages.error(request, error.message)
     else:

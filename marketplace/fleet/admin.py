@@ -13,7 +13,7 @@ from marketplace.common import clock
 from marketplace.common.back_office import OperatorsView
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Ask, GpuType, JoinToken, Node, Provider, Speed, Zone
-from marketplace.fleet.services import node_drain, node_undrain
+from marketplace.fleet.services import drain_node, undrain_node
 
 
 @admin.register(Zone)
@@ -36,11 +36,11 @@ class NodeAdmin(OperatorsView):
 
     @admin.action(description="Drain: sell no more of it", permissions=["view"])
     def drain(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
-        _each(self, request, queryset, node_drain)
+        _apply_each(self, request, queryset, drain_node)
 
     @admin.action(description="Put back on sale", permissions=["view"])
     def put_back(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
-        _each(self, request, queryset, node_undrain)
+        _apply_each(self, request, queryset, undrain_node)
 
 
 @admin.register(Provider)
@@ -79,7 +79,7 @@ class GpuTypeAdmin(OperatorsView):
     list_display = ("name", "created_at")
 
 
-def _each(site: ModelAdmin, request: HttpRequest, nodes: QuerySet[Node], change: Any) -> None:
+def _apply_each(site: ModelAdmin, request: HttpRequest, nodes: QuerySet[Node], change: Any) -> None:
     for node in nodes:
         try:
             change(node=node, now=clock.now())

@@ -36,13 +36,13 @@ def bundled_directory(source: str) -> Path | None:
         name = source.removeprefix(_BUNDLED)
         directory = _BUNDLED_DIRECTORY / name
         if not _BUNDLED_NAME.fullmatch(name) or not directory.is_dir():
-            raise _unknown(f"No model named {name!r} is bundled.")
+            raise _build_unknown_error(f"No model named {name!r} is bundled.")
         return directory
     directory = Path(source)
     return directory if directory.is_absolute() and directory.is_dir() else None
 
 
-def config_read(source: str, revision: str | None = None) -> dict[str, object]:
+def read_model_config(source: str, revision: str | None = None) -> dict[str, object]:
     """A model's ``config.json``, from this machine or the hub.
 
     Raises
@@ -52,39 +52,41 @@ def config_read(source: str, revision: str | None = None) -> dict[str, object]:
     """
     directory = bundled_directory(source)
     try:
-        path = _hub_config(source, revision) if directory is None else directory / "config.json"
+        path = (
+            _read_hub_config(source, revision) if directory is None else directory / "config.json"
+        )
         config = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise _unknown(f"The config.json of {source} cannot be read: {error}") from None
+        raise _build_unknown_error(f"The config.json of {source} cannot be read: {error}") from None
     if not isinstance(config, dict):
-        raise _unknown(f"The config.json of {source} is not a JSON object.")
+        raise _build_unknown_error(f"The config.json of {source} is not a JSON object.")
     return config
 
 
-def _hub_config(source: str, revision: str | None) -> Path:
+def _read_hub_config(source: str, revision: str | None) -> Path:
     try:
         return Path(hf_hub_download(source, "config.json", revision=revision))
     except HFValidationError:
-        raise _unknown(
+        raise _build_unknown_error(
             f"{source!r} is neither a directory on this machine nor a hub id such as "
             "organisation/model."
         ) from None
     except GatedRepoError:
-        raise _unknown(
+        raise _build_unknown_error(
             f"{source} is gated: accept its terms on the hub and set HF_TOKEN to a token "
             "that may read it."
         ) from None
 
 
-def model_shape_read(source: str) -> ModelShape:
+def read_model_shape(source: str) -> ModelShape:
     """The shape of a model, from its ``config.json``."""
     try:
-        return shape_from_config(config_read(source))
+        return shape_from_config(read_model_config(source))
     except ValueError as error:
-        raise _unknown(str(error)) from None
+        raise _build_unknown_error(str(error)) from None
 
 
-def _unknown(message: str) -> UserError:
+def _build_unknown_error(message: str) -> UserError:
     return UserError("unknown_base_model", message, param="base_model")
 
 

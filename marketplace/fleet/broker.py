@@ -61,7 +61,7 @@ def user_name(node_id: str) -> str:
     return _PREFIX + node_id
 
 
-def broker_user_set(node: Node) -> None:
+def set_broker_user(node: Node) -> None:
     """Give the node its user, with the password it has now; doing so again changes nothing.
 
     Raises
@@ -73,7 +73,7 @@ def broker_user_set(node: Node) -> None:
         return
     try:
         with Redis.from_url(settings.REDIS_URL) as client:
-            _user_set(client, node)
+            _set_user(client, node)
     except RedisError as error:
         raise BrokerUnfit(
             f"Redis gives nodes no users of their own ({error}). Use a Redis of version 6 or later "
@@ -81,7 +81,7 @@ def broker_user_set(node: Node) -> None:
         ) from error
 
 
-def broker_users_restore(nodes: Iterable[Node]) -> tuple[str, ...]:
+def restore_broker_users(nodes: Iterable[Node]) -> tuple[str, ...]:
     """Put back the users that Redis lost, and drop those of nodes that left; the changed nodes."""
     if settings.NODE_BROKER_SHARED:
         return ()
@@ -95,12 +95,12 @@ def broker_users_restore(nodes: Iterable[Node]) -> tuple[str, ...]:
                     client.acl_deluser(name)
                     changed.append(node.pk)
             elif name not in known and node.broker_password_hash:
-                _user_set(client, node)
+                _set_user(client, node)
                 changed.append(node.pk)
     return tuple(changed)
 
 
-def _user_set(client: Redis, node: Node) -> None:
+def _set_user(client: Redis, node: Node) -> None:
     # Ids have one length, so no node's queue begins with another's.
     keys = (
         f"~{node.queue}*",

@@ -9,11 +9,12 @@ from django.db import transaction
 from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet import locks, selectors
+from marketplace.fleet.asks import check_ask, check_availability
 from marketplace.fleet.broker import (
-    broker_user_set,
     node_broker_url,
     node_password,
     password_hash,
+    set_broker_user,
 )
 from marketplace.fleet.models import (
     GONE,
@@ -26,28 +27,27 @@ from marketplace.fleet.models import (
     Tier,
     Zone,
 )
-from marketplace.fleet.providers import approved_check
+from marketplace.fleet.providers import check_approved
 from marketplace.fleet.secrets import (
-    join_secret_new,
+    create_join_secret,
     node_api_token,
     secret_hash,
     used_by_hash,
 )
 from marketplace.fleet.self_test import (
-    facts_check,
+    check_facts,
     invalid_node,
     memory_for_sale,
-    speeds_record,
+    record_speeds,
 )
 from marketplace.fleet.speeds import SpeedRow
-from marketplace.fleet.terms import ask_check, availability_check
 from workers.protocol.messages import BaseModelRef, JoinReply, JoinRequest
 from workers.protocol.wire import to_json
 
 JOIN_TOKEN_LIFE = timedelta(hours=24)
 
 
-def join_token_create(
+def create_join_token(
     *,
     zone: Zone,
     provider: Provider,
@@ -71,14 +71,14 @@ def join_token_create(
     UserError
         For an ask, times or a tier that cannot be.
     """
-    approved_check(provider)
-    ask_check(ask_micros)
-    availability_check(available_from_at, available_until_at, now)
+    check_approved(provider)
+    check_ask(ask_micros)
+    check_availability(available_from_at, available_until_at, now)
     if tier not in Tier.values:
         raise UserError("invalid_tier", f"A tier is one of {', '.join(Tier.values)}.", param="tier")
     if node is not None and (node.provider_id, node.zone_id) != (provider.pk, zone.pk):
         raise NotAllowed("not_your_node", "This node is listed by someone else or elsewhere.")
-    secret = join_secret_new()
+    secret = create_join_secret()
     token = JoinToken.objects.create(
         zone=zone,
         provider=provider,
@@ -95,13 +95,13 @@ def join_token_create(
     return token, secret
 
 
-def join_models(*, token: str, now: datetime) -> tuple[BaseModelRef, ...]:
+def list_join_models(*, token: str, now: datetime) -> tuple[BaseModelRef, ...]:
     """The base models that the holder of a join token must load and measure."""
     found = JoinToken.objects.select_related("zone").filter(secret_hash=secret_hash(token)).first()
-    return (selectors.base_model_ref(_usable(found, now).zone),)
+    return (selectors.base_model_ref(_check_usable(found, now).zone),)
 
 
-def node_join(*, request: JoinRequest, now: datetime) -> JoinReply:
+def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
     """List the node that holds a join token, or repeat the answer to its lost first try.
 
     Raises
@@ -114,10 +114,10 @@ def node_join(*, request: JoinRequest, now: datetime) -> JoinReply:
         ``invalid_node``: the self-test lacks something or names something impossible.
     """
     with transaction.atomic():
-        token = _usable(locks.join_token_lock(secret_hash(request.token)), now)
+        token = _check_usable(locks.lock_join_token(secret_hash(request.token)), now)
         used_by = used_by_hash(name=request.name, hostname=request.facts.hostname)
         if token.used_at is None:
-            node = _node_list(token=token, request=request, now=now)
+            node = _list_node(token=token, request=request, now=now)
             token.node = node
             token.used_at = now
             token.used_by_hash = used_by
@@ -130,11 +130,11 @@ def node_join(*, request: JoinRequest, now: datetime) -> JoinReply:
                 "This join token was used by another node. Create one token for each node.",
             )
     # After the commit; a process that dies here is caught up with by the retry, or by the sweep.
-    broker_user_set(node)
-    return _join_reply(node, token.zone, request.token)
+    set_broker_user(node)
+    return _build_join_reply(node, token.zone, request.token)
 
 
-def _usable(token: JoinToken | None, now: datetime) -> JoinToken:
+def _check_usable(token: JoinToken | None, now: datetime) -> JoinToken:
     if token is None:
         raise NotAllowed(
             "unknown_join_token",
@@ -145,12 +145,12 @@ def _usable(token: JoinToken | None, now: datetime) -> JoinToken:
     return token
 
 
-def _node_list(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node:
+def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node:
     """The node's row, new or joined again. Call while holding the token."""
     zone, facts = token.zone, request.facts
-    measured = facts_check(zone, request.name, facts)
+    measured = check_facts(zone, request.name, facts)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
-    speeds_record(zone=zone, gpu_type=gpu_type, speeds=measured, now=now)
+    record_speeds(zone=zone, gpu_type=gpu_type, speeds=measured, now=now)
     capacity = selectors.reference_capacity(
         zone,
         [
@@ -164,7 +164,7 @@ def _node_list(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
         )
     node = (
         token.node
-        or _same_machine(token, request, now)
+        or _find_same_machine(token, request, now)
         or Node(zone=zone, provider=token.provider, name=request.name, joined_at=now)
     )
     if token.node is None:
@@ -194,7 +194,7 @@ def _node_list(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     return node
 
 
-def _same_machine(token: JoinToken, request: JoinRequest, now: datetime) -> Node | None:
+def _find_same_machine(token: JoinToken, request: JoinRequest, now: datetime) -> Node | None:
     """The provider's node of that name, when this is it again and not another beside it.
 
     Raises
@@ -203,11 +203,11 @@ def _same_machine(token: JoinToken, request: JoinRequest, now: datetime) -> Node
         ``node_name_taken``: that node is elsewhere and alive.
     """
     # Two machines may take one name at once; the lock on the provider lets one be first.
-    locks.provider_lock(token.provider_id)
+    locks.lock_provider(token.provider_id)
     found = Node.objects.filter(provider=token.provider, name=request.name).first()
     if found is None:
         return None
-    node = locks.node_lock(found.pk)
+    node = locks.lock_node(found.pk)
     alive = node.status not in GONE and not selectors.node_is_silent(node, now)
     elsewhere = node.facts.get("hostname") != request.facts.hostname
     if node.zone_id != token.zone_id or (alive and elsewhere):
@@ -219,7 +219,7 @@ def _same_machine(token: JoinToken, request: JoinRequest, now: datetime) -> Node
     return node
 
 
-def _join_reply(node: Node, zone: Zone, join_secret: str) -> JoinReply:
+def _build_join_reply(node: Node, zone: Zone, join_secret: str) -> JoinReply:
     return JoinReply(
         node_id=node.pk,
         api_token=node_api_token(join_secret=join_secret, node_id=node.pk),

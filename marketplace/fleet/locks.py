@@ -7,15 +7,15 @@ from collections.abc import Iterable
 from marketplace.fleet.models import JoinToken, Node, Provider, Speed, Zone
 
 
-def zone_lock(zone_id: str) -> Zone:
+def lock_zone(zone_id: str) -> Zone:
     return Zone.objects.select_for_update(of=("self",)).get(pk=zone_id)
 
 
-def provider_lock(provider_id: str) -> Provider:
+def lock_provider(provider_id: str) -> Provider:
     return Provider.objects.select_for_update(of=("self",)).get(pk=provider_id)
 
 
-def node_lock(node_id: str) -> Node:
+def lock_node(node_id: str) -> Node:
     return (
         Node.objects.select_for_update(of=("self",))
         .select_related("zone", "provider")
@@ -23,7 +23,7 @@ def node_lock(node_id: str) -> Node:
     )
 
 
-def nodes_lock(node_ids: Iterable[str]) -> list[Node]:
+def lock_nodes(node_ids: Iterable[str]) -> list[Node]:
     return list(
         Node.objects.select_for_update(of=("self",))
         .select_related("zone")
@@ -32,7 +32,7 @@ def nodes_lock(node_ids: Iterable[str]) -> list[Node]:
     )
 
 
-def join_token_lock(secret_hash: str) -> JoinToken | None:
+def lock_join_token(secret_hash: str) -> JoinToken | None:
     # Not its node: who waited for the lock would get the node of before the wait.
     return (
         JoinToken.objects.select_for_update(of=("self",))
@@ -42,5 +42,5 @@ def join_token_lock(secret_hash: str) -> JoinToken | None:
     )
 
 
-def speed_lock(speed_id: int) -> Speed:
+def lock_speed(speed_id: int) -> Speed:
     return Speed.objects.select_for_update().get(pk=speed_id)

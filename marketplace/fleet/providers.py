@@ -13,18 +13,18 @@ from marketplace.fleet import locks
 from marketplace.fleet.models import Provider
 
 
-def provider_ensure(*, organisation: Organisation, now: datetime) -> Provider:
+def ensure_provider(*, organisation: Organisation, now: datetime) -> Provider:
     """The organisation as a provider; approved at once where none need be."""
     with transaction.atomic():
         provider, _ = Provider.objects.get_or_create(
             organisation=organisation, defaults={"created_at": now}
         )
         if provider.approved_at is None and not settings.PROVIDERS_NEED_APPROVAL:
-            provider = provider_approve(provider=provider, approved_by=None, now=now)
+            provider = approve_provider(provider=provider, approved_by=None, now=now)
     return provider
 
 
-def provider_approve(*, provider: Provider, approved_by: User | None, now: datetime) -> Provider:
+def approve_provider(*, provider: Provider, approved_by: User | None, now: datetime) -> Provider:
     """Let a provider list nodes; one that may already is left as it is.
 
     ``approved_by`` is ``None`` for those that the market approves by itself.
@@ -37,7 +37,7 @@ def provider_approve(*, provider: Provider, approved_by: User | None, now: datet
     if approved_by is not None and not approved_by.is_operator:
         raise NotAllowed("operators_only", "Only an operator approves providers.")
     with transaction.atomic():
-        provider = locks.provider_lock(provider.pk)
+        provider = locks.lock_provider(provider.pk)
         if provider.approved_at is not None:
             return provider
         provider.approved_at, provider.approved_by = now, approved_by
@@ -49,7 +49,7 @@ def provider_approve(*, provider: Provider, approved_by: User | None, now: datet
     return provider
 
 
-def approved_check(provider: Provider) -> None:
+def check_approved(provider: Provider) -> None:
     """Refuse a provider that is not approved.
 
     Raises

@@ -16,7 +16,7 @@ NODE_PREFIX = "ftnode_"
 _BYTES = 32
 
 
-def join_secret_new() -> str:
+def create_join_secret() -> str:
     return JOIN_PREFIX + secrets.token_urlsafe(_BYTES)
 
 

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from django.db.models import Min, QuerySet
 
 from marketplace.accounts.models import Organisation
+from marketplace.common.db.row_cache import RowCache
 from marketplace.common.errors import NotFound
-from marketplace.common.kept import KeptRows
 from marketplace.fleet import memory
 from marketplace.fleet.models import Ask, Node, NodeStatus, Provider, Speed, Zone
 from marketplace.fleet.secrets import secret_hash
@@ -30,15 +30,20 @@ __all__ = [
     "ZoneSpeeds",
     "ask_at",
     "base_model_ref",
+    "find_node_by_api_token",
+    "find_provider",
     "first_slot_from",
+    "get_open_zone",
+    "get_zone",
+    "get_zones_by_name",
     "last_slot_until",
+    "list_open_zones",
+    "list_waiting_providers",
+    "load_zone_speeds",
     "memory_demand",
     "model_shape",
-    "node_by_api_token",
     "node_is_silent",
     "nodes_on_sale",
-    "provider_of",
-    "providers_waiting",
     "rates",
     "reference_capacity",
     "scheduler_node",
@@ -48,38 +53,33 @@ __all__ = [
     "slot_starts_at",
     "speed_rows",
     "work_weight",
-    "zone_by_name",
-    "zone_now",
-    "zone_speeds",
-    "zones_named",
-    "zones_open",
 ]
 
 #: Heartbeats a node may miss before it counts as gone.
 HEARTBEATS_MISSED = 3
 
 
-def provider_of(organisation: Organisation) -> Provider | None:
+def find_provider(organisation: Organisation) -> Provider | None:
     """The organisation as a provider, approved or not; ``None`` when it never asked."""
     return Provider.objects.filter(organisation=organisation).first()
 
 
-def providers_waiting() -> QuerySet[Provider]:
+def list_waiting_providers() -> QuerySet[Provider]:
     """Those who ask to list nodes, the longest waiting first."""
     waiting = Provider.objects.filter(approved_at__isnull=True)
     return waiting.select_related("organisation").order_by("created_at", "pk")
 
 
-def zones_open() -> QuerySet[Zone]:
+def list_open_zones() -> QuerySet[Zone]:
     return Zone.objects.filter(is_open=True).order_by("name")
 
 
-def zones_named(names: Iterable[str]) -> dict[str, Zone]:
+def get_zones_by_name(names: Iterable[str]) -> dict[str, Zone]:
     """Zones by name, closed ones too; unknown names are left out."""
     return _zones_by_name.get_many(names)
 
 
-def zone_now(zone_id: str) -> Zone:
+def get_zone(zone_id: str) -> Zone:
     """A zone as it is now.
 
     Raises
@@ -92,11 +92,11 @@ def zone_now(zone_id: str) -> Zone:
     return found[zone_id]
 
 
-_zones = KeptRows(Zone, by="id")
-_zones_by_name = KeptRows(Zone, by="name")
+_zones = RowCache(Zone, by="id")
+_zones_by_name = RowCache(Zone, by="name")
 
 
-def zone_by_name(name: str) -> Zone:
+def get_open_zone(name: str) -> Zone:
     """The open zone of a name.
 
     Raises
@@ -106,7 +106,7 @@ def zone_by_name(name: str) -> Zone:
     """
     zone = Zone.objects.filter(name=name, is_open=True).first()
     if zone is None:
-        names = ", ".join(zones_open().values_list("name", flat=True)) or "none yet"
+        names = ", ".join(list_open_zones().values_list("name", flat=True)) or "none yet"
         raise NotFound(
             "unknown_zone", f"There is no zone {name!r}; there are: {names}.", param="zone"
         )
@@ -165,7 +165,7 @@ class ZoneSpeeds:
     smallest_capacities: dict[str, float]
 
 
-def zone_speeds(zone: Zone) -> ZoneSpeeds:
+def load_zone_speeds(zone: Zone) -> ZoneSpeeds:
     rows: dict[str, list[SpeedRow]] = defaultdict(list)
     measured = []
     for speed in Speed.objects.filter(zone=zone).order_by("pk"):
@@ -188,13 +188,13 @@ def zone_speeds(zone: Zone) -> ZoneSpeeds:
     return ZoneSpeeds(
         rows=dict(rows),
         measured_memory=tuple(measured),
-        smallest_capacities=_smallest_capacities(zone),
+        smallest_capacities=_load_smallest_capacities(zone),
     )
 
 
 def speed_rows(zone: Zone) -> dict[str, list[SpeedRow]]:
     """The zone's speed table by GPU type."""
-    return zone_speeds(zone).rows
+    return load_zone_speeds(zone).rows
 
 
 def reference_capacity(zone: Zone, rows: list[SpeedRow]) -> float | None:
@@ -215,7 +215,7 @@ def rates(
 
     The promise is the job's share of a node that ``jobs_per_node`` jobs use at once.
     """
-    speeds = speeds or zone_speeds(zone)
+    speeds = speeds or load_zone_speeds(zone)
     promised = {}
     smallest = speeds.smallest_capacities
     weight = work_weight(
@@ -243,7 +243,7 @@ def work_weight(
     are in the same unit, so a job of long samples takes the share of a node that it really uses. It
     is the largest over the GPU types: on none of them is a node sold twice.
     """
-    speeds = speeds or zone_speeds(zone)
+    speeds = speeds or load_zone_speeds(zone)
     weights = []
     for rows in speeds.rows.values():
         speed = total_speed(
@@ -281,7 +281,7 @@ def memory_demand(
     if zone.dtype == "auto":
         # ``auto`` is float32 on a CPU; the larger is safe on both.
         activation_bytes = 4
-    measured = (speeds or zone_speeds(zone)).measured_memory
+    measured = (speeds or load_zone_speeds(zone)).measured_memory
     return memory.job_memory_gb(
         shape,
         rank=adapter.rank,
@@ -294,7 +294,7 @@ def memory_demand(
     )
 
 
-def node_by_api_token(token: str) -> Node | None:
+def find_node_by_api_token(token: str) -> Node | None:
     """The node that holds a bearer token."""
     return (
         Node.objects.select_related("zone", "provider")
@@ -322,7 +322,7 @@ def node_is_silent(node: Node, now: datetime) -> bool:
     return heard <= silent_since(node.zone, now)
 
 
-def _smallest_capacities(zone: Zone) -> dict[str, float]:
+def _load_smallest_capacities(zone: Zone) -> dict[str, float]:
     return dict(
         Node.objects.filter(zone=zone)
         .exclude(status=NodeStatus.LEFT)

@@ -13,7 +13,7 @@ from workers.protocol.messages import PROTOCOL_VERSION, NodeFacts, SpeedMeasurem
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def facts_check(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasurement, ...]:
+def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasurement, ...]:
     """The measurements that are of this zone's model.
 
     Raises
@@ -61,7 +61,7 @@ def memory_for_sale(zone: Zone, facts: NodeFacts, measured: tuple[SpeedMeasureme
     return memory_gb
 
 
-def speeds_record(
+def record_speeds(
     *,
     zone: Zone,
     gpu_type: GpuType,
@@ -87,7 +87,7 @@ def speeds_record(
         )
         if created:
             continue
-        speed = locks.speed_lock(speed.pk)
+        speed = locks.lock_speed(speed.pk)
         speed.samples_per_s = min(speed.samples_per_s, row.samples_per_s)
         speed.measured_samples_per_s = min(
             speed.measured_samples_per_s or row.samples_per_s, row.samples_per_s

@@ -13,8 +13,9 @@ from django.db.models.functions import Coalesce
 from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict
 from marketplace.fleet import base_models, locks, selectors
-from marketplace.fleet.broker import broker_users_restore
-from marketplace.fleet.joining import join_models, join_token_create, node_join
+from marketplace.fleet.asks import check_ask, check_availability
+from marketplace.fleet.broker import restore_broker_users
+from marketplace.fleet.joining import create_join_token, join_node, list_join_models
 from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import (
     GONE,
@@ -25,31 +26,30 @@ from marketplace.fleet.models import (
     Speed,
     Zone,
 )
-from marketplace.fleet.policies import policy_check, policy_settings_check, zone_policy_set
-from marketplace.fleet.providers import provider_approve, provider_ensure
+from marketplace.fleet.providers import approve_provider, ensure_provider
 from marketplace.fleet.speeds import observed_speed
-from marketplace.fleet.terms import ask_check, availability_check
+from marketplace.fleet.zone_policies import check_policy, check_policy_settings, set_zone_policy
 from workers.protocol.messages import Heartbeat
 
 __all__ = [
-    "join_models",
-    "join_token_create",
-    "node_ask_set",
-    "node_availability_set",
-    "node_drain",
-    "node_fault_note",
-    "node_heartbeat",
-    "node_join",
-    "node_leave",
-    "node_undrain",
-    "node_work_note",
-    "nodes_broker_restore",
-    "nodes_offline_sweep",
-    "provider_approve",
-    "provider_ensure",
-    "speed_observe",
-    "zone_ensure",
-    "zone_policy_set",
+    "approve_provider",
+    "create_join_token",
+    "drain_node",
+    "ensure_provider",
+    "ensure_zone",
+    "join_node",
+    "list_join_models",
+    "note_node_fault",
+    "note_node_work",
+    "record_heartbeat",
+    "record_observed_speed",
+    "restore_nodes_broker_users",
+    "retire_node",
+    "set_node_ask",
+    "set_node_availability",
+    "set_zone_policy",
+    "sweep_offline_nodes",
+    "undrain_node",
 ]
 
 FAULTS_IN_ROW_MAX = 3
@@ -57,7 +57,7 @@ FAULTS_IN_ROW_MAX = 3
 _ITS_OWN = (NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.OFFLINE)
 
 
-def zone_ensure(
+def ensure_zone(
     *,
     name: str,
     base_model_name: str,
@@ -88,9 +88,9 @@ def zone_ensure(
     existing = Zone.objects.filter(name=name).first()
     if existing is not None:
         return existing
-    policy_check(policy)
-    policy_settings_check(policy_settings or {})
-    shape = model_shape or base_models.model_shape_read(base_model_source)
+    check_policy(policy)
+    check_policy_settings(policy_settings or {})
+    shape = model_shape or base_models.read_model_shape(base_model_source)
     zone, _ = Zone.objects.get_or_create(
         name=name,
         defaults={
@@ -113,13 +113,13 @@ def zone_ensure(
     return zone
 
 
-def node_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node:
+def record_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node:
     """The node is alive; one that was silent, or was being stopped, is on sale again.
 
     One that drains, is suspended or has left stays so: only its provider changes that.
     """
     with transaction.atomic():
-        node = locks.node_lock(node.pk)
+        node = locks.lock_node(node.pk)
         node.last_heartbeat_at = now
         node.memory_used_gb = heartbeat.memory_used_gb
         if node.status in _ITS_OWN:
@@ -128,7 +128,7 @@ def node_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node:
     return node
 
 
-def nodes_offline_sweep(*, now: datetime) -> tuple[str, ...]:
+def sweep_offline_nodes(*, now: datetime) -> tuple[str, ...]:
     """Mark silent nodes; one that was draining has left. Returns the ids that changed."""
     changed: list[str] = []
     for zone in Zone.objects.order_by("pk"):
@@ -140,7 +140,7 @@ def nodes_offline_sweep(*, now: datetime) -> tuple[str, ...]:
         own = Q(status__in=[NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING])
         draining = Q(status=NodeStatus.DRAINING)
         with transaction.atomic():
-            locks.nodes_lock(silent.filter(own | draining).values_list("pk", flat=True))
+            locks.lock_nodes(silent.filter(own | draining).values_list("pk", flat=True))
             # Asked again under the lock: a heartbeat may have come in between.
             changed += silent.filter(own | draining).values_list("pk", flat=True)
             silent.filter(own).update(status=NodeStatus.OFFLINE)
@@ -148,16 +148,16 @@ def nodes_offline_sweep(*, now: datetime) -> tuple[str, ...]:
     return tuple(sorted(changed))
 
 
-def nodes_broker_restore() -> tuple[str, ...]:
+def restore_nodes_broker_users() -> tuple[str, ...]:
     """Give nodes back the broker users that a restarted Redis forgot; the ids of those nodes."""
-    return broker_users_restore(Node.objects.order_by("pk"))
+    return restore_broker_users(Node.objects.order_by("pk"))
 
 
-def node_ask_set(*, node: Node, ask_micros: int, set_by: User | None, now: datetime) -> Node:
+def set_node_ask(*, node: Node, ask_micros: int, set_by: User | None, now: datetime) -> Node:
     """A new ask for cells not yet sold; those sold keep the ask of their sale."""
-    ask_check(ask_micros)
+    check_ask(ask_micros)
     with transaction.atomic():
-        node = locks.node_lock(node.pk)
+        node = locks.lock_node(node.pk)
         if node.ask_micros != ask_micros:
             node.ask_micros = ask_micros
             node.save(update_fields=["ask_micros"])
@@ -165,7 +165,7 @@ def node_ask_set(*, node: Node, ask_micros: int, set_by: User | None, now: datet
     return node
 
 
-def node_availability_set(
+def set_node_availability(
     *,
     node: Node,
     available_from_at: datetime | None,
@@ -173,19 +173,19 @@ def node_availability_set(
     now: datetime,
 ) -> Node:
     """When cells of the node may be sold; those sold outside it are still served."""
-    availability_check(available_from_at, available_until_at, now)
+    check_availability(available_from_at, available_until_at, now)
     with transaction.atomic():
-        node = locks.node_lock(node.pk)
+        node = locks.lock_node(node.pk)
         node.available_from_at = available_from_at
         node.available_until_at = available_until_at
         node.save(update_fields=["available_from_at", "available_until_at"])
     return node
 
 
-def node_drain(*, node: Node, now: datetime) -> Node:
+def drain_node(*, node: Node, now: datetime) -> Node:
     """Sell no more of the node and let it leave when what was sold is served."""
     with transaction.atomic():
-        node = locks.node_lock(node.pk)
+        node = locks.lock_node(node.pk)
         if node.status == NodeStatus.LEFT:
             raise Conflict("node_left", "This node has left already.")
         node.status = NodeStatus.DRAINING
@@ -193,10 +193,10 @@ def node_drain(*, node: Node, now: datetime) -> Node:
     return node
 
 
-def node_undrain(*, node: Node, now: datetime) -> Node:
+def undrain_node(*, node: Node, now: datetime) -> Node:
     """Put a draining or suspended node back on sale."""
     with transaction.atomic():
-        node = locks.node_lock(node.pk)
+        node = locks.lock_node(node.pk)
         if node.status not in (NodeStatus.DRAINING, NodeStatus.SUSPENDED):
             raise Conflict(
                 "node_not_draining", "Only a draining or suspended node can be put back on sale."
@@ -209,10 +209,10 @@ def node_undrain(*, node: Node, now: datetime) -> Node:
     return node
 
 
-def node_fault_note(*, node: Node, now: datetime) -> Node:
+def note_node_fault(*, node: Node, now: datetime) -> Node:
     """A job failed on the node through no fault of its owner; too many in a row suspend it."""
     with transaction.atomic():
-        node = locks.node_lock(node.pk)
+        node = locks.lock_node(node.pk)
         node.faults_in_row += 1
         if node.faults_in_row >= FAULTS_IN_ROW_MAX and node.status not in GONE:
             node.status = NodeStatus.SUSPENDED
@@ -220,15 +220,15 @@ def node_fault_note(*, node: Node, now: datetime) -> Node:
     return node
 
 
-def node_work_note(*, node: Node) -> None:
+def note_node_work(*, node: Node) -> None:
     """The node delivered a checkpoint or an adapter: it works."""
     Node.objects.filter(pk=node.pk, faults_in_row__gt=0).update(faults_in_row=0)
 
 
-def node_leave(*, node: Node, now: datetime) -> Node:
+def retire_node(*, node: Node, now: datetime) -> Node:
     """The drained node is gone; doing so twice changes nothing."""
     with transaction.atomic():
-        node = locks.node_lock(node.pk)
+        node = locks.lock_node(node.pk)
         if node.status != NodeStatus.LEFT:
             node.status = NodeStatus.LEFT
             node.left_at = now
@@ -236,7 +236,7 @@ def node_leave(*, node: Node, now: datetime) -> Node:
     return node
 
 
-def speed_observe(
+def record_observed_speed(
     *,
     node: Node,
     batch_size: int,
@@ -263,7 +263,7 @@ def speed_observe(
         )
         if created:
             return
-        speed = locks.speed_lock(speed.pk)
+        speed = locks.lock_speed(speed.pk)
         speed.samples_per_s = observed_speed(
             current=speed.samples_per_s,
             measured=speed.measured_samples_per_s,

@@ -56,13 +56,13 @@ def total_speed(
         return None
     speed = float("inf")
     for length in sorted(by_length):
-        speed = min(speed, _at_length(by_length[length], batch_size))
+        speed = min(speed, _interpolate_at_length(by_length[length], batch_size))
         if length >= sequence_length:
             return speed
     return speed * max(by_length) / sequence_length
 
 
-def _at_length(batches: Mapping[int, SpeedRow], batch_size: int) -> float:
+def _interpolate_at_length(batches: Mapping[int, SpeedRow], batch_size: int) -> float:
     smaller = [row.samples_per_s for batch, row in batches.items() if batch <= batch_size]
     if smaller:
         return max(smaller)

@@ -8,9 +8,9 @@ from marketplace.fleet import services
 
 @shared_task(name="fleet.offline_sweep")
 def offline_sweep() -> None:
-    services.nodes_offline_sweep(now=clock.now())
+    services.sweep_offline_nodes(now=clock.now())
 
 
 @shared_task(name="fleet.broker_restore")
 def broker_restore() -> None:
-    services.nodes_broker_restore()
+    services.restore_nodes_broker_users()

@@ -12,7 +12,7 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import base_models
 from marketplace.fleet.memory import base_model_gb, shape_from_config
 from marketplace.fleet.models import Zone
-from marketplace.fleet.services import zone_ensure
+from marketplace.fleet.services import ensure_zone
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 #: Rows longer than this take memory that few nodes have; an operator may say otherwise.
@@ -42,7 +42,7 @@ class ZoneTerms:
     jobs_per_node: int = 4
 
 
-def zone_open(*, terms: ZoneTerms, now: datetime) -> Zone:
+def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
     """Open a zone: read the model's configuration and tokenizer, and put it on the market.
 
     Raises
@@ -52,7 +52,7 @@ def zone_open(*, terms: ZoneTerms, now: datetime) -> Zone:
     Conflict
         ``zone_exists``: a zone keeps its terms, since its log and its nodes rest on them.
     """
-    _terms_check(terms)
+    _check_terms(terms)
     if Zone.objects.filter(name=terms.name).exists():
         raise Conflict(
             "zone_exists",
@@ -60,16 +60,16 @@ def zone_open(*, terms: ZoneTerms, now: datetime) -> Zone:
             "Choose another name.",
             param="name",
         )
-    config = base_models.config_read(terms.base_model, terms.revision)
+    config = base_models.read_model_config(terms.base_model, terms.revision)
     try:
         shape = shape_from_config(config)
     except ValueError as error:
         raise UserError("unknown_base_model", str(error), param="base_model") from None
     # A model without a tokenizer would refuse its first bid; better now.
     base_models.tokenizer(terms.base_model, terms.revision)
-    return zone_ensure(
+    return ensure_zone(
         name=terms.name,
-        base_model_name=_shown(terms.base_model),
+        base_model_name=_shorten_model_name(terms.base_model),
         base_model_source=terms.base_model,
         base_model_revision=terms.revision,
         slot_s=terms.slot_s,
@@ -77,7 +77,7 @@ def zone_open(*, terms: ZoneTerms, now: datetime) -> Zone:
         epoch_at=now.replace(microsecond=0),
         base_memory_gb=terms.base_memory_gb
         or base_model_gb(config, dtype=terms.dtype, four_bit=terms.four_bit),
-        max_sequence_length=_sequence_length(config, terms.max_sequence_length),
+        max_sequence_length=_resolve_sequence_length(config, terms.max_sequence_length),
         model_shape=shape,
         dtype=terms.dtype,
         four_bit=terms.four_bit,
@@ -86,29 +86,33 @@ def zone_open(*, terms: ZoneTerms, now: datetime) -> Zone:
     )
 
 
-def _terms_check(terms: ZoneTerms) -> None:
+def _check_terms(terms: ZoneTerms) -> None:
     if not _NAME.fullmatch(terms.name):
-        raise _invalid(
+        raise _build_invalid_zone(
             "name", "A zone's name is 1 to 40 small letters, digits and dashes, such as llama-8b."
         )
     if not 1 <= terms.slot_s <= SLOT_LIMIT_S:
-        raise _invalid("slot_s", f"A slot lasts from 1 to {SLOT_LIMIT_S} seconds.")
+        raise _build_invalid_zone("slot_s", f"A slot lasts from 1 to {SLOT_LIMIT_S} seconds.")
     if not 2 <= terms.horizon_slots <= HORIZON_LIMIT_SLOTS:
-        raise _invalid("horizon_slots", f"A horizon has from 2 to {HORIZON_LIMIT_SLOTS} slots.")
+        raise _build_invalid_zone(
+            "horizon_slots", f"A horizon has from 2 to {HORIZON_LIMIT_SLOTS} slots."
+        )
     if terms.jobs_per_node < 1:
-        raise _invalid("jobs_per_node", "A node takes at least one job.")
+        raise _build_invalid_zone("jobs_per_node", "A node takes at least one job.")
     gb = terms.base_memory_gb
     if gb is not None and not (math.isfinite(gb) and gb > 0):
-        raise _invalid("base_memory_gb", "The base model's memory is a number of GB above zero.")
+        raise _build_invalid_zone(
+            "base_memory_gb", "The base model's memory is a number of GB above zero."
+        )
 
 
-def _sequence_length(config: Mapping[str, object], wanted: int | None) -> int:
+def _resolve_sequence_length(config: Mapping[str, object], wanted: int | None) -> int:
     read = [value for name in _READS if isinstance(value := config.get(name), int)]
     most = max(read, default=None)
     if wanted is None:
         return min(most or SEQUENCE_LENGTH_DEFAULT, SEQUENCE_LENGTH_DEFAULT)
     if wanted < 1 or (most is not None and wanted > most):
-        raise _invalid(
+        raise _build_invalid_zone(
             "max_sequence_length",
             f"The model reads at most {most} tokens; rows may be from 1 to that long."
             if most
@@ -117,11 +121,11 @@ def _sequence_length(config: Mapping[str, object], wanted: int | None) -> int:
     return wanted
 
 
-def _shown(base_model: str) -> str:
+def _shorten_model_name(base_model: str) -> str:
     """The model's name without where it lies."""
     name = base_model.rstrip("/")
     return (name.rpartition("/")[2] if name.startswith("/") else name).removeprefix("bundled:")
 
 
-def _invalid(param: str, message: str) -> UserError:
+def _build_invalid_zone(param: str, message: str) -> UserError:
     return UserError("invalid_zone", message, param=param)

@@ -11,7 +11,7 @@ from marketplace.jobs.models import EventKind, Job, JobEvent
 _MESSAGE_CHARS = 1000
 
 
-def event_record(
+def record_event(
     *,
     job: Job,
     kind: EventKind,
@@ -34,12 +34,12 @@ def event_record(
     )
     publish_on_commit(
         stream=f"job.{job.pk}",
-        event=event_value(event, status=job.status) | {"progress": progress_value(job)},
+        event=serialize_event(event, status=job.status) | {"progress": serialize_progress(job)},
     )
     return event
 
 
-def event_value(event: JobEvent, *, status: str | None = None) -> dict[str, Any]:
+def serialize_event(event: JobEvent, *, status: str | None = None) -> dict[str, Any]:
     """An event as browsers and clients get it."""
     value = {
         "type": "event",
@@ -54,7 +54,7 @@ def event_value(event: JobEvent, *, status: str | None = None) -> dict[str, Any]
     return value if status is None else value | {"status": str(status)}
 
 
-def progress_publish(*, job: Job, points: list[dict[str, Any]], log: list[str]) -> None:
+def publish_progress(*, job: Job, points: list[dict[str, Any]], log: list[str]) -> None:
     """Publish where the job stands. Call while holding the job, before saving its new ``seq``."""
     job.seq += 1
     publish_on_commit(
@@ -64,14 +64,14 @@ def progress_publish(*, job: Job, points: list[dict[str, Any]], log: list[str]) 
             "seq": job.seq,
             "job_id": job.pk,
             "status": str(job.status),
-            **progress_value(job),
+            **serialize_progress(job),
             "points": points,
             "log": log,
         },
     )
 
 
-def progress_value(job: Job) -> dict[str, Any]:
+def serialize_progress(job: Job) -> dict[str, Any]:
     """Where a job stands, as browsers and clients get it."""
     return {
         "step": job.step,

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from marketplace.jobs.models import Job, NodePlan, Slice, SliceStatus
 
 
-def job_lock(job_id: str) -> Job:
+def lock_job(job_id: str) -> Job:
     return (
         Job.objects.select_for_update(of=("self",)).select_related("zone", "dataset").get(pk=job_id)
     )
 
 
-def jobs_lock(job_ids: Iterable[str]) -> dict[str, Job]:
+def lock_jobs(job_ids: Iterable[str]) -> dict[str, Job]:
     jobs = (
         Job.objects.select_for_update(of=("self",))
         .select_related("zone", "dataset")
@@ -23,12 +23,12 @@ def jobs_lock(job_ids: Iterable[str]) -> dict[str, Job]:
     return {job.pk: job for job in jobs}
 
 
-def slice_lock(lease_token: str) -> tuple[Job, Slice] | None:
+def lock_slice(lease_token: str) -> tuple[Job, Slice] | None:
     """The slice of a lease and its job, both locked, whatever became of them since."""
     job_id = Slice.objects.filter(lease_token=lease_token).values_list("job_id", flat=True).first()
     if job_id is None:
         return None
-    job = job_lock(job_id)
+    job = lock_job(job_id)
     held = (
         Slice.objects.select_for_update(of=("self",))
         .select_related("node")
@@ -37,7 +37,7 @@ def slice_lock(lease_token: str) -> tuple[Job, Slice] | None:
     return job, held
 
 
-def open_slice_lock(job: Job) -> Slice | None:
+def lock_open_slice(job: Job) -> Slice | None:
     """The job's current slice. Call while holding the job."""
     return (
         Slice.objects.select_for_update(of=("self",))
@@ -47,7 +47,7 @@ def open_slice_lock(job: Job) -> Slice | None:
     )
 
 
-def unsent_plans_lock(plan_ids: Iterable[int]) -> list[NodePlan]:
+def lock_unsent_plans(plan_ids: Iterable[int]) -> list[NodePlan]:
     """Plans to send, less those that someone else is sending now."""
     return list(
         NodePlan.objects.select_for_update(of=("self",), skip_locked=True)

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 BLOB_PATH = "/internal/v1/leases/{lease_token}/blobs/{name}"
 
 
-def plans_record(
+def record_plans(
     *,
     zone: Zone,
     nodes: Sequence[Node],
@@ -52,7 +52,7 @@ def plans_record(
     leased
         Lease tokens of what each node is to run in the slot, by its id.
     """
-    latest = _plans_latest(zone)
+    latest = _load_latest_plans(zone)
     changed: dict[str, int] = {}
     for node in nodes:
         tokens, told = sorted(leased.get(node.pk, ())), latest.get(node.pk)
@@ -62,15 +62,15 @@ def plans_record(
         changed[node.pk] = told.revision + 1 if told and same_slot else 1
     if not changed:
         return []
-    slices = _slices_of(token for node_id in changed for token in leased.get(node_id, ()))
-    checkpoints = _checkpoints_newest(held.job_id for own in slices.values() for held in own)
+    slices = _load_slices(token for node_id in changed for token in leased.get(node_id, ()))
+    checkpoints = _load_newest_checkpoints(held.job_id for own in slices.values() for held in own)
     return NodePlan.objects.bulk_create(
         NodePlan(
             node_id=node_id,
             slot=slot,
             revision=revision,
             plan=to_json(
-                _slot_plan(
+                _build_slot_plan(
                     zone, node_id, slot, slices[node_id], checkpoints=checkpoints, revision=revision
                 )
             ),
@@ -82,7 +82,7 @@ def plans_record(
     )
 
 
-def _slices_of(lease_tokens: Iterable[str]) -> defaultdict[str, list[Slice]]:
+def _load_slices(lease_tokens: Iterable[str]) -> defaultdict[str, list[Slice]]:
     """Slices with all that their plans are made from, by node."""
     slices: defaultdict[str, list[Slice]] = defaultdict(list)
     found = Slice.objects.filter(lease_token__in=list(lease_tokens))
@@ -91,20 +91,20 @@ def _slices_of(lease_tokens: Iterable[str]) -> defaultdict[str, list[Slice]]:
     return slices
 
 
-def _plans_latest(zone: Zone) -> dict[str, NodePlan]:
+def _load_latest_plans(zone: Zone) -> dict[str, NodePlan]:
     """The plan each node was last given, by node id."""
     plans = NodePlan.objects.filter(node__zone=zone).order_by("node_id", "-slot", "-revision")
     return {plan.node_id: plan for plan in plans.distinct("node_id").defer("plan")}
 
 
-def _checkpoints_newest(job_ids: Iterable[str]) -> dict[str, Checkpoint]:
+def _load_newest_checkpoints(job_ids: Iterable[str]) -> dict[str, Checkpoint]:
     """Where each job would go on, by its id."""
     stored = Checkpoint.objects.filter(job__in=set(job_ids)).exclude(file="")
     newest = stored.order_by("job_id", "-step", "-pk").distinct("job_id")
     return {checkpoint.job_id: checkpoint for checkpoint in newest}
 
 
-def plans_send(*, now: datetime) -> tuple[NodePlan, ...]:
+def send_plans(*, now: datetime) -> tuple[NodePlan, ...]:
     """Send what was recorded and not sent yet, each node's latest only.
 
     A process that dies between sending and noting it sends again: a node takes the same plan twice
@@ -116,7 +116,7 @@ def plans_send(*, now: datetime) -> tuple[NodePlan, ...]:
     waiting = NodePlan.objects.filter(~Exists(later), sent_at__isnull=True, ends_at__gt=now)
     sent: list[NodePlan] = []
     with transaction.atomic():
-        for plan in locks.unsent_plans_lock(waiting.values_list("pk", flat=True)):
+        for plan in locks.lock_unsent_plans(waiting.values_list("pk", flat=True)):
             try:
                 current_app.send_task(  # type: ignore[operator]
                     TASK_RUN_SLOT,
@@ -133,7 +133,7 @@ def plans_send(*, now: datetime) -> tuple[NodePlan, ...]:
     return tuple(sent)
 
 
-def _slot_plan(
+def _build_slot_plan(
     zone: Zone,
     node_id: str,
     slot: int,
@@ -150,11 +150,13 @@ def _slot_plan(
         starts_at=slot_starts_at(zone, slot).timestamp(),
         ends_at=slot_ends_at(zone, slot).timestamp(),
         revision=revision,
-        slices=tuple(_slice_spec(zone, held, checkpoints.get(held.job_id)) for held in in_order),
+        slices=tuple(
+            _build_slice_spec(zone, held, checkpoints.get(held.job_id)) for held in in_order
+        ),
     )
 
 
-def _slice_spec(zone: Zone, held: Slice, checkpoint: Checkpoint | None) -> SliceSpec:
+def _build_slice_spec(zone: Zone, held: Slice, checkpoint: Checkpoint | None) -> SliceSpec:
     resume_from = None
     if checkpoint is not None:
         resume_from = CheckpointRef(
@@ -168,20 +170,22 @@ def _slice_spec(zone: Zone, held: Slice, checkpoint: Checkpoint | None) -> Slice
     return SliceSpec(
         lease_token=held.lease_token,
         lease_expires_at=held.lease_expires_at.timestamp(),
-        job=_job_spec(zone, held.job, held.lease_token),
+        job=_build_job_spec(zone, held.job, held.lease_token),
         resume_from=resume_from,
     )
 
 
-def _job_spec(zone: Zone, job: Job, lease_token: str) -> JobSpec:
+def _build_job_spec(zone: Zone, job: Job, lease_token: str) -> JobSpec:
     validation = job.validation_dataset
     return JobSpec(
         job_id=job.pk,
         base_model=base_model_ref(zone),
         data_format=DataFormat(job.dataset.format),
-        dataset=_dataset_ref(job.dataset, lease_token, DATASET_BLOB),
+        dataset=_build_dataset_ref(job.dataset, lease_token, DATASET_BLOB),
         validation_dataset=(
-            None if validation is None else _dataset_ref(validation, lease_token, VALIDATION_BLOB)
+            None
+            if validation is None
+            else _build_dataset_ref(validation, lease_token, VALIDATION_BLOB)
         ),
         skip_lines=tuple(job.dataset.faulty_lines),
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
@@ -190,7 +194,7 @@ def _job_spec(zone: Zone, job: Job, lease_token: str) -> JobSpec:
     )
 
 
-def _dataset_ref(dataset: Dataset, lease_token: str, name: str) -> BlobRef:
+def _build_dataset_ref(dataset: Dataset, lease_token: str, name: str) -> BlobRef:
     return BlobRef(
         url=BLOB_PATH.format(lease_token=lease_token, name=name),
         sha256=dataset.sha256,

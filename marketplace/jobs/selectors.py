@@ -10,12 +10,12 @@ from typing import BinaryIO, cast
 from django.db.models import QuerySet
 from django.db.models.fields.files import FieldFile
 
+from marketplace.common.db.pipeline import Statement, ask
+from marketplace.common.db.row_cache import RowCache
 from marketplace.common.errors import NotFound
-from marketplace.common.kept import KeptRows
-from marketplace.common.statements import Statement, ask
 from marketplace.fleet import selectors as fleet
 from marketplace.fleet.models import Node, Zone
-from marketplace.jobs.leases import current_slice
+from marketplace.jobs.lease_checks import get_current_slice
 from marketplace.jobs.models import (
     Checkpoint,
     Dataset,
@@ -61,7 +61,7 @@ class Work:
     valid_rows: int
 
 
-def work_measure(
+def measure_work(
     *,
     dataset: Dataset,
     zone: Zone,
@@ -77,10 +77,10 @@ def work_measure(
     ``fleet.selectors.work_weight``.
     """
     preference = dataset.format == DataFormat.PREFERENCE
-    valid = validation_rows(rows=dataset.rows, share=training.validation_share)
+    valid = count_validation_rows(rows=dataset.rows, share=training.validation_share)
     train = dataset.rows - valid
     samples = train * training.epochs
-    speeds = speeds or fleet.zone_speeds(zone)
+    speeds = speeds or fleet.load_zone_speeds(zone)
     shape = {"batch_size": training.batch_size, "sequence_length": training.sequence_length}
     weight = fleet.work_weight(zone=zone, speeds=speeds, **shape)
     cost = PREFERENCE_COST if preference else 1.0
@@ -99,16 +99,16 @@ def work_measure(
     )
 
 
-def validation_rows(*, rows: int, share: float) -> int:
+def count_validation_rows(*, rows: int, share: float) -> int:
     """Rows the node holds out: at least one when a share is asked, and never all."""
     if share <= 0 or rows < 2:
         return 0
     return min(max(1, round(share * rows)), rows - 1)
 
 
-def job_work(job: Job) -> Work:
+def measure_job_work(job: Job) -> Work:
     """What the whole of a job asks of a node, at the speeds known now."""
-    return work_measure(
+    return measure_work(
         dataset=job.dataset,
         zone=job.zone,
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
@@ -116,7 +116,7 @@ def job_work(job: Job) -> Work:
     )
 
 
-def work_left_share(job: Job) -> float:
+def compute_work_left_share(job: Job) -> float:
     """Share of the job's work still to do, from where it would go on: 0 to 1.
 
     A running job goes on from its step, any other from its newest checkpoint.
@@ -128,7 +128,7 @@ def work_left_share(job: Job) -> float:
     return min(1.0, max(0.0, 1.0 - step / job.total_steps))
 
 
-def jobs_to_replan(zone: Zone) -> QuerySet[Job]:
+def list_jobs_to_replan(zone: Zone) -> QuerySet[Job]:
     """Jobs that need new cells, those waiting longest first."""
     return (
         Job.objects.filter(zone=zone, needs_replan=True, status__in=Job.ACTIVE)
@@ -137,12 +137,12 @@ def jobs_to_replan(zone: Zone) -> QuerySet[Job]:
     )
 
 
-def datasets_now(ids: Iterable[str]) -> dict[str, Dataset]:
+def get_datasets(ids: Iterable[str]) -> dict[str, Dataset]:
     """Data sets by id as they are now; unknown ones are left out."""
     return _datasets.get_many(ids)
 
 
-_datasets = KeptRows(Dataset, by="id")
+_datasets = RowCache(Dataset, by="id")
 
 
 def is_replan_wanted(zone: Zone) -> bool:
@@ -157,7 +157,7 @@ _REPLAN_WANTED = (
 )
 
 
-def jobs_unsettled() -> QuerySet[Job]:
+def list_unsettled_jobs() -> QuerySet[Job]:
     """Ended jobs whose money is not settled yet."""
     return (
         Job.objects.filter(finished_at__isnull=False, settled_at__isnull=True)
@@ -166,21 +166,21 @@ def jobs_unsettled() -> QuerySet[Job]:
     )
 
 
-def job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
+def list_job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
     return JobEvent.objects.filter(job=job, seq__gt=after_seq).order_by("seq")
 
 
-def job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
+def list_job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
     """Checkpoints that can be fetched, newest first."""
     return job.checkpoints.exclude(file="").order_by("-step", "-pk")
 
 
 def checkpoint_newest(job: Job) -> Checkpoint | None:
     """Where the job would go on."""
-    return job_checkpoints(job).first()
+    return list_job_checkpoints(job).first()
 
 
-def lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -> Blob:
+def find_lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -> Blob:
     """A file of the job that a node holds under a current lease.
 
     Raises
@@ -189,14 +189,14 @@ def lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -> Blo
     NotFound
         ``unknown_blob``.
     """
-    job = current_slice(lease_token=lease_token, node=node, now=now).job
+    job = get_current_slice(lease_token=lease_token, node=node, now=now).job
     found: Dataset | Checkpoint | None
     if name == DATASET_BLOB:
         found = job.dataset
     elif name == VALIDATION_BLOB:
         found = job.validation_dataset
     else:
-        found = job_checkpoints(job).filter(pk=name).first()
+        found = list_job_checkpoints(job).filter(pk=name).first()
     if found is None:
         raise NotFound("unknown_blob", f"This lease has no file {name[:80]!r}.")
     return Blob(file=found.file, sha256=found.sha256, bytes=found.bytes)
@@ -217,7 +217,7 @@ class Outlier:
     excerpt: str = ""
 
 
-def row_outliers(job: Job) -> list[Outlier]:
+def list_row_outliers(job: Job) -> list[Outlier]:
     """What the job's latest finished slice said of rows that stand out, worst first."""
     results = (
         Slice.objects.filter(job=job, result__isnull=False)
@@ -228,7 +228,7 @@ def row_outliers(job: Job) -> list[Outlier]:
     return [Outlier(line=row["line"], loss=row["loss"]) for row in rows or ()]
 
 
-def with_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]:
+def add_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]:
     """The same with the beginnings of their lines, as far as the file is read."""
     wanted = {outlier.line for outlier in outliers}
     if not wanted:
@@ -246,7 +246,7 @@ def with_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]
     return [replace(outlier, excerpt=found.get(outlier.line, "")) for outlier in outliers]
 
 
-def metric_series(job: Job, *, limit: int = 5_000) -> list[MetricPoint]:
+def load_metric_series(job: Job, *, limit: int = 5_000) -> list[MetricPoint]:
     """The job's progress as one rising series.
 
     Steps done again after a lost node replace what was reported for them before.

@@ -24,7 +24,7 @@ class WrongTransition(SystemFault):
     """A step that the table does not have: a mistake of ours, never of the caller."""
 
 
-def status_set(job: Job, status: JobStatus) -> None:
+def set_status(job: Job, status: JobStatus) -> None:
     """Move a locked job on; staying where it is changes nothing.
 
     Raises

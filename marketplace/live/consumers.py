@@ -45,7 +45,7 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
         self.follow()
         await self.channel_layer.group_add(self.stream, self.channel_name)
         await self.accept()
-        await self.snapshot_send()
+        await self.send_snapshot()
 
     async def disconnect(self, code: int) -> None:
         await self.channel_layer.group_discard(self.stream, self.channel_name)
@@ -54,14 +54,14 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
         """``snapshot`` asks for a fresh one; ``ping`` for one only if something was missed."""
         asked = content.get("type") if isinstance(content, dict) else None
         if asked == "snapshot":
-            await self.snapshot_send()
+            await self.send_snapshot()
         elif asked == "ping":
             if await database_sync_to_async(self.stream_seq)() > self.sent:
-                await self.snapshot_send()
+                await self.send_snapshot()
             else:
                 await self.send_json({"type": "pong", "seq": self.sent})
 
-    async def snapshot_send(self) -> None:
+    async def send_snapshot(self) -> None:
         try:
             value = await database_sync_to_async(self.snapshot)()
         except UserError as refusal:
@@ -91,14 +91,16 @@ class JobConsumer(StreamConsumer):
         job_id = self.address["job_id"]
         self.stream = f"job.{job_id}"
         self.snapshot = partial(
-            snapshots.job_snapshot, user=cast(User | None, self.scope.get("user")), job_id=job_id
+            snapshots.load_job_snapshot,
+            user=cast(User | None, self.scope.get("user")),
+            job_id=job_id,
         )
-        self.stream_seq = partial(snapshots.job_seq, job_id=job_id)
+        self.stream_seq = partial(snapshots.find_job_seq, job_id=job_id)
 
 
 class MarketConsumer(StreamConsumer):
     def follow(self) -> None:
         zone_name = self.address["zone_name"]
         self.stream = f"market.{zone_name}"
-        self.snapshot = partial(snapshots.market_snapshot, zone_name=zone_name)
-        self.stream_seq = partial(snapshots.market_seq, zone_name=zone_name)
+        self.snapshot = partial(snapshots.load_market_snapshot, zone_name=zone_name)
+        self.stream_seq = partial(snapshots.find_market_seq, zone_name=zone_name)

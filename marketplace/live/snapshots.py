@@ -1,8 +1,9 @@
 """Where a stream stands now, as one value.
 
 A snapshot and the events after it are always the same as a later snapshot, whatever happened in
-between: ``job_apply`` and ``market_apply`` say how, the browser does the same (``frontend/web``),
-and the tests hold both to it. The poll fallback and the websocket give the same value.
+between: ``apply_job_event`` and ``apply_market_event`` say how, the browser does the same
+(``frontend/web``), and the tests hold both to it. The poll fallback and the websocket give the
+same value.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Any
 from django.db import connection, transaction
 
 from marketplace.accounts.models import User
-from marketplace.auction.decisions import decision_news
+from marketplace.auction.lane.decide import decision_news
 from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.errors import NotFound
-from marketplace.fleet.selectors import zone_by_name
-from marketplace.jobs.journal import event_value, progress_value
+from marketplace.fleet.selectors import get_open_zone
+from marketplace.jobs.journal import serialize_event, serialize_progress
 from marketplace.jobs.models import Job, JobEvent, MetricPoint
 
 #: Decisions a market page lists.
@@ -39,7 +40,7 @@ def _one_moment() -> Iterator[None]:
         yield
 
 
-def job_for(*, user: User | None, job_id: str) -> Job:
+def find_job_for(*, user: User | None, job_id: str) -> Job:
     """The job, if the person may see it.
 
     Raises
@@ -58,13 +59,13 @@ def job_for(*, user: User | None, job_id: str) -> Job:
     return job
 
 
-def job_seq(*, job_id: str) -> int:
+def find_job_seq(*, job_id: str) -> int:
     return Job.objects.values_list("seq", flat=True).get(pk=job_id)
 
 
-def job_snapshot(*, user: User | None, job_id: str) -> dict[str, Any]:
+def load_job_snapshot(*, user: User | None, job_id: str) -> dict[str, Any]:
     with _one_moment():
-        job = job_for(user=user, job_id=job_id)
+        job = find_job_for(user=user, job_id=job_id)
         points = MetricPoint.objects.filter(job=job).order_by("pk")
         events = JobEvent.objects.filter(job=job).order_by("seq")
         return {
@@ -72,9 +73,9 @@ def job_snapshot(*, user: User | None, job_id: str) -> dict[str, Any]:
             "seq": job.seq,
             "job_id": job.pk,
             "status": str(job.status),
-            "progress": progress_value(job),
-            "points": series_extend([], points.values(*POINT_FIELDS)),
-            "events": [event_value(event) for event in events],
+            "progress": serialize_progress(job),
+            "points": extend_series([], points.values(*POINT_FIELDS)),
+            "events": [serialize_event(event) for event in events],
             "log": [line for lines in points.values_list("log", flat=True) for line in lines][
                 -LOG_SHOWN:
             ],
@@ -85,7 +86,7 @@ def job_snapshot(*, user: User | None, job_id: str) -> dict[str, Any]:
 POINT_FIELDS = ("at", "step", "epoch", "train_loss", "valid_loss", "learning_rate", "grad_norm")
 
 
-def job_apply(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+def apply_job_event(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
     """The snapshot after an event of the stream; events it already holds change nothing."""
     if event["seq"] <= snapshot["seq"]:
         return dict(snapshot)
@@ -96,12 +97,12 @@ def job_apply(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str
         return after | {"progress": progress, "events": [*snapshot["events"], told]}
     return after | {
         "progress": {name: event[name] for name in snapshot["progress"]},
-        "points": series_extend(snapshot["points"], event["points"]),
+        "points": extend_series(snapshot["points"], event["points"]),
         "log": [*snapshot["log"], *event["log"]][-LOG_SHOWN:],
     }
 
 
-def series_extend(
+def extend_series(
     series: Sequence[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Append points to a rising series; steps done again replace what was reported before."""
@@ -119,14 +120,14 @@ def _iso(at: Any) -> Any:
     return at.isoformat() if isinstance(at, datetime) else at
 
 
-def market_seq(*, zone_name: str) -> int:
+def find_market_seq(*, zone_name: str) -> int:
     head = MarketHead.objects.filter(zone__name=zone_name).values_list("seq", flat=True).first()
     return head or 0
 
 
-def market_snapshot(*, zone_name: str) -> dict[str, Any]:
+def load_market_snapshot(*, zone_name: str) -> dict[str, Any]:
     with _one_moment():
-        zone = zone_by_name(zone_name)
+        zone = get_open_zone(zone_name)
         head = MarketHead.objects.filter(zone=zone).first()
         decided = Bid.objects.filter(zone=zone, position__isnull=False).order_by("-position")
         return {
@@ -140,7 +141,7 @@ def market_snapshot(*, zone_name: str) -> dict[str, Any]:
         }
 
 
-def market_apply(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
+def apply_market_event(snapshot: Mapping[str, Any], event: Mapping[str, Any]) -> dict[str, Any]:
     """The snapshot after an event of the stream; decisions come newest first."""
     if event["seq"] <= snapshot["seq"]:
         return dict(snapshot)

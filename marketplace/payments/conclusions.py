@@ -4,19 +4,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from marketplace.common.bulk import values_write
+from marketplace.common.db.bulk_writes import send_updates
+from marketplace.common.db.pipeline import ensure_transaction, pipeline
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import format_usd_exact
-from marketplace.common.statements import in_transaction, written_together
-from marketplace.payments.ledger import Account, Draft, entries_post, house, whole_check
-from marketplace.payments.locks import LockedHold, holds_lock
+from marketplace.payments.ledger import Account, Draft, check_whole, house, post_entries
+from marketplace.payments.locks import LockedHold, lock_holds
 from marketplace.payments.models import AccountKind, EntryKind, Hold, HoldStatus
 
 _ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
 
 
 @dataclass(frozen=True, slots=True)
-class Conclusion:
+class HoldSettlement:
     """How one hold ends."""
 
     hold_reference: str
@@ -24,7 +24,7 @@ class Conclusion:
     charge_micros: int | None
 
 
-def holds_conclude(*, conclusions: Iterable[Conclusion], now: datetime) -> None:
+def settle_holds(*, conclusions: Iterable[HoldSettlement], now: datetime) -> None:
     """Charge or release each hold, all or none; one that ended that way already is left alone.
 
     Raises
@@ -39,38 +39,40 @@ def holds_conclude(*, conclusions: Iterable[Conclusion], now: datetime) -> None:
     wanted = {conclusion.hold_reference: conclusion for conclusion in conclusions}
     for conclusion in wanted.values():
         if conclusion.charge_micros is not None:
-            whole_check(conclusion.charge_micros)
+            check_whole(conclusion.charge_micros)
     if not wanted:
         return
-    with in_transaction(), written_together():
-        locked, holds = holds_lock(wanted.keys())
+    with ensure_transaction(), pipeline():
+        locked, holds = lock_holds(wanted.keys())
         missing = sorted(wanted.keys() - {hold.reference for hold in holds})
         if missing:
             raise NotFound("hold_not_found", f"There is no hold named {missing[0]}.")
         ended = [
-            end for hold in holds if (end := _ended(hold, wanted[hold.reference], now)) is not None
+            end
+            for hold in holds
+            if (end := _end_hold(hold, wanted[hold.reference], now)) is not None
         ]
         # What is released was held, so no wallet can fall below zero.
-        entries_post(
+        post_entries(
             drafts=[
                 Draft(
                     kind=_ENTRY_KINDS[HoldStatus(hold.status)],
                     reference=hold.reference,
-                    amounts=_amounts(hold),
+                    amounts=_list_amounts(hold),
                 )
                 for hold in ended
             ],
             locked=locked,
             now=now,
         )
-        values_write(
+        send_updates(
             Hold,
             ("status", "charged_micros", "ended_at"),
             [(hold.pk, hold.status, hold.charged_micros, hold.ended_at) for hold in ended],
         )
 
 
-def _ended(hold: LockedHold, conclusion: Conclusion, now: datetime) -> LockedHold | None:
+def _end_hold(hold: LockedHold, conclusion: HoldSettlement, now: datetime) -> LockedHold | None:
     """The hold with its end in place, not saved; ``None`` when it ended that way before."""
     charge = conclusion.charge_micros
     status = HoldStatus.RELEASED if charge is None else HoldStatus.CHARGED
@@ -92,7 +94,7 @@ def _ended(hold: LockedHold, conclusion: Conclusion, now: datetime) -> LockedHol
     return hold._replace(status=status, charged_micros=charge or 0, ended_at=now)
 
 
-def _amounts(hold: LockedHold) -> dict[Account, int]:
+def _list_amounts(hold: LockedHold) -> dict[Account, int]:
     owner = hold.organisation_id
     return {
         Account(owner, AccountKind.WALLET_HELD): -hold.amount_micros,

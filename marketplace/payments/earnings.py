@@ -9,8 +9,8 @@ from django.conf import settings
 from django.db import transaction
 
 from marketplace.common.errors import Conflict, NotFound
-from marketplace.payments.ledger import Account, entry_post, house
-from marketplace.payments.locks import WALLET_KINDS, accounts_lock, hold_lock
+from marketplace.payments.ledger import Account, house, post_entry
+from marketplace.payments.locks import WALLET_KINDS, lock_accounts, lock_hold
 from marketplace.payments.models import (
     AccountKind,
     Earning,
@@ -30,7 +30,7 @@ class Share:
     kind: EarningKind = EarningKind.PROVIDER
 
 
-def charge_distribute(*, hold_reference: str, shares: Iterable[Share], now: datetime) -> Hold:
+def distribute_charge(*, hold_reference: str, shares: Iterable[Share], now: datetime) -> Hold:
     """Shares a winner's payment out, once: the shares, and what is left to the house.
 
     What is left may be negative, when a job that was planned again cost more than its owner
@@ -55,11 +55,11 @@ def charge_distribute(*, hold_reference: str, shares: Iterable[Share], now: date
     if organisation_id is None:
         raise NotFound("hold_not_found", f"There is no hold named {hold_reference}.")
     with transaction.atomic():
-        locked = accounts_lock(
+        locked = lock_accounts(
             [(organisation_id, kind) for kind in WALLET_KINDS]
             + [(pk, AccountKind.EARNINGS_PENDING) for pk, _ in totals_paid]
         )
-        hold = hold_lock(hold_reference)
+        hold = lock_hold(hold_reference)
         if hold.distributed_at is not None:
             return hold
         if hold.status != HoldStatus.CHARGED:
@@ -71,7 +71,7 @@ def charge_distribute(*, hold_reference: str, shares: Iterable[Share], now: date
         amounts[house(AccountKind.CLEARING)] = -kept_micros
         amounts[house(AccountKind.REVENUE)] = kept_micros - sum(totals_paid.values())
         if any(amounts.values()):
-            entry_post(
+            post_entry(
                 kind=EntryKind.DISTRIBUTION,
                 reference=hold_reference,
                 amounts=amounts,
@@ -79,7 +79,7 @@ def charge_distribute(*, hold_reference: str, shares: Iterable[Share], now: date
                 now=now,
             )
         for (pk, kind), amount in totals_paid.items():
-            _earning_create(
+            _create_earning(
                 organisation_id=pk,
                 kind=kind,
                 reference=hold_reference,
@@ -96,16 +96,16 @@ def earnings_mature(*, now: datetime) -> int:
     due = Earning.objects.filter(matured_at=None, payable_at__lte=now)
     organisation_ids = due.order_by("organisation_id").values_list("organisation_id", flat=True)
     return sum(
-        _earnings_mature_of(organisation_id=organisation_id, now=now)
+        _mature_earnings_of(organisation_id=organisation_id, now=now)
         for organisation_id in list(organisation_ids.distinct())
     )
 
 
-def _earnings_mature_of(*, organisation_id: str, now: datetime) -> int:
+def _mature_earnings_of(*, organisation_id: str, now: datetime) -> int:
     pending = Account(organisation_id, AccountKind.EARNINGS_PENDING)
     payable = Account(organisation_id, AccountKind.EARNINGS_PAYABLE)
     with transaction.atomic():
-        locked = accounts_lock([(organisation_id, pending.kind), (organisation_id, payable.kind)])
+        locked = lock_accounts([(organisation_id, pending.kind), (organisation_id, payable.kind)])
         earnings = list(
             Earning.objects.filter(
                 organisation_id=organisation_id, matured_at=None, payable_at__lte=now
@@ -113,7 +113,7 @@ def _earnings_mature_of(*, organisation_id: str, now: datetime) -> int:
         )
         if earnings:
             total = sum(earning.amount_micros for earning in earnings)
-            entry_post(
+            post_entry(
                 kind=EntryKind.MATURITY,
                 # An earning matures once, so the first of them names the event.
                 reference=earnings[0].pk,
@@ -125,7 +125,7 @@ def _earnings_mature_of(*, organisation_id: str, now: datetime) -> int:
     return len(earnings)
 
 
-def _earning_create(
+def _create_earning(
     *, organisation_id: str, kind: EarningKind, reference: str, amount_micros: int, now: datetime
 ) -> Earning:
     return Earning.objects.create(

@@ -6,16 +6,16 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
-from marketplace.common.bulk import rows_insert
+from marketplace.common.db.bulk_writes import insert_rows
 from marketplace.common.errors import Conflict, PaymentRequired, UserError
 from marketplace.common.money import MAX_MICROS
-from marketplace.payments.ledger import Account, Draft, entries_post, insufficient, whole_check
-from marketplace.payments.locks import Locked, wallets_lock
+from marketplace.payments.ledger import Account, Draft, check_whole, insufficient, post_entries
+from marketplace.payments.locks import LockedAccounts, lock_wallets
 from marketplace.payments.models import AccountKind, EntryKind, Hold
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HoldRequest:
     """Money to be set aside."""
 
     organisation_id: str
@@ -24,11 +24,11 @@ class Wanted:
     reference: str
 
 
-def holds_place(
+def place_holds(
     *,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[HoldRequest],
     now: datetime,
-    locked: Locked | None = None,
+    locked: LockedAccounts | None = None,
     references_new: bool = False,
 ) -> list[Hold | UserError]:
     """Set money of wallets aside, in this order; what cannot be had is refused alone.
@@ -44,15 +44,15 @@ def holds_place(
         less than that is available after those before it, ``Conflict`` ``reference_reused`` where
         the reference names another hold.
     """
-    refused = {item: error for item in wanted if (error := _amount_error(item.amount_micros))}
+    refused = {item: error for item in wanted if (error := _find_amount_error(item.amount_micros))}
     with transaction.atomic(savepoint=False):
-        locked = locked or wallets_lock(item.organisation_id for item in wanted)
+        locked = locked or lock_wallets(item.organisation_id for item in wanted)
         if references_new:
-            outcomes, new = _outcomes(wanted, refused, {}, locked, now)
-            rows_insert(new)
+            outcomes, new = _decide_requests(wanted, refused, {}, locked, now)
+            insert_rows(new)
         else:
             outcomes, new = _stored(wanted, refused, locked, now)
-        entries_post(
+        post_entries(
             drafts=[
                 Draft(
                     kind=EntryKind.HOLD,
@@ -73,33 +73,36 @@ def holds_place(
 
 
 def _stored(
-    wanted: Sequence[Wanted], refused: Mapping[Wanted, UserError], locked: Locked, now: datetime
+    wanted: Sequence[HoldRequest],
+    refused: Mapping[HoldRequest, UserError],
+    locked: LockedAccounts,
+    now: datetime,
 ) -> tuple[list[Hold | UserError], list[Hold]]:
     """What each gets, and the holds among them that were stored now."""
     # As a rule the references are new, which the database says when the holds are stored.
     made: dict[str, Hold] | None = None
     while True:
-        outcomes, new = _outcomes(wanted, refused, made or {}, locked, now)
+        outcomes, new = _decide_requests(wanted, refused, made or {}, locked, now)
         if made is None and any(isinstance(item, PaymentRequired) for item in outcomes):
-            made = _holds_of(item.reference for item in wanted)
+            made = _load_holds(item.reference for item in wanted)
             continue
         try:
             with transaction.atomic():
-                rows_insert(new)
+                insert_rows(new)
             return outcomes, new
         except IntegrityError:
             # Another organisation may take one of the references at this very moment.
-            found = _holds_of(item.reference for item in wanted)
+            found = _load_holds(item.reference for item in wanted)
             if len(found) == len(made or {}):
                 raise
             made = found
 
 
-def _outcomes(
-    wanted: Sequence[Wanted],
-    refused: Mapping[Wanted, UserError],
+def _decide_requests(
+    wanted: Sequence[HoldRequest],
+    refused: Mapping[HoldRequest, UserError],
     made: Mapping[str, Hold],
-    locked: Locked,
+    locked: LockedAccounts,
     now: datetime,
 ) -> tuple[list[Hold | UserError], list[Hold]]:
     """What each gets, and the holds among them that are not stored yet."""
@@ -132,12 +135,12 @@ def _outcomes(
     return outcomes, new
 
 
-def _holds_of(references: Iterable[str]) -> dict[str, Hold]:
+def _load_holds(references: Iterable[str]) -> dict[str, Hold]:
     return {hold.reference: hold for hold in Hold.objects.filter(reference__in=list(references))}
 
 
-def _amount_error(amount_micros: int) -> UserError | None:
-    whole_check(amount_micros)
+def _find_amount_error(amount_micros: int) -> UserError | None:
+    check_whole(amount_micros)
     if 0 < amount_micros <= MAX_MICROS:
         return None
     return UserError(
@@ -147,7 +150,7 @@ def _amount_error(amount_micros: int) -> UserError | None:
     )
 
 
-def amount_check(amount_micros: int) -> None:
+def check_amount(amount_micros: int) -> None:
     """Refuse what no wallet can gain or lose.
 
     Raises
@@ -155,7 +158,7 @@ def amount_check(amount_micros: int) -> None:
     UserError
         ``invalid_amount``.
     """
-    error = _amount_error(amount_micros)
+    error = _find_amount_error(amount_micros)
     if error is not None:
         raise error
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.accounts.models import User
-from marketplace.common.bulk import values_insert
+from marketplace.common.db.bulk_writes import insert_values
+from marketplace.common.db.pipeline import Statement, ask
 from marketplace.common.errors import PaymentRequired
 from marketplace.common.ids import new_id
 from marketplace.common.money import format_usd
-from marketplace.common.statements import Statement, ask
-from marketplace.payments.locks import Locked
+from marketplace.payments.locks import LockedAccounts
 from marketplace.payments.models import (
     ENTRY_PREFIX,
     HOUSE_KINDS,
@@ -47,12 +47,12 @@ class Draft:
     actor: User | None = None
 
 
-def entry_post(
+def post_entry(
     *,
     kind: str,
     reference: str,
     amounts: Mapping[Account, int],
-    locked: Locked,
+    locked: LockedAccounts,
     now: datetime,
     memo: str = "",
     actor: User | None = None,
@@ -74,11 +74,11 @@ def entry_post(
         if amounts[account] < 0 and after_micros < 0:
             raise insufficient(account, short_micros=-after_micros)
     draft = Draft(kind=kind, reference=reference, amounts=amounts, memo=memo, actor=actor)
-    [entry_id] = entries_post(drafts=[draft], locked=locked, now=now)
+    [entry_id] = post_entries(drafts=[draft], locked=locked, now=now)
     return Entry.objects.get(pk=entry_id)
 
 
-def entries_post(*, drafts: Iterable[Draft], locked: Locked, now: datetime) -> list[str]:
+def post_entries(*, drafts: Iterable[Draft], locked: LockedAccounts, now: datetime) -> list[str]:
     """Books entries in their order, all or none; their keys.
 
     Call in the transaction that made ``locked``, which holds every organisation's account in
@@ -109,7 +109,7 @@ def entries_post(*, drafts: Iterable[Draft], locked: Locked, now: datetime) -> l
             for account, amount in draft.amounts.items()
             if amount
         )
-    values_insert(
+    insert_values(
         Entry,
         ("id", "kind", "reference", "booked_at", "memo", "actor_id"),
         (
@@ -117,7 +117,7 @@ def entries_post(*, drafts: Iterable[Draft], locked: Locked, now: datetime) -> l
             for entry_id, of in wanted
         ),
     )
-    values_insert(Posting, ("entry_id", "account_id", "amount_micros"), postings)
+    insert_values(Posting, ("entry_id", "account_id", "amount_micros"), postings)
     return [entry_id for entry_id, _ in wanted]
 
 
@@ -149,6 +149,6 @@ def insufficient(account: Account, *, short_micros: int) -> PaymentRequired:
     )
 
 
-def whole_check(amount_micros: int) -> None:
+def check_whole(amount_micros: int) -> None:
     if isinstance(amount_micros, bool) or not isinstance(amount_micros, int):
         raise TypeError("amounts are whole micro-dollars")

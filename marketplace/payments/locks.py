@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.db import connection
 from django.db.transaction import TransactionManagementError
 
-from marketplace.common.statements import Statement, ask
+from marketplace.common.db.pipeline import Statement, ask
 from marketplace.payments.models import AccountKind, Hold, LedgerAccount
 
 WALLET_KINDS = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
@@ -26,8 +26,8 @@ class LockedAccount(NamedTuple):
     balance_micros: int
 
 
-#: Locked accounts by (organisation id, kind).
-Locked = dict[tuple[str, str], LockedAccount]
+#: LockedAccounts accounts by (organisation id, kind).
+LockedAccounts = dict[tuple[str, str], LockedAccount]
 
 
 class LockedHold(NamedTuple):
@@ -42,12 +42,12 @@ class LockedHold(NamedTuple):
     ended_at: datetime | None
 
 
-def accounts_lock(wanted: Collection[tuple[str, str]]) -> Locked:
+def lock_accounts(wanted: Collection[tuple[str, str]]) -> LockedAccounts:
     """Locks organisations' accounts, given as (organisation id, kind), creating missing ones.
 
     Call in a transaction, and lock everything it will need at once.
     """
-    found = _locked(wanted)
+    found = _lock_accounts(wanted)
     missing = [key for key in wanted if key not in found]
     if missing:
         LedgerAccount.objects.bulk_create(
@@ -57,40 +57,40 @@ def accounts_lock(wanted: Collection[tuple[str, str]]) -> Locked:
             ],
             ignore_conflicts=True,
         )
-        found = _locked(wanted)
+        found = _lock_accounts(wanted)
     return found
 
 
-def wallet_lock(organisation_id: str) -> Locked:
+def lock_wallet(organisation_id: str) -> LockedAccounts:
     """Locks one organisation's wallet. Call in a transaction."""
-    return accounts_lock([(organisation_id, kind) for kind in WALLET_KINDS])
+    return lock_accounts([(organisation_id, kind) for kind in WALLET_KINDS])
 
 
-def wallets_lock(organisation_ids: Iterable[str]) -> Locked:
+def lock_wallets(organisation_ids: Iterable[str]) -> LockedAccounts:
     """Locks several organisations' wallets at once.
 
     Call first in a transaction that will hold, settle or release for more than one
     organisation: locking them one by one in the order of the bids could meet another
     transaction that does so in another order.
     """
-    return accounts_lock([(pk, kind) for pk in set(organisation_ids) for kind in WALLET_KINDS])
+    return lock_accounts([(pk, kind) for pk in set(organisation_ids) for kind in WALLET_KINDS])
 
 
-def holds_lock(references: Collection[str]) -> tuple[Locked, list[LockedHold]]:
+def lock_holds(references: Collection[str]) -> tuple[LockedAccounts, list[LockedHold]]:
     """Locks holds, those there are, and first the wallets that they are part of.
 
-    Call first in a transaction, as ``wallets_lock``. Whoever has a hold has both accounts of a
+    Call first in a transaction, as ``lock_wallets``. Whoever has a hold has both accounts of a
     wallet.
     """
     names = list(references)
-    accounts, holds = _rows(
+    accounts, holds = _read_rows(
         Statement(_ACCOUNTS_OF_HOLDS, (names, [str(kind) for kind in WALLET_KINDS])),
         Statement(_HOLDS, (names,)),
     )
-    return _accounts(accounts), list(map(LockedHold._make, holds))
+    return _read_accounts(accounts), list(map(LockedHold._make, holds))
 
 
-def hold_lock(reference: str) -> Hold:
+def lock_hold(reference: str) -> Hold:
     """The hold as it is now. Call while holding its organisation's wallet accounts."""
     return Hold.objects.select_for_update(no_key=True).get(reference=reference)
 
@@ -111,19 +111,19 @@ _HOLDS = (
 )
 
 
-def _locked(wanted: Collection[tuple[str, str]]) -> Locked:
+def _lock_accounts(wanted: Collection[tuple[str, str]]) -> LockedAccounts:
     owners = {organisation_id for organisation_id, _ in wanted}
     kinds = {str(kind) for _, kind in wanted}
-    [rows] = _rows(Statement(_ACCOUNTS_OF, (list(owners), list(kinds))))
-    return _accounts(rows)
+    [rows] = _read_rows(Statement(_ACCOUNTS_OF, (list(owners), list(kinds))))
+    return _read_accounts(rows)
 
 
-def _accounts(rows: Iterable[tuple[Any, ...]]) -> Locked:
+def _read_accounts(rows: Iterable[tuple[Any, ...]]) -> LockedAccounts:
     accounts = map(LockedAccount._make, rows)
     return {(account.organisation_id, account.kind): account for account in accounts}
 
 
-def _rows(*statements: Statement) -> list[list[tuple[Any, ...]]]:
+def _read_rows(*statements: Statement) -> list[list[tuple[Any, ...]]]:
     """Rows that are locked; refused outside a transaction, where no lock would last."""
     if not connection.in_atomic_block:
         raise TransactionManagementError("rows are locked in a transaction only")

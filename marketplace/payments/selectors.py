@@ -76,7 +76,7 @@ class LedgerCheck:
 
 
 def wallet(*, organisation: Organisation) -> Wallet:
-    balances = _balances(organisation)
+    balances = _load_balances(organisation)
     return Wallet(
         available_micros=balances.get(AccountKind.WALLET_AVAILABLE, 0),
         held_micros=balances.get(AccountKind.WALLET_HELD, 0),
@@ -84,14 +84,14 @@ def wallet(*, organisation: Organisation) -> Wallet:
 
 
 def earnings(*, organisation: Organisation) -> Earnings:
-    balances = _balances(organisation)
+    balances = _load_balances(organisation)
     return Earnings(
         pending_micros=balances.get(AccountKind.EARNINGS_PENDING, 0),
         payable_micros=balances.get(AccountKind.EARNINGS_PAYABLE, 0),
     )
 
 
-def earnings_list(*, organisation: Organisation, limit: int = 100) -> list[Earning]:
+def list_earnings(*, organisation: Organisation, limit: int = 100) -> list[Earning]:
     """The latest lines of what an organisation earned, newest first."""
     return list(
         Earning.objects.filter(organisation=organisation).order_by("-accrued_at", "-pk")[:limit]
@@ -161,8 +161,8 @@ def ledger_check() -> LedgerCheck:
         .order_by("pk")
         .values_list("pk", flat=True)
     )
-    wrong_holds = _wrong_holds()
-    clearing_surplus = _clearing_surplus_micros()
+    wrong_holds = _find_wrong_holds()
+    clearing_surplus = _compute_clearing_surplus()
     return LedgerCheck(
         balanced=not (total or unbalanced or wrong_balances or wrong_holds or clearing_surplus),
         imbalance_micros=total,
@@ -178,7 +178,7 @@ def ledger_check() -> LedgerCheck:
 # Each comparison below is one statement, so that traffic between two cannot look like a fault.
 
 
-def _wrong_holds() -> tuple[str, ...]:
+def _find_wrong_holds() -> tuple[str, ...]:
     held = LedgerAccount.objects.filter(
         organisation=OuterRef("pk"), kind=AccountKind.WALLET_HELD
     ).values("balance_micros")
@@ -198,7 +198,7 @@ def _wrong_holds() -> tuple[str, ...]:
     )
 
 
-def _clearing_surplus_micros() -> int:
+def _compute_clearing_surplus() -> int:
     undistributed = (
         Hold.objects.filter(status=HoldStatus.CHARGED, distributed_at__isnull=True)
         .values("status")
@@ -215,7 +215,7 @@ def _clearing_surplus_micros() -> int:
     return surplus or 0
 
 
-def _balances(organisation: Organisation) -> dict[str, int]:
+def _load_balances(organisation: Organisation) -> dict[str, int]:
     return dict(
         LedgerAccount.objects.filter(organisation=organisation).values_list(
             "kind", "balance_micros"

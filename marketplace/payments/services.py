@@ -2,7 +2,7 @@
 
 Each service names its event by a reference and may be called again with it: the second call
 changes nothing and returns what the first one did; with other terms it is a ``Conflict``.
-One transaction that touches several organisations calls ``wallets_lock`` first.
+One transaction that touches several organisations calls ``lock_wallets`` first.
 """
 
 from datetime import datetime
@@ -12,11 +12,11 @@ from django.db import IntegrityError, transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.common.money import format_usd_exact
-from marketplace.payments.conclusions import Conclusion, holds_conclude
-from marketplace.payments.earnings import Share, charge_distribute
-from marketplace.payments.holds import Wanted, amount_check, holds_place, reference_reused
-from marketplace.payments.ledger import Account, entry_post, house
-from marketplace.payments.locks import Locked, hold_lock, wallet_lock, wallets_lock
+from marketplace.payments.conclusions import HoldSettlement, settle_holds
+from marketplace.payments.earnings import Share, distribute_charge
+from marketplace.payments.holds import HoldRequest, check_amount, place_holds, reference_reused
+from marketplace.payments.ledger import Account, house, post_entry
+from marketplace.payments.locks import LockedAccounts, lock_hold, lock_wallet, lock_wallets
 from marketplace.payments.models import (
     AccountKind,
     Entry,
@@ -27,14 +27,14 @@ from marketplace.payments.models import (
 
 __all__ = [
     "Share",
-    "charge_distribute",
-    "charge_refund",
+    "distribute_charge",
     "funds_hold",
-    "hold_release",
     "hold_settle",
-    "sla_credit_pay",
+    "lock_wallets",
+    "pay_sla_credit",
+    "refund_charge",
+    "release_hold",
     "wallet_grant",
-    "wallets_lock",
 ]
 
 
@@ -56,8 +56,8 @@ def wallet_grant(
     """
     if not granted_by.is_operator:
         raise NotAllowed("operators_only", "Only an operator may grant a balance.")
-    amount_check(amount_micros)
-    return _wallet_credit(
+    check_amount(amount_micros)
+    return _credit_wallet(
         kind=EntryKind.GRANT,
         source=AccountKind.GRANTS,
         organisation=organisation,
@@ -69,12 +69,12 @@ def wallet_grant(
     )
 
 
-def sla_credit_pay(
+def pay_sla_credit(
     *, organisation: Organisation, amount_micros: int, reference: str, reason: str, now: datetime
 ) -> Entry:
     """Pays a wallet for a promise the house broke, out of the house's own pocket."""
-    amount_check(amount_micros)
-    return _wallet_credit(
+    check_amount(amount_micros)
+    return _credit_wallet(
         kind=EntryKind.SLA_CREDIT,
         source=AccountKind.SLA_CREDITS,
         organisation=organisation,
@@ -97,8 +97,8 @@ def funds_hold(
     Conflict
         ``reference_reused``: the reference names another hold.
     """
-    wanted = Wanted(organisation.pk, amount_micros, reference)
-    [outcome] = holds_place(wanted=[wanted], now=now)
+    wanted = HoldRequest(organisation.pk, amount_micros, reference)
+    [outcome] = place_holds(wanted=[wanted], now=now)
     if isinstance(outcome, UserError):
         raise outcome
     return outcome
@@ -114,11 +114,11 @@ def hold_settle(*, hold_reference: str, charge_micros: int, now: datetime) -> Ho
     Conflict
         ``hold_ended``: the hold was released, or charged another amount.
     """
-    holds_conclude(conclusions=[Conclusion(hold_reference, charge_micros)], now=now)
+    settle_holds(conclusions=[HoldSettlement(hold_reference, charge_micros)], now=now)
     return Hold.objects.get(reference=hold_reference)
 
 
-def hold_release(*, hold_reference: str, now: datetime) -> Hold:
+def release_hold(*, hold_reference: str, now: datetime) -> Hold:
     """Gives everything held back to the wallet.
 
     Raises
@@ -126,11 +126,11 @@ def hold_release(*, hold_reference: str, now: datetime) -> Hold:
     Conflict
         ``hold_ended``: the hold was charged.
     """
-    holds_conclude(conclusions=[Conclusion(hold_reference, None)], now=now)
+    settle_holds(conclusions=[HoldSettlement(hold_reference, None)], now=now)
     return Hold.objects.get(reference=hold_reference)
 
 
-def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: datetime) -> Hold:
+def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: datetime) -> Hold:
     """Gives back part or all of a charge; one refund per hold and reason.
 
     What is still in clearing comes from there. After the payment was shared out, the
@@ -142,12 +142,12 @@ def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: 
         ``not_charged``; ``refund_exceeds_charge``; ``reference_reused``: the same reason with
         another amount.
     """
-    amount_check(amount_micros)
+    check_amount(amount_micros)
     reference = f"{hold_reference}:{reason}"[:200]
     with transaction.atomic():
-        hold, locked = _hold_locked(hold_reference)
+        hold, locked = _lock_hold(hold_reference)
         refunded = Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE)
-        if _entry_made(EntryKind.REFUND, reference, refunded, amount_micros) is not None:
+        if _find_entry(EntryKind.REFUND, reference, refunded, amount_micros) is not None:
             return hold
         if hold.status != HoldStatus.CHARGED:
             raise Conflict("not_charged", "Nothing was charged, so nothing can be refunded.")
@@ -159,7 +159,7 @@ def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: 
                 extra={"left_micros": left_micros},
             )
         shared_out = hold.distributed_at is not None
-        entry_post(
+        post_entry(
             kind=EntryKind.REFUND,
             reference=reference,
             amounts={
@@ -175,7 +175,7 @@ def charge_refund(*, hold_reference: str, amount_micros: int, reason: str, now: 
     return hold
 
 
-def _wallet_credit(
+def _credit_wallet(
     *,
     kind: EntryKind,
     source: AccountKind,
@@ -189,14 +189,14 @@ def _wallet_credit(
     """Moves money from an account of the house into a wallet, once per reference."""
     wallet = Account(organisation.pk, AccountKind.WALLET_AVAILABLE)
     with transaction.atomic():
-        locked = wallet_lock(organisation.pk)
-        made = _entry_made(kind, reference, wallet, amount_micros)
+        locked = lock_wallet(organisation.pk)
+        made = _find_entry(kind, reference, wallet, amount_micros)
         if made is not None:
             return made
         try:
             # Another organisation may use the reference at this very moment.
             with transaction.atomic():
-                return entry_post(
+                return post_entry(
                     kind=kind,
                     reference=reference,
                     amounts={house(source): -amount_micros, wallet: amount_micros},
@@ -209,7 +209,7 @@ def _wallet_credit(
             raise reference_reused(reference) from None
 
 
-def _entry_made(
+def _find_entry(
     kind: EntryKind, reference: str, account: Account, amount_micros: int
 ) -> Entry | None:
     """The entry this call would repeat; a ``Conflict`` when it was made with other terms."""
@@ -226,12 +226,12 @@ def _entry_made(
     return entry
 
 
-def _hold_locked(reference: str) -> tuple[Hold, Locked]:
+def _lock_hold(reference: str) -> tuple[Hold, LockedAccounts]:
     """The hold, after locking its organisation's wallet. Call in a transaction."""
     organisation_id = (
         Hold.objects.filter(reference=reference).values_list("organisation_id", flat=True).first()
     )
     if organisation_id is None:
         raise NotFound("hold_not_found", f"There is no hold named {reference}.")
-    locked = wallet_lock(organisation_id)
-    return hold_lock(reference), locked
+    locked = lock_wallet(organisation_id)
+    return lock_hold(reference), locked

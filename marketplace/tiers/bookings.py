@@ -18,8 +18,7 @@ from datetime import datetime, timedelta
 from marketplace.common.money import format_usd
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Job, JobStatus, Slice
-from marketplace.tiers.allowance import Target, books_save, stay_moves
-from marketplace.tiers.history import Learned
+from marketplace.tiers.hazard_tables import HazardTables
 from marketplace.tiers.models import (
     Booking,
     BookingOutcome,
@@ -28,26 +27,27 @@ from marketplace.tiers.models import (
     Stay,
     ZoneTiers,
 )
-from marketplace.tiers.provisioning import Offer
-from marketplace.tiers.rented import Rented, node_here, offers_of_tier
-from scheduler.tiers.demotion import move_on_saves, renewal_saves
+from marketplace.tiers.provisioning import MachineOffer
+from marketplace.tiers.stay_or_move import MoveTarget, decide_stay, save_stay_accounts
+from marketplace.tiers.tier_state import TierState, filter_offers, loaded_node
+from scheduler.tiers.demotion import compute_move_saving, compute_renewal_saving
 
 #: A job whose booking came to nothing is not booked for again before this.
 NEEDLESS_PAUSE = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class WorkerChoice:
     """A serverful worker that could be booked: an idle one, or one to rent."""
 
     price_micros_per_h: int
     boot_s: float
     machine: Machine | None = None
-    offer: Offer | None = None
+    offer: MachineOffer | None = None
 
 
-def bookings_make(
-    *, rented: Rented, offers: Sequence[Offer], tables: Learned, now: datetime
+def book_workers(
+    *, rented: TierState, offers: Sequence[MachineOffer], tables: HazardTables, now: datetime
 ) -> int:
     """Book workers for the jobs on serverless that should move; how many."""
     tiers = rented.tiers
@@ -56,7 +56,7 @@ def bookings_make(
         left_s = probed_left_s(tiers, stay.job, rented.lease_of.get(stay.job_id), now)
         if left_s is not None and stay.job_id not in rented.booked_jobs:
             probed.append((stay, left_s))
-    if not probed or cheapest_worker(rented, offers) is None:
+    if not probed or find_cheapest_worker(rented, offers) is None:
         return 0
     jobs = [stay.job_id for stay, _ in probed]
     lately = set(
@@ -66,29 +66,29 @@ def bookings_make(
     )
     made, looked_at = 0, []
     for stay, left_s in probed:
-        worker = None if stay.job_id in lately else cheapest_worker(rented, offers)
+        worker = None if stay.job_id in lately else find_cheapest_worker(rented, offers)
         if worker is None:
             continue
         looked_at.append(stay)
         done_s = (now - stay.started_at).total_seconds()
         expected_s = tables.expected_left_s(done_s=done_s, left_s=left_s)
         served_s = _served_s(rented, stay, worker, now)
-        if stay_moves(
+        if decide_stay(
             tiers=tiers,
             stay=stay,
-            target=Target(worker.price_micros_per_h, worker.boot_s),
+            target=MoveTarget(worker.price_micros_per_h, worker.boot_s),
             left_s=left_s,
             expected_s=min(expected_s, served_s),
             now=now,
         ):
-            worker, credit = _renewed(rented, offers, worker, stay, min(left_s, served_s), now)
+            worker, credit = _renew_worker(rented, offers, worker, stay, min(left_s, served_s), now)
             reason = (
                 f"Booked for a job with {left_s:.0f} s left, on serverless at "
                 f"{format_usd(stay.machine.price_micros_per_h)} an hour."
             )
-            _book(rented, stay.job, stay.machine, worker, credit, reason, now)
+            _book_worker(rented, stay.job, stay.machine, worker, credit, reason, now)
             made += 1
-    books_save(looked_at)
+    save_stay_accounts(looked_at)
     return made
 
 
@@ -106,10 +106,10 @@ def probed_left_s(tiers: ZoneTiers, job: Job, lease: Slice | None, now: datetime
     return max(0.0, (job.eta_at - now).total_seconds())
 
 
-def _served_s(rented: Rented, stay: Stay, worker: Worker, now: datetime) -> float:
+def _served_s(rented: TierState, stay: Stay, worker: WorkerChoice, now: datetime) -> float:
     """How long the worker would spare serverless: where the reserved node is no dearer, only
     until the reserved cells begin."""
-    zone, own = rented.tiers.zone, node_here(stay.machine)
+    zone, own = rented.tiers.zone, loaded_node(stay.machine)
     slot = slot_at(zone, now)
     ahead = [(at, where) for at, where in stay.job.cells if at > slot and own and where != own.pk]
     if not ahead or rented.price_micros_per_h(ahead[0][1]) > worker.price_micros_per_h:
@@ -117,49 +117,50 @@ def _served_s(rented: Rented, stay: Stay, worker: Worker, now: datetime) -> floa
     return max(0.0, (slot_starts_at(zone, ahead[0][0]) - now).total_seconds())
 
 
-def cheapest_worker(
-    rented: Rented, offers: Sequence[Offer], *, below_micros: int | None = None
-) -> Worker | None:
+def find_cheapest_worker(
+    rented: TierState, offers: Sequence[MachineOffer], *, below_micros: int | None = None
+) -> WorkerChoice | None:
     """An idle worker of the house, else the cheapest offer if the cap leaves room."""
     found = [
-        Worker(machine.price_micros_per_h, 0.0, machine=machine) for machine in rented.unused()
+        WorkerChoice(machine.price_micros_per_h, 0.0, machine=machine)
+        for machine in rented.unused()
     ]
     if not found and rented.room(serverless=False) > 0:
-        found = _to_rent(rented, offers)
+        found = _list_rentable(rented, offers)
     if below_micros is not None:
         found = [worker for worker in found if worker.price_micros_per_h < below_micros]
-    return _cheapest(found)
+    return _pick_cheapest(found)
 
 
-def _to_rent(rented: Rented, offers: Sequence[Offer]) -> list[Worker]:
+def _list_rentable(rented: TierState, offers: Sequence[MachineOffer]) -> list[WorkerChoice]:
     return [
-        Worker(offer.price_micros_per_h, rented.boot_s(offer), offer=offer)
-        for offer in offers_of_tier(offers, serverless=False)
+        WorkerChoice(offer.price_micros_per_h, rented.boot_s(offer), offer=offer)
+        for offer in filter_offers(offers, serverless=False)
     ]
 
 
-def _cheapest(workers: Sequence[Worker]) -> Worker | None:
+def _pick_cheapest(workers: Sequence[WorkerChoice]) -> WorkerChoice | None:
     return min(workers, key=lambda one: (one.price_micros_per_h, one.boot_s), default=None)
 
 
-def _renewed(
-    rented: Rented,
-    offers: Sequence[Offer],
-    worker: Worker,
+def _renew_worker(
+    rented: TierState,
+    offers: Sequence[MachineOffer],
+    worker: WorkerChoice,
     stay: Stay,
     left_s: float,
     now: datetime,
-) -> tuple[Worker, float]:
+) -> tuple[WorkerChoice, float]:
     """A cheaper worker in the place of an idle one of a full tier, if that repays its boot.
 
     Also what the exchange gives the surplus. Where a simulated job waits for the boot, this
     one goes on on serverless, whose price stands in the place of the price of delay. The new
-    machine is not asked for before the old one has ended (``machines_launch``).
+    machine is not asked for before the old one has ended (``launch_machines``).
     """
-    offered = _cheapest(_to_rent(rented, offers))
+    offered = _pick_cheapest(_list_rentable(rented, offers))
     if worker.machine is None or offered is None or rented.room(serverless=False) > 0:
         return worker, 0.0
-    saved = renewal_saves(
+    saved = compute_renewal_saving(
         left_s,
         offered.boot_s,
         worker.price_micros_per_h / 1e6,
@@ -180,11 +181,11 @@ def _renewed(
     return offered, rented.tiers.rules.saved_share * saved
 
 
-def _book(
-    rented: Rented,
+def _book_worker(
+    rented: TierState,
     job: Job,
     origin: Machine,
-    worker: Worker,
+    worker: WorkerChoice,
     credit: float,
     reason: str,
     now: datetime,
@@ -199,30 +200,30 @@ def _book(
     )
 
 
-def moves_on_make(
-    *, rented: Rented, offers: Sequence[Offer], tables: Learned, now: datetime
+def book_cheaper_workers(
+    *, rented: TierState, offers: Sequence[MachineOffer], tables: HazardTables, now: datetime
 ) -> int:
     """Book cheaper workers for jobs on the house's own dearer ones; how many.
 
     Only for a job that has its worker to itself: the rent of a shared one would go on.
     """
     tiers, made, rules = rented.tiers, 0, rented.tiers.rules
-    if cheapest_worker(rented, offers) is None:
+    if find_cheapest_worker(rented, offers) is None:
         return 0
     rows = sorted(
         rented.of_tier(serverless=False), key=lambda one: (-one.price_micros_per_h, one.pk)
     )
     for machine in rows:
-        lease = _only_lease(rented, machine)
+        lease = _find_only_lease(rented, machine)
         if lease is None:
             continue
         job = lease.job
         left_s = probed_left_s(tiers, job, lease, now)
-        worker = cheapest_worker(rented, offers, below_micros=machine.price_micros_per_h)
+        worker = find_cheapest_worker(rented, offers, below_micros=machine.price_micros_per_h)
         if left_s is None or worker is None:
             continue
         done_s = (now - (job.started_at or now)).total_seconds()
-        saved = move_on_saves(
+        saved = compute_move_saving(
             tables.expected_left_s(done_s=done_s, left_s=left_s),
             left_s,
             (job.deadline_at - now).total_seconds(),
@@ -238,14 +239,14 @@ def moves_on_make(
                 f"Booked for a job with {left_s:.0f} s left on {machine.offer} at "
                 f"{format_usd(machine.price_micros_per_h)} an hour."
             )
-            _book(rented, job, machine, worker, rules.saved_share * saved, reason, now)
+            _book_worker(rented, job, machine, worker, rules.saved_share * saved, reason, now)
             made += 1
     return made
 
 
-def _only_lease(rented: Rented, machine: Machine) -> Slice | None:
+def _find_only_lease(rented: TierState, machine: Machine) -> Slice | None:
     """The lease of the one job that runs on a machine and holds all that is sold of it."""
-    node = node_here(machine)
+    node = loaded_node(machine)
     if node is None or machine.status != MachineStatus.RUNNING:
         return None
     leases = [one for one in rented.leases.get(node.pk, ()) if one.job_id not in rented.booked_jobs]

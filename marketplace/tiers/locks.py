@@ -5,7 +5,7 @@ from __future__ import annotations
 from marketplace.tiers.models import Machine, ZoneTiers
 
 
-def machine_lock(machine_id: str) -> Machine:
+def lock_machine(machine_id: str) -> Machine:
     return (
         Machine.objects.select_for_update(of=("self",))
         .select_related("zone", "join_token")
@@ -13,7 +13,7 @@ def machine_lock(machine_id: str) -> Machine:
     )
 
 
-def zone_tiers_lock(zone_id: str) -> ZoneTiers:
+def lock_zone_tiers(zone_id: str) -> ZoneTiers:
     return (
         ZoneTiers.objects.select_for_update(of=("self",))
         .select_related("zone", "provider")

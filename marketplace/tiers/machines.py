@@ -2,7 +2,7 @@
 
 A row is committed before its backend is asked, and a backend is asked outside any
 transaction. A crash in between leaves a row without a machine or a machine whose row
-says nothing; ``machines_reconcile`` finds both.
+says nothing; ``reconcile_machines`` finds both.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from django.db.models import Q, QuerySet
 from marketplace.auction.models import Reservation
 from marketplace.fleet.models import GONE, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import slot_at
-from marketplace.fleet.services import join_token_create, node_drain, node_leave
+from marketplace.fleet.services import create_join_token, drain_node, retire_node
 from marketplace.jobs.models import Slice, SliceStatus
 from marketplace.tiers import locks
-from marketplace.tiers.agenda import OFFER_PAUSE
 from marketplace.tiers.models import LIVE, Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import (
     BACKENDS,
     ON_THIS_MACHINE,
     Backend,
     BackendFault,
-    Offer,
-    backend_named,
+    MachineOffer,
+    get_backend,
 )
+from marketplace.tiers.tick_work import OFFER_PAUSE
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,10 @@ BOOTS_REMEMBERED = 5
 NEVER = timedelta(days=36_500)
 
 
-def machine_request(*, tiers: ZoneTiers, offer: Offer, reason: str, now: datetime) -> Machine:
-    """Decide to rent a machine; ``machines_launch`` does it once this is committed."""
+def request_machine(
+    *, tiers: ZoneTiers, offer: MachineOffer, reason: str, now: datetime
+) -> Machine:
+    """Decide to rent a machine; ``launch_machines`` does it once this is committed."""
     return Machine.objects.create(
         zone=tiers.zone,
         backend=tiers.backend_of(offer.tier),
@@ -57,7 +59,9 @@ def machine_request(*, tiers: ZoneTiers, offer: Offer, reason: str, now: datetim
     )
 
 
-def offers_usable(*, tiers: ZoneTiers, offers: Sequence[Offer], now: datetime) -> list[Offer]:
+def find_usable_offers(
+    *, tiers: ZoneTiers, offers: Sequence[MachineOffer], now: datetime
+) -> list[MachineOffer]:
     """Offers less those whose machines lately did not come up: the next offer, our cost."""
     failed = set(
         Machine.objects.filter(
@@ -67,7 +71,7 @@ def offers_usable(*, tiers: ZoneTiers, offers: Sequence[Offer], now: datetime) -
     return [one for one in offers if (tiers.backend_of(one.tier), one.name) not in failed]
 
 
-def boot_s(tiers: ZoneTiers, offer: Offer) -> float:
+def boot_s(tiers: ZoneTiers, offer: MachineOffer) -> float:
     """Seconds from request to a node in the market: as its last boots took, else as offered."""
     ready = Machine.objects.filter(
         zone=tiers.zone, offer=offer.name, backend=tiers.backend_of(offer.tier)
@@ -79,28 +83,30 @@ def boot_s(tiers: ZoneTiers, offer: Offer) -> float:
     return sum(took) / len(took) if took else offer.boot_s
 
 
-def machines_launch(*, now: datetime) -> int:
+def launch_machines(*, now: datetime) -> int:
     """Ask the backends for what was requested; how many machines were started."""
     started = 0
     requested = Machine.objects.filter(status=MachineStatus.REQUESTED).order_by("pk")
     for machine_id in list(requested.values_list("pk", flat=True)):
-        started += _launch(machine_id, now)
+        started += _launch_machine(machine_id, now)
     return started
 
 
-def _launch(machine_id: str, now: datetime) -> bool:
+def _launch_machine(machine_id: str, now: datetime) -> bool:
     with transaction.atomic():
-        machine = locks.machine_lock(machine_id)
+        machine = locks.lock_machine(machine_id)
         if machine.status != MachineStatus.REQUESTED or machine.zone is None:
             return False
         tiers = ZoneTiers.objects.select_related("provider").get(pk=machine.zone_id)
         serverless = machine.tier == Tier.SERVERLESS
         if not serverless and not _has_room(tiers):
-            if not _paid(tiers).filter(status=MachineStatus.ENDING).exists():
-                _ended(machine, reason="The cap leaves no room for it.", now=now, billed=False)
+            if not _paid_machines(tiers).filter(status=MachineStatus.ENDING).exists():
+                _close_machine(
+                    machine, reason="The cap leaves no room for it.", now=now, billed=False
+                )
             # Else it waits for the one whose place it is to take.
             return False
-        token, secret = join_token_create(
+        token, secret = create_join_token(
             zone=machine.zone,
             provider=tiers.provider,
             created_by=None,
@@ -114,7 +120,7 @@ def _launch(machine_id: str, now: datetime) -> bool:
         machine.requested_at = now
         machine.save(update_fields=["join_token", "status", "requested_at"])
     try:
-        backend_named(machine.backend).launch(
+        get_backend(machine.backend).launch(
             machine_id=machine.pk,
             offer=machine.offer,
             market_url=settings.PUBLIC_URL,
@@ -122,21 +128,21 @@ def _launch(machine_id: str, now: datetime) -> bool:
         )
     except BackendFault as fault:
         with transaction.atomic():
-            machine = locks.machine_lock(machine_id)
+            machine = locks.lock_machine(machine_id)
             machine.failed_at = now
-            _ended(machine, reason=str(fault), now=now, billed=False)
+            _close_machine(machine, reason=str(fault), now=now, billed=False)
         return False
     return True
 
 
-def _paid(tiers: ZoneTiers) -> QuerySet[Machine]:
+def _paid_machines(tiers: ZoneTiers) -> QuerySet[Machine]:
     """Serverful machines of a zone that cost money now."""
     live = Machine.objects.filter(zone=tiers.zone, status__in=LIVE).exclude(tier=Tier.SERVERLESS)
     return live.exclude(status=MachineStatus.REQUESTED)
 
 
 def _has_room(tiers: ZoneTiers) -> bool:
-    return _paid(tiers).count() < tiers.serverful_cap
+    return _paid_machines(tiers).count() < tiers.serverful_cap
 
 
 def ask_micros(zone: Zone, price_micros_per_h: int) -> int:
@@ -150,7 +156,7 @@ def cost_micros(price_micros_per_h: int, since: datetime, until: datetime) -> in
     return -(-price_micros_per_h * micros // 3_600_000_000)
 
 
-def machines_notice(*, now: datetime) -> int:
+def note_ready_machines(*, now: datetime) -> int:
     """Note which booting machines have their nodes in the market by now; how many.
 
     Asks no backend, so that a job waits for its machine no longer than for the next tick.
@@ -160,63 +166,63 @@ def machines_notice(*, now: datetime) -> int:
     )
     noticed = list(up.order_by("pk").values_list("pk", flat=True))
     for machine_id in noticed:
-        _look_at(machine_id, now)
+        _check_boot(machine_id, now)
     return len(noticed)
 
 
-def machine_end(*, machine: Machine, reason: str, now: datetime) -> Machine:
+def end_machine(*, machine: Machine, reason: str, now: datetime) -> Machine:
     """Begin to end a machine: nothing more is sold on its node. Twice is no error."""
     with transaction.atomic():
-        machine = locks.machine_lock(machine.pk)
+        machine = locks.lock_machine(machine.pk)
         if machine.status == MachineStatus.REQUESTED:
-            _ended(machine, reason=reason, now=now, billed=False)
+            _close_machine(machine, reason=reason, now=now, billed=False)
         elif machine.status in (MachineStatus.BOOTING, MachineStatus.RUNNING):
             machine.status = MachineStatus.ENDING
             machine.reason = reason[:255]
             machine.save(update_fields=["status", "reason"])
             node = node_of(machine)
             if node is not None and node.status == NodeStatus.ONLINE:
-                node_drain(node=node, now=now)
+                drain_node(node=node, now=now)
     return machine
 
 
-def machines_reconcile(*, now: datetime) -> None:
+def reconcile_machines(*, now: datetime) -> None:
     """Bring what is known in line with what runs, in every backend.
 
     Machines that run and are not known are shown to the operator and ended; known ones
     that run no more are ended here; those being ended are asked again.
     """
     for name in sorted(BACKENDS):
-        if not _is_used(name):
+        if not _is_backend_used(name):
             continue
         try:
-            _backend_reconcile(backend_named(name), now)
+            _reconcile_backend(get_backend(name), now)
         except Exception:
             # A backend that is away must not hide what runs in the others.
             log.exception("backend %s could not be reconciled", name)
 
 
-def machines_give_back(*, now: datetime) -> tuple[str, ...]:
+def give_back_machines(*, now: datetime) -> tuple[str, ...]:
     """Rent no more and end every machine, whatever it runs; ids of those that still run.
 
     Their nodes hand over checkpoints as they stop; call again until none is left.
     """
     ZoneTiers.objects.filter(is_on=True).update(is_on=False)
     for machine in Machine.objects.filter(status__in=LIVE).order_by("pk"):
-        machine_end(machine=machine, reason="The house gives its machines back.", now=now)
+        end_machine(machine=machine, reason="The house gives its machines back.", now=now)
     left: set[str] = set()
     for name in sorted(BACKENDS):
-        if _is_used(name):
-            backend = backend_named(name)
+        if _is_backend_used(name):
+            backend = get_backend(name)
             for seen in backend.machines():
                 backend.terminate(seen.machine_id)
-            _backend_reconcile(backend, now)
+            _reconcile_backend(backend, now)
             left |= {seen.machine_id for seen in backend.machines()}
     left |= set(Machine.objects.filter(status__in=LIVE).values_list("pk", flat=True))
     return tuple(sorted(left))
 
 
-def _is_used(backend: str) -> bool:
+def _is_backend_used(backend: str) -> bool:
     """Whether machines were ever, or may now be, rented there; others need not be installed."""
     zones = ZoneTiers.objects.filter(Q(backend=backend) | Q(serverless_backend=backend))
     return (
@@ -226,25 +232,25 @@ def _is_used(backend: str) -> bool:
     )
 
 
-def _backend_reconcile(backend: Backend, now: datetime) -> None:
+def _reconcile_backend(backend: Backend, now: datetime) -> None:
     seen = {one.machine_id: one for one in backend.machines()}
     known = {row.pk: row for row in Machine.objects.filter(backend=backend.name, status__in=LIVE)}
     for machine_id in sorted(seen.keys() - known.keys()):
-        _orphan_note(backend.name, machine_id, now)
+        _record_orphan(backend.name, machine_id, now)
         backend.terminate(machine_id)
     for machine_id, machine in sorted(known.items()):
         if machine_id not in seen:
-            if _missing(machine, now):
+            if _close_missing_machine(machine, now):
                 # What a backend keeps of a machine that is gone goes too.
                 backend.terminate(machine_id)
         elif machine.status == MachineStatus.ENDING:
             if not _is_busy(machine, now):
                 backend.terminate(machine_id)
         elif machine.status == MachineStatus.BOOTING:
-            _look_at(machine_id, now)
+            _check_boot(machine_id, now)
 
 
-def _orphan_note(backend: str, machine_id: str, now: datetime) -> None:
+def _record_orphan(backend: str, machine_id: str, now: datetime) -> None:
     """A row for a machine nobody asked for, so that the operator sees it being ended."""
     with transaction.atomic():
         row, made = Machine.objects.select_for_update().get_or_create(
@@ -274,33 +280,33 @@ def _is_busy(machine: Machine, now: datetime) -> bool:
     if node is None or node.status in GONE:
         return False
     leased = Slice.objects.filter(node=node, status=SliceStatus.OPEN).exists()
-    return leased or cells_held(node, now=now)
+    return leased or has_sold_cells(node, now=now)
 
 
-def cells_held(node: Node, *, now: datetime) -> bool:
+def has_sold_cells(node: Node, *, now: datetime) -> bool:
     """Whether cells of the node, from the present slot on, are sold."""
     return Reservation.objects.filter(
         node=node, slot__gte=slot_at(node.zone, now), released_at__isnull=True
     ).exists()
 
 
-def _missing(machine: Machine, now: datetime) -> bool:
+def _close_missing_machine(machine: Machine, now: datetime) -> bool:
     """Close a machine that its backend does not run; whether it was closed."""
     with transaction.atomic():
-        machine = locks.machine_lock(machine.pk)
+        machine = locks.lock_machine(machine.pk)
         if machine.status == MachineStatus.ENDING:
-            _ended(machine, reason=machine.reason, now=now)
+            _close_machine(machine, reason=machine.reason, now=now)
         elif machine.status == MachineStatus.RUNNING or (
             machine.status == MachineStatus.BOOTING and now - machine.requested_at > LAUNCH_GRACE
         ):
             machine.failed_at = now
-            _ended(machine, reason="It is gone: its backend no longer runs it.", now=now)
+            _close_machine(machine, reason="It is gone: its backend no longer runs it.", now=now)
     return machine.status == MachineStatus.ENDED
 
 
-def _look_at(machine_id: str, now: datetime) -> None:
+def _check_boot(machine_id: str, now: datetime) -> None:
     with transaction.atomic():
-        machine = locks.machine_lock(machine_id)
+        machine = locks.lock_machine(machine_id)
         node = node_of(machine)
         if machine.status != MachineStatus.BOOTING:
             return
@@ -311,10 +317,10 @@ def _look_at(machine_id: str, now: datetime) -> None:
         elif now - machine.requested_at > BOOT_LIMIT:
             machine.failed_at = now
             machine.save(update_fields=["failed_at"])
-            machine_end(machine=machine, reason="It did not come up; paid all the same.", now=now)
+            end_machine(machine=machine, reason="It did not come up; paid all the same.", now=now)
 
 
-def _ended(machine: Machine, *, reason: str, now: datetime, billed: bool = True) -> None:
+def _close_machine(machine: Machine, *, reason: str, now: datetime, billed: bool = True) -> None:
     """Close a machine and its node. Call while holding the machine."""
     machine.status, machine.ended_at, machine.reason = MachineStatus.ENDED, now, reason[:255]
     if billed:
@@ -323,7 +329,7 @@ def _ended(machine: Machine, *, reason: str, now: datetime, billed: bool = True)
     node = node_of(machine)
     if node is not None and node.status != NodeStatus.LEFT:
         # Whatever it ran is taken back by the leases' sweep and planned anew.
-        node_leave(node=node, now=now)
+        retire_node(node=node, now=now)
 
 
 def node_of(machine: Machine) -> Node | None:

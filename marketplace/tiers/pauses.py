@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from marketplace.jobs.models import MetricPoint, Slice
-from marketplace.tiers.agenda import NOTED_WITHIN
 from marketplace.tiers.machines import node_of
 from marketplace.tiers.models import Stay, ZoneTiers
+from marketplace.tiers.tick_work import NOTED_WITHIN
 
 
 def resumed_at(arrived: Slice) -> datetime | None:
@@ -26,7 +26,7 @@ def pause_s(left: Slice, arrived: Slice) -> float | None:
     return max(0.0, (first_at - last_at).total_seconds())
 
 
-def stays_pauses_note(*, tiers: ZoneTiers, now: datetime) -> int:
+def record_stay_pauses(*, tiers: ZoneTiers, now: datetime) -> int:
     """Note the pauses of jobs that lately left serverless; how many were found."""
     noted = 0
     lately = Stay.objects.filter(

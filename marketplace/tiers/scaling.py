@@ -11,10 +11,10 @@ from django.db import connection
 
 from marketplace.fleet.selectors import slot_at
 from marketplace.tiers.models import Machine, MachineStatus, Sample, ZoneTiers
-from marketplace.tiers.provisioning import Offer
-from marketplace.tiers.rented import Rented, offers_of_tier
+from marketplace.tiers.provisioning import MachineOffer
+from marketplace.tiers.tier_state import TierState, filter_offers
 from scheduler.tiers.demand import demand, pressure, window_lengths
-from scheduler.tiers.serverful_scaler import workers_change
+from scheduler.tiers.serverful_scaler import compute_worker_change
 from scheduler.tiers.serverless_scaler import next_threshold
 
 #: How far back the operator's chart goes.
@@ -22,7 +22,7 @@ SAMPLES_KEPT = timedelta(hours=24)
 
 
 @dataclass(frozen=True, slots=True)
-class Gauge:
+class PressureReading:
     """What a tick measured."""
 
     #: p of equation 2.
@@ -74,7 +74,7 @@ AND j.id <> ALL(%(away)s)
 """
 
 
-def gauge(*, rented: Rented, nodes: int, now: datetime) -> Gauge:
+def measure_pressure(*, rented: TierState, nodes: int, now: datetime) -> PressureReading:
     """Demand and pressure over the zone's admitted jobs that are not on serverless.
 
     Parameters
@@ -107,7 +107,7 @@ def gauge(*, rented: Rented, nodes: int, now: datetime) -> Gauge:
         windows_s=windows,
     )
     capacity = float((nodes + rented.coming(serverless=False)) * zone.jobs_per_node)
-    return Gauge(
+    return PressureReading(
         pressure=pressure(found, windows, capacity),
         demand_s=float(found[-1]),
         capacity=capacity,
@@ -115,7 +115,7 @@ def gauge(*, rented: Rented, nodes: int, now: datetime) -> Gauge:
     )
 
 
-def threshold_next(*, tiers: ZoneTiers, measured: Gauge) -> float:
+def compute_threshold(*, tiers: ZoneTiers, measured: PressureReading) -> float:
     """F after this tick (Algorithm 1)."""
     rules = tiers.rules
     lowest, highest = rules.threshold_bounds
@@ -131,7 +131,7 @@ def threshold_next(*, tiers: ZoneTiers, measured: Gauge) -> float:
     )
 
 
-def sample_take(*, rented: Rented, now: datetime) -> Sample:
+def record_sample(*, rented: TierState, now: datetime) -> Sample:
     """Note where the tiers stand, for the operator's chart; old samples go."""
     tiers = rented.tiers
     Sample.objects.filter(zone=tiers.zone, at__lt=now - SAMPLES_KEPT).delete()
@@ -146,14 +146,14 @@ def sample_take(*, rented: Rented, now: datetime) -> Sample:
     )
 
 
-def machines_scale(
-    *, rented: Rented, measured: Gauge, offers: Sequence[Offer], now: datetime
+def scale_machines(
+    *, rented: TierState, measured: PressureReading, offers: Sequence[MachineOffer], now: datetime
 ) -> int:
     """Request or end serverful machines as Algorithm 2 says; the change of their count."""
     tiers = rented.tiers
-    idle = idle_machines(rented, now=now)
+    idle = find_idle_machines(rented, now=now)
     per_node = tiers.zone.jobs_per_node
-    change = workers_change(
+    change = compute_worker_change(
         measured.demand_s,
         measured.capacity / per_node,
         per_node,
@@ -164,15 +164,17 @@ def machines_scale(
     )
     if change > 0:
         wanted = min(change, rented.room(serverless=False))
-        return _machines_add(rented, offers, wanted, now)
+        return _add_machines(rented, offers, wanted, now)
     ended = idle[: -change if change else 0]
     for machine in ended:
         rented.end(machine, reason="Idle, and demand does not need it.", now=now)
     return -len(ended)
 
 
-def _machines_add(rented: Rented, offers: Sequence[Offer], wanted: int, now: datetime) -> int:
-    serverful = offers_of_tier(offers, serverless=False)
+def _add_machines(
+    rented: TierState, offers: Sequence[MachineOffer], wanted: int, now: datetime
+) -> int:
+    serverful = filter_offers(offers, serverless=False)
     if wanted <= 0 or not serverful:
         return 0
     for _ in range(wanted):
@@ -180,7 +182,7 @@ def _machines_add(rented: Rented, offers: Sequence[Offer], wanted: int, now: dat
     return wanted
 
 
-def idle_machines(rented: Rented, *, now: datetime) -> list[Machine]:
+def find_idle_machines(rented: TierState, *, now: datetime) -> list[Machine]:
     """Serverful machines with nothing sold or running for long enough, dearest first."""
     long_s = timedelta(seconds=rented.tiers.idle_s)
     unused = {machine.pk for machine in rented.unused()}
@@ -198,7 +200,7 @@ def idle_machines(rented: Rented, *, now: datetime) -> list[Machine]:
     return sorted(found, key=lambda one: (-one.price_micros_per_h, one.pk))
 
 
-def serverless_release(*, rented: Rented, now: datetime) -> int:
+def release_serverless(*, rented: TierState, now: datetime) -> int:
     """End serverless machines that nobody used for long enough; how many."""
     busy = {stay.machine_id for stay in rented.stays}
     long_s = timedelta(seconds=rented.tiers.idle_s)

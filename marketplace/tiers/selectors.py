@@ -30,7 +30,7 @@ _ORDER: dict[str, int] = {status: place for place, status in enumerate(MachineSt
 
 
 @dataclass(frozen=True, slots=True)
-class MachineShown:
+class MachineSummary:
     machine: Machine
     #: Rent so far; nothing is known of a machine nobody asked for.
     cost_micros: int | None
@@ -42,7 +42,7 @@ class MachineShown:
         return self.machine.status == MachineStatus.ENDED
 
 
-def machines_shown(*, now: datetime) -> list[MachineShown]:
+def list_machines(*, now: datetime) -> list[MachineSummary]:
     """Machines that cost money, and lately ended orphans; paid but unknown ones on top."""
     orphans = Q(is_orphan=True, ended_at__gt=now - ORPHANS_SHOWN)
     rows = Machine.objects.filter(Q(status__in=LIVE) | orphans).select_related(
@@ -61,11 +61,11 @@ def machines_shown(*, now: datetime) -> list[MachineShown]:
     return shown
 
 
-def _shown(machine: Machine, now: datetime) -> MachineShown:
+def _shown(machine: Machine, now: datetime) -> MachineSummary:
     cost = cost_micros(machine.price_micros_per_h, machine.requested_at, machine.ended_at or now)
     if machine.status == MachineStatus.REQUESTED:
         cost = 0
-    return MachineShown(
+    return MachineSummary(
         machine=machine,
         cost_micros=None if machine.is_orphan else cost,
         is_alarming=machine.is_orphan and machine.status != MachineStatus.ENDED,
@@ -73,7 +73,7 @@ def _shown(machine: Machine, now: datetime) -> MachineShown:
 
 
 @dataclass(frozen=True, slots=True)
-class ZoneShown:
+class TierSummary:
     """A zone's tiers now, and over the last day."""
 
     tiers: ZoneTiers
@@ -83,14 +83,14 @@ class ZoneShown:
     samples: tuple[Sample, ...]
 
 
-def zones_shown(*, now: datetime) -> list[ZoneShown]:
+def list_tier_summaries(*, now: datetime) -> list[TierSummary]:
     found = []
     for tiers in ZoneTiers.objects.select_related("zone", "provider").order_by("zone__name"):
         live = Machine.objects.filter(zone=tiers.zone, status__in=LIVE)
         serverless = live.filter(tier=Tier.SERVERLESS).count()
         since = now - SHOWN
         found.append(
-            ZoneShown(
+            TierSummary(
                 tiers=tiers,
                 serverless=serverless,
                 serverful=live.count() - serverless,
@@ -104,7 +104,7 @@ def zones_shown(*, now: datetime) -> list[ZoneShown]:
 
 
 @dataclass(frozen=True, slots=True)
-class DayShown:
+class DaySummary:
     """What the tiers did in the last 24 hours."""
 
     #: Rent of all machines that lived then, for their whole lives.
@@ -116,12 +116,12 @@ class DayShown:
     mean_pause_s: float | None
 
 
-def day_shown(*, now: datetime) -> DayShown:
+def summarize_day(*, now: datetime) -> DaySummary:
     since = now - SHOWN
     closed = Booking.objects.filter(closed_at__gt=since)
     moved = closed.filter(outcome=BookingOutcome.MOVED)
     lived = Machine.objects.filter(Q(ended_at__gt=since) | Q(status__in=LIVE), is_orphan=False)
-    return DayShown(
+    return DaySummary(
         spent_micros=sum(_shown(machine, now).cost_micros or 0 for machine in lived),
         saved_micros=sum(moved.values_list("saved_micros", flat=True)),
         moved=moved.count(),
@@ -131,7 +131,7 @@ def day_shown(*, now: datetime) -> DayShown:
     )
 
 
-def machines_lately_ended(*, now: datetime) -> list[MachineShown]:
+def list_ended_machines(*, now: datetime) -> list[MachineSummary]:
     """Machines that ended in the last day, the latest first."""
     rows = Machine.objects.filter(
         status=MachineStatus.ENDED, is_orphan=False, ended_at__gt=now - SHOWN
@@ -139,7 +139,7 @@ def machines_lately_ended(*, now: datetime) -> list[MachineShown]:
     return [_shown(row, now) for row in rows.order_by("-ended_at")[:ENDED_SHOWN]]
 
 
-def bookings_lately(*, now: datetime) -> QuerySet[Booking]:
+def list_recent_bookings(*, now: datetime) -> QuerySet[Booking]:
     """Hand-offs under way, and those of the last day, the latest first."""
     rows = Booking.objects.filter(Q(closed_at=None) | Q(closed_at__gt=now - SHOWN))
     return rows.select_related("job", "machine", "origin").order_by("-made_at")[:ENDED_SHOWN]

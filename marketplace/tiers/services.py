@@ -9,46 +9,46 @@ from datetime import datetime
 from django.db import transaction
 
 from marketplace.accounts.models import User
-from marketplace.accounts.services import organisation_create
+from marketplace.accounts.services import create_organisation
 from marketplace.common.errors import UserError
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
-from marketplace.fleet.providers import approved_check
-from marketplace.fleet.services import provider_approve, provider_ensure
-from marketplace.tiers import bookings, handover, history, locks, pauses, scaling, stays
-from marketplace.tiers.agenda import Agenda, agenda_of
+from marketplace.fleet.providers import check_approved
+from marketplace.fleet.services import approve_provider, ensure_provider
+from marketplace.tiers import bookings, handoff, hazard_tables, locks, pauses, scaling, stays
 from marketplace.tiers.machines import (
-    machines_give_back,
-    machines_launch,
-    machines_notice,
-    machines_reconcile,
-    offers_usable,
+    find_usable_offers,
+    give_back_machines,
+    launch_machines,
+    note_ready_machines,
+    reconcile_machines,
 )
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.provisioning import (
     BACKENDS,
     ON_THIS_MACHINE,
     BackendFault,
-    Offer,
-    backend_named,
+    MachineOffer,
+    get_backend,
 )
-from marketplace.tiers.rented import Rented, rented_now
+from marketplace.tiers.tick_work import TickWork, find_tick_work
+from marketplace.tiers.tier_state import TierState, load_tier_state
 
 log = logging.getLogger(__name__)
 
 __all__ = [
-    "house_provider_ensure",
-    "machines_give_back",
-    "machines_reconcile",
-    "tiers_tick",
-    "zone_tiers_set",
+    "ensure_own_provider",
+    "give_back_machines",
+    "reconcile_machines",
+    "run_tier_tick",
+    "set_zone_tiers",
 ]
 
 #: Name of the organisation that lists the house's machines.
 HOUSE = "House machines"
 
 
-def zone_tiers_set(
+def set_zone_tiers(
     *,
     zone: Zone,
     provider: Provider,
@@ -73,7 +73,7 @@ def zone_tiers_set(
     UserError
         ``unknown_backend``, ``invalid_cap``, ``invalid_figure`` or ``provider_not_approved``.
     """
-    approved_check(provider)
+    check_approved(provider)
     serverless_backend = serverless_backend or backend
     for named in (backend, serverless_backend):
         if named not in BACKENDS:
@@ -102,7 +102,7 @@ def zone_tiers_set(
     return tiers
 
 
-def house_provider_ensure(*, now: datetime) -> Provider:
+def ensure_own_provider(*, now: datetime) -> Provider:
     """The house as a provider: an organisation of its own, made on first use.
 
     Raises
@@ -117,48 +117,48 @@ def house_provider_ensure(*, now: datetime) -> Provider:
     if operator is None:
         raise UserError("no_operator", "Make an operator first, or name a provider.")
     with transaction.atomic():
-        organisation = organisation_create(name=HOUSE, created_by=operator, now=now)
-        provider = provider_ensure(organisation=organisation, now=now)
-        return provider_approve(provider=provider, approved_by=operator, now=now)
+        organisation = create_organisation(name=HOUSE, created_by=operator, now=now)
+        provider = ensure_provider(organisation=organisation, now=now)
+        return approve_provider(provider=provider, approved_by=operator, now=now)
 
 
-def tiers_tick(*, now: datetime) -> None:
+def run_tier_tick(*, now: datetime) -> None:
     """One turn of both scalers in every zone; then the backends are asked for what it decided.
 
     A second tick at the same time finds the zone taken and does nothing there.
     """
-    machines_notice(now=now)
+    note_ready_machines(now=now)
     for tiers in ZoneTiers.objects.select_related("zone").order_by("pk"):
         try:
             # Backends are asked, and lanes entered, outside the tick's own lock.
-            offers = _offers(tiers) if tiers.is_on else []
-            agenda = agenda_of(tiers=tiers, now=now)
+            offers = _list_offers(tiers) if tiers.is_on else []
+            agenda = find_tick_work(tiers=tiers, now=now)
             if agenda.releases:
-                stays.needless_cells_release(tiers=tiers, now=now)
+                stays.release_unneeded_cells(tiers=tiers, now=now)
             if agenda.bookings and tiers.is_on:
-                handover.bookings_hand_over(tiers=tiers, now=now)
+                handoff.hand_off_bookings(tiers=tiers, now=now)
             with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
                 if held:
-                    locked = locks.zone_tiers_lock(tiers.zone_id)
+                    locked = locks.lock_zone_tiers(tiers.zone_id)
                     # Another tick may have rented meanwhile: only what is seen from here on
                     # can be counted against the caps.
-                    agenda = agenda_of(tiers=locked, now=now)
+                    agenda = find_tick_work(tiers=locked, now=now)
                     if tiers.is_on:
-                        _zone_tick(locked, agenda, offers, now)
+                        _tick_zone(locked, agenda, offers, now)
                     else:
-                        _zone_wind_down(locked, agenda, now)
+                        _wind_down_zone(locked, agenda, now)
         except Exception:
             # A zone that is broken must not stop the others.
             log.exception("tiers of zone %s could not be ticked", tiers.zone_id)
-    machines_launch(now=now)
+    launch_machines(now=now)
 
 
-def _offers(tiers: ZoneTiers) -> list[Offer]:
+def _list_offers(tiers: ZoneTiers) -> list[MachineOffer]:
     """What can be rented now for either tier; a backend that is away offers nothing."""
-    found: list[Offer] = []
+    found: list[MachineOffer] = []
     for name in sorted({tiers.backend, tiers.serverless_backend}):
         try:
-            offered = backend_named(name).offers()
+            offered = get_backend(name).offers()
         except BackendFault as fault:
             # Jobs that already run, and machines to be ended, must not wait for it.
             log.warning("backend %s offers nothing: %s", name, fault)
@@ -167,55 +167,57 @@ def _offers(tiers: ZoneTiers) -> list[Offer]:
     return found
 
 
-def _zone_tick(tiers: ZoneTiers, agenda: Agenda, offers: list[Offer], now: datetime) -> None:
-    before = _figures(tiers)
+def _tick_zone(
+    tiers: ZoneTiers, agenda: TickWork, offers: list[MachineOffer], now: datetime
+) -> None:
+    before = _read_figures(tiers)
     if agenda.failures:
-        offers = offers_usable(tiers=tiers, offers=offers, now=now)
+        offers = find_usable_offers(tiers=tiers, offers=offers, now=now)
     if agenda.endings:
-        history.ended_jobs_learn(tiers=tiers, now=now)
-    rented = _looked_over(tiers, agenda, now)
+        hazard_tables.learn_from_ended_jobs(tiers=tiers, now=now)
+    rented = _load_current_state(tiers, agenda, now)
     if rented.machines:
-        tables = history.learned(tiers=tiers, now=now)
-        stays.stays_extend(rented=rented, tables=tables, now=now)
-        stays.stays_begin(rented=rented, offers=offers, now=now)
-        bookings.bookings_make(rented=rented, offers=offers, tables=tables, now=now)
-        bookings.moves_on_make(rented=rented, offers=offers, tables=tables, now=now)
+        tables = hazard_tables.learned(tiers=tiers, now=now)
+        stays.extend_stays(rented=rented, tables=tables, now=now)
+        stays.begin_stays(rented=rented, offers=offers, now=now)
+        bookings.book_workers(rented=rented, offers=offers, tables=tables, now=now)
+        bookings.book_cheaper_workers(rented=rented, offers=offers, tables=tables, now=now)
     else:
-        stays.stays_begin(rented=rented, offers=offers, now=now)
-    measured = scaling.gauge(rented=rented, nodes=agenda.nodes, now=now)
+        stays.begin_stays(rented=rented, offers=offers, now=now)
+    measured = scaling.measure_pressure(rented=rented, nodes=agenda.nodes, now=now)
     # Algorithm 1 moves F once a minute, however often the tiers are looked at.
     tick_s = tiers.rules.tick_s
     due = tiers.ticked_at is None or (now - tiers.ticked_at).total_seconds() >= tick_s
     tiers.pressure = measured.pressure
     if due:
-        tiers.threshold_s = scaling.threshold_next(tiers=tiers, measured=measured)
+        tiers.threshold_s = scaling.compute_threshold(tiers=tiers, measured=measured)
         tiers.ticked_at = now
-        scaling.sample_take(rented=rented, now=now)
-    scaling.machines_scale(rented=rented, measured=measured, offers=offers, now=now)
-    scaling.serverless_release(rented=rented, now=now)
-    _changed_save(tiers, before)
+        scaling.record_sample(rented=rented, now=now)
+    scaling.scale_machines(rented=rented, measured=measured, offers=offers, now=now)
+    scaling.release_serverless(rented=rented, now=now)
+    _save_changes(tiers, before)
 
 
-def _zone_wind_down(tiers: ZoneTiers, agenda: Agenda, now: datetime) -> None:
+def _wind_down_zone(tiers: ZoneTiers, agenda: TickWork, now: datetime) -> None:
     """Tiers that were switched off: what runs goes on to its end, then costs nothing more."""
-    before = _figures(tiers)
-    rented = _looked_over(tiers, agenda, now)
-    _changed_save(tiers, before)
-    for machine in scaling.idle_machines(rented, now=now):
+    before = _read_figures(tiers)
+    rented = _load_current_state(tiers, agenda, now)
+    _save_changes(tiers, before)
+    for machine in scaling.find_idle_machines(rented, now=now):
         rented.end(machine, reason="Idle, and the zone's tiers are off.", now=now)
-    scaling.serverless_release(rented=rented, now=now)
+    scaling.release_serverless(rented=rented, now=now)
 
 
-def _looked_over(tiers: ZoneTiers, agenda: Agenda, now: datetime) -> Rented:
+def _load_current_state(tiers: ZoneTiers, agenda: TickWork, now: datetime) -> TierState:
     """What is rented, once bookings and stays that came to their end are closed."""
     if agenda.bookings:
-        handover.bookings_close(tiers=tiers, now=now)
-    rented = Rented(tiers=tiers)
+        handoff.close_bookings(tiers=tiers, now=now)
+    rented = TierState(tiers=tiers)
     if agenda.machines or agenda.stays:
-        rented = rented_now(tiers=tiers, now=now)
-        stays.stays_close(rented=rented, now=now)
+        rented = load_tier_state(tiers=tiers, now=now)
+        stays.close_stays(rented=rented, now=now)
     if agenda.pauses:
-        pauses.stays_pauses_note(tiers=tiers, now=now)
+        pauses.record_stay_pauses(tiers=tiers, now=now)
     return rented
 
 
@@ -226,11 +228,11 @@ _FIGURES = (
 )
 
 
-def _figures(tiers: ZoneTiers) -> dict[str, object]:
+def _read_figures(tiers: ZoneTiers) -> dict[str, object]:
     return {name: getattr(tiers, name) for name in _FIGURES}
 
 
-def _changed_save(tiers: ZoneTiers, before: dict[str, object]) -> None:
+def _save_changes(tiers: ZoneTiers, before: dict[str, object]) -> None:
     changed = [name for name in _FIGURES if getattr(tiers, name) != before[name]]
     if changed:
         tiers.save(update_fields=changed)

@@ -14,38 +14,38 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
-from marketplace.auction.lane import zone_lane
+from marketplace.auction.book.reservations import release_reservations
+from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Reservation
-from marketplace.auction.reservations import reservations_release
-from marketplace.common.clock import moment_words
+from marketplace.common.clock import format_moment
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at, slot_starts_at
-from marketplace.jobs.locks import job_lock
+from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.selectors import job_work, work_left_share
-from marketplace.jobs.services import job_cells_replace, job_event_add
-from marketplace.tiers.allowance import Target, books_save, stay_leave, stay_moves
+from marketplace.jobs.selectors import compute_work_left_share, measure_job_work
+from marketplace.jobs.services import add_job_event, replace_job_cells
 from marketplace.tiers.cells import first_slot_from
-from marketplace.tiers.history import Learned
+from marketplace.tiers.hazard_tables import HazardTables
 from marketplace.tiers.machines import cost_micros
 from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
-from marketplace.tiers.provisioning import Offer
-from marketplace.tiers.rented import Rented, node_here, offers_of_tier
-from scheduler.auction import events
+from marketplace.tiers.provisioning import MachineOffer
+from marketplace.tiers.stay_or_move import MoveTarget, decide_stay, save_stay_accounts, settle_stay
+from marketplace.tiers.tier_state import TierState, filter_offers, loaded_node
+from scheduler.auction.log import events
 from scheduler.types import Cell
 
 #: A cell is given back only if the work left, with this margin, fits in the others.
 WORK_MARGIN = 1.1
 
 
-def stays_close(*, rented: Rented, now: datetime) -> int:
+def close_stays(*, rented: TierState, now: datetime) -> int:
     """End the stays of jobs that left or ended; how many."""
     tiers = rented.tiers
     slot = slot_at(tiers.zone, now)
     gone: list[Stay] = []
     for stay in rented.stays:
-        node = node_here(stay.machine)
+        node = loaded_node(stay.machine)
         held = rented.lease_of.get(stay.job_id)
         here = held is not None and node is not None and held.node_id == node.pk
         cells = node is not None and stay.job.has_cells_on(node.pk, from_slot=slot)
@@ -53,13 +53,13 @@ def stays_close(*, rented: Rented, now: datetime) -> int:
         if not here and not (stay.job.is_active and cells and lives):
             gone.append(stay)
     for stay in gone:
-        stay_leave(tiers=tiers, stay=stay, moved=stay.job.is_active, now=now)
-        _stay_close(stay, now)
+        settle_stay(tiers=tiers, stay=stay, moved=stay.job.is_active, now=now)
+        _close_stay(stay, now)
         rented.stays.remove(stay)
     return len(gone)
 
 
-def _stay_close(stay: Stay, now: datetime) -> None:
+def _close_stay(stay: Stay, now: datetime) -> None:
     with transaction.atomic():
         stay.ended_at = now
         stay.cost_micros = cost_micros(stay.machine.price_micros_per_h, stay.started_at, now)
@@ -68,7 +68,7 @@ def _stay_close(stay: Stay, now: datetime) -> None:
         stay.machine.save(update_fields=["idle_since_at"])
         seconds = (now - stay.started_at).total_seconds()
         ended = "It left" if stay.job.is_active else "It ended on"
-        job_event_add(
+        add_job_event(
             job=stay.job,
             kind=EventKind.MOVING if stay.job.is_active else EventKind.REPLANNED,
             message=(
@@ -80,34 +80,34 @@ def _stay_close(stay: Stay, now: datetime) -> None:
         )
 
 
-def stays_extend(*, rented: Rented, tables: Learned, now: datetime) -> int:
+def extend_stays(*, rented: TierState, tables: HazardTables, now: datetime) -> int:
     """Keep jobs on serverless up to their next cells, or to their end; how many changed."""
     tiers, slot = rented.tiers, slot_at(rented.tiers.zone, now)
     changed, looked_at = 0, []
     for stay in rented.stays:
-        node = node_here(stay.machine)
-        following = None if node is None else _following(stay.job, node, slot)
+        node = loaded_node(stay.machine)
+        following = None if node is None else _find_following_cell(stay.job, node, slot)
         if node is None or following is None:
             continue
         if following.slot == slot + 1:
             looked_at.append(stay)
-            if _leaves(rented, tables, stay, following, now):
+            if _should_leave(rented, tables, stay, following, now):
                 continue
         with transaction.atomic():
             # Lanes plan jobs anew at any time: cells are read and written under one lock.
-            job = job_lock(stay.job_id)
-            if _following(job, node, slot) == following:
-                stay.job = _lengthen(tiers, job, node, slot, now)
+            job = lock_job(stay.job_id)
+            if _find_following_cell(job, node, slot) == following:
+                stay.job = _extend_stay(tiers, job, node, slot, now)
                 changed += 1
-    books_save(looked_at)
+    save_stay_accounts(looked_at)
     return changed
 
 
-def _following(job: Job, node: Node, slot: int) -> Cell | None:
+def _find_following_cell(job: Job, node: Node, slot: int) -> Cell | None:
     """The reserved cell that a running job's stay does not reach up to yet, or ends at."""
     if job.needs_replan or job.status != JobStatus.RUNNING or job.node_in(slot) != node.pk:
         return None
-    reserved = _reserved(job, node, slot)
+    reserved = _reserved_cells(job, node, slot)
     if not reserved:
         return None
     if reserved[0].slot == slot + 1:
@@ -117,41 +117,43 @@ def _following(job: Job, node: Node, slot: int) -> Cell | None:
     return None if filled else reserved[0]
 
 
-def _leaves(rented: Rented, tables: Learned, stay: Stay, following: Cell, now: datetime) -> bool:
+def _should_leave(
+    rented: TierState, tables: HazardTables, stay: Stay, following: Cell, now: datetime
+) -> bool:
     """Whether the job moves to its reserved node, which begins in the next slot."""
     assert stay.job.eta_at is not None
     left_s = max(0.0, (stay.job.eta_at - now).total_seconds())
     done_s = (now - stay.started_at).total_seconds()
-    return stay_moves(
+    return decide_stay(
         tiers=rented.tiers,
         stay=stay,
-        target=Target(rented.price_micros_per_h(following.node)),
+        target=MoveTarget(rented.price_micros_per_h(following.node)),
         left_s=left_s,
         expected_s=tables.expected_left_s(done_s=done_s, left_s=left_s),
         now=now,
     )
 
 
-def _lengthen(tiers: ZoneTiers, job: Job, node: Node, slot: int, now: datetime) -> Job:
+def _extend_stay(tiers: ZoneTiers, job: Job, node: Node, slot: int, now: datetime) -> Job:
     """Bridge the slots that a new plan left empty, or stay to the end.
 
     Call while holding the job.
     """
-    reserved = _reserved(job, node, slot)
+    reserved = _reserved_cells(job, node, slot)
     if reserved[0].slot == slot + 1:
-        return _stay_on(tiers, job, node, reserved, slot, now)
+        return _stay_to_end(tiers, job, node, reserved, slot, now)
     gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
     begins_at = slot_starts_at(tiers.zone, reserved[0].slot)
-    return job_cells_replace(
+    return replace_job_cells(
         job=job,
         cells=[*gap, *reserved],
         reason="Goes on on serverless until its new slots begin at "
-        f"{moment_words(begins_at, up=True)}.",
+        f"{format_moment(begins_at, up=True)}.",
         now=now,
     )
 
 
-def _stay_on(
+def _stay_to_end(
     tiers: ZoneTiers, job: Job, node: Node, reserved: list[Cell], slot: int, now: datetime
 ) -> Job:
     assert job.eta_at is not None
@@ -160,7 +162,7 @@ def _stay_on(
     last = max(slot, slot_at(tiers.zone, job.eta_at)) + 1
     cells = [Cell(slot=at, node=node.pk) for at in range(slot, last + 1)]
     later = [cell for cell in reserved if cell.slot > last]
-    return job_cells_replace(
+    return replace_job_cells(
         job=job,
         cells=[*cells, *later],
         reason=f"Stays on serverless to its end: the {left_s:.0f} s left would not repay a move.",
@@ -168,7 +170,7 @@ def _stay_on(
     )
 
 
-def stays_begin(*, rented: Rented, offers: Sequence[Offer], now: datetime) -> int:
+def begin_stays(*, rented: TierState, offers: Sequence[MachineOffer], now: datetime) -> int:
     """Start waiting jobs on free serverless machines, earliest deadline first; how many.
 
     For jobs that found none, further machines are requested up to the cap.
@@ -179,47 +181,47 @@ def stays_begin(*, rented: Rented, offers: Sequence[Offer], now: datetime) -> in
     room = rented.room(serverless=True)
     if not free and room <= 0:
         return 0
-    waiting = _waiting(rented, now)
+    waiting = _find_waiting_jobs(rented, now)
     begun = 0
     for job, (machine, node) in zip(waiting, free, strict=False):
-        stay = _stay_begin(tiers, job, machine, node, now)
+        stay = _begin_stay(tiers, job, machine, node, now)
         if stay is not None:
             rented.stays.append(stay)
             begun += 1
-    _machines_wish(rented, offers, waiting[len(free) :], room, now)
+    _request_machines(rented, offers, waiting[len(free) :], room, now)
     return begun
 
 
-def _stay_begin(
+def _begin_stay(
     tiers: ZoneTiers, job: Job, machine: Machine, node: Node, now: datetime
 ) -> Stay | None:
     slot = slot_at(tiers.zone, now)
     with transaction.atomic():
-        job = job_lock(job.pk)
-        if not _waits(tiers, job, now):
+        job = lock_job(job.pk)
+        if not _is_waiting(tiers, job, now):
             # A lane or a dispatch was quicker.
             return None
-        reserved = _reserved(job, node, slot)
+        reserved = _reserved_cells(job, node, slot)
         gap = [Cell(slot=at, node=node.pk) for at in range(slot, reserved[0].slot)]
         stay = Stay.objects.create(job=job, machine=machine, started_at=now)
         machine.idle_since_at = None
         machine.save(update_fields=["idle_since_at"])
         begins_at = slot_starts_at(tiers.zone, reserved[0].slot)
         starts = "Starts" if job.started_at is None else "Goes on"
-        stay.job = job_cells_replace(
+        stay.job = replace_job_cells(
             job=job,
             cells=[*gap, *reserved],
             reason=(
                 f"{starts} at once on serverless, at {format_usd(machine.price_micros_per_h)} an "
                 f"hour paid by the house, until its reserved slots begin at "
-                f"{moment_words(begins_at, up=True)}."
+                f"{format_moment(begins_at, up=True)}."
             ),
             now=now,
         )
     return stay
 
 
-def _waiting(rented: Rented, now: datetime) -> list[Job]:
+def _find_waiting_jobs(rented: TierState, now: datetime) -> list[Job]:
     """Jobs whose first cell is far enough away that an earlier start repays the later move.
 
     Also those that a lost node has left without one. Those that must end first come first, and
@@ -245,7 +247,7 @@ def _waiting(rented: Rented, now: datetime) -> list[Job]:
     return list(queued[: tiers.serverless_cap])
 
 
-def _waits(tiers: ZoneTiers, job: Job, now: datetime) -> bool:
+def _is_waiting(tiers: ZoneTiers, job: Job, now: datetime) -> bool:
     if job.needs_replan or job.status not in (JobStatus.QUEUED, JobStatus.MOVING):
         return False
     if _wait_s(tiers, job, now) <= tiers.checkpoint_s + tiers.restore_s:
@@ -263,12 +265,16 @@ def _wait_s(tiers: ZoneTiers, job: Job, now: datetime) -> float:
     return (slot_starts_at(tiers.zone, ahead[0]) - now).total_seconds()
 
 
-def _machines_wish(
-    rented: Rented, offers: Sequence[Offer], without: Sequence[Job], room: int, now: datetime
+def _request_machines(
+    rented: TierState,
+    offers: Sequence[MachineOffer],
+    without: Sequence[Job],
+    room: int,
+    now: datetime,
 ) -> None:
     """Request machines for jobs that found none, if their wait outlasts the boot."""
     tiers = rented.tiers
-    serverless = offers_of_tier(offers, serverless=True)
+    serverless = filter_offers(offers, serverless=True)
     if not serverless or not without:
         return
     cheapest = serverless[0]
@@ -278,7 +284,7 @@ def _machines_wish(
         rented.request(cheapest, reason="Jobs wait for their first slot.", now=now)
 
 
-def needless_cells_release(*, tiers: ZoneTiers, now: datetime) -> int:
+def release_unneeded_cells(*, tiers: ZoneTiers, now: datetime) -> int:
     """Give back reserved cells that work done on serverless made needless; how many cells.
 
     Call outside other locks: it enters the zone's lane.
@@ -289,16 +295,16 @@ def needless_cells_release(*, tiers: ZoneTiers, now: datetime) -> int:
     ).select_related("job__dataset", "job__zone")
     for stay in done.order_by("pk"):
         if stay.job.is_active and not stay.job.needs_replan:
-            released += _release(tiers, stay.job, now)
+            released += _release_cells(tiers, stay.job, now)
         stay.released_at = now
         stay.save(update_fields=["released_at"])
     return released
 
 
-def _release(tiers: ZoneTiers, job: Job, now: datetime) -> int:
+def _release_cells(tiers: ZoneTiers, job: Job, now: datetime) -> int:
     zone = tiers.zone
-    work = job_work(job)
-    with zone_lane(zone=zone, now=now) as lane:
+    work = measure_job_work(job)
+    with enter_lane(zone=zone, now=now) as lane:
         rows = list(
             Reservation.objects.filter(
                 bid_id=job.bid_id, released_at__isnull=True, slot__gte=lane.first_free_slot
@@ -306,7 +312,7 @@ def _release(tiers: ZoneTiers, job: Job, now: datetime) -> int:
             .select_related("node")
             .order_by("slot")
         )
-        need = work.compute_demand * work_left_share(job) * WORK_MARGIN
+        need = work.compute_demand * compute_work_left_share(job) * WORK_MARGIN
         kept, samples = [], 0.0
         while rows and (not kept or samples < need):
             row = rows.pop(0)
@@ -316,10 +322,10 @@ def _release(tiers: ZoneTiers, job: Job, now: datetime) -> int:
             return 0
         cells = tuple(Cell(slot=row.slot, node=row.node.pk) for row in rows)
         lane.apply(events.CellsReleased(task_id=job.bid_id, cells=cells))
-        reservations_release(
+        release_reservations(
             bid_id=job.bid_id, which=Q(slot__in=[row.slot for row in rows]), now=now
         )
-        job_cells_replace(
+        replace_job_cells(
             job=job,
             cells=[Cell(slot=row.slot, node=row.node.pk) for row in kept],
             reason=(
@@ -331,7 +337,7 @@ def _release(tiers: ZoneTiers, job: Job, now: datetime) -> int:
         return len(cells)
 
 
-def _reserved(job: Job, serverless: Node, slot: int) -> list[Cell]:
+def _reserved_cells(job: Job, serverless: Node, slot: int) -> list[Cell]:
     """The job's cells after the present slot that are not on the serverless node."""
     return [
         Cell(slot=at, node=where) for at, where in job.cells if at > slot and where != serverless.pk

@@ -8,9 +8,9 @@ from marketplace.tiers import services
 
 @shared_task(name="tiers.tick")
 def tick() -> None:
-    services.tiers_tick(now=clock.now())
+    services.run_tier_tick(now=clock.now())
 
 
 @shared_task(name="tiers.reconcile")
 def reconcile() -> None:
-    services.machines_reconcile(now=clock.now())
+    services.reconcile_machines(now=clock.now())

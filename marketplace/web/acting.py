@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.functional import SimpleLazyObject
 
 from marketplace.accounts.models import Membership, Organisation, User
-from marketplace.accounts.selectors import organisation_current
+from marketplace.accounts.selectors import get_current_organisation
 from marketplace.common.errors import NotAllowed, UserError
 
 #: The session's key for the organisation chosen in the sidebar.
@@ -18,7 +18,7 @@ CHOSEN = "organisation"
 _ZONES = frozenset(available_timezones())
 
 
-def chosen_organisation(request: HttpRequest) -> Organisation | None:
+def find_acting_organisation(request: HttpRequest) -> Organisation | None:
     """The organisation the visitor acts for; one they have left falls back to their own."""
     if not request.user.is_authenticated:
         return None
@@ -29,10 +29,10 @@ def chosen_organisation(request: HttpRequest) -> Organisation | None:
         shared = Membership.objects.filter(user=user).exclude(organisation__personal_for=user)
         chosen = shared.order_by("pk").values_list("organisation", flat=True).first()
     try:
-        return organisation_current(user=user, organisation_id=chosen)
+        return get_current_organisation(user=user, organisation_id=chosen)
     except NotAllowed:
         request.session.pop(CHOSEN, None)
-        return organisation_current(user=user)
+        return get_current_organisation(user=user)
 
 
 class ActingMiddleware:
@@ -42,7 +42,7 @@ class ActingMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        request.organisation = SimpleLazyObject(lambda: chosen_organisation(request))  # type: ignore[attr-defined]
+        request.organisation = SimpleLazyObject(lambda: find_acting_organisation(request))  # type: ignore[attr-defined]
         zone = request.COOKIES.get("tz", "")
         with timezone.override(ZoneInfo(zone) if zone in _ZONES else None):
             return self.get_response(request)

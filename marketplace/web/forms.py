@@ -125,7 +125,7 @@ class BidForm(forms.Form):
         self.add_error(field, error.message)
 
 
-def bid_defaults(*, zone: Zone | None, now: datetime) -> dict[str, Any]:
+def get_bid_defaults(*, zone: Zone | None, now: datetime) -> dict[str, Any]:
     """A form to start from; every setting is left to the house."""
     defaults: dict[str, Any] = dict.fromkeys(HYPER, AUTO)
     defaults |= {"key": uuid.uuid4().hex, "name": f"job-{timezone.localtime(now):%m%d-%H%M}"}

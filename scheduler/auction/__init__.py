@@ -1,20 +1,20 @@
 """The auction: truthful, exact, replayable. See ``docs/algorithms/auction.md``."""
 
-from scheduler.auction import events
-from scheduler.auction.deciding import Claim
-from scheduler.auction.engine import Engine, Prices
-from scheduler.auction.grid import Reservation
-from scheduler.auction.log import Entry, entry_from_json, entry_to_json
-from scheduler.auction.outcomes import Changed, Dropped, Outcome, Released, Replan
-from scheduler.auction.rules import ZoneRules, rules_from_json, rules_to_json
-from scheduler.auction.verify import Verification, verify
+from scheduler.auction.audit.verify import Verification, verify
+from scheduler.auction.engine.decide import DeadlineHint
+from scheduler.auction.engine.engine import Engine, Prices
+from scheduler.auction.log import events
+from scheduler.auction.log.chain import ChainEntry, entry_from_json, entry_to_json
+from scheduler.auction.log.outcomes import Changed, Dropped, Outcome, Released, Replan
+from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
+from scheduler.auction.search.grid import Reservation
 
 __all__ = [
+    "ChainEntry",
     "Changed",
-    "Claim",
+    "DeadlineHint",
     "Dropped",
     "Engine",
-    "Entry",
     "Outcome",
     "Prices",
     "Released",

@@ -10,7 +10,7 @@ from scheduler.tiers.allowance import covers
 from scheduler.tiers.break_even import break_even_s, move_cost, moves
 
 
-def demotes(
+def decide_demotion(
     expected_s: float,
     age_s: float,
     boot_s: float,
@@ -72,7 +72,7 @@ def demotes(
     return True, moves_for, surplus
 
 
-def move_on_saves(
+def compute_move_saving(
     expected_s: float,
     ends_s: float,
     due_s: float,
@@ -85,14 +85,14 @@ def move_on_saves(
 ) -> float:
     """What moving a job on from worker to worker saves; below zero where it should not.
 
-    The break-even of :func:`demotes` with the price the job pays now in the place of the
+    The break-even of :func:`decide_demotion` with the price the job pays now in the place of the
     serverless price, and a higher price of delay
     (:attr:`~scheduler.tiers.rules.TierRules.rehome_delay_usd_per_h`).
 
     Parameters
     ----------
     expected_s, boot_s
-        As in :func:`demotes`.
+        As in :func:`decide_demotion`.
     ends_s, due_s : float
         When it ends where it is if it does not die, and its deadline, on one clock. A job
         that would keep the deadline, but not with the pause of a move, stays.
@@ -120,7 +120,7 @@ def move_on_saves(
     return max(0.0, (price_paid - price_offered) * (expected_s - boot_s) - cost + paused)
 
 
-def renewal_saves(
+def compute_renewal_saving(
     left_s: float, boot_s: float, price_paid: float, price_offered: float, delay_price: float
 ) -> float:
     """What exchanging an idle worker saves the job that would get it; below zero if nothing.
@@ -138,7 +138,7 @@ def renewal_saves(
     price_paid, price_offered : float
         Dollars per GPU hour of the idle worker and of the offer.
     delay_price : float
-        As in :func:`move_on_saves`.
+        As in :func:`compute_move_saving`.
 
     Returns
     -------

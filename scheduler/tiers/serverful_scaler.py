@@ -39,7 +39,7 @@ def workers_change_printed(
     return 0
 
 
-def workers_change(
+def compute_worker_change(
     demand_s: float,
     workers: float,
     rate: float,

@@ -19,19 +19,13 @@ from statistics import median
 
 import numpy as np
 
-from scheduler.auction import (
-    Engine,
-    Entry,
-    ZoneRules,
-    entry_from_json,
-    entry_to_json,
-    events,
-    verify,
-)
-from scheduler.auction.grid import Grid
-from scheduler.auction.integer_program import solve_with_highs
-from scheduler.auction.kernels.printed import printed_dp
-from scheduler.auction.search import Search
+from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
+from scheduler.auction.audit import verify
+from scheduler.auction.log import events
+from scheduler.auction.search.grid import Grid
+from scheduler.auction.search.task_search import Search
+from scheduler.experiments.auction.integer_program import solve_with_highs
+from scheduler.experiments.auction.printed_search import printed_dp
 from scheduler.types import Horizon, Task
 from tests.benchmarks import auction_day
 
@@ -117,8 +111,10 @@ def bench_search(rounds: int) -> None:
                         grid=grid, task=task, from_slot=0, additive=additive, residual=True
                     )
 
-                one = best_of(lambda s=search: s().at_deadline(slots - 1), rounds)
-                curve = best_of(lambda s=search: s().price_curve(first=0, last=slots - 1), rounds)
+                one = best_of(lambda s=search: s().find_plan(slots - 1), rounds)
+                curve = best_of(
+                    lambda s=search: s().trace_price_curve(first=0, last=slots - 1), rounds
+                )
                 ones.append(one)
                 curves.append(curve / one)
                 ratios.append(printed_time(grid, task, slots=slots) / one)
@@ -154,7 +150,7 @@ def bench_highs() -> None:
             def search(task: Task = task, grid: Grid = grid, additive: bool = additive) -> Search:
                 return Search(grid=grid, task=task, from_slot=0, additive=additive, residual=True)
 
-            ours = best_of(lambda s=search, d=slots - 1: s().at_deadline(d), 20)
+            ours = best_of(lambda s=search, d=slots - 1: s().find_plan(d), 20)
             start = time.process_time()
             value = solve_with_highs(
                 grid,
@@ -166,7 +162,7 @@ def bench_highs() -> None:
                 time_limit_s=600.0,
             )
             ratios.append((time.process_time() - start) / ours)
-            plan = search().at_deadline(slots - 1)
+            plan = search().find_plan(slots - 1)
             assert plan is not None
             assert abs(plan.price - value) <= 1e-6 * value, (plan.price, value)
         report(
@@ -179,7 +175,9 @@ def bench_highs() -> None:
         )
 
 
-def run_day(*, bids: int, nodes: int, hints: bool, asks: str) -> tuple[Engine, list[Entry], float]:
+def run_day(
+    *, bids: int, nodes: int, hints: bool, asks: str
+) -> tuple[Engine, list[ChainEntry], float]:
     """Decide a day's bids; give the engine, its log and the CPU seconds."""
     engine = Engine(
         ZoneRules(base_memory=2.0, horizon_slots=auction_day.SLOTS, refusal_hints=hints)

@@ -1,7 +1,7 @@
 """``python -m tests.benchmarks.bench_auction_day [--quick]``: a paper day by policy.
 
 144 slots, 80 bids a slot, 200 nodes, vendors and deadlines as
-``scheduler.simulator.auction.scenario`` draws them; CPU seconds of one process,
+``scheduler.experiments.auction.scenario`` draws them; CPU seconds of one process,
 one JSON line per policy.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 
-from scheduler.auction.lagrangian import Settings
-from scheduler.simulator.auction.run import rules_for, run_policy
-from scheduler.simulator.auction.scenario import Scenario
+from scheduler.auction.prices import Settings
+from scheduler.experiments.auction.run import rules_for, run_policy
+from scheduler.experiments.auction.scenario import Scenario
 
 GOALS_S = {"residual": 5.0, "lagrangian": 60.0}
 

@@ -24,15 +24,15 @@ from typing import Any
 import httpx
 import psutil
 
-from marketplace.config.embedded.services import (
+from marketplace.embedded.servers import (
     Program,
-    free_port,
-    postgres_prepare,
-    postgres_wait,
-    redis_prepare,
-    redis_wait,
+    find_free_port,
+    prepare_postgres,
+    prepare_redis,
+    wait_for_postgres,
+    wait_for_redis,
 )
-from marketplace.config.embedded.stack import Stack
+from marketplace.embedded.stack import Stack
 from tests.benchmarks.load import Answer, send_at_rate
 
 ROOT = Path(__file__).parents[2]
@@ -89,9 +89,9 @@ def servers(workers: int = CORES) -> Iterator[Stack]:
         stack.callback(os.sched_setaffinity, 0, _ALL)
         if not os.environ.get("KEEP_LOGS"):
             stack.callback(shutil.rmtree, DATA_DIR, ignore_errors=True)
-        postgres = postgres_prepare(data_dir=DATA_DIR, durable=True)
-        redis = redis_prepare(data_dir=DATA_DIR)
-        port = free_port()
+        postgres = prepare_postgres(data_dir=DATA_DIR, durable=True)
+        redis = prepare_redis(data_dir=DATA_DIR)
+        port = find_free_port()
         environment = {
             "DJANGO_SETTINGS_MODULE": SETTINGS,
             "DEBUG": "0",
@@ -110,14 +110,14 @@ def servers(workers: int = CORES) -> Iterator[Stack]:
             Stack(data_dir=DATA_DIR, programs=programs, environment=environment)
         )
         running.start("postgres", "redis")
-        postgres_wait(postgres)
-        redis_wait(redis)
+        wait_for_postgres(postgres)
+        wait_for_redis(redis)
         yield running
 
 
 def market_programs(port: int, workers: int) -> list[Program]:
     lane = ("-m", "celery", "--app", "marketplace.config.celery", "worker", "--queues", "lane")
-    web = ("-m", "marketplace.config.web", "--port", str(port), "--log-level", "warning")
+    web = ("-m", "marketplace.config.web_server", "--port", str(port), "--log-level", "warning")
     return [
         Program(
             name="lane",
@@ -185,8 +185,8 @@ def timed(work: Callable[[], int]) -> tuple[int, float, float]:
 
 
 def bench_decisions(count: int) -> None:
-    from marketplace.auction.decisions import decide_pending_bids
-    from marketplace.auction.verify import zone_verify
+    from marketplace.auction.book.verify import verify_zone
+    from marketplace.auction.lane.decide import decide_pending_bids
     from marketplace.common import clock
     from tests import builders
 
@@ -237,7 +237,7 @@ def bench_decisions(count: int) -> None:
             group_commit_ratio=best * wall / decided,
         )
     bench_replay(zones[-1])
-    found, wall, _ = timed(lambda: zone_verify(zones[-1]).decisions)
+    found, wall, _ = timed(lambda: verify_zone(zones[-1]).decisions)
     report("verify", decisions=found, per_s=found / wall)
 
 
@@ -247,13 +247,13 @@ def row_lock_decide(zone, workers: int, now) -> int:
 
     from django.db import connections, transaction
 
-    from marketplace.auction import book as books
-    from marketplace.auction.decisions import decisions_record, task_of_bid
-    from marketplace.auction.lane import Lane, lane_record
-    from marketplace.auction.locks import pending_bids_lock
+    from marketplace.auction.book import engine_cache as books
+    from marketplace.auction.lane.decide import record_decisions, task_from_bid
+    from marketplace.auction.lane.enter import Lane, write_lane
+    from marketplace.auction.locks import lock_pending_bids
     from marketplace.auction.models import Bid, MarketHead
     from marketplace.fleet.selectors import slot_at
-    from scheduler.auction import events
+    from scheduler.auction.log import events
 
     waiting = list(
         Bid.objects.filter(zone=zone, status="pending").order_by("arrival").values_list("pk")
@@ -266,13 +266,13 @@ def row_lock_decide(zone, workers: int, now) -> int:
                 zone=zone,
                 now=now,
                 head=head,
-                book=books.lane_book(head=head),
+                book=books.load_lane_book(head=head),
                 slot=max(slot_at(zone, now), head.slot),
             )
-            [bid] = pending_bids_lock(zone_id=zone.pk, limit=1, only=bid_id)
-            task = task_of_bid(bid, zone=zone, first_slot=lane.first_free_slot)
-            decisions_record(lane, [(bid, lane.apply(events.BidArrived(task, lane.slot)))])
-            lane_record(lane)
+            [bid] = lock_pending_bids(zone_id=zone.pk, limit=1, only=bid_id)
+            task = task_from_bid(bid, zone=zone, first_slot=lane.first_free_slot)
+            record_decisions(lane, [(bid, lane.apply(events.BidArrived(task, lane.slot)))])
+            write_lane(lane)
 
     def work(share: list[str]) -> None:
         for bid_id in share:
@@ -287,15 +287,15 @@ def row_lock_decide(zone, workers: int, now) -> int:
 
 def bench_replay(zone) -> None:
     """A restart: the engine from its snapshot and the log."""
-    from marketplace.auction import book as books
+    from marketplace.auction.book import engine_cache as books
     from marketplace.auction.models import LogEntry, MarketHead, Snapshot
 
     Snapshot.objects.filter(zone=zone, position__gt=0).delete()
     head = MarketHead.objects.get(zone=zone)
-    books.lane_book_discard(zone_id=zone.pk)
+    books.discard_lane_book(zone_id=zone.pk)
 
     def rebuild() -> int:
-        books.lane_book(head=head)
+        books.load_lane_book(head=head)
         return LogEntry.objects.filter(zone=zone, kind="BidArrived").count()
 
     decided, wall, cpu = timed(rebuild)

@@ -69,13 +69,13 @@ class Timed:
 def bench(wanted: int, *, profile: bool) -> None:
     from django.db import transaction
 
-    from marketplace.auction import book as books
-    from marketplace.auction import verify
+    from marketplace.auction.book import engine_cache as books
+    from marketplace.auction.book import verify
     from marketplace.auction.models import LogEntry, MarketHead, Snapshot
-    from marketplace.auction.solving import Due, _solve
+    from marketplace.auction.pricing.solve import Due, _solve
     from marketplace.fleet.selectors import slot_starts_at
     from scheduler.auction import Engine
-    from scheduler.auction.events import BidArrived
+    from scheduler.auction.log.events import BidArrived
     from tests import market_builders as market
     from tests.builders import NOW
 
@@ -83,7 +83,7 @@ def bench(wanted: int, *, profile: bool) -> None:
     zone.slot_s = 600
     zone.save()
     with transaction.atomic():
-        head = books.log_begin(zone=zone, now=NOW)
+        head = books.begin_log(zone=zone, now=NOW)
     first = Snapshot.objects.get(zone=zone)
     engine = Engine.restore(json.loads(first.state))
     entries = made(engine, wanted)
@@ -94,7 +94,7 @@ def bench(wanted: int, *, profile: bool) -> None:
             slots = [e.event.slot for e in batch if isinstance(e.event, BidArrived)]
             written_at = slot_starts_at(zone, max(slots, default=engine.rules.first_slot))
             with transaction.atomic():
-                books.log_append(zone_id=zone.pk, new=batch, now=written_at)
+                books.append_log(zone_id=zone.pk, new=batch, now=written_at)
     report("append, 128 a transaction", count=wanted, cpu_s=spent.cpu_s, wall_s=spent.wall_s)
     MarketHead.objects.filter(zone=zone).update(
         position=engine.position, head_hash=engine.head_hash
@@ -112,8 +112,8 @@ def bench(wanted: int, *, profile: bool) -> None:
     del events
 
     def restart() -> None:
-        books.lane_book_discard(zone_id=zone.pk)
-        assert books.lane_book(head=head).engine.head_hash == engine.head_hash
+        books.discard_lane_book(zone_id=zone.pk)
+        assert books.load_lane_book(head=head).engine.head_hash == engine.head_hash
 
     if profile:
         profiled(restart)
@@ -129,7 +129,7 @@ def bench(wanted: int, *, profile: bool) -> None:
     )
 
     def replay() -> None:
-        fresh = Engine(books.engine_of(first).rules)
+        fresh = Engine(books.restore_engine(first).rules)
         for row in books.rows(LogEntry.objects.filter(zone=zone)):
             assert verify._replayed(fresh, row)[1] is None
 
@@ -163,7 +163,7 @@ def bench(wanted: int, *, profile: bool) -> None:
 
 def made(engine: Any, wanted: int) -> list[Any]:
     """Days of the benchmark's kind, one after the other."""
-    from scheduler.auction import events
+    from scheduler.auction.log import events
     from tests.benchmarks import auction_day
 
     began = engine.rules.first_slot

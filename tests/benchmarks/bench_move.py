@@ -17,9 +17,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from marketplace.config.embedded.demo import answer_of, api_client, market_open, sell
-from marketplace.config.embedded.demo_move import sell_moving
-from marketplace.config.embedded.house import House, house
+from marketplace.embedded.demo.first_sale import api_client, open_market, parse_answer, sell
+from marketplace.embedded.demo.moving_sale import run_moving_sale
+from marketplace.embedded.house import House, house
 
 ROOT = Path(__file__).parents[2]
 DATA_DIR = ROOT / ".data" / f"bench-move-{os.getpid()}"
@@ -33,10 +33,10 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     try:
         with house(data_dir=DATA_DIR, durable=True, own_servers=True) as running:
-            seeded = market_open(running, say=lambda _: None)
+            seeded = open_market(running, say=lambda _: None)
             first = sell(running, seeded, say=lambda _: None)
             for number in range(options.rounds):
-                move = sell_moving(running, seeded, first, say=lambda _: None)
+                move = run_moving_sale(running, seeded, first, say=lambda _: None)
                 running.manage("machines_end")
                 figures = {
                     "pause_s": move.pause_s,
@@ -58,7 +58,7 @@ def until_lease_s(running: House, seeded: dict[str, Any], job_id: str) -> float:
     """From the end of the one lease to the beginning of the other."""
     with api_client(running, seeded) as market:
         path = f"/api/jobs/{job_id}/events"
-        events = answer_of(market.get(path, params={"limit": 100}))["data"]
+        events = parse_answer(market.get(path, params={"limit": 100}))["data"]
     at = {event["kind"]: datetime.fromisoformat(event["at"]) for event in events}
     # The last of each kind: it was paused once, and started for the second time then.
     return round((at["started"] - at["paused"]).total_seconds(), 2)

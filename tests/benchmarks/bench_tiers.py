@@ -9,9 +9,9 @@ import time
 
 import numpy as np
 
-from scheduler.simulator.loop import run_loop
-from scheduler.simulator.run import outcome, prepare, simulate
-from scheduler.simulator.workload import Workload, calibrated_burst, seren_like
+from scheduler.experiments.tiers.loop import run_loop
+from scheduler.experiments.tiers.run import outcome, prepare, simulate
+from scheduler.experiments.tiers.workload import Workload, calibrated_burst, seren_like
 from scheduler.tiers.demand import demand, pressure, window_lengths
 
 #: Seconds each policy may take on one core, and the live tick.

@@ -57,16 +57,16 @@ def bench_tick(*, jobs: int, past: int, rounds: int) -> None:
     from marketplace.common import clock
     from marketplace.tiers import scaling
     from marketplace.tiers.models import ZoneTiers
-    from marketplace.tiers.rented import Rented
-    from marketplace.tiers.services import tiers_tick
+    from marketplace.tiers.services import run_tier_tick
+    from marketplace.tiers.tier_state import TierState
 
     now = clock.now()
     market_fill(jobs, past, now)
-    rented = Rented(tiers=ZoneTiers.objects.select_related("zone").get())
+    rented = TierState(tiers=ZoneTiers.objects.select_related("zone").get())
     seconds = iter(range(61, 10**9, 61))
 
     def tick() -> None:
-        tiers_tick(now=now + timedelta(seconds=next(seconds)))
+        run_tier_tick(now=now + timedelta(seconds=next(seconds)))
 
     def measure() -> None:
         scaling.gauge(rented=rented, nodes=NODES, now=now)
@@ -109,7 +109,7 @@ def market_fill(jobs: int, past: int, now: datetime) -> None:
     from marketplace.fleet.selectors import slot_at
     from marketplace.jobs.models import Job, JobStatus
     from marketplace.tiers.models import ZoneTiers
-    from marketplace.tiers.services import zone_tiers_set
+    from marketplace.tiers.services import set_zone_tiers
     from tests import builders
     from tests import market_builders as market
 
@@ -121,7 +121,7 @@ def market_fill(jobs: int, past: int, now: datetime) -> None:
     owner = builders.organisation()
     data = market.dataset(owner, zone)
     slot = slot_at(zone, now)
-    zone_tiers_set(zone=zone, provider=provider, serverless_cap=0, serverful_cap=0)
+    set_zone_tiers(zone=zone, provider=provider, serverless_cap=0, serverful_cap=0)
     # What ended is in the tables already.
     ZoneTiers.objects.update(learned_at=now)
     rows = []
@@ -166,7 +166,7 @@ def machines_fill(now: datetime) -> None:
     """Both tiers rented to their caps, a job on every machine."""
     from marketplace.fleet.models import Tier
     from marketplace.fleet.selectors import slot_at
-    from marketplace.fleet.services import join_token_create
+    from marketplace.fleet.services import create_join_token
     from marketplace.jobs.models import Job, JobStatus, Slice
     from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
     from tests import market_builders as market
@@ -177,7 +177,7 @@ def machines_fill(now: datetime) -> None:
     running = list(Job.objects.filter(status=JobStatus.RUNNING).order_by("pk")[: 2 * RENTED])
     for number, job in enumerate(running):
         tier = Tier.SERVERLESS if number < RENTED else Tier.MARKETPLACE
-        token, _ = join_token_create(
+        token, _ = create_join_token(
             zone=zone, provider=tiers.provider, created_by=None, ask_micros=1, tier=tier, now=now
         )
         node = market.node(zone, of=tiers.provider, last_heartbeat_at=now, tier=tier)

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from workers.bench.cases import CPU_CASES, GPU_CASES, Case
-from workers.bench.contestants import Fused, random_base
+from workers.bench.cases import CPU_CASES, GPU_CASES, BenchCase
+from workers.bench.contestants import Fused, build_random_base
 from workers.bench.gpu import measure_gpu
 from workers.bench.measure import measure
-from workers.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from workers.training.graphs import CudaGraphs
-from workers.training.job import Progress
+from workers.training.checkpoint import TrainingState, load_checkpoint, save_checkpoint
+from workers.training.graph_runners import CudaGraphRunner
+from workers.training.job import TrainingProgress
 
 
 def main() -> int:
@@ -34,7 +34,7 @@ def main() -> int:
     for case in GPU_CASES if cuda else CPU_CASES:
         if cuda:
             until = time.monotonic() + 600
-            row = measure_gpu(case, device=device, runner=CudaGraphs(), repeats=9, until=until)
+            row = measure_gpu(case, device=device, runner=CudaGraphRunner(), repeats=9, until=until)
         else:
             row = measure(case, repeats=9)
         print(json.dumps(row), flush=True)
@@ -49,9 +49,9 @@ def main() -> int:
 
 def context_switch(device: torch.device, *, repeats: int = 20) -> dict[str, object]:
     """Pause one job and step another on a warm base, in milliseconds; the goal is 1 s p95."""
-    case = Case("switch", "gpt2" if device.type == "cuda" else "tiny-llama", 2, 4, 64)
+    case = BenchCase("switch", "gpt2" if device.type == "cuda" else "tiny-llama", 2, 4, 64)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    fused = Fused(case, random_base(case.base, device, dtype), repeats * 2 + 2)
+    fused = Fused(case, build_random_base(case.base, device, dtype), repeats * 2 + 2)
     trainer = fused.trainer
     fused.step()
     taken = []
@@ -76,10 +76,10 @@ def context_switch(device: torch.device, *, repeats: int = 20) -> dict[str, obje
 def state_move() -> dict[str, object]:
     """Write, sync and read back half a gigabyte of state, in seconds; the goal is 10 s."""
     tensors = {f"layer-{index}": torch.randn(1024, 4096) for index in range(10)}
-    checkpoint = Checkpoint(
+    checkpoint = TrainingState(
         job_id="move",
         fingerprint="0",
-        progress=Progress(step=1),
+        progress=TrainingProgress(step=1),
         params=tensors,
         means={name: value.clone() for name, value in tensors.items()},
         squares={name: value.clone() for name, value in tensors.items()},

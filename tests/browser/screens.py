@@ -16,8 +16,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from marketplace.config.embedded.demo import DATASET, market_open
-from marketplace.config.embedded.house import ROOT, house
+from marketplace.embedded.demo.first_sale import DATASET, open_market
+from marketplace.embedded.house import ROOT, house
 from tests.browser.visitor import CONTEXT, LAUNCH, PATIENCE_MS, Visitor
 
 FOLDER = ROOT / "docs" / "screens"
@@ -85,7 +85,7 @@ class Camera:
         self.taken.append(file)
 
 
-def screens_take(camera: Camera) -> None:
+def take_screens(camera: Camera) -> None:
     place = camera.place
     with camera.person(place.owner) as owner:
         job = _job_sold(owner)
@@ -175,7 +175,7 @@ def place_of(arguments: argparse.Namespace) -> Iterator[Place]:
         tempfile.TemporaryDirectory() as data,
         house(data_dir=Path(data), durable=False, own_servers=True, say=print) as running,
     ):
-        seeded = market_open(running, say=print)
+        seeded = open_market(running, say=print)
         people = tuple(seeded["people"][role] for role in ("owner", "provider", "operator"))
         yield Place(running.url, seeded["password"], *people)
 
@@ -190,7 +190,7 @@ def main(say: Callable[[str], None] = print) -> None:
     with place_of(arguments) as place, sync_playwright() as playwright:
         browser = playwright.chromium.launch(**LAUNCH)
         camera = Camera(browser, place, arguments.folder)
-        screens_take(camera)
+        take_screens(camera)
         browser.close()
     for file in camera.taken:
         say(f"{file.relative_to(ROOT) if file.is_relative_to(ROOT) else file}")

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from marketplace.config.embedded.demo import TRAINING, bid_place
-from marketplace.config.embedded.demo_move import AWAY_S, DEADLINE_S, NODE, TIERS
+from marketplace.embedded.demo.first_sale import TRAINING, place_bid
+from marketplace.embedded.demo.moving_sale import AWAY_S, DEADLINE_S, NODE, TIERS
 from tests.browser.visitor import Visitor
 from tests.conftest import Market
 from tests.faults.test_node_in_market import wait_for
@@ -51,7 +51,7 @@ def rented(market: Market) -> Iterator[Market]:
 
 def bought(api: httpx.Client, zone: str, name: str) -> str:
     training = TRAINING | {"epochs": EPOCHS}
-    bid = bid_place(
+    bid = place_bid(
         api, zone, name=name, training=training, within_s=DEADLINE_S, say=lambda _: None
     )
     return bid["job_id"]

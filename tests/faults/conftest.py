@@ -21,11 +21,11 @@ Node.objects.filter(pk=node.pk).update(ask_micros={micros})
 CHEAP_ASK_MICROS = 1000
 END_ALL = """
 from marketplace.common import clock
-from marketplace.tiers.machines import machine_end
+from marketplace.tiers.machines import end_machine
 from marketplace.tiers.models import Machine, ZoneTiers
 ZoneTiers.objects.update(is_on=False)
 for machine in Machine.objects.exclude(status="ended"):
-    machine_end(machine=machine, reason="The test is over.", now=clock.now())
+    end_machine(machine=machine, reason="The test is over.", now=clock.now())
 """
 
 

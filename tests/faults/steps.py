@@ -33,7 +33,7 @@ def statuses(market: Market) -> dict[str, list[Any]]:
     return json.loads(shell(market, STATUSES).splitlines()[-1])
 
 
-def processes_kill(market: Market, *names: str) -> None:
+def kill_processes(market: Market, *names: str) -> None:
     """Kill processes of the house with all of their own; it is whole again when this returns."""
     stack = market.house.stack
     killed = {name: stack.pid(name) for name in names}

@@ -16,11 +16,11 @@ import httpx
 import psycopg
 import pytest
 
-from marketplace.config.embedded.demo import TRAINING, DemoFailed, bid_place
-from marketplace.config.embedded.demo_move import AWAY_S, DEADLINE_S, NODE, TIERS
-from marketplace.config.embedded.house import web_wait
+from marketplace.embedded.demo.first_sale import TRAINING, DemoFailed, place_bid
+from marketplace.embedded.demo.moving_sale import AWAY_S, DEADLINE_S, NODE, TIERS
+from marketplace.embedded.house import wait_for_web
 from tests.conftest import Market
-from tests.faults.steps import processes_kill, shell
+from tests.faults.steps import kill_processes, shell
 from tests.faults.test_node_in_market import events_of
 from tests.waiting import until
 
@@ -29,14 +29,14 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 #: Both machines up and idle before the bid, as in a market that has run for a while.
 WARM = """
 from marketplace.common import clock
-from marketplace.tiers.machines import machine_request
+from marketplace.tiers.machines import request_machine
 from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.provisioning import backend_named
+from marketplace.tiers.provisioning import get_backend
 tiers = ZoneTiers.objects.get()
 ZoneTiers.objects.update(idle_s=3600.0)
-for offer in backend_named("local").offers():
+for offer in get_backend("local").offers():
     if offer.tier != "conventional":
-        machine_request(tiers=tiers, offer=offer, reason="warm", now=clock.now())
+        request_machine(tiers=tiers, offer=offer, reason="warm", now=clock.now())
 """
 #: As many epochs as a machine measured as slow as this one can promise by the deadline: the
 #: promise is for a quarter of it, so that the job outlasts two restarts even if it has grown
@@ -135,7 +135,7 @@ def rented(market: Market, database: psycopg.Connection[Any]) -> Iterator[Market
 def bought(api: httpx.Client, zone: str) -> dict[str, Any]:
     for epochs in EPOCHS:
         with suppress(DemoFailed):
-            return bid_place(
+            return place_bid(
                 *(api, zone),
                 name="moves",
                 training=TRAINING | {"epochs": epochs},
@@ -155,13 +155,13 @@ def test_a_hand_off_survives_its_worker_and_its_web_server_killed_in_the_middle_
         database.execute(WORKER_FROM.format(at="NULL"))
 
         until(planned.is_reached, within_s=240, what="the worker is about to hand the job over")
-        processes_kill(rented, "worker")
+        kill_processes(rented, "worker")
         planned.let_go()
 
         until(paused.is_reached, within_s=240, what="the job has paused, and the web is told so")
-        processes_kill(rented, "web")
+        kill_processes(rented, "web")
         paused.let_go()
-        web_wait(rented.house)
+        wait_for_web(rented.house)
 
         until(
             lambda: any(text.startswith("Moved at step") for text in told(api, job_id)),

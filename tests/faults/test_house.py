@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from marketplace.config.embedded.house import web_wait
+from marketplace.embedded.house import wait_for_web
 from tests.conftest import Market
 from workers.models import DATASETS
 
@@ -132,7 +132,7 @@ def test_a_web_process_killed_in_the_middle_of_requests_loses_and_doubles_nothin
             while market.house.stack.pid("web") in {0, before}:
                 assert time.monotonic() < ends_at
                 time.sleep(0.05)
-            web_wait(market.house)
+            wait_for_web(market.house)
 
     assert_whole(market, place_all(market, dataset_id, threading.Thread(target=disturb)))
 

@@ -49,7 +49,7 @@ def checkpoints(events: list[dict[str, Any]]) -> list[int]:
     return [event["data"]["step"] for event in events if event["kind"] == "checkpointed"]
 
 
-def bid_place(api: httpx.Client, zone: str) -> dict[str, Any]:
+def place_bid(api: httpx.Client, zone: str) -> dict[str, Any]:
     with (DATASETS / "support_tone.jsonl").open("rb") as file:
         upload = api.post("/api/datasets", data={"zone": zone}, files={"file": ("d.jsonl", file)})
     work = {
@@ -76,7 +76,7 @@ def bid_place(api: httpx.Client, zone: str) -> dict[str, Any]:
 
 
 def test_a_job_whose_node_is_killed_goes_on_from_its_checkpoint_at_no_cost(market, api):
-    bid = bid_place(api, market.zone)
+    bid = place_bid(api, market.zone)
     job_id = bid["job_id"]
     wait_for(api, job_id, lambda job: job["status"] == "running", within_s=240)
     ends_at = time.monotonic() + 120

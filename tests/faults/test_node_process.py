@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from marketplace.config.embedded.services import redis_prepare, redis_wait
+from marketplace.embedded.servers import prepare_redis, wait_for_redis
 from tests.unit.workers.node.market_double import TINY, Lease, MarketDouble
 from workers.models import DATASETS
-from workers.node import EXIT_OK, EXIT_SENT_AWAY, EXIT_SETTINGS
+from workers.node.credentials import Credentials, StateDir, save_credentials
+from workers.node.process import EXIT_OK, EXIT_SENT_AWAY, EXIT_SETTINGS
 from workers.protocol import (
     TASK_RUN_SLOT,
     CheckpointRef,
@@ -28,7 +29,6 @@ from workers.protocol import (
     TrainingSpec,
 )
 from workers.protocol.wire import to_json
-from workers.settings import Credentials, StateDir, save_credentials
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -41,7 +41,7 @@ class Broker:
     """A Redis of this test's own, to stop and start."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = redis_prepare(data_dir=folder)
+        self._server = prepare_redis(data_dir=folder)
         self._process: subprocess.Popen[bytes] | None = None
         self.url = self._server.url
         self.start()
@@ -50,7 +50,7 @@ class Broker:
         self._process = subprocess.Popen(
             self._server.program.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        redis_wait(self._server)
+        wait_for_redis(self._server)
 
     def stop(self) -> None:
         if self._process is not None:

@@ -14,9 +14,9 @@ from tests.conftest import Market
 from tests.faults.steps import shell
 from tests.faults.test_node_in_market import (
     REPLANNED_WITHIN_S,
-    bid_place,
     checkpoints,
     events_of,
+    place_bid,
     wait_for,
 )
 from tests.waiting import until
@@ -26,12 +26,12 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 #: A serverful machine; moves so dear that no job begins on serverless meanwhile.
 RENT = """
 from marketplace.common import clock
-from marketplace.tiers.machines import machine_request
+from marketplace.tiers.machines import request_machine
 from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.provisioning import backend_named
+from marketplace.tiers.provisioning import get_backend
 ZoneTiers.objects.update(checkpoint_s=600.0, restore_s=600.0, idle_s=600.0, serverful_cap=1)
-[offer] = [one for one in backend_named("local").offers() if one.name == "marketplace-local"]
-print(machine_request(
+[offer] = [one for one in get_backend("local").offers() if one.name == "marketplace-local"]
+print(request_machine(
     tiers=ZoneTiers.objects.get(), offer=offer, reason="tried out", now=clock.now()
 ).pk)
 """
@@ -68,7 +68,7 @@ def test_a_job_outlives_the_rented_machine_it_runs_on(tiers_on, api):
     )
     try:
         shell(market, OTHERS_AVAILABLE_FROM.format(at=NEVER))
-        bid = bid_place(api, market.zone)
+        bid = place_bid(api, market.zone)
     finally:
         shell(market, OTHERS_AVAILABLE_FROM.format(at=None))
     job_id = bid["job_id"]

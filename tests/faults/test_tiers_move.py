@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from marketplace.config.embedded.demo import DATASET
+from marketplace.embedded.demo.first_sale import DATASET
 from tests.conftest import Market
-from tests.faults.steps import AVAILABLE_FROM, processes_kill, shell, statuses
+from tests.faults.steps import AVAILABLE_FROM, kill_processes, shell, statuses
 from tests.waiting import until
 
 # A whole house: alone on the machine, like everything that kills processes.
@@ -23,12 +23,12 @@ RESERVED_IN_S = 20
 
 REQUEST = """
 from marketplace.common import clock
-from marketplace.tiers.machines import machine_request
+from marketplace.tiers.machines import request_machine
 from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.provisioning import backend_named
+from marketplace.tiers.provisioning import get_backend
 ZoneTiers.objects.update(checkpoint_s=1.0, restore_s=1.0, idle_s=600.0)
-offers = [o for o in backend_named("local").offers() if o.tier == "serverless"]
-machine_request(tiers=ZoneTiers.objects.get(), offer=offers[0], reason="warm", now=clock.now())
+offers = [o for o in get_backend("local").offers() if o.tier == "serverless"]
+request_machine(tiers=ZoneTiers.objects.get(), offer=offers[0], reason="warm", now=clock.now())
 """
 #: Long enough that what is left at the move repays it, however fast this machine is; fewer where
 #: it is so slow that they would not end in time.
@@ -41,8 +41,8 @@ values = list(rows.values("status", "opened_at", "closed_at"))
 print(json.dumps(values, default=lambda at: at.isoformat(timespec="microseconds")))
 """
 ORPHAN = """
-from marketplace.tiers.provisioning import backend_named
-backend_named("local").launch(
+from marketplace.tiers.provisioning import get_backend
+get_backend("local").launch(
     machine_id="mach_orphan", offer="conventional-local", market_url="http://nowhere",
     join_secret="none",
 )
@@ -74,7 +74,7 @@ def test_a_job_starts_on_serverless_and_moves_to_its_reserved_node_with_no_step_
             what="the job is about to leave",
         )
         # Halfway, what would finish the move dies.
-        processes_kill(market, "worker", "beat")
+        kill_processes(market, "worker", "beat")
         until(
             lambda: any(event["message"].startswith("Goes on from") for event in told_so_far()),
             within_s=240,

@@ -12,7 +12,7 @@ from tests import market_builders as market
 @pytest.fixture
 def no_old_wake_ups() -> None:
     """A lane that is started here finds no tasks that earlier tests left behind."""
-    lane_process.queue_clear()
+    lane_process.clear_queue()
 
 
 @pytest.fixture

@@ -15,16 +15,16 @@ import httpx
 import pytest
 from django.db import connection, transaction
 
-from marketplace.auction.decisions import decide_pending_bids
+from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
-from marketplace.auction.placing import Asked, Placed, bids_place
 from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired
-from marketplace.config.embedded.services import free_port
-from marketplace.config.embedded.stack import BOUND
+from marketplace.embedded.servers import find_free_port
+from marketplace.embedded.stack import BOUND
 from marketplace.payments.models import Hold
 from marketplace.payments.selectors import ledger_check, wallet
-from marketplace.payments.services import wallets_lock
+from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
 from tests.unit.marketplace.common.threads import at_once
@@ -38,7 +38,7 @@ pytestmark = [
 
 
 def asked(owner, zone, *, data, key=None, price_micros=400_000, now):
-    return Asked(
+    return NewBid(
         organisation=owner,
         placed_by=builders.owner_of(owner),
         zone=zone,
@@ -63,11 +63,11 @@ def test_same_keys_in_groups_of_several_processes_are_one_bid_each(zone):
             for owner, of in zip(owners, data, strict=True)
         ]
         # No two come in the same order.
-        return lambda: bids_place(asked=bids[turn:] + bids[:turn], now=now)
+        return lambda: place_bids(asked=bids[turn:] + bids[:turn], now=now)
 
     groups = at_once([group(turn) for turn in range(6)])
     outcomes = [outcome for placed in groups for outcome in placed]
-    assert all(isinstance(outcome, Placed) for outcome in outcomes), outcomes
+    assert all(isinstance(outcome, PlacedBid) for outcome in outcomes), outcomes
     assert len({outcome.bid.pk for outcome in outcomes}) == Bid.objects.count() == 12
     assert sum(not outcome.earlier for outcome in outcomes) == 12
     for owner in owners:
@@ -85,10 +85,10 @@ def test_one_key_with_different_requests_in_groups_at_once_is_one_bid(zone):
             asked(owner, zone, data=data, key="once", price_micros=1000 * turn + n + 1, now=now)
             for n in range(3)
         ]
-        return lambda: bids_place(asked=bids, now=now)
+        return lambda: place_bids(asked=bids, now=now)
 
     outcomes = [outcome for placed in at_once([group(n) for n in range(5)]) for outcome in placed]
-    [won] = [outcome for outcome in outcomes if isinstance(outcome, Placed)]
+    [won] = [outcome for outcome in outcomes if isinstance(outcome, PlacedBid)]
     lost = [outcome for outcome in outcomes if isinstance(outcome, Conflict)]
     assert len(lost) == 14
     assert {error.code for error in lost} == {"idempotency_key_reused"}
@@ -107,10 +107,10 @@ def test_wallets_are_not_overdrawn_by_groups_at_once(zone):
             for owner in order
             for _ in range(2)
         ]
-        return lambda: bids_place(asked=bids, now=now)
+        return lambda: place_bids(asked=bids, now=now)
 
     outcomes = [outcome for placed in at_once([group(n) for n in range(4)]) for outcome in placed]
-    won = [outcome for outcome in outcomes if isinstance(outcome, Placed)]
+    won = [outcome for outcome in outcomes if isinstance(outcome, PlacedBid)]
     lost = [outcome for outcome in outcomes if isinstance(outcome, PaymentRequired)]
     assert (len(won), len(lost)) == (9, 15)
     assert Bid.objects.count() == Hold.objects.count() == 9
@@ -127,14 +127,14 @@ def test_bids_are_taken_in_while_the_lane_decides_others(zone):
 
     def place():
         for _ in range(6):
-            outcomes = bids_place(
+            outcomes = place_bids(
                 asked=[
                     asked(owner, zone, data=data[owner.pk], price_micros=200_000, now=now)
                     for owner in owners
                 ],
                 now=now,
             )
-            assert all(isinstance(outcome, Placed) for outcome in outcomes)
+            assert all(isinstance(outcome, PlacedBid) for outcome in outcomes)
 
     def decide():
         return sum(decide_pending_bids(zone=zone, now=now, limit=5).decided for _ in range(8))
@@ -155,7 +155,7 @@ class Web:
     """uvicorn on the test database; ``kill`` is kill -9, of its whole group."""
 
     def __init__(self, *, log_dir, name):
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self.url = f"http://127.0.0.1:{find_free_port()}"
         self.log = log_dir / f"{name}.log"
         port = self.url.rpartition(":")[2]
         with self.log.open("w") as log:
@@ -229,7 +229,7 @@ def test_web_killed_in_the_middle_of_a_group_has_placed_all_or_nothing_of_it(zon
     requests = requests_of(zone, [first, second], each=5)
     with web(log_dir=tmp_path) as server, transaction.atomic():
         # The group's transaction waits here for the wallet of the second.
-        wallets_lock([second.pk])
+        lock_wallets([second.pk])
 
         def kill_when_blocked():
             ends_at = time.monotonic() + 60

@@ -8,18 +8,18 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
-from marketplace.auction import wakeups
-from marketplace.auction.decisions import decide_pending_bids
-from marketplace.auction.lane import zone_lane
+from marketplace.auction.bidding.wait import cancel_bid, wait_for_bid
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane import wakeups
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.sweep import sweep_zones
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation
-from marketplace.auction.services import bid_cancel, bid_wait
-from marketplace.auction.sweeps import zones_sweep
-from marketplace.auction.verify import zone_verify
 from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired
 from marketplace.jobs.models import Job
 from marketplace.payments.selectors import ledger_check, wallet
-from marketplace.payments.services import wallets_lock
+from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
 from tests.unit.marketplace.common.threads import at_once
@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 
-def bids_of(zone, organisations, *, each, price_micros=400_000):
+def list_bids(zone, organisations, *, each, price_micros=400_000):
     now = clock.now()
     return [
         market.bid(owner, zone, price_micros=price_micros, slots=30, now=now)
@@ -57,7 +57,7 @@ def assert_decided_once(zone, bids):
     assert set(Job.objects.filter(zone=zone).values_list("bid_id", flat=True)) == admitted
     check = ledger_check()
     assert check.balanced, check
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
     for owner in {bid.organisation for bid in stored}:
         spent = sum(bid.payment_micros or 0 for bid in stored if bid.organisation_id == owner.pk)
         have = wallet(organisation=owner)
@@ -66,14 +66,14 @@ def assert_decided_once(zone, bids):
 
 def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path):
     first, second = builders.organisation(usd="10"), builders.organisation(usd="10")
-    bids = bids_of(zone, [first, second], each=5)
+    bids = list_bids(zone, [first, second], each=5)
     with lane_process.lane(log_dir=tmp_path) as lane, transaction.atomic():
         # The batch writes its decisions, then waits here for the wallet of the second.
-        wallets_lock([second.pk])
-        wakeups.lane_wake(zone_id=zone.pk)
+        lock_wallets([second.pk])
+        wakeups.wake_lane(zone_id=zone.pk)
         until(lane_process.blocked_backends, what="the lane is in its batch")
         lane.kill()
-        lane_process.blocked_backends_end()
+        lane_process.end_blocked_backends()
     until(lambda: not lane_process.blocked_backends(), what="its session is gone")
     assert set(Bid.objects.values_list("status", flat=True)) == {"pending"}
     assert not LogEntry.objects.exists()
@@ -84,7 +84,7 @@ def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path
     assert ledger_check().balanced
 
     with lane_process.lane(log_dir=tmp_path, name="next"):
-        wakeups.lane_wake(zone_id=zone.pk)
+        wakeups.wake_lane(zone_id=zone.pk)
         until(lambda: all_decided(zone), what="the next lane decides them")
     assert_decided_once(zone, bids)
 
@@ -97,7 +97,7 @@ def test_two_lanes_for_one_zone_decide_every_bid_once(zone, tmp_path):
     ):
 
         def place(owner):
-            return lambda: bids_of(zone, [owner], each=8)
+            return lambda: list_bids(zone, [owner], each=8)
 
         placed = at_once([place(owner) for owner in owners])
         until(lambda: all_decided(zone), what="all bids are decided")
@@ -106,11 +106,11 @@ def test_two_lanes_for_one_zone_decide_every_bid_once(zone, tmp_path):
 
 def test_bids_placed_while_the_lane_is_down_are_decided_once_when_it_is_back(zone, tmp_path):
     owner = builders.organisation(usd="10")
-    bids = bids_of(zone, [owner], each=3)
-    waited = bid_wait(bid=bids[0], timeout_s=0.2)
+    bids = list_bids(zone, [owner], each=3)
+    waited = wait_for_bid(bid=bids[0], timeout_s=0.2)
     assert waited.status == "pending"
     with lane_process.lane(log_dir=tmp_path):
-        decided = bid_wait(bid=bids[0], timeout_s=30)
+        decided = wait_for_bid(bid=bids[0], timeout_s=30)
         assert decided.status == "admitted"
         until(lambda: all_decided(zone), what="the others are decided too")
     assert_decided_once(zone, bids)
@@ -118,7 +118,7 @@ def test_bids_placed_while_the_lane_is_down_are_decided_once_when_it_is_back(zon
 
 def test_lanes_in_threads_of_one_process_do_not_mix_their_engines(zone):
     owners = [builders.organisation(usd="10") for _ in range(3)]
-    bids = bids_of(zone, owners, each=6)
+    bids = list_bids(zone, owners, each=6)
     now = clock.now()
 
     def decide():
@@ -133,15 +133,15 @@ def test_lanes_in_threads_of_one_process_do_not_mix_their_engines(zone):
 def test_lane_waits_for_another_and_sees_what_that_one_decided(zone):
     owner = builders.organisation(usd="10")
     now = clock.now()
-    with zone_lane(zone=zone, now=now):
-        [bid] = bids_of(zone, [owner], each=1)
+    with enter_lane(zone=zone, now=now):
+        [bid] = list_bids(zone, [owner], each=1)
     decide_pending_bids(zone=zone, now=now)
     assert_decided_once(zone, [bid])
 
 
 def test_lane_that_waits_too_long_steps_aside_and_loses_nothing(zone):
     owner = builders.organisation(usd="10")
-    [bid] = bids_of(zone, [owner], each=1)
+    [bid] = list_bids(zone, [owner], each=1)
     now = clock.now()
 
     def impatient():
@@ -149,7 +149,7 @@ def test_lane_that_waits_too_long_steps_aside_and_loses_nothing(zone):
             cursor.execute("SET lock_timeout = '100ms'")
         return decide_pending_bids(zone=zone, now=now)
 
-    with zone_lane(zone=zone, now=now):
+    with enter_lane(zone=zone, now=now):
         [batch] = at_once([impatient])
         assert batch.stepped_aside
         assert batch.decided == 0
@@ -212,10 +212,10 @@ def test_cancelling_and_deciding_at_once_has_one_outcome(zone):
     owner = builders.organisation(usd="10")
     now = clock.now()
     for _ in range(5):
-        [bid] = bids_of(zone, [owner], each=1)
+        [bid] = list_bids(zone, [owner], each=1)
         cancelled, batch = at_once(
             [
-                lambda bid=bid: bid_cancel(bid=bid, now=now),
+                lambda bid=bid: cancel_bid(bid=bid, now=now),
                 lambda: decide_pending_bids(zone=zone, now=now),
             ]
         )
@@ -227,7 +227,7 @@ def test_cancelling_and_deciding_at_once_has_one_outcome(zone):
             assert isinstance(cancelled, Conflict)
             assert bid.status == "admitted"
         assert ledger_check().balanced
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
 
 
 def test_bid_is_taken_and_found_by_the_sweep_when_redis_is_away(zone):
@@ -239,8 +239,8 @@ def test_bid_is_taken_and_found_by_the_sweep_when_redis_is_away(zone):
         }
     }
     with override_settings(CACHES=away):
-        [bid] = bids_of(zone, [owner], each=1)
-        zones_sweep(clock=clock.now)
+        [bid] = list_bids(zone, [owner], each=1)
+        sweep_zones(clock=clock.now)
     assert_decided_once(zone, [bid])
 
 
@@ -253,39 +253,39 @@ def test_organisations_of_two_zones_are_settled_without_waiting_in_a_circle():
     placed = []
     for round_number in range(3):
         for zone, order in ((zones[0], owners), (zones[1], owners[::-1])):
-            placed += bids_of(zone, order, each=1, price_micros=400_000)
+            placed += list_bids(zone, order, each=1, price_micros=400_000)
         now = clock.now()
         batches = at_once(
             [lambda zone=zone, now=now: decide_pending_bids(zone=zone, now=now) for zone in zones]
         )
         assert [batch.decided for batch in batches] == [4, 4], round_number
     assert ledger_check().balanced
-    assert [zone_verify(zone).problems for zone in zones] == [[], []]
+    assert [verify_zone(zone).problems for zone in zones] == [[], []]
 
 
 def test_waiter_hears_of_its_decision_at_once(zone):
     owner = builders.organisation(usd="10")
-    [bid] = bids_of(zone, [owner], each=1)
+    [bid] = list_bids(zone, [owner], each=1)
     now = clock.now()
 
     def decide():
         until(lambda: bid.pk in wakeups.listener._waiting, what="somebody waits for it")
         return decide_pending_bids(zone=zone, now=now)
 
-    waited, _ = at_once([lambda: bid_wait(bid=bid, timeout_s=30), decide])
+    waited, _ = at_once([lambda: wait_for_bid(bid=bid, timeout_s=30), decide])
     assert waited.status == "admitted"
 
 
 def test_processes_that_were_behind_catch_up_before_they_decide(zone):
     """Two engines for one zone, as in two processes, taking turns."""
-    from marketplace.auction import book as books
+    from marketplace.auction.book import engine_cache as books
 
     owner = builders.organisation(usd="10")
     kept: list[dict] = [{}, {}]
     placed = []
     now = clock.now()
     for turn in range(6):
-        placed += bids_of(zone, [owner], each=1)
+        placed += list_bids(zone, [owner], each=1)
         books._lane_books.clear()
         books._lane_books.update(kept[turn % 2])
         decide_pending_bids(zone=zone, now=now + timedelta(seconds=10 * turn))

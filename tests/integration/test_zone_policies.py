@@ -14,16 +14,16 @@ from celery import current_app
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
-from marketplace.auction.decisions import decide_pending_bids
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Reservation
-from marketplace.auction.solving import prices_apply, prices_solve
-from marketplace.auction.verify import zone_verify
+from marketplace.auction.pricing.solve import prices_apply, prices_solve
 from marketplace.common import clock
 from marketplace.payments.selectors import ledger_check, wallet
-from marketplace.payments.services import wallets_lock
+from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
-from tests.audits import transcript_verify
+from tests.audits import replay_transcript
 from tests.unit.marketplace.common.threads import at_once
 from tests.waiting import until
 
@@ -116,11 +116,11 @@ def test_zone_becomes_lagrangian_is_solved_again_and_survives_the_death_of_its_l
         left = place(owner, zone, 8)
         before = MarketHead.objects.get(zone=zone).position
         with transaction.atomic():
-            wallets_lock([owner.pk])
+            lock_wallets([owner.pk])
             lane.go_on()
             until(lane_process.blocked_backends, what="the lane is in its batch")
             lane.kill()
-            lane_process.blocked_backends_end()
+            lane_process.end_blocked_backends()
     until(lambda: not lane_process.blocked_backends(), what="its session is gone")
     assert {bid.pk for bid in left} == set(
         Bid.objects.filter(status="pending").values_list("pk", flat=True)
@@ -128,7 +128,7 @@ def test_zone_becomes_lagrangian_is_solved_again_and_survives_the_death_of_its_l
     # Prices that came meanwhile may have been applied before the batch; no bid was decided.
     later = LogEntry.objects.filter(zone=zone, position__gt=before)
     assert not later.filter(kind="BidArrived").exists()
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
     bids += left
     with lane_process.lane(log_dir=tmp_path, name="second"):
         bids += place(owner, zone, 8)
@@ -149,7 +149,7 @@ def everything_verifies(zone, tmp_path) -> None:
     call_command("auction_verify", stdout=StringIO())
     path = tmp_path / "zone.jsonl"
     call_command("auction_transcript", zone=zone.name, out=path, stdout=StringIO())
-    verified = transcript_verify(path)
+    verified = replay_transcript(path)
     assert verified.returncode == 0, verified.stderr
     assert json.loads(verified.stdout)["head_hash"] == MarketHead.objects.get(zone=zone).head_hash
     bid = Bid.objects.filter(status="admitted").latest("position")
@@ -166,7 +166,7 @@ def everything_verifies(zone, tmp_path) -> None:
     payment = f'"payment": {bid.payment_micros}.0'
     assert payment in text
     path.write_text(text.replace(payment, f'"payment": {bid.payment_micros - 10_000}.0'))
-    assert transcript_verify(path).returncode == 1
+    assert replay_transcript(path).returncode == 1
 
 
 def test_solves_and_decisions_at_once_come_to_one_log(zone):
@@ -194,5 +194,5 @@ def test_solves_and_decisions_at_once_come_to_one_log(zone):
     assert results[2] == 6
     kinds = list(LogEntry.objects.filter(zone=zone).values_list("kind", flat=True))
     assert (kinds.count("RulesChanged"), kinds.count("PricesSolved")) == (1, 1)
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
     assert ledger_check().balanced

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from scheduler.auction.grid import Grid
+from scheduler.auction.search.grid import Grid
 from scheduler.types import Horizon, LaborVendor, Node, Task
 
 #: Prices and costs with many ties, zeros among them, and some without any.

@@ -6,8 +6,9 @@ from collections import defaultdict
 from dataclasses import replace
 from random import Random
 
-from scheduler.auction import Engine, ZoneRules, events
-from scheduler.auction.events import Event
+from scheduler.auction import Engine, ZoneRules
+from scheduler.auction.log import events
+from scheduler.auction.log.events import Event
 from scheduler.types import Cell, Decision, LaborVendor, Node, Task
 
 TYPES = ("a100", "a40", "l4")

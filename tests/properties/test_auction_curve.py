@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.auction.grid import TOLERANCE, Grid
-from scheduler.auction.kernels.covers import cover_by_pairs
-from scheduler.auction.kernels.relaxation import least_cover, multiplier
-from scheduler.auction.reference import by_enumeration
-from scheduler.auction.search import Search
+from scheduler.auction.search.grid import TOLERANCE, Grid
+from scheduler.auction.search.kernels.covers import cover_by_pairs
+from scheduler.auction.search.kernels.relaxation import find_least_cover, multiplier
+from scheduler.auction.search.reference import search_by_enumeration
+from scheduler.auction.search.task_search import Search
 from scheduler.types import Horizon, Task
 from tests.benchmarks import auction_day
 from tests.properties.auction_cases import grids_with_tasks, medium_case
@@ -32,7 +32,7 @@ def _curve_by_deadline(grid: Grid, task: Task, *, additive: bool) -> list[float]
     search = _search(grid, task, additive=additive)
     prices: list[float] = []
     for deadline in range(grid.first_slot, grid.first_slot + grid.slots):
-        plan = search.at_deadline(deadline)
+        plan = search.find_plan(deadline)
         prices.append(math.inf if plan is None else plan.price)
     return prices
 
@@ -40,7 +40,7 @@ def _curve_by_deadline(grid: Grid, task: Task, *, additive: bool) -> list[float]
 def _curve_at_once(grid: Grid, task: Task, *, additive: bool) -> list[float]:
     last = grid.first_slot + grid.slots - 1
     treads = dict(
-        _search(grid, task, additive=additive).price_curve(first=grid.first_slot, last=last)
+        _search(grid, task, additive=additive).trace_price_curve(first=grid.first_slot, last=last)
     )
     prices: list[float] = []
     for deadline in range(grid.first_slot, last + 1):
@@ -81,7 +81,7 @@ def test_a_curve_whose_work_no_window_holds_is_empty(additive: bool, types: int)
     endless = replace(task, compute_demand=1e6)
     last = grid.first_slot + grid.slots - 1
     search = _search(grid, endless, additive=additive)
-    assert search.price_curve(first=grid.first_slot, last=last) == []
+    assert search.trace_price_curve(first=grid.first_slot, last=last) == []
     assert search.soonest(first=grid.first_slot, last=last) is None
 
 
@@ -94,7 +94,9 @@ def test_the_soonest_plan_is_the_first_of_the_curve(
     grid, task = case
     last = grid.first_slot + grid.slots - 1
     search = _search(grid, task, additive=additive)
-    first = next(iter(search.by_deadline(first=grid.first_slot, last=last).items()), None)
+    first = next(
+        iter(search.find_plans_by_deadline(first=grid.first_slot, last=last).items()), None
+    )
     soonest = search.soonest(first=grid.first_slot, last=last)
     assert (soonest is None) == (first is None)
     if soonest is not None and first is not None:
@@ -113,7 +115,7 @@ def test_a_cover_by_pairs_of_counts_is_the_cheapest_of_all_covers(
     cost = np.array(
         data.draw(st.lists(st.tuples(COSTS, COSTS), min_size=slots, max_size=slots)), np.float64
     )
-    need = least_cover(np.array(units), data.draw(st.integers(1, 7 * slots)))
+    need = find_least_cover(np.array(units), data.draw(st.integers(1, 7 * slots)))
     cell = np.arange(2 * slots).reshape(slots, 2)
     mu, bound = multiplier(cost, np.array(units, np.float64), need, 0, slots - 1, 0.0, math.inf)
     expected = math.inf
@@ -143,7 +145,7 @@ def test_the_cells_searched_are_those_that_no_other_beats(case: tuple[Grid, Task
     grid, task = case
     task = replace(task, arrival_slot=grid.first_slot, operational_costs=None)
     search = _search(grid, task, additive=False)
-    if search.at_deadline(grid.first_slot + grid.slots - 1) is None:
+    if search.find_plan(grid.first_slot + grid.slots - 1) is None:
         return
     cells = search._cells(grid.first_slot + grid.slots - 1)
     for slot in range(grid.slots):
@@ -197,7 +199,7 @@ def test_a_curve_found_tread_by_tread_is_the_same(
     grid, task = medium_case(seed=500 + 10 * seed + types, nodes=6, slots=24, types=types)
     at_once = _curve_at_once(grid, task, additive=additive)
     for limit in ("_MANY", "_MANY_A_BOX"):
-        monkeypatch.setattr(f"scheduler.auction.search.{limit}", 0)
+        monkeypatch.setattr(f"scheduler.auction.search.task_search.{limit}", 0)
     assert _curve_at_once(grid, task, additive=additive) == pytest.approx(at_once, rel=1e-11)
 
 
@@ -207,7 +209,7 @@ def test_the_curve_of_max_prices_is_that_of_trying_every_schedule(case: tuple[Gr
     grid, task = case
     begin = max(grid.first_slot, task.arrival_slot)
     expected = [
-        by_enumeration(grid, task, begin=begin, deadline=d, additive=False, residual=True)
+        search_by_enumeration(grid, task, begin=begin, deadline=d, additive=False, residual=True)
         for d in range(grid.first_slot, grid.first_slot + grid.slots)
     ]
     assert _curve_at_once(grid, task, additive=False) == pytest.approx(expected, rel=1e-9, abs=1e-9)

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.auction import (
+    ChainEntry,
     Engine,
-    Entry,
     Replan,
     entry_from_json,
     entry_to_json,
-    events,
     rules_from_json,
     rules_to_json,
-    verify,
 )
-from scheduler.auction.log import chain_hash
-from scheduler.auction.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit import verify
+from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.log import events
+from scheduler.auction.log.chain import hash_entry
 from scheduler.types import Decision, Refusal
 from tests.properties.auction_markets import Market, faults_of, overuse
 
@@ -29,7 +29,7 @@ SEEDS = st.integers(0, 2**32)
 POLICIES = pytest.mark.parametrize("policy", ["residual", "printed"])
 
 
-def _run(market: Market, steps: int) -> list[Entry]:
+def _run(market: Market, steps: int) -> list[ChainEntry]:
     return [market.engine.apply(market.next_event()) for _ in range(steps)]
 
 
@@ -104,7 +104,7 @@ def test_a_log_without_bids_still_shows_every_price_to_be_right(
             assert not refused.ok
             assert refused.position == entry.position
             # A forger who makes the chain fit again is caught by the replay.
-            line["hash"] = chain_hash(
+            line["hash"] = hash_entry(
                 position=entry.position,
                 event=line["event"],
                 outcome=line["outcome"],

@@ -11,17 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.auction import (
-    Claim,
-    Engine,
-    Entry,
-    ZoneRules,
-    deciding,
-    entry_to_json,
-    events,
-    verify,
-)
-from scheduler.auction.log import chain_hash
+from scheduler.auction import ChainEntry, DeadlineHint, Engine, ZoneRules, entry_to_json
+from scheduler.auction.audit import verify
+from scheduler.auction.engine import decide
+from scheduler.auction.log import events
+from scheduler.auction.log.chain import hash_entry
 from scheduler.types import Cell, Decision, PriceParts, Refusal, Schedule
 from tests.properties.auction_markets import Market
 
@@ -97,7 +91,7 @@ HINTS: list[Callable[[int, float, int, int], tuple[int | None, float | None]]] =
 ]
 
 
-def _chained(log: list[Entry], *, from_index: int) -> list[Entry]:
+def _chained(log: list[ChainEntry], *, from_index: int) -> list[ChainEntry]:
     """The log with every hash from an entry on made to fit what the entries say."""
     fitted = log[:from_index]
     for entry in log[from_index:]:
@@ -106,7 +100,7 @@ def _chained(log: list[Entry], *, from_index: int) -> list[Entry]:
         fitted.append(
             replace(
                 linked,
-                hash=chain_hash(
+                hash=hash_entry(
                     position=linked.position,
                     event=data["event"],
                     outcome=data["outcome"],
@@ -144,12 +138,12 @@ def test_a_forged_field_is_found_where_it_stands(
     assert verify(log, rules=market.rules).ok
 
 
-def _decision(entry: Entry) -> Decision:
+def _decision(entry: ChainEntry) -> Decision:
     assert isinstance(entry.outcome, Decision)
     return entry.outcome
 
 
-def _hinted(market: Market) -> tuple[list[Entry], list[int]]:
+def _hinted(market: Market) -> tuple[list[ChainEntry], list[int]]:
     log = [market.engine.apply(market.next_event()) for _ in range(30)]
     return log, [
         i
@@ -210,7 +204,7 @@ def test_a_decision_is_the_same_whatever_is_claimed_of_its_hint(
     expected = Engine.restore(state).apply(bid)
     horizon = market.engine.horizon
     for slot in (None, *range(horizon.first_slot - 2, horizon.last_slot + 3)):
-        claimed, _ = Engine.restore(state).apply_written(bid, claim=Claim(slot))
+        claimed, _ = Engine.restore(state).apply_serialized(bid, claim=DeadlineHint(slot))
         assert claimed == expected
 
 
@@ -226,7 +220,7 @@ def test_the_hints_of_an_honest_log_are_looked_for_nowhere_else(
     def searched(*_: object, **__: object) -> None:
         raise AssertionError("searched")
 
-    monkeypatch.setattr(deciding, "_later_deadline", searched)
+    monkeypatch.setattr(decide, "_later_deadline", searched)
     assert verify(log, rules=market.rules).ok
     forged = replace(_decision(log[refused[0]]), winning_deadline_slot=10**6)
     log[refused[0]] = replace(log[refused[0]], outcome=forged)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.auction import Engine, Entry, events
-from scheduler.auction.outcomes import Changed
+from scheduler.auction import ChainEntry, Engine
+from scheduler.auction.log import events
+from scheduler.auction.log.outcomes import Changed
 from scheduler.types import Cell, Decision, Schedule
 from tests.properties.auction_markets import Market
 from tests.properties.test_lagrangian_policy import SolvedMarket
@@ -18,7 +19,7 @@ from tests.properties.test_lagrangian_policy import SolvedMarket
 STEPS = 60
 
 
-def log_of(market: Market) -> list[Entry]:
+def log_of(market: Market) -> list[ChainEntry]:
     return [market.engine.apply(market.next_event()) for _ in range(STEPS)]
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.auction.grid import Grid
-from scheduler.auction.integer_program import solve_with_highs
-from scheduler.auction.reference import by_caps, by_enumeration
-from scheduler.auction.search import Search
+from scheduler.auction.search.grid import Grid
+from scheduler.auction.search.reference import search_by_caps, search_by_enumeration
+from scheduler.auction.search.task_search import Search
+from scheduler.experiments.auction.integer_program import solve_with_highs
 from scheduler.types import Task
 from tests.properties.auction_cases import grids_with_tasks, medium_case, thirds_of_the_work
 
@@ -23,7 +23,7 @@ def _price(grid: Grid, task: Task, *, additive: bool, residual: bool, deadline: 
     search = Search(
         grid=grid, task=task, from_slot=grid.first_slot, additive=additive, residual=residual
     )
-    plan = search.at_deadline(deadline)
+    plan = search.find_plan(deadline)
     return math.inf if plan is None else plan.price
 
 
@@ -36,7 +36,7 @@ def _last(grid: Grid) -> int:
 
 
 def _rounded_down(task: Task) -> float:
-    """The least work that may pass for what a task asks for (``scheduler.auction.rates``)."""
+    """The least work accepted as what a task asks for (``scheduler.auction.search.rates``)."""
     return max(task.compute_demand - 1e-8 * max(task.rates.values()), task.compute_demand / 2)
 
 
@@ -50,7 +50,7 @@ def test_the_search_finds_what_trying_every_schedule_finds(
     grid, task = case
     found = _price(grid, task, additive=additive, residual=residual, deadline=task.deadline_slot)
     expected, at_least = (
-        by_enumeration(
+        search_by_enumeration(
             grid,
             replace(task, compute_demand=demand),
             begin=_begin(grid, task),
@@ -76,7 +76,7 @@ def test_the_curve_has_the_price_of_every_deadline_and_never_rises(
     search = Search(
         grid=grid, task=task, from_slot=grid.first_slot, additive=additive, residual=True
     )
-    treads = search.by_deadline(first=task.arrival_slot, last=_last(grid))
+    treads = search.find_plans_by_deadline(first=task.arrival_slot, last=_last(grid))
     curve = math.inf
     for deadline in range(_begin(grid, task), _last(grid) + 1):
         if deadline in treads:
@@ -96,7 +96,7 @@ def test_the_earliest_deadline_below_a_ceiling_is_the_first_one(
     search = Search(
         grid=grid, task=task, from_slot=grid.first_slot, additive=additive, residual=True
     )
-    found = search.earliest_below(first=task.arrival_slot, last=_last(grid), ceiling=task.bid)
+    found = search.find_earliest_below(first=task.arrival_slot, last=_last(grid), ceiling=task.bid)
     first = next(
         (
             deadline
@@ -119,7 +119,7 @@ def test_the_earliest_deadline_below_a_ceiling_is_the_first_one(
 @pytest.mark.parametrize("seed", range(5))
 def test_the_search_agrees_with_all_pairs_of_caps(additive: bool, types: int, seed: int) -> None:
     grid, task = medium_case(seed=seed * 10 + types, nodes=4, slots=8, types=types)
-    expected = by_caps(grid, task, begin=0, deadline=7, additive=additive, residual=True)
+    expected = search_by_caps(grid, task, begin=0, deadline=7, additive=additive, residual=True)
     found = _price(grid, task, additive=additive, residual=True, deadline=7)
     assert found == pytest.approx(expected, abs=1e-8)
 
@@ -141,7 +141,7 @@ def test_searching_twice_gives_the_same_plan(case: tuple[Grid, Task]) -> None:
     plans = [
         Search(
             grid=grid, task=task, from_slot=grid.first_slot, additive=False, residual=True
-        ).at_deadline(task.deadline_slot)
+        ).find_plan(task.deadline_slot)
         for _ in range(2)
     ]
     if plans[0] is None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from scheduler.auction import Engine, ZoneRules, events
+from scheduler.auction import Engine, ZoneRules
+from scheduler.auction.log import events
 from scheduler.types import Decision, Node, Task
 from tests.properties.auction_markets import Market
 

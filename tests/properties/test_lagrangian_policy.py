@@ -6,16 +6,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from scheduler.auction import (
-    Engine,
-    Entry,
-    ZoneRules,
-    entry_from_json,
-    entry_to_json,
-    events,
-    verify,
-)
-from scheduler.auction.lagrangian import Settings, solve_prices
+from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
+from scheduler.auction.audit import verify
+from scheduler.auction.log import events
+from scheduler.auction.prices import Settings, solve_prices
 from scheduler.types import Decision, Task
 from tests.properties.auction_markets import Market, faults_of, overuse
 
@@ -143,7 +137,7 @@ def test_the_same_search_finds_misreports_that_pay_under_the_printed_payment() -
     assert search_for_profit(RERUNS, pays_eq14=True).profitable > 10
 
 
-def played(seed: int, steps: int) -> tuple[SolvedMarket, list[Entry]]:
+def played(seed: int, steps: int) -> tuple[SolvedMarket, list[ChainEntry]]:
     market = SolvedMarket(seed)
     log = [market.engine.apply(market.next_event()) for _ in range(steps)]
     return market, log

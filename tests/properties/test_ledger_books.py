@@ -16,11 +16,11 @@ from marketplace.payments.models import AccountKind
 from marketplace.payments.selectors import earnings, house_balances, ledger_check, wallet
 from marketplace.payments.services import (
     Share,
-    charge_distribute,
-    charge_refund,
+    distribute_charge,
     funds_hold,
-    hold_release,
     hold_settle,
+    refund_charge,
+    release_hold,
     wallet_grant,
 )
 from tests import builders
@@ -145,13 +145,13 @@ def check_books(sequence: list[Step]) -> None:
         elif action == "settle":
             hold_settle(hold_reference=reference, charge_micros=amount, now=NOW)
         elif action == "release":
-            hold_release(hold_reference=reference, now=NOW)
+            release_hold(hold_reference=reference, now=NOW)
         elif action == "refund":
-            charge_refund(
+            refund_charge(
                 hold_reference=reference, amount_micros=amount, reason=f"r{amount}", now=NOW
             )
         else:
-            charge_distribute(
+            distribute_charge(
                 hold_reference=reference, shares=[Share(provider.pk, amount)], now=NOW
             )
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.simulator.demands import demands
-from scheduler.simulator.loop import run_loop
-from scheduler.simulator.policies import POLICIES
-from scheduler.simulator.run import outcome, prepare
-from scheduler.simulator.state import Job, World
-from scheduler.simulator.supply import SupplyRules
-from scheduler.simulator.workload import OwnerRules, Workload
+from scheduler.experiments.tiers.demands import demands
+from scheduler.experiments.tiers.loop import run_loop
+from scheduler.experiments.tiers.policies import POLICIES
+from scheduler.experiments.tiers.run import outcome, prepare
+from scheduler.experiments.tiers.state import Job, World
+from scheduler.experiments.tiers.supply import SupplyRules
+from scheduler.experiments.tiers.workload import OwnerRules, Workload
 from scheduler.tiers.demand import demand, demand_printed, window_lengths
 
 #: Policies without gangs (hpa) or with a pool of fixed size are drawn with care.

@@ -7,17 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.training.job import epoch_order
-from workers.training.optimizer import scheduled_rate
-from workers.training.pack_plan import Waiting, plan_pack
-from workers.training.packing import Example, Share, TokenSequence, pack_shares
+from workers.training.job import shuffle_rows
+from workers.training.optimizer import compute_learning_rate
+from workers.training.pack_plan import PackRequest, plan_pack
+from workers.training.packing import Example, PackShare, TokenSequence, build_pack
 
 sizes = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 waiting_jobs = st.lists(
     st.tuples(sizes, st.integers(0, 5), st.none() | st.integers(1, 80)), min_size=1, max_size=8
 ).map(
     lambda jobs: [
-        Waiting(f"job-{index}", tuple(tokens), served, most)
+        PackRequest(f"job-{index}", tuple(tokens), served, most)
         for index, (tokens, served, most) in enumerate(jobs)
     ]
 )
@@ -51,7 +51,7 @@ def test_nobody_waits_for_ever(jobs, budget):
         for name, count in plan_pack(list(left.values()), token_budget=budget).items():
             job = left.pop(name)
             if count < len(job.tokens):
-                left[name] = Waiting(name, job.tokens[count:], turn, job.most_tokens)
+                left[name] = PackRequest(name, job.tokens[count:], turn, job.most_tokens)
     assert not left
 
 
@@ -71,9 +71,9 @@ def test_a_pack_is_its_sequences_in_order_and_nothing_is_lost(jobs, pad_to):
             examples.append(
                 Example(line, (TokenSequence(random.integers(5, 99, length), weights),))
             )
-        shares.append(Share(str(index), tuple(examples), 0, 0, virtual_tokens=virtual))
+        shares.append(PackShare(str(index), tuple(examples), 0, 0, virtual_tokens=virtual))
         texts += [(example.sequences[0], virtual) for example in examples]
-    pack = pack_shares(shares, device=torch.device("cpu"), pad_to=pad_to)
+    pack = build_pack(shares, device=torch.device("cpu"), pad_to=pad_to)
     tokens, positions = pack.tokens_T.numpy(), pack.positions_T.numpy()
     assert pack.tokens % pad_to == 0
     predicted = []
@@ -104,9 +104,9 @@ def test_a_pack_is_its_sequences_in_order_and_nothing_is_lost(jobs, pad_to):
 
 @given(rows=st.integers(1, 200), seed=st.integers(-(2**40), 2**40), epoch=st.integers(0, 50))
 def test_an_epoch_visits_every_row_once_and_is_the_same_each_time(rows, seed, epoch):
-    order = epoch_order(rows, seed=seed, epoch=epoch)
+    order = shuffle_rows(rows, seed=seed, epoch=epoch)
     assert sorted(order.tolist()) == list(range(rows))
-    assert np.array_equal(order, epoch_order(rows, seed=seed, epoch=epoch))
+    assert np.array_equal(order, shuffle_rows(rows, seed=seed, epoch=epoch))
 
 
 @given(
@@ -117,7 +117,9 @@ def test_an_epoch_visits_every_row_once_and_is_the_same_each_time(rows, seed, ep
 def test_a_schedule_rises_to_its_rate_and_never_rises_again(schedule, total, warmup_share):
     warmup = int(np.ceil(warmup_share * total))
     rates = [
-        scheduled_rate(schedule=schedule, base_rate=1.0, step=step, total=total, warmup=warmup)
+        compute_learning_rate(
+            schedule=schedule, base_rate=1.0, step=step, total=total, warmup=warmup
+        )
         for step in range(total)
     ]
     assert all(0 < rate <= 1 for rate in rates)

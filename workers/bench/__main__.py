@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from workers.bench.cases import CPU_CASES, GPU_CASES, REHEARSAL_CASES, Case
+from workers.bench.cases import CPU_CASES, GPU_CASES, REHEARSAL_CASES, BenchCase
 from workers.bench.gpu import measure_gpu
 from workers.bench.measure import measure
-from workers.training.graphs import CudaGraphs, Repeat
+from workers.training.graph_runners import CudaGraphRunner, RepeatRunner
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,8 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     device = torch.device("cpu" if chosen.rehearse else "cuda")
 
-    def on_gpu(case: Case) -> dict[str, Any]:
-        runner = Repeat() if chosen.rehearse else CudaGraphs(device)
+    def on_gpu(case: BenchCase) -> dict[str, Any]:
+        runner = RepeatRunner() if chosen.rehearse else CudaGraphRunner(device)
         return measure_gpu(case, device=device, runner=runner, repeats=chosen.repeats, until=until)
 
     cases = REHEARSAL_CASES if chosen.rehearse else GPU_CASES
@@ -57,10 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(
-    cases: tuple[Case, ...],
+    cases: tuple[BenchCase, ...],
     only: str,
     until: float,
-    measured: Callable[[Case], dict[str, Any]],
+    measured: Callable[[BenchCase], dict[str, Any]],
 ) -> int:
     """Print a line per case; 1 when any failed or was left out."""
     whole = True

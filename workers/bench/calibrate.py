@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from workers.node_selftest import CASES, QUICK_CASES, best_device, node_facts
+from workers.node.self_test import CASES, QUICK_CASES, find_best_device, measure_node
 from workers.protocol.messages import BaseModelRef
 from workers.protocol.wire import to_json
 from workers.training.faults import TrainingFault
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="append",
         help="bundled:<name>, a directory or a hub id; may be given more than once",
     )
-    parser.add_argument("--device", default=best_device())
+    parser.add_argument("--device", default=find_best_device())
     parser.add_argument("--memory-gb", type=float, default=None, help="what the node may use")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each case is timed")
     parser.add_argument("--quick", action="store_true", help="three cases only")
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         for source in chosen.base or ["bundled:finetender-tiny"]
     ]
     try:
-        facts = node_facts(
+        facts = measure_node(
             device=chosen.device,
             base_models=bases,
             memory_gb=chosen.memory_gb,

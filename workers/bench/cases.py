@@ -9,7 +9,7 @@ from transformers import GPT2Config, LlamaConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchCase:
     name: str
     #: A key of ``BASES``.
     base: str
@@ -27,7 +27,7 @@ class Case:
     memory_goal: float | None = None
 
 
-def base_config(name: str) -> Any:
+def build_base_config(name: str) -> Any:
     """A model configuration; its weights are made at random."""
     llama = {"vocab_size": 32000, "max_position_embeddings": 4096, "tie_word_embeddings": False}
     configs = {
@@ -73,31 +73,31 @@ def base_config(name: str) -> Any:
 
 
 CPU_CASES = (
-    Case("tiny, 1 job, short", "tiny-llama", 1, 4, 32, goal=1.0),
-    Case("tiny, 2 jobs, short", "tiny-llama", 2, 4, 32, goal=1.0),
-    Case("tiny, 8 jobs, short", "tiny-llama", 8, 4, 32, goal=1.5),
-    Case("tiny, 8 jobs, very short", "tiny-llama", 8, 4, 16, goal=1.5),
-    Case("tiny, 8 jobs, short, ragged", "tiny-llama", 8, 4, 32, ragged=True, goal=1.5),
-    Case("tiny, 8 jobs, long", "tiny-llama", 8, 4, 256, goal=1.0),
-    Case("tiny, 1 job, long", "tiny-llama", 1, 8, 256, goal=1.0),
-    Case("small, 1 job, short", "small-llama", 1, 4, 32, goal=1.0),
-    Case("small, 8 jobs, short", "small-llama", 8, 4, 32, goal=1.5),
-    Case("small, 8 jobs, long, ragged", "small-llama", 8, 2, 256, ragged=True, goal=1.0),
+    BenchCase("tiny, 1 job, short", "tiny-llama", 1, 4, 32, goal=1.0),
+    BenchCase("tiny, 2 jobs, short", "tiny-llama", 2, 4, 32, goal=1.0),
+    BenchCase("tiny, 8 jobs, short", "tiny-llama", 8, 4, 32, goal=1.5),
+    BenchCase("tiny, 8 jobs, very short", "tiny-llama", 8, 4, 16, goal=1.5),
+    BenchCase("tiny, 8 jobs, short, ragged", "tiny-llama", 8, 4, 32, ragged=True, goal=1.5),
+    BenchCase("tiny, 8 jobs, long", "tiny-llama", 8, 4, 256, goal=1.0),
+    BenchCase("tiny, 1 job, long", "tiny-llama", 1, 8, 256, goal=1.0),
+    BenchCase("small, 1 job, short", "small-llama", 1, 4, 32, goal=1.0),
+    BenchCase("small, 8 jobs, short", "small-llama", 8, 4, 32, goal=1.5),
+    BenchCase("small, 8 jobs, long, ragged", "small-llama", 8, 2, 256, ragged=True, goal=1.0),
 )
 
 #: What shows that the GPU's way runs, where there is none.
 REHEARSAL_CASES = (
-    Case("rehearsal, 1 job", "tiny-llama", 1, 2, 16),
-    Case("rehearsal, 3 jobs, ragged", "tiny-llama", 3, 2, 24, ragged=True),
+    BenchCase("rehearsal, 1 job", "tiny-llama", 1, 2, 16),
+    BenchCase("rehearsal, 3 jobs, ragged", "tiny-llama", 3, 2, 24, ragged=True),
 )
 
 GPU_CASES = (
-    Case("GPT-2, 1 job", "gpt2", 1, 4, 128, goal=1.3),
-    Case("GPT-2, 8 jobs", "gpt2", 8, 4, 128, goal=5.0),
-    Case("GPT-2, 8 jobs, ragged", "gpt2", 8, 4, 128, ragged=True, goal=5.0),
-    Case("1 B, 1 job", "llama-1b", 1, 2, 256, goal=1.3),
-    Case("1 B, 8 jobs", "llama-1b", 8, 2, 256, goal=2.5),
-    Case("8 B, 1 job", "llama-8b", 1, 1, 512, rank=16, goal=1.3),
-    Case("8 B, 4 jobs", "llama-8b", 4, 1, 512, rank=16, goal=1.4),
-    Case("8 B, 8 jobs", "llama-8b", 8, 1, 512, rank=16, goal=1.4, memory_goal=0.4),
+    BenchCase("GPT-2, 1 job", "gpt2", 1, 4, 128, goal=1.3),
+    BenchCase("GPT-2, 8 jobs", "gpt2", 8, 4, 128, goal=5.0),
+    BenchCase("GPT-2, 8 jobs, ragged", "gpt2", 8, 4, 128, ragged=True, goal=5.0),
+    BenchCase("1 B, 1 job", "llama-1b", 1, 2, 256, goal=1.3),
+    BenchCase("1 B, 8 jobs", "llama-1b", 8, 2, 256, goal=2.5),
+    BenchCase("8 B, 1 job", "llama-8b", 1, 1, 512, rank=16, goal=1.3),
+    BenchCase("8 B, 4 jobs", "llama-8b", 4, 1, 512, rank=16, goal=1.4),
+    BenchCase("8 B, 8 jobs", "llama-8b", 8, 1, 512, rank=16, goal=1.4, memory_goal=0.4),
 )

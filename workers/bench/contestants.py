@@ -10,7 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from workers.bench.cases import Case, base_config
+from workers.bench.cases import BenchCase, build_base_config
 from workers.protocol.messages import (
     AdapterSpec,
     BaseModelRef,
@@ -20,23 +20,23 @@ from workers.protocol.messages import (
     TrainingSpec,
 )
 from workers.training.data import DataReport, PreparedData
-from workers.training.fused_trainer import Stepped
+from workers.training.fused_trainer import StepResult
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, TokenSequence
-from workers.training.tuning import tuned_trainer
+from workers.training.tuning import build_tuned_trainer
 
 LEARNING_RATE = 1e-4
 
 
-def random_base(name: str, device: torch.device, dtype: torch.dtype) -> Any:
+def build_random_base(name: str, device: torch.device, dtype: torch.dtype) -> Any:
     """A model with random weights, made on the device."""
     torch.manual_seed(0)
     with torch.device(device):
-        return AutoModelForCausalLM.from_config(base_config(name), dtype=dtype)
+        return AutoModelForCausalLM.from_config(build_base_config(name), dtype=dtype)
 
 
-def job_examples(case: Case, job: int, rows: int, vocabulary: int) -> tuple[Example, ...]:
+def draw_job_examples(case: BenchCase, job: int, rows: int, vocabulary: int) -> tuple[Example, ...]:
     random = np.random.default_rng([job, case.length])
     examples = []
     for line in range(rows):
@@ -51,12 +51,12 @@ def job_examples(case: Case, job: int, rows: int, vocabulary: int) -> tuple[Exam
 class Fused:
     """All jobs in one step of the engine."""
 
-    def __init__(self, case: Case, model: Any, steps: int) -> None:
+    def __init__(self, case: BenchCase, model: Any, steps: int) -> None:
         self.base_parameters = list(model.parameters())
-        self.trainer = tuned_trainer(PackedModel(model))
+        self.trainer = build_tuned_trainer(PackedModel(model))
         for index in range(case.jobs):
             job = _job(case, index, steps, model.config.vocab_size)
-            values = self.trainer.model.initial_values(job.spec.adapter, seed=index)
+            values = self.trainer.model.draw_initial_values(job.spec.adapter, seed=index)
             self.trainer.add(job, values)
 
     def step(self) -> int:
@@ -65,7 +65,7 @@ class Fused:
         tokens = 0
         while len(done) < len(self.trainer.jobs):
             for result in self.trainer.round():
-                assert isinstance(result, Stepped), result
+                assert isinstance(result, StepResult), result
                 done.add(result.job_id)
                 tokens += result.tokens
         return tokens
@@ -77,7 +77,7 @@ class SequentialPeft:
     One run's model serves them all in turn, which spares the loading each real run pays.
     """
 
-    def __init__(self, case: Case, model: Any, steps: int) -> None:
+    def __init__(self, case: BenchCase, model: Any, steps: int) -> None:
         self.case = case
         fan_in = model.config.model_type == "gpt2"
         targets = list(PackedModel(copy.copy(model)).architecture.target_modules)
@@ -120,7 +120,7 @@ class SequentialPeft:
         return tokens
 
 
-def _job(case: Case, index: int, steps: int, vocabulary: int) -> TrainingJob:
+def _job(case: BenchCase, index: int, steps: int, vocabulary: int) -> TrainingJob:
     name = f"job-{index}"
     spec = JobSpec(
         job_id=name,
@@ -136,7 +136,7 @@ def _job(case: Case, index: int, steps: int, vocabulary: int) -> TrainingJob:
             seed=index,
         ),
     )
-    examples = job_examples(case, index, steps * case.batch, vocabulary)
+    examples = draw_job_examples(case, index, steps * case.batch, vocabulary)
     report = DataReport(
         rows=len(examples),
         train_rows=len(examples),

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from workers.bench.cases import Case
-from workers.bench.contestants import Fused, SequentialPeft, random_base
-from workers.training.fixed_steps import FixedSteps
-from workers.training.graphs import GraphRunner
+from workers.bench.cases import BenchCase
+from workers.bench.contestants import Fused, SequentialPeft, build_random_base
+from workers.training.graph_runners import GraphRunner
+from workers.training.recorded_steps import RecordedSteps
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _WARM_UPS = 2
 
 
 def measure_gpu(
-    case: Case, *, device: torch.device, runner: GraphRunner, repeats: int, until: float
+    case: BenchCase, *, device: torch.device, runner: GraphRunner, repeats: int, until: float
 ) -> dict[str, Any]:
     """Time, memory and utilisation of one case.
 
@@ -53,7 +53,7 @@ def measure_gpu(
     """
     cuda = device.type == "cuda"
     dtype = torch.bfloat16 if cuda else torch.float32
-    fused = Fused(case, random_base(case.base, device, dtype), 2 * (repeats + _WARM_UPS) + 1)
+    fused = Fused(case, build_random_base(case.base, device, dtype), 2 * (repeats + _WARM_UPS) + 1)
     parameters = sum(p.numel() for p in fused.base_parameters)
     row: dict[str, Any] = {
         "case": case.name,
@@ -72,7 +72,7 @@ def measure_gpu(
     fused.trainer.fixed = None
     plain = _Timing(fused.step, device, repeats, until)
     row |= plain.figures("plain", parameters, row["device"])
-    fixed = FixedSteps(fused.trainer.model, runner, form=None if cuda else "dense", after=0)
+    fixed = RecordedSteps(fused.trainer.model, runner, form=None if cuda else "dense", after=0)
     fused.trainer.fixed = fixed
     recorded = _Timing(fused.step, device, repeats, until)
     if fixed.replays:
@@ -82,7 +82,7 @@ def measure_gpu(
     chosen = recorded if row["chosen"] == runner.name and fixed.replays else plain
     del fused, fixed
     _release(cuda)
-    peft = SequentialPeft(case, random_base(case.base, device, dtype), repeats + _WARM_UPS)
+    peft = SequentialPeft(case, build_random_base(case.base, device, dtype), repeats + _WARM_UPS)
     stock = _Timing(peft.step, device, repeats, until)
     row |= stock.figures("sequential_peft", parameters, row["device"])
     row["ratio"] = round(chosen.tokens_per_s / stock.tokens_per_s, 3)

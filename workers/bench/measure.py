@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from workers.bench.cases import Case
-from workers.bench.contestants import Fused, SequentialPeft, random_base
+from workers.bench.cases import BenchCase
+from workers.bench.contestants import Fused, SequentialPeft, build_random_base
 
 CPU = torch.device("cpu")
 
 
-def measure(case: Case, *, repeats: int = 5, warmup: int = 2) -> dict[str, Any]:
+def measure(case: BenchCase, *, repeats: int = 5, warmup: int = 2) -> dict[str, Any]:
     """Time both contestants in turn, so that a noisy machine hits both.
 
     Returns
@@ -26,8 +26,8 @@ def measure(case: Case, *, repeats: int = 5, warmup: int = 2) -> dict[str, Any]:
         work on the machine disturbs less (with several threads, waiting counts in it).
     """
     steps = repeats + warmup
-    fused = Fused(case, random_base(case.base, CPU, torch.float32), steps)
-    peft = SequentialPeft(case, random_base(case.base, CPU, torch.float32), steps)
+    fused = Fused(case, build_random_base(case.base, CPU, torch.float32), steps)
+    peft = SequentialPeft(case, build_random_base(case.base, CPU, torch.float32), steps)
     for _ in range(warmup):
         fused.step()
         peft.step()

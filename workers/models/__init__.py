@@ -13,7 +13,7 @@ TINY = "finetender-tiny"
 DATASETS = _HERE / "datasets"
 
 
-def bundled_path(source: str) -> Path:
+def find_bundled_path(source: str) -> Path:
     """The directory of ``bundled:<name>``.
 
     Raises

@@ -56,7 +56,7 @@ def build_corpus(
     documents += (conversation(random) for _ in range(conversations))
     documents += (paragraph(random) for _ in range(paragraphs))
     documents = [document for document in documents if _key(document) not in seen]
-    lines = list(standard_library_prose())
+    lines = list(extract_standard_library_prose())
     random.shuffle(lines)
     lines = lines[: prose + held_out // 10]
     held += lines[: held_out // 10]
@@ -73,7 +73,7 @@ def _key(document: Document) -> str:
 
 
 @cache
-def standard_library_prose() -> tuple[str, ...]:
+def extract_standard_library_prose() -> tuple[str, ...]:
     """Paragraphs of plain sentences from the docstrings of Python's own modules, sorted."""
     root = Path(sysconfig.get_path("stdlib"))
     found: set[str] = set()

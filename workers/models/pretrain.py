@@ -21,7 +21,7 @@ import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from workers.models import TINY, bundled_path
+from workers.models import TINY, find_bundled_path
 from workers.models.card import write_card
 from workers.models.corpus import Corpus, Document, build_corpus
 from workers.models.tokenizer import encode, plain, train_tokenizer
@@ -55,7 +55,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PretrainReport:
     recipe: Recipe
     parameters: int
     trained_tokens: int
@@ -69,7 +69,7 @@ class Outcome:
     transformers: str
 
 
-def pretrain(recipe: Recipe, target: Path, *, say: Any = print) -> Outcome:
+def pretrain(recipe: Recipe, target: Path, *, say: Any = print) -> PretrainReport:
     """Run the recipe and write the model, its tokenizer and its card to ``target``."""
     started = time.monotonic()
     torch.manual_seed(recipe.seed)
@@ -158,7 +158,7 @@ def _learning_rate(step: int, recipe: Recipe) -> float:
     return recipe.learning_rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share)))
 
 
-def held_out_loss(
+def measure_held_out_loss(
     model: Any,
     tokenizer: Any,
     documents: Sequence[Document],
@@ -183,15 +183,15 @@ def _outcome(
     corpus: Corpus,
     recipe: Recipe,
     seconds: float,
-) -> Outcome:
+) -> PretrainReport:
     chats = [document for document in corpus.held_out if not isinstance(document, str)]
     prose = [document for document in corpus.held_out if isinstance(document, str)]
-    return Outcome(
+    return PretrainReport(
         recipe=recipe,
         parameters=sum(p.numel() for p in model.parameters()),
         trained_tokens=recipe.steps * recipe.tokens_per_step,
-        chat_loss=round(held_out_loss(model, tokenizer, chats), 4),
-        prose_loss=round(held_out_loss(model, tokenizer, prose), 4),
+        chat_loss=round(measure_held_out_loss(model, tokenizer, chats), 4),
+        prose_loss=round(measure_held_out_loss(model, tokenizer, prose), 4),
         seconds=round(seconds, 1),
         corpus_sha256=corpus.sha256,
         python=platform.python_version(),
@@ -252,7 +252,7 @@ def _samples(model: Any, tokenizer: Any) -> list[tuple[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.models.pretrain", description=__doc__)
-    parser.add_argument("--out", type=Path, default=bundled_path(f"bundled:{TINY}"))
+    parser.add_argument("--out", type=Path, default=find_bundled_path(f"bundled:{TINY}"))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=Recipe().steps)
     arguments = parser.parse_args()

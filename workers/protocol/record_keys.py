@@ -125,7 +125,7 @@ class IgnoredKeys:
         return tuple(keys)
 
 
-def ignored_sentences(keys: Iterable[IgnoredKey]) -> tuple[str, ...]:
+def describe_ignored_keys(keys: Iterable[IgnoredKey]) -> tuple[str, ...]:
     """What to tell the owner of a file: a sentence per suspicious key, one for the others."""
     suspicious = [found for found in keys if found.hint]
     plain = [found for found in keys if not found.hint]
@@ -169,7 +169,7 @@ def near(name: object, known: Iterable[str]) -> str | None:
     return next((word for word in known if name != word and name.lower() in _slips(word)), None)
 
 
-def did_you_mean(names: Iterable[str], known: Iterable[str]) -> str:
+def suggest_names(names: Iterable[str], known: Iterable[str]) -> str:
     """A question to end a refusal with, with a space before it; empty when nothing is near."""
     known = tuple(known)
     for name in names:
@@ -184,7 +184,7 @@ def recognise(keys: frozenset[str]) -> DataFormat | None:
     return next((kind for kind, required in REQUIRED if required <= keys), None)
 
 
-def csv_format(header: frozenset[str]) -> DataFormat | None:
+def recognise_csv_format(header: frozenset[str]) -> DataFormat | None:
     """``recognise`` for a table, whose cells cannot hold messages."""
     kind = recognise(header - {"messages", "preferred_output", "non_preferred_output"})
     return None if kind is DataFormat.CHAT else kind
@@ -202,7 +202,7 @@ def ignored_keys(
     )
 
 
-def unknown_keys(keys: frozenset[str], data_format: DataFormat | None) -> ValueRefusal:
+def refuse_unknown_keys(keys: frozenset[str], data_format: DataFormat | None) -> ValueRefusal:
     """Why an object with these keys is no row of any format."""
     if "conversations" in keys:
         return ValueRefusal(
@@ -217,7 +217,7 @@ def unknown_keys(keys: frozenset[str], data_format: DataFormat | None) -> ValueR
         word = "Key" if len(missing) == 1 else "Keys"
         verb = "is" if len(missing) == 1 else "are"
         return ValueRefusal(
-            f"{word} {' and '.join(missing)} {verb} missing.{did_you_mean(others, missing)} "
+            f"{word} {' and '.join(missing)} {verb} missing.{suggest_names(others, missing)} "
             f"{KNOWN_FORMATS}"
         )
     if not keys:
@@ -226,16 +226,16 @@ def unknown_keys(keys: frozenset[str], data_format: DataFormat | None) -> ValueR
     word = "Key" if len(first) == 1 else "Keys"
     verb = "is" if len(first) == 1 else "are"
     names = ", ".join(shown(key) for key in first)
-    meant = did_you_mean(others, sorted({key for _, required in REQUIRED for key in required}))
+    meant = suggest_names(others, sorted({key for _, required in REQUIRED for key in required}))
     return ValueRefusal(f"{word} {names} {verb} not known.{meant} {KNOWN_FORMATS}", first[0])
 
 
-def unknown_message_key(key: str) -> str:
-    meant = did_you_mean([key], sorted(MESSAGE_KEYS))
+def refuse_unknown_message_key(key: str) -> str:
+    meant = suggest_names([key], sorted(MESSAGE_KEYS))
     return f"Key {shown(key)} is not known in a message.{meant} Use role, content and weight."
 
 
-def unknown_role(role: object) -> str:
+def refuse_unknown_role(role: object) -> str:
     name = shown(role) if isinstance(role, str) else "of this kind"
     meant = near(role, CHAT_ROLES)
     question = "" if meant is None else f" Did you mean {meant}?"

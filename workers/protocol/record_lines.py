@@ -72,7 +72,7 @@ class HeadedStream:
         return self._stream.read(size)
 
 
-def binary_reason(head: bytes) -> str | None:
+def explain_binary(head: bytes) -> str | None:
     """Why a file that starts like this is no text at all; ``None`` when it may be."""
     for signature, reason in _SIGNATURES:
         if head.startswith(signature):
@@ -82,7 +82,7 @@ def binary_reason(head: bytes) -> str | None:
     return None
 
 
-def head_lines(head: bytes, *, complete: bool) -> list[bytes]:
+def read_head_lines(head: bytes, *, complete: bool) -> list[bytes]:
     """The whole lines of a head; the last, cut one only when there is no other."""
     lines = head.removeprefix(_BOM).split(b"\n")
     if not complete and len(lines) > 1:
@@ -153,13 +153,13 @@ def decode(line: Line, *, max_line_bytes: int) -> str:
     return text
 
 
-def line_error(line: Line, refusal: RowRefusal, *, fatal: bool = False) -> LineError:
+def build_line_error(line: Line, refusal: RowRefusal, *, fatal: bool = False) -> LineError:
     """The refusal with its line, and an excerpt around the marked characters."""
     text = line.data.decode("utf-8", errors="replace")
-    return text_error(line.number, text, refusal, fatal=fatal, cut=line.overlong)
+    return build_text_error(line.number, text, refusal, fatal=fatal, cut=line.overlong)
 
 
-def text_error(
+def build_text_error(
     number: int, text: str, refusal: RowRefusal, *, fatal: bool = False, cut: bool = False
 ) -> LineError:
     start = min(refusal.start if refusal.start is not None else 0, len(text))

@@ -23,24 +23,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from workers.protocol.messages import DataFormat
+from workers.protocol.record_formats import parse_row_object
 from workers.protocol.record_json import locate, parse_object, shown
 from workers.protocol.record_keys import (
     IgnoredKey,
     IgnoredKeys,
-    csv_format,
-    did_you_mean,
-    ignored_sentences,
+    describe_ignored_keys,
     recognise,
+    recognise_csv_format,
+    suggest_names,
 )
 from workers.protocol.record_lines import (
     HeadedStream,
     Line,
-    binary_reason,
+    build_line_error,
     decode,
-    head_lines,
-    line_error,
+    explain_binary,
+    read_head_lines,
 )
-from workers.protocol.record_shapes import row_from_object
 from workers.protocol.record_types import (
     CHAT_ROLES,
     ByteStream,
@@ -63,8 +63,8 @@ __all__ = [
     "LineError",
     "Row",
     "Segment",
+    "describe_ignored_keys",
     "detect_format",
-    "ignored_sentences",
     "read_rows",
 ]
 
@@ -104,9 +104,9 @@ def detect_format(head: bytes, *, complete: bool = False) -> FileFormat | None:
     complete : bool
         Whether that is all of it.
     """
-    if binary_reason(head) is not None:
+    if explain_binary(head) is not None:
         return None
-    lines = [line.strip() for line in head_lines(head, complete=complete)]
+    lines = [line.strip() for line in read_head_lines(head, complete=complete)]
     lines = [line for line in lines if line]
     if not lines:
         return FileFormat(Container.PLAIN, DataFormat.TEXT)
@@ -115,7 +115,7 @@ def detect_format(head: bytes, *, complete: bool = False) -> FileFormat | None:
     delimiter = _csv_delimiter(lines[0])
     if delimiter is not None:
         header = frozenset(_header(lines[0].decode("utf-8", "replace"), delimiter))
-        return FileFormat(Container.CSV, csv_format(header), delimiter)
+        return FileFormat(Container.CSV, recognise_csv_format(header), delimiter)
     return FileFormat(Container.PLAIN, DataFormat.TEXT)
 
 
@@ -182,7 +182,7 @@ def read_rows(
 
 def _file_refusal(headed: HeadedStream, name: str) -> LineError | None:
     head = headed.head
-    reason = binary_reason(head)
+    reason = explain_binary(head)
     if reason is not None:
         return LineError(1, None, reason, fatal=True)
     if not head.strip():
@@ -208,7 +208,7 @@ def _file_refusal(headed: HeadedStream, name: str) -> LineError | None:
         reason = (
             "The first line must name the columns: text; or text and label; or prompt and "
             "completion; or instruction, input and output; or prompt, chosen and rejected."
-            f"{did_you_mean(named, _COLUMNS)}"
+            f"{suggest_names(named, _COLUMNS)}"
         )
         return LineError(1, None, reason, fatal=True)
     return None
@@ -244,16 +244,16 @@ def _jsonl_row(line: Line, data_format: DataFormat | None, limits: Limits) -> Ro
         text = decode(line, max_line_bytes=limits.max_line_bytes)
         value = parse_object(text, max_depth=limits.max_depth)
     except RowRefusal as refusal:
-        return line_error(line, refusal)
+        return build_line_error(line, refusal)
     try:
-        return row_from_object(
+        return parse_row_object(
             value, line=line.number, data_format=data_format, max_messages=limits.max_messages
         )
     except ValueRefusal as refusal:
         place = locate(text, refusal.path) if refusal.path else None
         if place is None:
-            return line_error(line, RowRefusal(refusal.message))
-        return line_error(line, RowRefusal(refusal.message, start=place[0], end=place[1]))
+            return build_line_error(line, RowRefusal(refusal.message))
+        return build_line_error(line, RowRefusal(refusal.message, start=place[0], end=place[1]))
 
 
 def _header(text: str, delimiter: str) -> list[str]:
@@ -267,7 +267,7 @@ def _header(text: str, delimiter: str) -> list[str]:
 def _csv_delimiter(first: bytes) -> str | None:
     text = first.decode("utf-8", "replace")
     for delimiter in _DELIMITERS:
-        if csv_format(frozenset(_header(text, delimiter))) is not None:
+        if recognise_csv_format(frozenset(_header(text, delimiter))) is not None:
             return delimiter
     return None
 
@@ -306,11 +306,11 @@ def _csv_rows(
             return
         except RowRefusal:
             assert feed.refused is not None
-            yield line_error(*feed.refused)
+            yield build_line_error(*feed.refused)
             continue
         except csv.Error as error:
             assert feed.first is not None
-            yield line_error(feed.first, _csv_refusal(error))
+            yield build_line_error(feed.first, _csv_refusal(error))
             continue
         if feed.first is None or not any(cell.strip() for cell in cells):
             continue
@@ -319,7 +319,7 @@ def _csv_rows(
             twice = [cell for cell, times in Counter(header).items() if times > 1]
             if twice:
                 reason = f"Column {shown(twice[0])} stands twice in the first line. Rename one."
-                yield line_error(feed.first, RowRefusal(reason), fatal=True)
+                yield build_line_error(feed.first, RowRefusal(reason), fatal=True)
                 return
             continue
         yield _csv_row(feed.first, header, cells, data_format, limits)
@@ -339,16 +339,16 @@ def _csv_row(
             f"This row has {len(cells)} cells, but the first line names {len(header)} columns. "
             "Put a cell that holds the separator in quotes."
         )
-        return line_error(line, RowRefusal(reason))
+        return build_line_error(line, RowRefusal(reason))
     try:
-        return row_from_object(
+        return parse_row_object(
             dict(zip(header, cells, strict=True)),
             line=line.number,
             data_format=data_format,
             max_messages=limits.max_messages,
         )
     except ValueRefusal as refusal:
-        return line_error(line, RowRefusal(refusal.message))
+        return build_line_error(line, RowRefusal(refusal.message))
 
 
 def _plain_rows(
@@ -368,7 +368,7 @@ def _plain_rows(
             if held:
                 yield _plain_row(start, "\n".join(held))
                 held, size = [], 0
-            yield line_error(line, refusal)
+            yield build_line_error(line, refusal)
             continue
         if held and (not text or size + len(text) + 1 > limits.text_row_chars):
             yield _plain_row(start, "\n".join(held))

@@ -10,12 +10,12 @@ import torch
 
 from workers.protocol.messages import AdapterKind, DataFormat, JobSpec
 from workers.runtime.checkpoint_writer import checkpoints
+from workers.runtime.job_sink import JobSink
 from workers.runtime.resident import ResidentBase
-from workers.runtime.running_job import RunningJob, metrics_rows
-from workers.runtime.sink import JobSink
+from workers.runtime.running_job import RunningJob, metrics_from_table
 from workers.training.checkpoint import (
-    Checkpoint,
-    CheckpointCorrupt,
+    CorruptCheckpointError,
+    TrainingState,
     fingerprint,
     load_checkpoint,
 )
@@ -82,7 +82,7 @@ def prepare(
     state = None if checkpoint_path is None else _resume(running, checkpoint_path)
     if state is not None:
         return running, state.params
-    values = resident.model.initial_values(
+    values = resident.model.draw_initial_values(
         job.adapter,
         seed=job.training.seed,
         labels=len(data.labels),
@@ -91,7 +91,7 @@ def prepare(
     return running, values
 
 
-def _resume(running: RunningJob, path: Path) -> Checkpoint | None:
+def _resume(running: RunningJob, path: Path) -> TrainingState | None:
     """The state to go on from; falls back from a corrupt file to the ones before it."""
     candidates = [path]
     for directory in (path.parent, running.directory):
@@ -104,19 +104,21 @@ def _resume(running: RunningJob, path: Path) -> Checkpoint | None:
     job.progress = replace(state.progress)
     job.means, job.squares = dict(state.means), dict(state.squares)
     job.row_losses = state.row_losses.copy()
-    running.metrics = metrics_rows(state.metrics)
+    running.metrics = metrics_from_table(state.metrics)
     running.valid_loss = job.progress.valid_loss_after or job.progress.valid_loss_before
     running.evaluated_step = job.progress.step
     running.log.append(f"Continues from step {job.progress.step}.")
     return state
 
 
-def _first_whole(candidates: list[Path], running: RunningJob, *, asked: Path) -> Checkpoint | None:
+def _first_whole(
+    candidates: list[Path], running: RunningJob, *, asked: Path
+) -> TrainingState | None:
     """The first of this job's checkpoints that can be read; tells why those before cannot."""
     for path in candidates:
         try:
             state = load_checkpoint(path)
-        except CheckpointCorrupt as error:
+        except CorruptCheckpointError as error:
             running.log.append(f"A checkpoint was passed over: {error}.")
             if path.parent == running.directory:
                 # it must not push out a whole one when the next is written

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from workers.protocol.messages import AdapterKind
-from workers.runtime.running_job import MetricsRow, RunningJob, row_outliers
+from workers.runtime.running_job import MetricsRow, RunningJob, find_row_outliers
 from workers.training.adapter_export import export_adapter
 from workers.training.checkpoint import write_atomically
 from workers.training.job import TrainingJob
@@ -39,8 +39,8 @@ def write_artifacts(running: RunningJob) -> Path:
             job=running.job,
             directory=fresh,
         )
-        write_atomically(fresh / "metrics.csv", metrics_csv(running.metrics).encode())
-        write_atomically(fresh / "README.md", model_card(running).encode())
+        write_atomically(fresh / "metrics.csv", format_metrics_csv(running.metrics).encode())
+        write_atomically(fresh / "README.md", write_model_card(running).encode())
         shutil.rmtree(directory, ignore_errors=True)
         fresh.rename(directory)
     except BaseException:
@@ -49,7 +49,7 @@ def write_artifacts(running: RunningJob) -> Path:
     return directory
 
 
-def metrics_csv(rows: list[MetricsRow]) -> str:
+def format_metrics_csv(rows: list[MetricsRow]) -> str:
     """A line per optimizer step or evaluation; empty where nothing was measured."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -59,7 +59,7 @@ def metrics_csv(rows: list[MetricsRow]) -> str:
     return out.getvalue()
 
 
-def model_card(running: RunningJob) -> str:
+def write_model_card(running: RunningJob) -> str:
     """The card that hubs show, with everything needed to train the same adapter again."""
     job = running.job
     spec, report, progress = job.spec, job.data.report, job.progress
@@ -118,7 +118,7 @@ def model_card(running: RunningJob) -> str:
 
 def _notes(job: TrainingJob) -> str:
     lines = [f"- {sentence}" for sentence in job.data.report.sentences()]
-    outliers = row_outliers(job)
+    outliers = find_row_outliers(job)
     if outliers:
         rows = ", ".join(f"line {outlier.line} ({outlier.loss:.3f})" for outlier in outliers)
         lines.append(f"- Rows with an unusually high loss at the end: {rows}.")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
 
-from workers.training.checkpoint import Checkpoint, save_checkpoint
+from workers.training.checkpoint import TrainingState, save_checkpoint
 
 #: Checkpoints of a job kept on disk: the newest, and the one before it.
 KEEP = 2
@@ -21,11 +21,11 @@ class CheckpointWriter:
     """One thread, first come first served."""
 
     def __init__(self) -> None:
-        self._queue: Queue[tuple[Checkpoint, Path, Written] | None] = Queue()
+        self._queue: Queue[tuple[TrainingState, Path, Written] | None] = Queue()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
         self._thread.start()
 
-    def write(self, checkpoint: Checkpoint, directory: Path, written: Written) -> None:
+    def write(self, checkpoint: TrainingState, directory: Path, written: Written) -> None:
         """Write later; the tensors must not change any more."""
         self._queue.put((checkpoint, directory, written))
 
@@ -37,7 +37,7 @@ class CheckpointWriter:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             checkpoint, directory, written = item
-            path = directory / checkpoint_name(checkpoint.progress.step)
+            path = directory / format_checkpoint_name(checkpoint.progress.step)
             try:
                 save_checkpoint(checkpoint, path)
             except OSError as error:
@@ -49,7 +49,7 @@ class CheckpointWriter:
             written(path, None)
 
 
-def checkpoint_name(step: int) -> str:
+def format_checkpoint_name(step: int) -> str:
     return f"step-{step:08d}.safetensors"
 
 

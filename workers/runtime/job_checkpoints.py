@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from workers.runtime.checkpoint_writer import CheckpointWriter
-from workers.runtime.running_job import RunningJob, metrics_table
-from workers.training.checkpoint import Checkpoint
+from workers.runtime.running_job import RunningJob, metrics_to_table
+from workers.training.checkpoint import TrainingState
 
 
 class JobCheckpoints:
@@ -55,16 +55,16 @@ class JobCheckpoints:
         running.writing = True
         running.checkpoint_wanted = False
         running.checkpoint_due_at = time.monotonic() + running.job.spec.checkpoint_every_s
-        self._write(running, job_state(running), then=lambda error: None)
+        self._write(running, snapshot_job(running), then=lambda error: None)
 
     def write_last(
-        self, running: RunningJob, state: Checkpoint, then: Callable[[OSError | None], None]
+        self, running: RunningJob, state: TrainingState, then: Callable[[OSError | None], None]
     ) -> None:
         """Write the state of a job that leaves; ``then`` hears of the error, if there was one."""
         self._write(running, state, then=then)
 
     def _write(
-        self, running: RunningJob, state: Checkpoint, *, then: Callable[[OSError | None], None]
+        self, running: RunningJob, state: TrainingState, *, then: Callable[[OSError | None], None]
     ) -> None:
         def written(path: Path | None, error: OSError | None) -> None:
             def note() -> None:
@@ -76,7 +76,7 @@ class JobCheckpoints:
         self._writer.write(state, running.directory, written)
 
     def _written(
-        self, running: RunningJob, state: Checkpoint, path: Path | None, error: OSError | None
+        self, running: RunningJob, state: TrainingState, path: Path | None, error: OSError | None
     ) -> None:
         running.writing = False
         if path is None:
@@ -86,14 +86,14 @@ class JobCheckpoints:
         self._tell(lambda: running.sink.checkpointed(path, state.progress.step))
 
 
-def job_state(running: RunningJob) -> Checkpoint:
+def snapshot_job(running: RunningJob) -> TrainingState:
     """The job's state after its last step, copied to the CPU."""
     job = running.job
     params = {
         name: values.detach().to("cpu", copy=True)
         for name, values, _ in running.resident.model.tensors(job.job_id)
     }
-    return Checkpoint(
+    return TrainingState(
         job_id=job.job_id,
         fingerprint=running.fingerprint,
         progress=replace(job.progress),
@@ -101,5 +101,5 @@ def job_state(running: RunningJob) -> Checkpoint:
         means={n: t.to("cpu", copy=True) for n, t in job.means.items()},
         squares={n: t.to("cpu", copy=True) for n, t in job.squares.items()},
         row_losses=job.row_losses.copy(),
-        metrics=metrics_table(running.metrics),
+        metrics=metrics_to_table(running.metrics),
     )

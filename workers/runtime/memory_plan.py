@@ -65,7 +65,7 @@ class MemoryPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class PackSizing:
     """How the jobs on a base run within the limit."""
 
     token_budget: int
@@ -100,7 +100,7 @@ def state_gb(values: Iterable[torch.Tensor]) -> float:
     return BYTES_PER_ADAPTER_VALUE * sum(value.numel() for value in values) / 1e9
 
 
-def fit(plan: MemoryPlan, *, states_gb: float, longest_tokens: int, most_tokens: int) -> Fit:
+def fit(plan: MemoryPlan, *, states_gb: float, longest_tokens: int, most_tokens: int) -> PackSizing:
     """The largest pack that fits, recomputing only when it must.
 
     Parameters
@@ -120,7 +120,7 @@ def fit(plan: MemoryPlan, *, states_gb: float, longest_tokens: int, most_tokens:
         tokens = int(free / token_gb) if free > 0 else 0
         if tokens >= longest_tokens:
             # recomputing costs a third more arithmetic: rather pack less than recompute
-            return Fit(min(tokens, max(most_tokens, longest_tokens)), recompute)
+            return PackSizing(min(tokens, max(most_tokens, longest_tokens)), recompute)
     need = plan.limit_gb - free + longest_tokens * plan.recomputed_token_gb
     raise SystemFault(
         f"This job does not fit: base and jobs need {need:.3f} GB with its longest row of "
@@ -136,7 +136,7 @@ def job_memory_gb(plan: MemoryPlan, job: TrainingJob, state: float) -> float:
     return state + plan.token_gb * sum(rows[:batch])
 
 
-def device_limit_gb(device: torch.device) -> float:
+def find_device_limit_gb(device: torch.device) -> float:
     """Memory the plan may use when nobody said how much."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory

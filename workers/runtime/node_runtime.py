@@ -17,14 +17,14 @@ import torch
 from workers.protocol.messages import BaseModelRef, Fault, JobSpec
 from workers.runtime.admission import check_settings, prepare
 from workers.runtime.artifacts import write_artifacts
-from workers.runtime.job_checkpoints import JobCheckpoints, job_state
-from workers.runtime.memory_plan import device_limit_gb, fit, job_memory_gb, state_gb
+from workers.runtime.job_checkpoints import JobCheckpoints, snapshot_job
+from workers.runtime.job_sink import JobSink
+from workers.runtime.memory_plan import find_device_limit_gb, fit, job_memory_gb, state_gb
 from workers.runtime.resident import ResidentBase, load_resident
 from workers.runtime.running_job import RunningJob
-from workers.runtime.sink import JobSink
-from workers.runtime.threads import use_best_threads
+from workers.runtime.thread_choice import use_best_threads
 from workers.training.faults import SystemFault, TrainingFault, UserFault
-from workers.training.fused_trainer import Failed, Stepped
+from workers.training.fused_trainer import StepFailure, StepResult
 from workers.training.pack_plan import TOKEN_BUDGET
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class NodeRuntime:
         self.device = torch.device(device)
         self.reproducible = reproducible
         self.cache_dir = cache_dir
-        self.memory_limit_gb = memory_limit_gb or device_limit_gb(self.device)
+        self.memory_limit_gb = memory_limit_gb or find_device_limit_gb(self.device)
         self._residents: dict[BaseModelRef, ResidentBase] = {}
         self._residents_lock = threading.Lock()
         self._running: dict[str, RunningJob] = {}
@@ -222,21 +222,21 @@ class NodeRuntime:
             return
 
     def _round(self, resident: ResidentBase) -> None:
-        resident.threads_set()
+        resident.apply_threads()
         try:
             results = resident.round(disturbed=self._preparing)
         # whatever a step raises, the node must live on: it cannot be one job's fault alone
         except Exception as error:
             log.exception("a training step failed")
             results = [
-                Failed(job_id, SystemFault(f"The node's training step failed: {error}."))
+                StepFailure(job_id, SystemFault(f"The node's training step failed: {error}."))
                 for job_id in list(resident.trainer.jobs)
             ]
         stepped = [self._running[r.job_id] for r in results]
         self._note_memory(resident, stepped)
         for result in results:
             running = self._running[result.job_id]
-            if isinstance(result, Failed):
+            if isinstance(result, StepFailure):
                 self._fail(running, result.fault)
             else:
                 self._after_step(running, result)
@@ -254,7 +254,7 @@ class NodeRuntime:
         self._fit(resident, newcomer=running)
         if resident.threads is None:
             resident.threads = use_best_threads(resident.model)
-        resident.threads_set()
+        resident.apply_threads()
         running.log.append(
             f"Memory: {resident.plan.base_gb:.3f} GB for the base, about "
             f"{job_memory_gb(resident.plan, running.job, running.state_gb):.3f} GB for this job; "
@@ -269,7 +269,7 @@ class NodeRuntime:
         if running.job.job_id in self._running and running.job.done:
             self._guarded(running, lambda: self._finish(running))
 
-    def _after_step(self, running: RunningJob, step: Stepped) -> None:
+    def _after_step(self, running: RunningJob, step: StepResult) -> None:
         running.stepped(step)
         every = running.job.spec.training.eval_every_steps
         due = running.job.done or (every and step.step % every == 0)
@@ -315,7 +315,7 @@ class NodeRuntime:
         if not checkpoint:
             self._remove(running)
             return
-        state = job_state(running)
+        state = snapshot_job(running)
         self._tell(lambda: running.report(force=True))
         self._remove(running)
 

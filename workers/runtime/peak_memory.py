@@ -19,7 +19,7 @@ class Growth:
 
 
 @contextlib.contextmanager
-def growth_measured() -> Iterator[Growth]:
+def measure_growth() -> Iterator[Growth]:
     """Count pages, not tensors: what libraries and the allocator take is in it too.
 
     Linux keeps the largest resident size of a process and lets the process begin again

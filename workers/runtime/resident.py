@@ -14,15 +14,15 @@ from transformers import (
     AutoTokenizer,
 )
 
-from workers.models import bundled_path, is_bundled
+from workers.models import find_bundled_path, is_bundled
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.memory_plan import MemoryPlan, rehearse
-from workers.runtime.peak_memory import growth_measured
-from workers.training.architectures import architecture_of
+from workers.runtime.peak_memory import measure_growth
+from workers.training.architectures import find_architecture
 from workers.training.faults import SystemFault, UserFault
-from workers.training.fused_trainer import Failed, FusedTrainer, Stepped
+from workers.training.fused_trainer import FusedTrainer, StepFailure, StepResult
 from workers.training.packed_model import PackedModel
-from workers.training.tuning import plain_trainer, tuned_trainer
+from workers.training.tuning import build_plain_trainer, build_tuned_trainer
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class ResidentBase:
     #: CPU threads it is trained with; ``None`` until measured on the loop's thread.
     threads: int | None = None
 
-    def threads_set(self) -> None:
+    def apply_threads(self) -> None:
         """Train the next pack with its number of threads; call on the loop's thread."""
         if self.threads is not None and self.threads != torch.get_num_threads():
             torch.set_num_threads(self.threads)
@@ -52,7 +52,7 @@ class ResidentBase:
         token_gb = self.plan.recomputed_token_gb if recomputed else self.plan.token_gb
         return self.trainer.largest_pack * token_gb + self.plan.head_gb
 
-    def round(self, *, disturbed: Callable[[], bool]) -> list[Stepped | Failed]:
+    def round(self, *, disturbed: Callable[[], bool]) -> list[StepResult | StepFailure]:
         """A round of the loop; on CPUs the first after a job came is held against the plan.
 
         Parameters
@@ -63,7 +63,7 @@ class ResidentBase:
         trainer = self.trainer
         if self.model.device.type != "cpu" or not trainer.measures_next or disturbed():
             return trainer.round()
-        with growth_measured() as growth:
+        with measure_growth() as growth:
             results = trainer.round()
         counted = trainer.saved_per_token
         if growth.peak_bytes is not None and counted is not None and not disturbed():
@@ -94,11 +94,11 @@ def load_resident(
         raise UserFault(
             "A 4-bit base model needs a CUDA GPU. Choose the model without 4-bit for this node."
         )
-    source = model_source(ref.source)
+    source = resolve_model_source(ref.source)
     options: dict[str, Any] = {"revision": ref.revision} if ref.revision else {}
     try:
         config = AutoConfig.from_pretrained(source, **options)
-        encoder = architecture_of(config).encoder
+        encoder = find_architecture(config).encoder
         loader = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model = loader.from_pretrained(
@@ -112,23 +112,23 @@ def load_resident(
         ) from error
     if not ref.four_bit:
         model.to(device)  # pyright: ignore[reportArgumentType]
-    return resident_from(
+    return build_resident(
         ref, model=model, tokenizer=tokenizer, limit_gb=limit_gb, reproducible=reproducible
     )
 
 
-def resident_from(
+def build_resident(
     ref: BaseModelRef, *, model: Any, tokenizer: Any, limit_gb: float, reproducible: bool = False
 ) -> ResidentBase:
     """Make a loaded model resident and measure what a token of it costs."""
     packed = PackedModel(model)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    trainer = plain_trainer(packed) if reproducible else tuned_trainer(packed)
+    trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
     plan = rehearse(packed, base_gb=size / 1e9, limit_gb=limit_gb)
     return ResidentBase(ref, tokenizer, packed, trainer, plan, threads=1 if reproducible else None)
 
 
-def model_source(source: str) -> str:
+def resolve_model_source(source: str) -> str:
     """The directory or hub id behind ``BaseModelRef.source``.
 
     Raises
@@ -139,7 +139,7 @@ def model_source(source: str) -> str:
     if not is_bundled(source):
         return source
     try:
-        return str(bundled_path(source))
+        return str(find_bundled_path(source))
     except LookupError as error:
         raise SystemFault(str(error)) from error
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from workers.protocol.messages import ProgressEvent, RowOutlier
+from workers.runtime.job_sink import JobSink, JobSummary
 from workers.runtime.resident import ResidentBase
-from workers.runtime.sink import JobSink, JobSummary
-from workers.training.evaluation import HeldOut
-from workers.training.fused_trainer import Stepped
+from workers.training.evaluation import Evaluation
+from workers.training.fused_trainer import StepResult
 from workers.training.job import TrainingJob
 
 #: Least seconds between two progress events of a job.
@@ -40,14 +40,14 @@ class MetricsRow:
     valid_accuracy: float | None = None
 
 
-def metrics_table(rows: list[MetricsRow]) -> np.ndarray:
+def metrics_to_table(rows: list[MetricsRow]) -> np.ndarray:
     """``float64[rows, columns]`` for a checkpoint; NaN where nothing was measured."""
     values = [[math.nan if v is None else v for v in astuple(row)] for row in rows]
     return np.asarray(values, dtype=np.float64).reshape(len(rows), len(fields(MetricsRow)))
 
 
-def metrics_rows(table: np.ndarray) -> list[MetricsRow]:
-    """``metrics_table`` read back."""
+def metrics_from_table(table: np.ndarray) -> list[MetricsRow]:
+    """``metrics_to_table`` read back."""
     rows = []
     for values in table.tolist():
         known = [None if math.isnan(value) else value for value in values]
@@ -86,7 +86,7 @@ class RunningJob:
     speed: deque[tuple[float, int, int]] = field(
         default_factory=lambda: deque(maxlen=_SPEED_STEPS + 1)
     )
-    last: Stepped | None = None
+    last: StepResult | None = None
     valid_loss: float | None = None
     evaluated_step: int | None = None
     checkpoint_path: Path | None = None
@@ -104,7 +104,7 @@ class RunningJob:
         rows = (*self.job.data.train, *self.job.data.valid)
         self.longest_tokens = max(self.job.tokens_of(example) for example in rows)
 
-    def stepped(self, step: Stepped) -> None:
+    def stepped(self, step: StepResult) -> None:
         """Take note of an optimizer step."""
         self.last = step
         progress = self.job.progress
@@ -120,7 +120,7 @@ class RunningJob:
             )
         )
 
-    def evaluated(self, found: HeldOut | None) -> None:
+    def evaluated(self, found: Evaluation | None) -> None:
         """Take note of an evaluation; the first is before, the latest after."""
         self.evaluated_step = self.job.progress.step
         if found is None:
@@ -186,7 +186,7 @@ class RunningJob:
             valid_loss_after=progress.valid_loss_after,
             trained_tokens=progress.trained_tokens,
             peak_memory_gb=self.peak_memory_gb,
-            outliers=row_outliers(self.job),
+            outliers=find_row_outliers(self.job),
             checkpoint_path=self.checkpoint_path,
             checkpoint_step=self.checkpoint_step,
         )
@@ -199,7 +199,7 @@ class RunningJob:
         return (tokens_now - tokens) / seconds, (samples_now - samples) / seconds
 
 
-def row_outliers(job: TrainingJob, *, most: int = 20) -> tuple[RowOutlier, ...]:
+def find_row_outliers(job: TrainingJob, *, most: int = 20) -> tuple[RowOutlier, ...]:
     """Rows whose last loss is far above the others', worst first.
 
     Far means more than five robust standard deviations (1.4826 times the median absolute

@@ -47,8 +47,8 @@ from workers.protocol.messages import (
 from workers.protocol.records import LineError, Row, read_rows
 from workers.protocol.wire import ProtocolError, from_json
 from workers.runtime.checkpoint_writer import checkpoints
+from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
-from workers.runtime.sink import JobSummary
 from workers.training.data import file_sha256
 from workers.training.faults import TrainingFault, UserFault
 
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         config = read_config(chosen.config)
-        jobs = planned_jobs(config, chosen.config.parent)
+        jobs = plan_jobs(config, chosen.config.parent)
         device = _device(chosen.device or config.get("device") or _best_device())
         output = _output(chosen.output or chosen.config.parent / config.get("output", "adapters"))
         return train(
@@ -147,7 +147,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def planned_jobs(config: dict[str, Any], folder: Path) -> list[PlannedJob]:
+def plan_jobs(config: dict[str, Any], folder: Path) -> list[PlannedJob]:
     """The configuration's jobs; ``adapter`` and ``training`` at the top are their defaults."""
     jobs = [_planned(job, config, folder) for job in config["jobs"]]
     names = [job.spec.job_id for job in jobs]

@@ -27,17 +27,18 @@ def export_adapter(
     """
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {
-        peft_name(name): _peft_layout(name, values) for name, values, _ in model.tensors(job.job_id)
+        format_peft_name(name): _peft_layout(name, values)
+        for name, values, _ in model.tensors(job.job_id)
     }
     write_atomically(
         directory / "adapter_model.safetensors", save(tensors, metadata={"format": "pt"})
     )
-    config = json.dumps(peft_config(model=model, job=job), indent=2, sort_keys=True)
+    config = json.dumps(build_peft_config(model=model, job=job), indent=2, sort_keys=True)
     write_atomically(directory / "adapter_config.json", f"{config}\n".encode())
     tokenizer.save_pretrained(directory)
 
 
-def peft_name(name: str) -> str:
+def format_peft_name(name: str) -> str:
     """PEFT's name of one of our tensors."""
     if name == PROMPT:
         return PROMPT
@@ -46,7 +47,7 @@ def peft_name(name: str) -> str:
     return f"base_model.model.{name}.weight"
 
 
-def peft_config(*, model: PackedModel, job: TrainingJob) -> dict[str, Any]:
+def build_peft_config(*, model: PackedModel, job: TrainingJob) -> dict[str, Any]:
     """What goes into ``adapter_config.json``."""
     spec, adapter = job.spec, job.spec.adapter
     shared = {

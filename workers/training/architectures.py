@@ -36,7 +36,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
-def architecture_of(config: PretrainedConfig) -> Architecture:
+def find_architecture(config: PretrainedConfig) -> Architecture:
     """The model's family.
 
     Raises
@@ -62,7 +62,7 @@ def is_projection(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "Linear4bit"
 
 
-def target_names(
+def find_target_names(
     backbone_modules: Iterable[tuple[str, torch.nn.Module]], targets: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Full names of the modules whose names end with one of ``targets``.

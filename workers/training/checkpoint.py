@@ -23,23 +23,23 @@ from safetensors.torch import save
 
 from workers.protocol.messages import JobSpec
 from workers.protocol.wire import dumps, to_json
-from workers.training.job import Progress
+from workers.training.job import TrainingProgress
 
 FORMAT = "finetender-checkpoint-1"
 
 
-class CheckpointCorrupt(Exception):
+class CorruptCheckpointError(Exception):
     """The file is not a whole checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class TrainingState:
     """A job's state after an optimizer step, on the CPU."""
 
     job_id: str
     #: Digest of everything the run's numbers depend on.
     fingerprint: str
-    progress: Progress
+    progress: TrainingProgress
     params: dict[str, torch.Tensor]
     means: dict[str, torch.Tensor]
     squares: dict[str, torch.Tensor]
@@ -55,7 +55,7 @@ def fingerprint(spec: JobSpec, *, data_sha256: str) -> str:
     return f"{zlib.crc32(dumps(parts).encode()):08x}"
 
 
-def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
+def save_checkpoint(checkpoint: TrainingState, path: Path) -> None:
     """Write atomically: a reader sees the old file or the whole new one.
 
     Raises
@@ -74,12 +74,12 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
     write_atomically(path, save(tensors, metadata=metadata))
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
+def load_checkpoint(path: Path) -> TrainingState:
     """Read and verify.
 
     Raises
     ------
-    CheckpointCorrupt
+    CorruptCheckpointError
         When the file is cut, altered or something else.
     """
     try:
@@ -87,11 +87,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if metadata.get("format") != FORMAT:
-            raise CheckpointCorrupt(f"{path.name} is not a checkpoint of this version")
+            raise CorruptCheckpointError(f"{path.name} is not a checkpoint of this version")
         if int(metadata["crc32"]) != _crc32(tensors):
-            raise CheckpointCorrupt(f"{path.name} was altered: its checksum differs")
-        progress = Progress(**json.loads(metadata["progress"]))
-        return Checkpoint(
+            raise CorruptCheckpointError(f"{path.name} was altered: its checksum differs")
+        progress = TrainingProgress(**json.loads(metadata["progress"]))
+        return TrainingState(
             job_id=metadata["job_id"],
             fingerprint=metadata["fingerprint"],
             progress=progress,
@@ -102,7 +102,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             metrics=tensors["metrics"].numpy(),
         )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise CheckpointCorrupt(f"{path.name} cannot be read: {error}") from error
+        raise CorruptCheckpointError(f"{path.name} cannot be read: {error}") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -126,7 +126,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(directory)
 
 
-def _tensors(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+def _tensors(checkpoint: TrainingState) -> dict[str, torch.Tensor]:
     tensors = {
         "row_losses": torch.from_numpy(checkpoint.row_losses),
         "metrics": torch.from_numpy(checkpoint.metrics),

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from workers.training.packed_model import PackedModel
-from workers.training.rehearsal import pass_seconds
+from workers.training.rehearsal import time_pass
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ def compile_norms_if_faster(model: PackedModel, *, backend: str = "inductor") ->
     """
     if model.device.type != "cuda":
         return False
-    plain_s = pass_seconds(model, tokens=_TOKENS)
+    plain_s = time_pass(model, tokens=_TOKENS)
     compile_norms(model, backend=backend)
     try:
-        compiled_s = pass_seconds(model, tokens=_TOKENS)
+        compiled_s = time_pass(model, tokens=_TOKENS)
     # without a working compiler on the node, training goes on as it did
     except Exception as error:
         log.warning("compiled layers are not used here: %s", error)

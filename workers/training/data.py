@@ -18,7 +18,7 @@ from workers.protocol.records import (
     LineError,
     Row,
     Segment,
-    ignored_sentences,
+    describe_ignored_keys,
     read_rows,
 )
 from workers.training.faults import UserFault
@@ -78,10 +78,10 @@ class DataReport:
                 f"{_count(len(self.dropped_lines), 'was', 'were')} left out, because the cut left "
                 f"nothing to learn: {_some(self.dropped_lines)}. Raise the sequence length."
             )
-        lines += ignored_sentences(self.ignored_keys)
+        lines += describe_ignored_keys(self.ignored_keys)
         lines += [
             f"Validation data: {sentence}"
-            for sentence in ignored_sentences(self.validation_ignored_keys)
+            for sentence in describe_ignored_keys(self.validation_ignored_keys)
         ]
         return tuple(lines)
 

@@ -19,7 +19,7 @@ _GOLDEN = 0x9E3779B9
 _MASK = 0xFFFFFFFF
 
 
-def sequence_key(*, seed: int, step: int, row: int, part: int) -> int:
+def hash_sequence(*, seed: int, step: int, row: int, part: int) -> int:
     """The 32-bit key of one sequence of one step.
 
     Parameters
@@ -32,14 +32,14 @@ def sequence_key(*, seed: int, step: int, row: int, part: int) -> int:
     return zlib.crc32(f"{seed}/{step}/{row}/{part}".encode())
 
 
-def token_keys(key: int, length: int) -> np.ndarray:
+def hash_tokens(key: int, length: int) -> np.ndarray:
     """``int32[length]``: one key per token of a sequence."""
     positions = np.arange(length, dtype=np.uint64)
     mixed = (positions * _GOLDEN + key) & _MASK
     return _lowbias32_numpy(mixed).astype(np.uint32).view(np.int32)
 
 
-def column_keys(name: str, width: int, device: torch.device) -> torch.Tensor:
+def hash_columns(name: str, width: int, device: torch.device) -> torch.Tensor:
     """``int32[width]``: one key per input column of the module called ``name``."""
     columns = np.arange(width, dtype=np.uint64)
     mixed = (columns * 0x85EBCA6B + zlib.crc32(name.encode())) & _MASK
@@ -47,7 +47,7 @@ def column_keys(name: str, width: int, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(keys.copy()).to(device)
 
 
-def keep_mask(
+def draw_keep_mask(
     keys_T: torch.Tensor, keys_D: torch.Tensor, threshold_T: torch.Tensor
 ) -> torch.Tensor:
     """``bool[T, D]``: which elements stay.
@@ -55,7 +55,7 @@ def keep_mask(
     Parameters
     ----------
     threshold_T : int32[T]
-        ``drop_threshold`` of each token's job; 0 keeps everything.
+        ``compute_drop_threshold`` of each token's job; 0 keeps everything.
     """
     hash_TD = keys_T[:, None] ^ keys_D[None, :]
     hash_TD = hash_TD ^ ((hash_TD >> 16) & 0xFFFF)
@@ -67,7 +67,7 @@ def keep_mask(
     return (hash_TD & 0x7FFFFFFF) >= threshold_T[:, None]
 
 
-def drop_threshold(probability: float) -> int:
+def compute_drop_threshold(probability: float) -> int:
     """The 31-bit number below which a hash drops its element."""
     return min(int(probability * (1 << 31)), (1 << 31) - 1)
 

@@ -8,26 +8,30 @@ import torch
 
 from workers.training.faults import is_out_of_memory, too_big
 from workers.training.job import TrainingJob
-from workers.training.objective import example_losses, label_hits, learn_reference
-from workers.training.pack_plan import fitting
+from workers.training.objective import (
+    cache_reference_losses,
+    compute_example_losses,
+    count_label_hits,
+)
+from workers.training.pack_plan import count_fitting
 from workers.training.packed_model import PackedModel
-from workers.training.packing import Share, pack_shares
+from workers.training.packing import PackShare, build_pack
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class Evaluation:
     """What an evaluation found."""
 
     #: Mean over what the job's loss is a mean of.
     loss: float
-    #: Share of rows that got their own label; classification only.
+    #: PackShare of rows that got their own label; classification only.
     accuracy: float | None = None
 
 
 @torch.no_grad()
 def evaluate(
     model: PackedModel, job: TrainingJob, *, token_budget: int, pad_to: int
-) -> HeldOut | None:
+) -> Evaluation | None:
     """Loss and, for labels, accuracy over the held-out rows; ``None`` when there are none.
 
     When memory runs out it goes on in smaller packs.
@@ -44,7 +48,7 @@ def evaluate(
     total, hits, start = 0.0, 0, 0
     while start < len(examples):
         sizes = [job.tokens_of(example) for example in examples[start:]]
-        rows = range(start, start + max(1, fitting(sizes, limit)))
+        rows = range(start, start + max(1, count_fitting(sizes, limit)))
         try:
             loss, right = _of_rows(model, job, rows, pad_to=pad_to)
         except Exception as error:
@@ -57,18 +61,18 @@ def evaluate(
         total, hits = total + loss, hits + right
         start = rows.stop
     accuracy = hits / len(examples) if job.data.kind == "labels" else None
-    return HeldOut(total / job.loss_weight(list(examples)), accuracy)
+    return Evaluation(total / job.loss_weight(list(examples)), accuracy)
 
 
 def _of_rows(
     model: PackedModel, job: TrainingJob, rows: range, *, pad_to: int
 ) -> tuple[float, int]:
     """Summed loss, and for labels how many rows got theirs."""
-    learn_reference(model, job, rows, pad_to=pad_to, held_out=True)
+    cache_reference_losses(model, job, rows, pad_to=pad_to, held_out=True)
     examples = tuple(job.data.valid[row] for row in rows)
-    share = Share(job.job_id, examples, 0, 0, virtual_tokens=job.virtual_tokens)
-    pack = pack_shares([share], device=model.device, pad_to=pad_to)
+    share = PackShare(job.job_id, examples, 0, 0, virtual_tokens=job.virtual_tokens)
+    pack = build_pack([share], device=model.device, pad_to=pad_to)
     with model.streaming(pack):
-        losses = example_losses(model, pack, [job], [rows], held_out=True)
-        hits = label_hits(model, pack) if job.data.kind == "labels" else 0
+        losses = compute_example_losses(model, pack, [job], [rows], held_out=True)
+        hits = count_label_hits(model, pack) if job.data.kind == "labels" else 0
     return float(losses[0].sum()), hits

@@ -4,7 +4,7 @@ Nearly all arithmetic of a step is rows times a frozen matrix, or times its tran
 the way back. On CPUs two libraries that come with PyTorch can do it in float32: the BLAS
 behind ``torch.mm`` (MKL, which on processors of other makers leaves AVX-512 unused) and
 oneDNN, which PyTorch itself takes for lower precision only. Which is faster is a matter
-of the processor and is measured, see ``workers.training.fastest_products``.
+of the processor and is measured, see ``workers.training.product_choice``.
 """
 
 from __future__ import annotations

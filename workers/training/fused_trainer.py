@@ -13,22 +13,22 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.training.evaluation import HeldOut, evaluate
+from workers.training.evaluation import Evaluation, evaluate
 from workers.training.faults import TrainingFault, UserFault, is_out_of_memory, too_big
-from workers.training.fixed_steps import FixedSteps, RecordingError
-from workers.training.job import Batch, TrainingJob
-from workers.training.objective import example_losses, learn_reference
-from workers.training.optimizer import adamw_step, clip_gradients, scheduled_rate
-from workers.training.pack_plan import Waiting, plan_pack
+from workers.training.job import StepBatch, TrainingJob
+from workers.training.objective import cache_reference_losses, compute_example_losses
+from workers.training.optimizer import adamw_step, clip_gradients, compute_learning_rate
+from workers.training.pack_plan import PackRequest, plan_pack
 from workers.training.packed_model import PackedModel
-from workers.training.packing import Example, Pack, Share, pack_shares
+from workers.training.packing import Example, Pack, PackShare, build_pack
+from workers.training.recorded_steps import RecordedSteps, RecordingError
 from workers.training.saved_bytes import SavedBytes
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepResult:
     """An optimizer step was made."""
 
     job_id: str
@@ -42,7 +42,7 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class StepFailure:
     """The job is out of the loop; its neighbours are not touched."""
 
     job_id: str
@@ -78,7 +78,7 @@ class FusedTrainer:
         self.largest_pack = 0
         self.last_pack = 0
         #: Recorded steps of fixed shape, where they pay.
-        self.fixed: FixedSteps | None = None
+        self.fixed: RecordedSteps | None = None
 
     def add(self, job: TrainingJob, values: dict[str, torch.Tensor]) -> None:
         """Let a job in. ``values`` are its adapter's tensors by name."""
@@ -99,7 +99,7 @@ class FusedTrainer:
             self._suspects.remove(job_id)
         return self.jobs.pop(job_id)
 
-    def round(self) -> list[Stepped | Failed]:
+    def round(self) -> list[StepResult | StepFailure]:
         """One pack forward and backward, and the steps that complete with it."""
         shares = self._plan_shares()
         if not shares:
@@ -127,17 +127,17 @@ class FusedTrainer:
         """Whether the next pack counts what autograd keeps."""
         return self._measure
 
-    def evaluate(self, job: TrainingJob) -> HeldOut | None:
+    def evaluate(self, job: TrainingJob) -> Evaluation | None:
         """How the job does on its held-out rows; ``None`` when there are none."""
         return evaluate(self.model, job, token_budget=self.token_budget, pad_to=self.pad_to)
 
-    def _plan_shares(self) -> list[Share]:
+    def _plan_shares(self) -> list[PackShare]:
         waiting = [job for job in self.jobs.values() if not job.done]
         if self._suspects:
             waiting = [self.jobs[self._suspects[0]]]
         takes = plan_pack(
             [
-                Waiting(
+                PackRequest(
                     job.job_id,
                     tuple(job.tokens_of(example) for example in _left(job)),
                     self._last_served[job.job_id],
@@ -150,10 +150,10 @@ class FusedTrainer:
         # in the order of arrival, which is that of the adapters
         return [_share(job, takes[name]) for name, job in self.jobs.items() if name in takes]
 
-    def _pack(self, shares: list[Share]) -> Pack:
-        return pack_shares(shares, device=self.model.device, pad_to=self.pad_to)
+    def _pack(self, shares: list[PackShare]) -> Pack:
+        return build_pack(shares, device=self.model.device, pad_to=self.pad_to)
 
-    def _forward_backward(self, shares: list[Share]) -> list[Stepped | Failed]:
+    def _forward_backward(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
         """Add the pack's gradients; nothing is added when a job's loss is not finite."""
         jobs = [self.jobs[share.job_id] for share in shares]
         batches = [job.current_batch() for job in jobs]
@@ -162,7 +162,7 @@ class FusedTrainer:
             for batch, share in zip(batches, shares, strict=True)
         ]
         for job, job_rows in zip(jobs, rows, strict=True):
-            learn_reference(self.model, job, job_rows, pad_to=self.pad_to)
+            cache_reference_losses(self.model, job, job_rows, pad_to=self.pad_to)
         recorded = self._recorded(shares, batches)
         if recorded is not None:
             failed = self._not_finite(jobs, recorded[0])
@@ -178,11 +178,11 @@ class FusedTrainer:
         with self.model.streaming(pack, form=form):
             if self._measure:
                 with SavedBytes(self.model.model) as saved:
-                    parts = example_losses(self.model, pack, jobs, rows)
+                    parts = compute_example_losses(self.model, pack, jobs, rows)
                 self.saved_per_token = saved.total / pack.tokens
                 self._measure = False
             else:
-                parts = example_losses(self.model, pack, jobs, rows)
+                parts = compute_example_losses(self.model, pack, jobs, rows)
             losses = torch.stack(
                 [part.sum() / batch.weight for part, batch in zip(parts, batches, strict=True)]
             )
@@ -196,7 +196,7 @@ class FusedTrainer:
         return []
 
     def _recorded(
-        self, shares: list[Share], batches: list[Batch]
+        self, shares: list[PackShare], batches: list[StepBatch]
     ) -> tuple[list[float], list[float]] | None:
         """Each job's and each row's loss by a recorded step; ``None``: go the plain way."""
         jobs = [self.jobs[share.job_id] for share in shares]
@@ -204,7 +204,7 @@ class FusedTrainer:
             return None
         if any(job.data.kind != "tokens" or job.virtual_tokens for job in jobs):
             return None
-        pack = pack_shares(shares, device=self.model.device)
+        pack = build_pack(shares, device=self.model.device)
         nll_S = self.fixed.losses(pack, [1.0 / batch.weight for batch in batches])
         if nll_S is None:
             return None
@@ -221,14 +221,16 @@ class FusedTrainer:
         self.last_pack = pack.tokens
         self.largest_pack = max(self.largest_pack, pack.tokens)
 
-    def _not_finite(self, jobs: list[TrainingJob], values: list[float]) -> list[Stepped | Failed]:
+    def _not_finite(
+        self, jobs: list[TrainingJob], values: list[float]
+    ) -> list[StepResult | StepFailure]:
         return [
             self._diverged(job.job_id, "loss")
             for job, value in zip(jobs, values, strict=True)
             if not math.isfinite(value)
         ]
 
-    def _step(self, jobs: list[TrainingJob]) -> list[Stepped | Failed]:
+    def _step(self, jobs: list[TrainingJob]) -> list[StepResult | StepFailure]:
         """Clip and step each job; whose gradient is not finite does not step."""
         tensors = [list(zip(*self.model.tensors(job.job_id), strict=True)) for job in jobs]
         norms = [
@@ -244,7 +246,7 @@ class FusedTrainer:
                 self._rewind(list(self.jobs))
                 self._suspects = bad
                 return []
-        results: list[Stepped | Failed] = []
+        results: list[StepResult | StepFailure] = []
         for job, (names, params, grads), norm in zip(jobs, tensors, norm_values, strict=True):
             if not math.isfinite(norm):
                 results.append(self._diverged(job.job_id, "gradient"))
@@ -259,11 +261,11 @@ class FusedTrainer:
         params: list[torch.Tensor],
         grads: list[torch.Tensor],
         norm: float,
-    ) -> Stepped:
+    ) -> StepResult:
         training, progress = job.spec.training, job.progress
         assert job.batch is not None
-        batch: Batch = job.batch
-        rate = scheduled_rate(
+        batch: StepBatch = job.batch
+        rate = compute_learning_rate(
             schedule=training.schedule,
             base_rate=training.learning_rate,
             step=progress.step,
@@ -288,7 +290,7 @@ class FusedTrainer:
         if progress.first_train_loss is None:
             progress.first_train_loss = batch.loss
         self._cleared(job.job_id)
-        return Stepped(
+        return StepResult(
             job_id=job.job_id,
             step=progress.step,
             loss=batch.loss,
@@ -298,9 +300,9 @@ class FusedTrainer:
             samples=len(batch.rows),
         )
 
-    def _diverged(self, job_id: str, what: str) -> Failed:
+    def _diverged(self, job_id: str, what: str) -> StepFailure:
         step = self.jobs[job_id].progress.step + 1
-        return Failed(
+        return StepFailure(
             job_id,
             UserFault(
                 f"The {what} was no longer a finite number at step {step}: training diverged. "
@@ -315,7 +317,7 @@ class FusedTrainer:
             for _, _, grad in self.model.tensors(job_id):
                 grad.zero_()
 
-    def _out_of_memory(self, shares: list[Share]) -> list[Stepped | Failed]:
+    def _out_of_memory(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
         """Find out who is too big, alone; halve its micro-batch; spare everybody else."""
         recordings = self.fixed is not None and bool(self.fixed.shapes)
         if self.fixed is not None:
@@ -337,7 +339,7 @@ class FusedTrainer:
         job = self.jobs[share.job_id]
         if len(share.examples) == 1:
             fault = too_big(job.tokens_of(share.examples[0]))
-            return [Failed(job.job_id, fault)]
+            return [StepFailure(job.job_id, fault)]
         job.micro_tokens = sum(job.tokens_of(e) for e in share.examples) // 2
         return []
 
@@ -353,7 +355,7 @@ class FusedTrainer:
 
 def _note(
     jobs: list[TrainingJob],
-    shares: list[Share],
+    shares: list[PackShare],
     rows: list[list[int]],
     values: list[float],
     per_row: list[float],
@@ -377,8 +379,8 @@ def _left(job: TrainingJob) -> list[Example]:
     return [job.data.train[row] for row in batch.rows[batch.taken :]]
 
 
-def _share(job: TrainingJob, count: int) -> Share:
-    return Share(
+def _share(job: TrainingJob, count: int) -> PackShare:
+    return PackShare(
         job_id=job.job_id,
         examples=tuple(_left(job)[:count]),
         first_row=job.current_batch().taken,

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 
-def head_shapes(model_type: str, *, width: int, labels: int) -> dict[str, tuple[int, ...]]:
+def list_head_shapes(model_type: str, *, width: int, labels: int) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the head's tensors."""
     if model_type == "roberta":
         return {
@@ -26,12 +26,12 @@ def head_shapes(model_type: str, *, width: int, labels: int) -> dict[str, tuple[
     return {"classifier.weight": (labels, width), "classifier.bias": (labels,)}
 
 
-def initial_head(
+def draw_initial_head(
     model_type: str, *, width: int, labels: int, deviation: float, seed: int
 ) -> dict[str, torch.Tensor]:
     """Normal weights and zero biases, each from a generator of its own."""
     values = {}
-    for name, shape in head_shapes(model_type, width=width, labels=labels).items():
+    for name, shape in list_head_shapes(model_type, width=width, labels=labels).items():
         generator = torch.Generator().manual_seed((seed << 32) ^ zlib.crc32(name.encode()))
         values[name] = (
             torch.zeros(shape)

@@ -17,7 +17,7 @@ SCHEDULES = ("linear", "cosine", "constant")
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """What has been done; all of it is in a checkpoint."""
 
     #: Optimizer steps done.
@@ -34,7 +34,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Batch:
+class StepBatch:
     """The optimizer step in the making; never in a checkpoint, simply begun again."""
 
     rows: np.ndarray
@@ -51,13 +51,13 @@ class TrainingJob:
 
     spec: JobSpec
     data: PreparedData
-    progress: Progress = field(default_factory=Progress)
+    progress: TrainingProgress = field(default_factory=TrainingProgress)
     #: AdamW's moments by tensor name, in the shapes of the adapter's matrices.
     means: dict[str, torch.Tensor] = field(default_factory=dict)
     squares: dict[str, torch.Tensor] = field(default_factory=dict)
     #: Latest loss of each training row; NaN until it was seen.
     row_losses: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.float32))
-    batch: Batch | None = None
+    batch: StepBatch | None = None
     #: Most tokens this job may put into a pack; halved when memory runs out.
     micro_tokens: int | None = None
     #: Frozen-base losses of preference rows, by row; they never change.
@@ -100,16 +100,16 @@ class TrainingJob:
     def batch_rows(self, step: int) -> np.ndarray:
         """Rows of an optimizer step: a pure function of seed and step."""
         epoch, index = divmod(step, self.steps_per_epoch)
-        order = epoch_order(len(self.data.train), seed=self.spec.training.seed, epoch=epoch)
+        order = shuffle_rows(len(self.data.train), seed=self.spec.training.seed, epoch=epoch)
         size = self.spec.training.batch_size
         return order[index * size : (index + 1) * size]
 
-    def current_batch(self) -> Batch:
+    def current_batch(self) -> StepBatch:
         """The batch in the making, begun if there is none."""
         if self.batch is None:
             rows = self.batch_rows(self.progress.step)
             examples = [self.data.train[row] for row in rows]
-            self.batch = Batch(rows=rows, weight=self.loss_weight(examples))
+            self.batch = StepBatch(rows=rows, weight=self.loss_weight(examples))
         return self.batch
 
     def tokens_of(self, example: Example) -> int:
@@ -140,7 +140,7 @@ class TrainingJob:
         return float(len(examples))
 
 
-def epoch_order(rows: int, *, seed: int, epoch: int) -> np.ndarray:
+def shuffle_rows(rows: int, *, seed: int, epoch: int) -> np.ndarray:
     """The order of rows in an epoch."""
     return np.random.default_rng([seed & 0xFFFFFFFF, 0x5EED, epoch]).permutation(rows)
 

@@ -12,7 +12,7 @@ from workers.training.frozen_product import BLAS, FrozenProducts
 CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
 
 
-def token_nll(
+def compute_token_nll(
     hidden_MD: torch.Tensor,
     head_VD: torch.Tensor,
     bias_V: torch.Tensor | None,
@@ -85,12 +85,14 @@ class _TokenNll(torch.autograd.Function):
         return grad_MD * grads[0][:, None].to(grad_MD.dtype), None, None, None, None, None
 
 
-def sequence_sums(values_M: torch.Tensor, sequence_M: torch.Tensor, sequences: int) -> torch.Tensor:
+def sum_by_sequence(
+    values_M: torch.Tensor, sequence_M: torch.Tensor, sequences: int
+) -> torch.Tensor:
     """``float32[S]``: the sum of each sequence's tokens."""
     return values_M.new_zeros(sequences).index_add(0, sequence_M, values_M)
 
 
-def preference_losses(
+def compute_preference_losses(
     policy_nll_S: torch.Tensor, reference_nll_S: torch.Tensor, beta: float
 ) -> torch.Tensor:
     """DPO loss of each pair (Rafailov et al. 2023, eq. 7).

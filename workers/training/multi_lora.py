@@ -35,7 +35,7 @@ from transformers.pytorch_utils import Conv1D
 
 from workers.training import dropout
 from workers.training.frozen_product import BLAS, FrozenProducts
-from workers.training.packing import Pack, Segment
+from workers.training.packing import JobSegment, Pack
 from workers.training.segments_linear import SegmentsLinear
 
 Form = Literal["segments", "dense", "grouped"]
@@ -125,7 +125,7 @@ class MultiLoRALinear(nn.Module):
                 for segment, slot in owners
                 if slot is not None
             )
-            weight_OD, bias = dense_weight(self.base) if self.plain else (None, None)
+            weight_OD, bias = get_dense_weight(self.base) if self.plain else (None, None)
             products = self.stream.products
             out = SegmentsLinear.apply(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)
             return out if self.plain else self.base(x) + out
@@ -133,7 +133,7 @@ class MultiLoRALinear(nn.Module):
         if keep_TD is not None:
             assert pack.dropout_scale_T is not None
             x_TD = x_TD * keep_TD * pack.dropout_scale_T.to(x_TD.dtype)[:, None]
-        delta = dense_delta if self.stream.form == "dense" else grouped_delta
+        delta = compute_dense_delta if self.stream.form == "dense" else compute_grouped_delta
         delta_TO = delta(x_TD, A_NRD, B_NRO, self._slot_table(pack))
         return self.base(x) + delta_TO.view(*x.shape[:-1], self.out_features)
 
@@ -226,8 +226,10 @@ class MultiLoRALinear(nn.Module):
         assert pack.dropout_threshold_T is not None
         if self._column_keys is None:
             device = pack.dropout_keys_T.device
-            self._column_keys = dropout.column_keys(self.name, self.in_features, device)
-        return dropout.keep_mask(pack.dropout_keys_T, self._column_keys, pack.dropout_threshold_T)
+            self._column_keys = dropout.hash_columns(self.name, self.in_features, device)
+        return dropout.draw_keep_mask(
+            pack.dropout_keys_T, self._column_keys, pack.dropout_threshold_T
+        )
 
     def _slot_table(self, pack: Pack) -> SlotTable:
         """Made once per pack for all layers with the same slots."""
@@ -238,23 +240,25 @@ class MultiLoRALinear(nn.Module):
         stacked = self.A_NRD.shape[0]
         found = self.stream.tables.get((key, stacked))
         if found is None:
-            found = slot_table(pack, self.slots, slots_count=stacked, device=self.A_NRD.device)
+            found = build_slot_table(
+                pack, self.slots, slots_count=stacked, device=self.A_NRD.device
+            )
             self.stream.tables[key, stacked] = found
         return found
 
 
-def slot_table(
+def build_slot_table(
     pack: Pack, slots: dict[str, Slot], *, slots_count: int, device: torch.device
 ) -> SlotTable:
     """Where each token's adapter sits; built on the host and moved in two transfers."""
     owners = [(segment, slots.get(segment.job_id)) for segment in pack.segments]
     found = [(segment, slot.index, slot.scale) for segment, slot in owners if slot is not None]
-    parts = table_arrays(found, tokens=pack.tokens, slots_count=slots_count)
+    parts = build_table_arrays(found, tokens=pack.tokens, slots_count=slots_count)
     return SlotTable(*(torch.from_numpy(part).to(device) for part in parts))
 
 
-def table_arrays(
-    owners: Sequence[tuple[Segment, int, float]], *, tokens: int, slots_count: int
+def build_table_arrays(
+    owners: Sequence[tuple[JobSegment, int, float]], *, tokens: int, slots_count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A ``SlotTable``'s fields from each segment's slot and scale."""
     slot_T = np.full(tokens, -1, dtype=np.int64)
@@ -276,7 +280,7 @@ def features(base: nn.Module) -> tuple[int, int]:
     return int(base.in_features), int(base.out_features)  # type: ignore[arg-type]
 
 
-def initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.Tensor:
+def draw_initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.Tensor:
     """PEFT's initial ``A`` (Kaiming uniform, a = sqrt 5), from a generator of its own.
 
     The values depend on the job's seed and the layer's name only: neither on the order
@@ -288,13 +292,13 @@ def initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.Tensor
     return values
 
 
-def dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
+def get_dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:
     """``[O, D]`` (a view, where the layer keeps the transpose) and the bias."""
     weight = base.weight.T if isinstance(base, Conv1D) else base.weight
     return weight, base.bias  # type: ignore[return-value]
 
 
-def dense_delta(
+def compute_dense_delta(
     x_TD: torch.Tensor, A_NRD: torch.Tensor, B_NRO: torch.Tensor, table: SlotTable
 ) -> torch.Tensor:
     """Every adapter on every token, foreign results set to zero; ``[T, O]``.
@@ -309,7 +313,7 @@ def dense_delta(
     return masked.view(-1, slots * rank) @ B_NRO.to(x_TD.dtype).view(slots * rank, -1)
 
 
-def grouped_delta(
+def compute_grouped_delta(
     x_TD: torch.Tensor, A_NRD: torch.Tensor, B_NRO: torch.Tensor, table: SlotTable
 ) -> torch.Tensor:
     """Each adapter on its own rows by grouped matrix products; ``[T, O]``.

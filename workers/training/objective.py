@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from workers.training.job import TrainingJob
-from workers.training.loss import preference_losses, sequence_sums, token_nll
+from workers.training.loss import compute_preference_losses, compute_token_nll, sum_by_sequence
 from workers.training.packed_model import PackedModel
-from workers.training.packing import Pack, Share, pack_shares
+from workers.training.packing import Pack, PackShare, build_pack
 
 
-def example_losses(
+def compute_example_losses(
     model: PackedModel,
     pack: Pack,
     jobs: Sequence[TrainingJob],
@@ -36,7 +36,7 @@ def example_losses(
     hidden_TD = model.hidden(pack)
     if model.architecture.encoder:
         return _label_losses(model, pack, hidden_TD)
-    nll_S = sequence_nll(model, pack, hidden_TD)
+    nll_S = compute_sequence_nll(model, pack, hidden_TD)
     losses = []
     start = 0
     for share, job, share_rows in zip(pack.shares, jobs, rows, strict=True):
@@ -45,14 +45,14 @@ def example_losses(
         if job.data.kind == "pairs":
             known = [job.reference_nll[held_out, row] for row in share_rows]
             reference_S = torch.tensor(known, device=part_S.device).reshape(-1)
-            part_S = preference_losses(part_S, reference_S, job.spec.training.dpo_beta)
+            part_S = compute_preference_losses(part_S, reference_S, job.spec.training.dpo_beta)
         losses.append(part_S)
         start = end
     return losses
 
 
 @torch.no_grad()
-def learn_reference(
+def cache_reference_losses(
     model: PackedModel,
     job: TrainingJob,
     rows: Sequence[int],
@@ -67,21 +67,23 @@ def learn_reference(
     missing = [row for row in rows if (held_out, row) not in job.reference_nll]
     if not missing:
         return
-    share = Share(job.job_id, tuple(examples[row] for row in missing), 0, 0)
-    pack = pack_shares([share], device=model.device, pad_to=pad_to)
+    share = PackShare(job.job_id, tuple(examples[row] for row in missing), 0, 0)
+    pack = build_pack([share], device=model.device, pad_to=pad_to)
     with model.streaming(pack, adapters=False):
-        nll_S = sequence_nll(model, pack, model.hidden(pack))
+        nll_S = compute_sequence_nll(model, pack, model.hidden(pack))
     for row, (chosen, rejected) in zip(
         missing, nll_S[: 2 * len(missing)].reshape(-1, 2).tolist(), strict=True
     ):
         job.reference_nll[held_out, row] = (chosen, rejected)
 
 
-def sequence_nll(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> torch.Tensor:
+def compute_sequence_nll(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> torch.Tensor:
     """``float32[S]``: each sequence's summed loss; call inside ``model.streaming(pack)``."""
     hidden_MD = hidden_TD.index_select(0, pack.predict_M)
-    nll_M = token_nll(hidden_MD, *model.head, pack.targets_M, products=model.stream.products)
-    return sequence_sums(nll_M, pack.sequence_M, len(pack.starts) - 1)
+    nll_M = compute_token_nll(
+        hidden_MD, *model.head, pack.targets_M, products=model.stream.products
+    )
+    return sum_by_sequence(nll_M, pack.sequence_M, len(pack.starts) - 1)
 
 
 def _label_losses(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> list[torch.Tensor]:
@@ -104,7 +106,7 @@ def _classified(
         start = end
 
 
-def label_hits(model: PackedModel, pack: Pack) -> int:
+def count_label_hits(model: PackedModel, pack: Pack) -> int:
     """How many rows of a pack get their own label; call inside ``model.streaming(pack)``."""
     pairs = _classified(model, pack, model.hidden(pack))
     return sum(int((logits.argmax(1) == labels).sum()) for logits, labels in pairs)

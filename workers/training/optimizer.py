@@ -11,7 +11,9 @@ BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
 
-def scheduled_rate(*, schedule: str, base_rate: float, step: int, total: int, warmup: int) -> float:
+def compute_learning_rate(
+    *, schedule: str, base_rate: float, step: int, total: int, warmup: int
+) -> float:
     """Learning rate of a step, counted from 0.
 
     The warm-up rises from ``1 / warmup`` to 1 (never 0, which would waste a step of a

@@ -13,7 +13,7 @@ PAD_TO = {"cpu": 16, "cuda": 256}
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PackRequest:
     """What is left of one job's batch."""
 
     job_id: str
@@ -25,7 +25,7 @@ class Waiting:
     most_tokens: int | None = None
 
 
-def plan_pack(waiting: Sequence[Waiting], *, token_budget: int) -> dict[str, int]:
+def plan_pack(waiting: Sequence[PackRequest], *, token_budget: int) -> dict[str, int]:
     """How many examples each job puts into the next pack.
 
     Everyone gets an equal share of the tokens; what small batches leave free goes to the
@@ -40,7 +40,7 @@ def plan_pack(waiting: Sequence[Waiting], *, token_budget: int) -> dict[str, int
         together, unless there is only one job with only one example.
     """
     left = token_budget
-    chosen: list[Waiting] = []
+    chosen: list[PackRequest] = []
     for job in sorted(waiting, key=lambda job: job.served):
         if chosen and job.tokens[0] > left:
             continue
@@ -54,13 +54,13 @@ def plan_pack(waiting: Sequence[Waiting], *, token_budget: int) -> dict[str, int
         quota = max(left, 0) // (len(chosen) - index)
         if job.most_tokens is not None:
             quota = min(quota, max(0, job.most_tokens - first))
-        extra = fitting(others, quota)
+        extra = count_fitting(others, quota)
         takes[job.job_id] = 1 + extra
         left -= sum(others[:extra])
     return takes
 
 
-def fitting(tokens: Sequence[int], most: int) -> int:
+def count_fitting(tokens: Sequence[int], most: int) -> int:
     """How many of the first examples have at most ``most`` tokens together."""
     total = 0
     for count, size in enumerate(tokens):

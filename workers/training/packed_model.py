@@ -14,15 +14,15 @@ from transformers import PreTrainedModel
 
 from workers.protocol.messages import AdapterKind, AdapterSpec
 from workers.training import attention, heads
-from workers.training.architectures import architecture_of, target_names
+from workers.training.architectures import find_architecture, find_target_names
 from workers.training.multi_lora import (
     DENSE_RANK_LIMIT,
     Form,
     MultiLoRALinear,
     SlotTable,
     Stream,
+    draw_initial_down,
     features,
-    initial_down,
 )
 from workers.training.packing import Pack
 
@@ -44,7 +44,7 @@ class PackedModel:
     """
 
     def __init__(self, model: PreTrainedModel, *, checkpoint_layers: bool = False) -> None:
-        self.architecture = architecture_of(model.config)
+        self.architecture = find_architecture(model.config)
         self.model = model
         model.requires_grad_(False)
         model.eval()
@@ -89,14 +89,16 @@ class PackedModel:
             limits.append(window)
         return min(limits)
 
-    def target_names(self, targets: tuple[str, ...] | None) -> tuple[str, ...]:
+    def find_target_names(self, targets: tuple[str, ...] | None) -> tuple[str, ...]:
         """Full names of the layers an adapter sits beside; ``None``: the architecture's all."""
-        return target_names(self._projections.items(), targets or self.architecture.target_modules)
+        return find_target_names(
+            self._projections.items(), targets or self.architecture.target_modules
+        )
 
     def layer_features(self, name: str) -> tuple[int, int]:
         return features(self._projections[name])
 
-    def initial_values(
+    def draw_initial_values(
         self, adapter: AdapterSpec, *, seed: int, labels: int = 0, tokenizer: Any = None
     ) -> dict[str, torch.Tensor]:
         """A fresh adapter by tensor name.
@@ -116,15 +118,15 @@ class PackedModel:
         if adapter.kind is AdapterKind.SOFT_PROMPT:
             values[PROMPT] = self._initial_prompt(adapter, seed=seed, tokenizer=tokenizer)
         else:
-            for name in self.target_names(adapter.target_modules):
+            for name in self.find_target_names(adapter.target_modules):
                 width_in, width_out = self.layer_features(name)
-                values[f"{name}.lora_A"] = initial_down(
+                values[f"{name}.lora_A"] = draw_initial_down(
                     name=name, seed=seed, rank=adapter.rank, width=width_in
                 )
                 values[f"{name}.lora_B"] = torch.zeros(adapter.rank, width_out)
         if self.architecture.encoder:
             config = self.model.config
-            values |= heads.initial_head(
+            values |= heads.draw_initial_head(
                 config.model_type,
                 width=config.hidden_size,
                 labels=labels,
@@ -220,7 +222,7 @@ class PackedModel:
             Who owns each token, for all layers; by default they work it out from the pack.
         """
         self.stream.pack = pack if adapters else None
-        self.stream.form = form or self.best_form()
+        self.stream.form = form or self.choose_form()
         self.stream.tables = {}
         self.stream.fixed_table = table
         try:
@@ -271,7 +273,7 @@ class PackedModel:
             return pack.positions_T + self.model.config.pad_token_id + 1
         return pack.positions_T
 
-    def best_form(self) -> Form:
+    def choose_form(self) -> Form:
         """The adapters' form for this device and what is on it."""
         if self.device.type != "cuda":
             return "segments"

@@ -43,7 +43,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PackShare:
     """What one job puts into one pack."""
 
     job_id: str
@@ -60,7 +60,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class JobSegment:
     """The tokens of one job: ``start:end`` of the stream."""
 
     job_id: str
@@ -89,8 +89,8 @@ class Bucket:
 class Pack:
     """One token stream, ready for the model. All tensors are on its device."""
 
-    shares: tuple[Share, ...]
-    segments: tuple[Segment, ...]
+    shares: tuple[PackShare, ...]
+    segments: tuple[JobSegment, ...]
     #: ``int64[T]``; virtual tokens hold 0.
     tokens_T: torch.Tensor
     #: ``int64[T]``: restarts at 0 with each sequence.
@@ -120,14 +120,14 @@ class Pack:
         return int(self.tokens_T.numel())
 
 
-def pack_shares(
-    shares: Sequence_[Share], *, device: torch.device, pad_to: int = 1, pad_token: int = 0
+def build_pack(
+    shares: Sequence_[PackShare], *, device: torch.device, pad_to: int = 1, pad_token: int = 0
 ) -> Pack:
     """Lay the shares one after the other.
 
     Parameters
     ----------
-    shares : sequence of Share
+    shares : sequence of PackShare
         At most one per job, in the order of the adapters.
     pad_to : int
         The stream's length is rounded up to a multiple of this, so that shapes repeat.
@@ -140,7 +140,7 @@ def pack_shares(
     predict: list[np.ndarray] = []
     targets: list[np.ndarray] = []
     owners: list[np.ndarray] = []
-    segments: list[Segment] = []
+    segments: list[JobSegment] = []
     virtual: dict[str, torch.Tensor] = {}
     at = 0
     drops = any(share.dropout > 0 for share in shares)
@@ -160,14 +160,18 @@ def pack_shares(
                 owners.append(np.full(len(trained), len(lengths), dtype=np.int64))
                 if drops:
                     row = share.first_row + offset
-                    key = dropout.sequence_key(seed=share.seed, step=share.step, row=row, part=part)
-                    keys.append(dropout.token_keys(key, length))
+                    key = dropout.hash_sequence(
+                        seed=share.seed, step=share.step, row=row, part=part
+                    )
+                    keys.append(dropout.hash_tokens(key, length))
                     thresholds.append(
-                        np.full(length, dropout.drop_threshold(share.dropout), dtype=np.int32)
+                        np.full(
+                            length, dropout.compute_drop_threshold(share.dropout), dtype=np.int32
+                        )
                     )
                 lengths.append(length)
                 at += length
-        segments.append(Segment(share.job_id, begin, at, share.dropout))
+        segments.append(JobSegment(share.job_id, begin, at, share.dropout))
         if virtual_at:
             virtual[share.job_id] = _put(np.concatenate(virtual_at), device)
     padding = -at % pad_to
@@ -201,7 +205,7 @@ def pack_shares(
     )
 
 
-def _dropout_scale(segments: list[Segment], tokens: int, device: torch.device) -> torch.Tensor:
+def _dropout_scale(segments: list[JobSegment], tokens: int, device: torch.device) -> torch.Tensor:
     scale_T = np.ones(tokens, dtype=np.float32)
     for segment in segments:
         scale_T[segment.start : segment.end] = 1.0 / (1.0 - segment.dropout)

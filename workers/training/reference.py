@@ -23,8 +23,8 @@ def multi_lora_linear(layer: MultiLoRALinear, x_TD: torch.Tensor, pack: Pack) ->
             if segment.dropout > 0:
                 assert pack.dropout_keys_T is not None
                 assert pack.dropout_threshold_T is not None
-                columns = dropout.column_keys(layer.name, layer.in_features, x.device)
-                keep = dropout.keep_mask(
+                columns = dropout.hash_columns(layer.name, layer.in_features, x.device)
+                keep = dropout.draw_keep_mask(
                     pack.dropout_keys_T[segment.start : segment.end],
                     columns,
                     pack.dropout_threshold_T[segment.start : segment.end],
@@ -64,7 +64,7 @@ def attention(
     return torch.cat(rows)
 
 
-def token_nll(
+def compute_token_nll(
     hidden_MD: torch.Tensor,
     head_VD: torch.Tensor,
     bias_V: torch.Tensor | None,

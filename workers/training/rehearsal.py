@@ -11,7 +11,7 @@ import torch
 
 from workers.protocol.messages import AdapterSpec
 from workers.training.packed_model import PackedModel
-from workers.training.packing import Example, Pack, Share, TokenSequence, pack_shares
+from workers.training.packing import Example, Pack, PackShare, TokenSequence, build_pack
 
 _JOB = "rehearsal"
 
@@ -20,14 +20,14 @@ _JOB = "rehearsal"
 def rehearsal(model: PackedModel, *, tokens: int) -> Iterator[Pack]:
     """A pack of one sequence, and an adapter beside every target layer meanwhile."""
     adapter = AdapterSpec(rank=8)
-    model.attach(_JOB, adapter, model.initial_values(adapter, seed=0, labels=2))
+    model.attach(_JOB, adapter, model.draw_initial_values(adapter, seed=0, labels=2))
     try:
-        yield rehearsal_pack(model, lengths=(min(tokens, model.context_length),))
+        yield build_rehearsal_pack(model, lengths=(min(tokens, model.context_length),))
     finally:
         model.detach(_JOB)
 
 
-def rehearsal_pack(model: PackedModel, *, lengths: tuple[int, ...], seed: int = 0) -> Pack:
+def build_rehearsal_pack(model: PackedModel, *, lengths: tuple[int, ...], seed: int = 0) -> Pack:
     """A pack of sequences of random tokens, one of each length, all of one job."""
     random = np.random.default_rng(seed)
     examples = []
@@ -36,24 +36,24 @@ def rehearsal_pack(model: PackedModel, *, lengths: tuple[int, ...], seed: int = 
         weights = np.ones(length, dtype=np.float32)
         weights[:1] = 0
         examples.append(Example(line, (TokenSequence(tokens, weights),)))
-    return pack_shares([Share(_JOB, tuple(examples), 0, 0)], device=model.device)
+    return build_pack([PackShare(_JOB, tuple(examples), 0, 0)], device=model.device)
 
 
-def pass_seconds(model: PackedModel, *, tokens: int, repeats: int = 3) -> float:
+def time_pass(model: PackedModel, *, tokens: int, repeats: int = 3) -> float:
     """The best time of a forward and backward pass, after one to warm up."""
     with rehearsal(model, tokens=tokens) as pack:
         best = float("inf")
         for _ in range(repeats + 1):
-            settle(model)
+            wait_for_device(model)
             began = time.perf_counter()
             with model.streaming(pack):
                 model.hidden(pack).float().sum().backward()
-            settle(model)
+            wait_for_device(model)
             best = min(best, time.perf_counter() - began)
     return best
 
 
-def settle(model: PackedModel) -> None:
+def wait_for_device(model: PackedModel) -> None:
     """Wait for what the device still has to do."""
     if model.device.type == "cuda":
         torch.cuda.synchronize(model.device)

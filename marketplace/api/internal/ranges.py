@@ -24,7 +24,7 @@ class RangeNotSatisfiable(UserError):
         self.size = size
 
 
-def byte_range(header: str | None, *, size: int) -> range:
+def parse_byte_range(header: str | None, *, size: int) -> range:
     """The bytes a ``Range`` header asks for; all of them when it asks for what we do not serve.
 
     Raises

@@ -6,7 +6,7 @@ from marketplace.api.internal import views
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("join", views.join, name="node-join"),
-    path("join/models", views.join_models, name="node-join-models"),
+    path("join/models", views.list_join_models, name="node-join-models"),
     path("heartbeat", views.heartbeat, name="node-heartbeat"),
     path("progress", views.progress, name="node-progress"),
     path("result", views.result, name="node-result"),

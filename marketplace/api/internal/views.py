@@ -9,15 +9,15 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from marketplace.api.internal.entrance import (
-    calling_node,
+from marketplace.api.internal.endpoint import (
+    authenticate_node,
     entrance,
     message,
     method_refusal,
     refusal,
     reply,
 )
-from marketplace.api.internal.ranges import RangeNotSatisfiable, byte_range, chunks
+from marketplace.api.internal.ranges import RangeNotSatisfiable, chunks, parse_byte_range
 from marketplace.auction.settlement import slice_result_apply
 from marketplace.common import clock
 from marketplace.fleet import services as fleet
@@ -38,34 +38,34 @@ SHA256_HEADER = "X-Content-SHA256"
 
 
 @entrance("POST")
-def join_models(request: HttpRequest) -> HttpResponse:
+def list_join_models(request: HttpRequest) -> HttpResponse:
     asked = message(request, JoinModelsRequest)
-    models = fleet.join_models(token=asked.token, now=clock.now())
+    models = fleet.list_join_models(token=asked.token, now=clock.now())
     return reply(JoinModelsReply(base_models=models))
 
 
 @entrance("POST")
 def join(request: HttpRequest) -> HttpResponse:
-    return reply(fleet.node_join(request=message(request, JoinRequest), now=clock.now()))
+    return reply(fleet.join_node(request=message(request, JoinRequest), now=clock.now()))
 
 
 @entrance("POST")
 def heartbeat(request: HttpRequest) -> HttpResponse:
-    node = calling_node(request)
+    node = authenticate_node(request)
     beat = message(request, Heartbeat)
-    return reply(jobs.heartbeat_apply(node=node, heartbeat=beat, now=clock.now()))
+    return reply(jobs.apply_heartbeat(node=node, heartbeat=beat, now=clock.now()))
 
 
 @entrance("POST")
 def progress(request: HttpRequest) -> HttpResponse:
-    node = calling_node(request)
+    node = authenticate_node(request)
     report = message(request, ProgressReport)
-    return reply(jobs.progress_record(node=node, report=report, now=clock.now()))
+    return reply(jobs.record_progress(node=node, report=report, now=clock.now()))
 
 
 @entrance("POST")
 def result(request: HttpRequest) -> HttpResponse:
-    node = calling_node(request)
+    node = authenticate_node(request)
     ended = message(request, SliceResult)
     outcome = slice_result_apply(node=node, result=ended, now=clock.now())
     return JsonResponse({"status": outcome.status_after, "repeated": outcome.repeated})
@@ -73,8 +73,8 @@ def result(request: HttpRequest) -> HttpResponse:
 
 @entrance("PUT")
 def checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpResponse:
-    stored = jobs.checkpoint_store(
-        node=calling_node(request),
+    stored = jobs.store_checkpoint(
+        node=authenticate_node(request),
         lease_token=lease_token,
         step=step,
         content=request,
@@ -86,8 +86,8 @@ def checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpRespons
 
 @entrance("PUT")
 def adapter(request: HttpRequest, lease_token: str) -> HttpResponse:
-    stored = jobs.adapter_store(
-        node=calling_node(request),
+    stored = jobs.store_adapter(
+        node=authenticate_node(request),
         lease_token=lease_token,
         content=request,
         sha256=request.headers.get(SHA256_HEADER),
@@ -103,7 +103,7 @@ async def blob(request: HttpRequest, lease_token: str, name: str) -> HttpRespons
         return method_refusal("GET")
     try:
         found = await sync_to_async(_blob)(request, lease_token, name)
-        part = byte_range(request.headers.get("Range"), size=found.bytes)
+        part = parse_byte_range(request.headers.get("Range"), size=found.bytes)
         opened = await sync_to_async(found.file.open)("rb")
     except RangeNotSatisfiable as error:
         response = refusal(request, error)
@@ -126,6 +126,6 @@ async def blob(request: HttpRequest, lease_token: str, name: str) -> HttpRespons
 
 
 def _blob(request: HttpRequest, lease_token: str, name: str) -> Blob:
-    return jobs_selectors.lease_blob(
-        node=calling_node(request), lease_token=lease_token, name=name, now=clock.now()
+    return jobs_selectors.find_lease_blob(
+        node=authenticate_node(request), lease_token=lease_token, name=name, now=clock.now()
     )

@@ -7,25 +7,25 @@ from typing import Any
 from rest_framework.response import Response
 
 from marketplace.api.idempotency import REPLAYED
-from marketplace.api.market.shapes import bids_shape
+from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.problems import problem
+from marketplace.auction.bidding.place import PlacedBid
+from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.auction.placing import Placed
-from marketplace.auction.words import REFUSAL_CODES, bid_refusal_words
 from scheduler.types import Refusal
 
 
-def placed_response(placed: Placed) -> Response:
+def placed_response(placed: PlacedBid) -> Response:
     """The answer to whoever placed a bid, the same for whoever sends the request again."""
     return placed_responses([placed])[0]
 
 
-def placed_responses(placed: list[Placed]) -> list[Response]:
+def placed_responses(placed: list[PlacedBid]) -> list[Response]:
     """The same for several bids."""
     for item in placed:
         # Told as it was decided; what became of its money later is told at its address.
         item.bid.refund_micros = item.bid.credit_micros = 0
-    shapes = bids_shape([item.bid for item in placed])
+    shapes = serialize_bids([item.bid for item in placed])
     responses = [_response(item.bid, shape) for item, shape in zip(placed, shapes, strict=True)]
     for item, response in zip(placed, responses, strict=True):
         if item.earlier:
@@ -42,7 +42,7 @@ def _response(bid: Bid, shape: dict[str, Any]) -> Response:
         decision = shape["decision"]
         return problem(
             code=REFUSAL_CODES[refusal],
-            detail=bid_refusal_words(bid),
+            detail=describe_bid_refusal(bid),
             status=402,
             extra={
                 "reason": refusal.value,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from marketplace.api.callers import Caller
-from marketplace.auction.placing import Asked
+from marketplace.auction.bidding.place import NewBid
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import zone_by_name
+from marketplace.fleet.selectors import get_open_zone
 from marketplace.jobs.models import Dataset
 
 
@@ -21,7 +21,7 @@ def zone_of(body: Mapping[str, Any], zones: Mapping[str, Zone]) -> Zone:
     NotFound
         ``unknown_zone``, with the names there are.
     """
-    return zones.get(body["zone"]) or zone_by_name(body["zone"])
+    return zones.get(body["zone"]) or get_open_zone(body["zone"])
 
 
 def dataset_choice_check(body: Mapping[str, Any]) -> None:
@@ -43,8 +43,8 @@ def dataset_choice_check(body: Mapping[str, Any]) -> None:
 
 def asked_of(
     body: Mapping[str, Any], *, who: Caller, key: str | None, zone: Zone, dataset: Dataset
-) -> Asked:
-    return Asked(
+) -> NewBid:
+    return NewBid(
         organisation=who.organisation,
         placed_by=who.user,
         zone=zone,

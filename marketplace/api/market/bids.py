@@ -16,24 +16,24 @@ from marketplace.api.idempotency import idempotency_key, once
 from marketplace.api.market import schemas
 from marketplace.api.market.answers import placed_response, placed_responses
 from marketplace.api.market.asking import asked_of, dataset_choice_check, zone_of
-from marketplace.api.market.owned import dataset_of
+from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import (
     BatchRequest,
     BidRequest,
     BidUploadRequest,
     checked,
 )
-from marketplace.api.market.shapes import bids_shape
+from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.pagination import page
 from marketplace.api.problems import exception_handler
 from marketplace.api.views import MarketView, StrictJSONParser
 from marketplace.auction import selectors
+from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
+from marketplace.auction.bidding.wait import cancel_bid, wait_for_bid, wait_for_bids
 from marketplace.auction.models import Bid
-from marketplace.auction.placing import Asked, Placed, bids_place
-from marketplace.auction.services import bid_cancel, bid_wait, bids_wait
 from marketplace.common import clock
-from marketplace.fleet.selectors import zone_by_name, zones_named
-from marketplace.jobs.services import dataset_create
+from marketplace.fleet.selectors import get_open_zone, get_zones_by_name
+from marketplace.jobs.services import create_dataset
 
 
 class BidsView(MarketView):
@@ -45,8 +45,8 @@ class BidsView(MarketView):
     )
     def get(self, request: Request) -> Response:
         who = caller(request)
-        bids = selectors.bids_of(who.organisation, status=request.query_params.get("status"))
-        return Response(page(request, bids, bids_shape))
+        bids = selectors.list_bids(who.organisation, status=request.query_params.get("status"))
+        return Response(page(request, bids, serialize_bids))
 
     @extend_schema(request=schemas.BID_REQUEST, responses=schemas.BID_RESPONSES)
     def post(self, request: Request) -> Response:
@@ -66,10 +66,10 @@ class BidsView(MarketView):
         self, request: Request, who: Caller, key: str | None, kind: type[BidRequest]
     ) -> Response:
         asked = asked_from_request(checked(kind, request.data), who=who, key=key)
-        [outcome] = bids_place(asked=[asked], now=clock.now())
+        [outcome] = place_bids(asked=[asked], now=clock.now())
         if isinstance(outcome, Exception):
             raise outcome
-        return placed_response(replace(outcome, bid=bid_wait(bid=outcome.bid)))
+        return placed_response(replace(outcome, bid=wait_for_bid(bid=outcome.bid)))
 
 
 class BidView(MarketView):
@@ -77,13 +77,13 @@ class BidView(MarketView):
 
     @extend_schema(operation_id="bids_read", responses={200: schemas.BID})
     def get(self, request: Request, bid_id: str) -> Response:
-        bid = selectors.bid_of(caller(request).organisation, bid_id)
+        bid = selectors.get_bid(caller(request).organisation, bid_id)
         return Response(_shape(bid))
 
     @extend_schema(responses={200: schemas.BID})
     def delete(self, request: Request, bid_id: str) -> Response:
-        bid = selectors.bid_of(caller(request).organisation, bid_id)
-        return Response(_shape(bid_cancel(bid=bid, now=clock.now())))
+        bid = selectors.get_bid(caller(request).organisation, bid_id)
+        return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
 
 
 class BidCancelView(MarketView):
@@ -91,8 +91,8 @@ class BidCancelView(MarketView):
 
     @extend_schema(request=None, responses={200: schemas.BID})
     def post(self, request: Request, bid_id: str) -> Response:
-        bid = selectors.bid_of(caller(request).organisation, bid_id)
-        return Response(_shape(bid_cancel(bid=bid, now=clock.now())))
+        bid = selectors.get_bid(caller(request).organisation, bid_id)
+        return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
 
 
 class BidBatchView(MarketView):
@@ -112,7 +112,7 @@ class BidBatchView(MarketView):
         key = idempotency_key(request)
         # Of one length, and never the key of a bid that was placed by itself.
         key = key and sha256(key.encode()).hexdigest()
-        asked: list[Asked | Exception] = []
+        asked: list[NewBid | Exception] = []
         for index, item in enumerate(batch["bids"]):
             try:
                 body = checked(BidRequest, item)
@@ -120,11 +120,11 @@ class BidBatchView(MarketView):
             except Exception as error:
                 # Each bid stands for itself: one that is wrong must not take others along.
                 asked.append(error)
-        good = [item for item in asked if isinstance(item, Asked)]
-        outcomes = iter(bids_place(asked=good, now=clock.now()))
+        good = [item for item in asked if isinstance(item, NewBid)]
+        outcomes = iter(place_bids(asked=good, now=clock.now()))
         answers = [item if isinstance(item, Exception) else next(outcomes) for item in asked]
-        placed = [answer for answer in answers if isinstance(answer, Placed)]
-        waited = bids_wait(bids=[item.bid for item in placed])
+        placed = [answer for answer in answers if isinstance(answer, PlacedBid)]
+        waited = wait_for_bids(bids=[item.bid for item in placed])
         responses = iter(
             placed_responses(
                 [replace(item, bid=bid) for item, bid in zip(placed, waited, strict=True)]
@@ -141,18 +141,18 @@ class BidBatchView(MarketView):
         )
 
 
-def asked_from_request(body: dict[str, Any], *, who: Caller, key: str | None) -> Asked:
+def asked_from_request(body: dict[str, Any], *, who: Caller, key: str | None) -> NewBid:
     """The bid of a checked request body, with its uploaded data set if there is one."""
     file = body.get("file")
     if file is None:
-        zone = zone_of(body, zones_named([body["zone"]]))
+        zone = zone_of(body, get_zones_by_name([body["zone"]]))
         dataset_choice_check(body)
-        dataset = dataset_of(who.organisation, str(body["dataset_id"]))
+        dataset = get_dataset(who.organisation, str(body["dataset_id"]))
     else:
         # Of an open zone only: nothing is stored for one that takes no bids.
-        zone = zone_by_name(body["zone"])
+        zone = get_open_zone(body["zone"])
         dataset_choice_check(body)
-        dataset = dataset_create(
+        dataset = create_dataset(
             organisation=who.organisation,
             name=file.name,
             content=file,
@@ -164,4 +164,4 @@ def asked_from_request(body: dict[str, Any], *, who: Caller, key: str | None) ->
 
 
 def _shape(bid: Bid) -> dict[str, Any]:
-    return bids_shape([bid])[0]
+    return serialize_bids([bid])[0]

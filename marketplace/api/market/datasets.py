@@ -10,14 +10,14 @@ from rest_framework.response import Response
 from marketplace.api.callers import Caller, caller
 from marketplace.api.idempotency import once
 from marketplace.api.market import schemas
-from marketplace.api.market.owned import dataset_of, datasets_of
+from marketplace.api.market.owned import get_dataset, list_datasets
 from marketplace.api.market.requests import DatasetUploadRequest, checked
-from marketplace.api.market.shapes import dataset_shape
+from marketplace.api.market.serialize import serialize_dataset
 from marketplace.api.pagination import each, page
 from marketplace.api.views import MarketView
 from marketplace.common import clock
-from marketplace.fleet.selectors import zone_by_name
-from marketplace.jobs.services import dataset_create
+from marketplace.fleet.selectors import get_open_zone
+from marketplace.jobs.services import create_dataset
 
 
 class DatasetsView(MarketView):
@@ -30,7 +30,7 @@ class DatasetsView(MarketView):
     )
     def get(self, request: Request) -> Response:
         return Response(
-            page(request, datasets_of(caller(request).organisation), each(dataset_shape))
+            page(request, list_datasets(caller(request).organisation), each(serialize_dataset))
         )
 
     @extend_schema(
@@ -43,16 +43,18 @@ class DatasetsView(MarketView):
 
     def _upload(self, request: Request, who: Caller) -> Response:
         asked = checked(DatasetUploadRequest, request.data)
-        dataset = dataset_create(
+        dataset = create_dataset(
             organisation=who.organisation,
             name=asked["name"] or asked["file"].name,
             content=asked["file"],
             uploaded_by=who.user,
-            zone=zone_by_name(asked["zone"]) if "zone" in asked else None,
+            zone=get_open_zone(asked["zone"]) if "zone" in asked else None,
             now=clock.now(),
         )
         return Response(
-            dataset_shape(dataset), status=201, headers={"Location": f"/api/datasets/{dataset.pk}"}
+            serialize_dataset(dataset),
+            status=201,
+            headers={"Location": f"/api/datasets/{dataset.pk}"},
         )
 
 
@@ -61,4 +63,4 @@ class DatasetView(MarketView):
 
     @extend_schema(operation_id="datasets_read", responses={200: schemas.DATASET})
     def get(self, request: Request, dataset_id: str) -> Response:
-        return Response(dataset_shape(dataset_of(caller(request).organisation, dataset_id)))
+        return Response(serialize_dataset(get_dataset(caller(request).organisation, dataset_id)))

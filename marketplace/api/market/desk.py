@@ -29,8 +29,9 @@ from marketplace.api.market.group import (
     posts_place,
     waiting_answers,
 )
-from marketplace.auction import services, wakeups
-from marketplace.auction.wakeups import LOOK_EVERY_S
+from marketplace.auction.bidding import wait
+from marketplace.auction.lane import wakeups
+from marketplace.auction.lane.wakeups import LOOK_EVERY_S
 from marketplace.common import clock
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,7 @@ class Desk:
         bid_id = waiting.placed.bid.pk
         bid = self._bids.setdefault(bid_id, _Bid())
         bid.waiting.append((ticket, waiting))
-        self.loop.call_later(services.WAIT_S, self._time_is_over, bid_id, bid)
+        self.loop.call_later(wait.WAIT_S, self._time_is_over, bid_id, bid)
         if waiting.placed.earlier or bid_id in self._heard:
             self._due[bid_id] = None
         if self._looking is None:

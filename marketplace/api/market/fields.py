@@ -10,7 +10,7 @@ from django.utils.dateparse import parse_datetime
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from marketplace.auction.terms import price_check
+from marketplace.auction.bidding.terms import parse_price
 from marketplace.common.errors import UserError
 from marketplace.common.money import from_micros
 
@@ -35,7 +35,7 @@ class PriceField(serializers.Field):
                 'The price must be a decimal string of dollars, such as "4.50".',
                 param=self.field_name,
             )
-        return price_check(str(data), param=self.field_name or "price")
+        return parse_price(str(data), param=self.field_name or "price")
 
     def to_representation(self, value: int) -> str | None:
         return usd(value)

@@ -2,7 +2,7 @@
 
 What one request to ``POST /api/bids`` with an API key goes through in the view, a
 group of them goes through here, with the same functions and in the same order:
-key, scope, limit, idempotency key, body, zone, data set, ``bids_place``. What
+key, scope, limit, idempotency key, body, zone, data set, ``place_bids``. What
 they read and write is shared: a handful of statements and one commit for all.
 Each is answered for itself. No HTTP here and no event loop; see ``entrance`` and
 ``desk``.
@@ -25,27 +25,27 @@ from marketplace.accounts.models import ApiKey
 from marketplace.api.callers import (
     CHALLENGE,
     Caller,
-    key_known,
-    keys_of,
-    scope_check,
+    check_scope,
+    find_keys,
+    require_key,
     secret_of,
 )
-from marketplace.api.idempotency import key_check
+from marketplace.api.idempotency import check_idempotency_key
 from marketplace.api.market.answers import placed_responses
 from marketplace.api.market.asking import asked_of, dataset_choice_check, zone_of
 from marketplace.api.market.requests import BidRequest, checked
 from marketplace.api.problems import ProblemRenderer, exception_handler
-from marketplace.api.throttles import Counted, requests_count
-from marketplace.api.views import REQUEST_ID, StrictJSONParser, problem_sign
-from marketplace.auction.measure import unknown_dataset
+from marketplace.api.throttles import Counted, count_requests
+from marketplace.api.views import REQUEST_ID, StrictJSONParser, sign_problem
+from marketplace.auction.bidding.measure import unknown_dataset
+from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
 from marketplace.auction.models import BidStatus
-from marketplace.auction.placing import Asked, Placed, bids_place
-from marketplace.auction.selectors import bids_refresh
+from marketplace.auction.selectors import refresh_bids
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import zones_named
+from marketplace.fleet.selectors import get_zones_by_name
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.selectors import datasets_now
-from marketplace.jobs.services import dataset_is_counted
+from marketplace.jobs.selectors import get_datasets
+from marketplace.jobs.services import is_dataset_counted
 
 ADDRESS = "/api/bids"
 SCOPE = "bids:write"
@@ -78,7 +78,7 @@ class Waiting:
 
     post: Post
     counted: Counted | None
-    placed: Placed
+    placed: PlacedBid
 
 
 class PassOn:
@@ -97,7 +97,7 @@ class _Taken:
     counted: Counted | None = None
     idempotency_key: str | None = None
     body: dict[str, Any] = field(default_factory=dict)
-    asked: Asked | None = None
+    asked: NewBid | None = None
     slow: bool = False
     error: Exception | None = None
 
@@ -126,7 +126,7 @@ def posts_place(posts: Sequence[Post], *, now: datetime) -> list[Reply]:
 
 def waiting_answers(waiting: Sequence[Waiting], *, last: bool) -> dict[int, Answer]:
     """Answers by place, to those whose bid is decided by now, and ``last`` to all."""
-    bids_refresh(item.placed.bid for item in waiting)
+    refresh_bids(item.placed.bid for item in waiting)
     ready = [
         index
         for index, item in enumerate(waiting)
@@ -146,7 +146,7 @@ def answer_to_error(post: Post, error: Exception, counted: Counted | None = None
 
 
 def _answer(post: Post, response: Response, counted: Counted | None) -> Answer:
-    problem_sign(response, post.request_id)
+    sign_problem(response, post.request_id)
     renderer = ProblemRenderer() if response.status_code >= 400 else JSONRenderer()
     headers = {name: value for name, value in response.items() if name != "Content-Type"}
     headers |= {"Content-Type": renderer.media_type, REQUEST_ID: post.request_id}
@@ -176,11 +176,11 @@ def _keys_find(taken: Sequence[_Taken], *, now: datetime) -> None:
         secrets[item] = secret_of(item.post.authorization) or ""
 
     def known(item: _Taken) -> None:
-        item.key = key_known(keys[secrets[item]])
-        scope_check(item.key, SCOPE)
+        item.key = require_key(keys[secrets[item]])
+        check_scope(item.key, SCOPE)
 
     _each(taken, read)
-    keys = keys_of(secrets.values(), now=now)
+    keys = find_keys(secrets.values(), now=now)
     _each(taken, known)
     for item in taken:
         if isinstance(item.error, AuthenticationFailed):
@@ -190,7 +190,7 @@ def _keys_find(taken: Sequence[_Taken], *, now: datetime) -> None:
 def _count(taken: Sequence[_Taken]) -> None:
     counting = [item for item in taken if item.error is None and item.key is not None]
     identities = [item.key.pk for item in counting if item.key is not None]
-    for item, counted in zip(counting, requests_count(identities, kind=KIND), strict=True):
+    for item, counted in zip(counting, count_requests(identities, kind=KIND), strict=True):
         item.counted = counted
 
     def check(item: _Taken) -> None:
@@ -202,7 +202,7 @@ def _count(taken: Sequence[_Taken]) -> None:
 
 def _read(item: _Taken) -> None:
     """The body, checked."""
-    item.idempotency_key = key_check(item.post.idempotency_key)
+    item.idempotency_key = check_idempotency_key(item.post.idempotency_key)
     content = StrictJSONParser().parse(io.BytesIO(item.post.body), parser_context={})
     item.body = checked(BidRequest, content)
 
@@ -210,8 +210,8 @@ def _read(item: _Taken) -> None:
 def _ask(taken: Sequence[_Taken]) -> None:
     """Find the zones and data sets of the bodies, for all at once."""
     bodies = [item.body for item in taken if item.error is None]
-    zones = zones_named(body["zone"] for body in bodies)
-    datasets = datasets_now(body["dataset_id"] for body in bodies if body.get("dataset_id"))
+    zones = get_zones_by_name(body["zone"] for body in bodies)
+    datasets = get_datasets(body["dataset_id"] for body in bodies if body.get("dataset_id"))
     _zones_attach(datasets.values(), zones.values())
 
     def ask(item: _Taken) -> None:
@@ -221,7 +221,7 @@ def _ask(taken: Sequence[_Taken]) -> None:
         dataset = datasets.get(item.body["dataset_id"])
         if dataset is None or dataset.organisation_id != item.key.organisation.pk:
             raise unknown_dataset()
-        if not dataset_is_counted(dataset=dataset, zone=zone):
+        if not is_dataset_counted(dataset=dataset, zone=zone):
             item.slow = True
             return
         who = Caller(user=item.key.created_by, organisation=item.key.organisation, key=item.key)
@@ -243,12 +243,12 @@ def _zones_attach(datasets: Iterable[Dataset], zones: Iterable[Zone]) -> None:
         dataset.zone = known[dataset.zone_id]  # type: ignore[assignment]
 
 
-def _place(taken: Sequence[_Taken], *, now: datetime) -> dict[_Taken, Placed]:
+def _place(taken: Sequence[_Taken], *, now: datetime) -> dict[_Taken, PlacedBid]:
     placing = {item: item.asked for item in taken if item.asked is not None and item.error is None}
-    placed: dict[_Taken, Placed] = {}
-    outcomes = bids_place(asked=list(placing.values()), now=now)
+    placed: dict[_Taken, PlacedBid] = {}
+    outcomes = place_bids(asked=list(placing.values()), now=now)
     for item, outcome in zip(placing, outcomes, strict=True):
-        if isinstance(outcome, Placed):
+        if isinstance(outcome, PlacedBid):
             placed[item] = outcome
         else:
             item.error = outcome

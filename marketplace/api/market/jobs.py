@@ -10,22 +10,22 @@ from rest_framework.response import Response
 
 from marketplace.api.callers import caller
 from marketplace.api.market import schemas
-from marketplace.api.market.owned import job_of, jobs_of
-from marketplace.api.market.shapes import (
-    cancel_shape,
-    checkpoint_shape,
-    job_event_shape,
-    job_shape,
+from marketplace.api.market.owned import get_job, list_jobs
+from marketplace.api.market.serialize import (
+    serialize_cancel_preview,
+    serialize_checkpoint,
+    serialize_job,
+    serialize_job_event,
 )
 from marketplace.api.pagination import each, page, page_limit
 from marketplace.api.views import MarketView
-from marketplace.auction.selectors import bid_of
-from marketplace.auction.settlement import refund_if_cancelled
+from marketplace.auction.selectors import get_bid
+from marketplace.auction.settlement import compute_cancel_refund
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Artifact, JobStatus
-from marketplace.jobs.selectors import job_checkpoints, job_events
-from marketplace.jobs.services import job_cancel
+from marketplace.jobs.selectors import list_job_checkpoints, list_job_events
+from marketplace.jobs.services import cancel_job
 
 
 class JobsView(MarketView):
@@ -35,7 +35,7 @@ class JobsView(MarketView):
         operation_id="jobs_list", parameters=schemas.PAGE, responses={200: schemas.JOB_PAGE}
     )
     def get(self, request: Request) -> Response:
-        jobs = jobs_of(caller(request).organisation)
+        jobs = list_jobs(caller(request).organisation)
         status = request.query_params.get("status")
         if status is not None:
             if status not in JobStatus.values:
@@ -45,7 +45,7 @@ class JobsView(MarketView):
                     param="status",
                 )
             jobs = jobs.filter(status=status)
-        return Response(page(request, jobs, each(job_shape)))
+        return Response(page(request, jobs, each(serialize_job)))
 
 
 class JobView(MarketView):
@@ -53,7 +53,7 @@ class JobView(MarketView):
 
     @extend_schema(operation_id="jobs_read", responses={200: schemas.JOB})
     def get(self, request: Request, job_id: str) -> Response:
-        return Response(job_shape(job_of(caller(request).organisation, job_id)))
+        return Response(serialize_job(get_job(caller(request).organisation, job_id)))
 
 
 class JobEventsView(MarketView):
@@ -63,15 +63,15 @@ class JobEventsView(MarketView):
 
     @extend_schema(parameters=schemas.EVENTS_PAGE, responses={200: schemas.JOB_EVENT_PAGE})
     def get(self, request: Request, job_id: str) -> Response:
-        job = job_of(caller(request).organisation, job_id)
+        job = get_job(caller(request).organisation, job_id)
         after = request.query_params.get("after", "0")
         if not after.isascii() or not after.isdigit():
             raise UserError(
                 "invalid_cursor", "'after' must be the seq of the last event seen.", param="after"
             )
         limit = page_limit(request)
-        found = list(job_events(job, after_seq=int(after[:18]))[: limit + 1])
-        data = [job_event_shape(event) for event in found[:limit]]
+        found = list(list_job_events(job, after_seq=int(after[:18]))[: limit + 1])
+        data = [serialize_job_event(event) for event in found[:limit]]
         return Response({"data": data, "has_more": len(found) > limit})
 
 
@@ -80,8 +80,8 @@ class JobCheckpointsView(MarketView):
 
     @extend_schema(parameters=schemas.PAGE, responses={200: schemas.CHECKPOINT_PAGE})
     def get(self, request: Request, job_id: str) -> Response:
-        job = job_of(caller(request).organisation, job_id)
-        return Response(page(request, job_checkpoints(job), each(checkpoint_shape)))
+        job = get_job(caller(request).organisation, job_id)
+        return Response(page(request, list_job_checkpoints(job), each(serialize_checkpoint)))
 
 
 class JobAdapterView(MarketView):
@@ -91,7 +91,7 @@ class JobAdapterView(MarketView):
 
     @extend_schema(responses={(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, job_id: str) -> FileResponse:
-        job = job_of(caller(request).organisation, job_id)
+        job = get_job(caller(request).organisation, job_id)
         artifact = Artifact.objects.filter(job=job).first()
         if artifact is None:
             raise NotFound(
@@ -116,13 +116,13 @@ class JobCancelView(MarketView):
     @extend_schema(operation_id="jobs_cancel_preview", responses={200: schemas.CANCEL_PREVIEW})
     def get(self, request: Request, job_id: str) -> Response:
         organisation = caller(request).organisation
-        job = job_of(organisation, job_id)
-        bid = bid_of(organisation, job.bid_id)
-        refund = refund_if_cancelled(bid=bid, job=job) if job.is_active else 0
-        return Response(cancel_shape(job, bid, refund_micros=refund))
+        job = get_job(organisation, job_id)
+        bid = get_bid(organisation, job.bid_id)
+        refund = compute_cancel_refund(bid=bid, job=job) if job.is_active else 0
+        return Response(serialize_cancel_preview(job, bid, refund_micros=refund))
 
     @extend_schema(operation_id="jobs_cancel", request=None, responses={200: schemas.JOB})
     def post(self, request: Request, job_id: str) -> Response:
         who = caller(request)
-        job = job_of(who.organisation, job_id)
-        return Response(job_shape(job_cancel(job=job, cancelled_by=who.user, now=clock.now())))
+        job = get_job(who.organisation, job_id)
+        return Response(serialize_job(cancel_job(job=job, cancelled_by=who.user, now=clock.now())))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.measure import unknown_dataset
+from marketplace.auction.bidding.measure import unknown_dataset
 from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Dataset, Job
 
 
-def datasets_of(organisation: Organisation) -> QuerySet[Dataset]:
+def list_datasets(organisation: Organisation) -> QuerySet[Dataset]:
     return Dataset.objects.filter(organisation=organisation).select_related("zone")
 
 
-def dataset_of(organisation: Organisation, dataset_id: str) -> Dataset:
+def get_dataset(organisation: Organisation, dataset_id: str) -> Dataset:
     """One of the organisation's data sets.
 
     Raises
@@ -22,17 +22,17 @@ def dataset_of(organisation: Organisation, dataset_id: str) -> Dataset:
     NotFound
         ``unknown_dataset``.
     """
-    found = datasets_of(organisation).filter(pk=_id(dataset_id)).first()
+    found = list_datasets(organisation).filter(pk=_id(dataset_id)).first()
     if found is None:
         raise unknown_dataset()
     return found
 
 
-def jobs_of(organisation: Organisation) -> QuerySet[Job]:
+def list_jobs(organisation: Organisation) -> QuerySet[Job]:
     return Job.objects.filter(organisation=organisation).select_related("zone")
 
 
-def job_of(organisation: Organisation, job_id: str) -> Job:
+def get_job(organisation: Organisation, job_id: str) -> Job:
     """One of the organisation's jobs.
 
     Raises
@@ -40,7 +40,7 @@ def job_of(organisation: Organisation, job_id: str) -> Job:
     NotFound
         ``unknown_job``.
     """
-    found = jobs_of(organisation).filter(pk=_id(job_id)).first()
+    found = list_jobs(organisation).filter(pk=_id(job_id)).first()
     if found is None:
         raise NotFound("unknown_job", "You have no such job; GET /api/jobs lists yours.")
     return found

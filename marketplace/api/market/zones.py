@@ -11,15 +11,15 @@ from rest_framework.response import Response
 
 from marketplace.api.callers import caller
 from marketplace.api.market import schemas
-from marketplace.api.market.owned import dataset_of
+from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import QuoteRequest, checked
-from marketplace.api.market.shapes import market_shape, quote_shape, zone_shape
+from marketplace.api.market.serialize import serialize_market, serialize_quote, serialize_zone
 from marketplace.api.views import MarketView
-from marketplace.auction.quotes import quote_make
-from marketplace.auction.selectors import market_now
-from marketplace.auction.transcript import transcript_lines
+from marketplace.auction.bidding.quotes import make_quote
+from marketplace.auction.book.transcript import transcript_lines
+from marketplace.auction.selectors import load_market
 from marketplace.common import clock
-from marketplace.fleet.selectors import zone_by_name, zones_open
+from marketplace.fleet.selectors import get_open_zone, list_open_zones
 
 
 class ZonesView(MarketView):
@@ -28,7 +28,7 @@ class ZonesView(MarketView):
     @extend_schema(responses={200: schemas.ZONE_LIST})
     def get(self, request: Request) -> Response:
         now = clock.now()
-        return Response({"data": [zone_shape(zone, now=now) for zone in zones_open()]})
+        return Response({"data": [serialize_zone(zone, now=now) for zone in list_open_zones()]})
 
 
 class MarketNowView(MarketView):
@@ -36,7 +36,7 @@ class MarketNowView(MarketView):
 
     @extend_schema(responses={200: schemas.MARKET})
     def get(self, request: Request, zone_name: str) -> Response:
-        return Response(market_shape(market_now(zone_by_name(zone_name), now=clock.now())))
+        return Response(serialize_market(load_market(get_open_zone(zone_name), now=clock.now())))
 
 
 class TranscriptView(MarketView):
@@ -50,7 +50,7 @@ class TranscriptView(MarketView):
 
     @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, zone_name: str) -> StreamingHttpResponse:
-        zone = zone_by_name(zone_name)
+        zone = get_open_zone(zone_name)
         lines = transcript_lines(zone, with_bids=settings.PUBLISH_BIDS or request.user.is_operator)
         return StreamingHttpResponse(
             ((line + "\n").encode() for line in lines),
@@ -69,13 +69,13 @@ class QuotesView(MarketView):
     def post(self, request: Request) -> Response:
         organisation = caller(request).organisation
         asked = checked(QuoteRequest, request.data)
-        quote = quote_make(
+        quote = make_quote(
             organisation=organisation,
-            zone=zone_by_name(asked["zone"]),
-            dataset=dataset_of(organisation, asked["dataset_id"]),
+            zone=get_open_zone(asked["zone"]),
+            dataset=get_dataset(organisation, asked["dataset_id"]),
             adapter=asked["adapter"],
             training=asked["training"],
             deadline_at=asked["deadline"],
             now=clock.now(),
         )
-        return Response(quote_shape(quote))
+        return Response(serialize_quote(quote))

@@ -89,7 +89,7 @@ MIDDLEWARE = [
     "allauth.account.middleware.AccountMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "marketplace.web.acting.ActingMiddleware",
-    "marketplace.config.history.PeopleHistoryMiddleware",
+    "marketplace.config.change_history.PeopleHistoryMiddleware",
     "django_prometheus.middleware.PrometheusAfterMiddleware",
 ]
 

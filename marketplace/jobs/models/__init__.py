@@ -5,14 +5,11 @@ from marketplace.jobs.models.datasets import (
     DatasetTokens,
     dataset_path,
 )
-from marketplace.jobs.models.history import (
-    JobEvent,
-    MetricPoint,
-)
 from marketplace.jobs.models.job import (
     Job,
     job_id,
 )
+from marketplace.jobs.models.journal import JobEvent, MetricPoint
 from marketplace.jobs.models.results import (
     Artifact,
     Checkpoint,

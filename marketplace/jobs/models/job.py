@@ -14,7 +14,7 @@ from marketplace.jobs.models.datasets import Dataset
 from marketplace.jobs.models.states import FaultOf, JobStatus
 
 if TYPE_CHECKING:
-    from marketplace.jobs.models.history import JobEvent
+    from marketplace.jobs.models.journal import JobEvent
     from marketplace.jobs.models.results import Checkpoint
     from marketplace.jobs.models.slices import Slice
 

@@ -9,52 +9,52 @@
 """
 
 from marketplace.jobs.services.datasets import (
-    dataset_create,
-    dataset_is_counted,
-    dataset_tokens_ensure,
+    create_dataset,
+    ensure_dataset_tokens,
+    is_dataset_counted,
 )
 from marketplace.jobs.services.dispatch import slots_dispatch
-from marketplace.jobs.services.leases import (
-    LeaseLost,
-    SliceOutcome,
-    heartbeat_apply,
-    leases_sweep,
-    slice_finish,
-)
 from marketplace.jobs.services.life import (
     Opening,
-    job_cancel,
-    job_cells_replace,
-    job_event_add,
-    job_fail,
+    add_job_event,
+    cancel_job,
+    fail_job,
     job_open,
-    job_replan_request,
-    job_settled_mark,
-    jobs_open,
+    mark_job_settled,
+    open_jobs,
+    replace_job_cells,
+    request_job_replan,
 )
-from marketplace.jobs.services.progress import progress_record
-from marketplace.jobs.services.uploads import adapter_store, checkpoint_store
+from marketplace.jobs.services.progress import record_progress
+from marketplace.jobs.services.slices import (
+    LeaseLost,
+    SliceOutcome,
+    apply_heartbeat,
+    finish_slice,
+    leases_sweep,
+)
+from marketplace.jobs.services.uploads import store_adapter, store_checkpoint
 
 __all__ = [
     "LeaseLost",
     "Opening",
     "SliceOutcome",
-    "adapter_store",
-    "checkpoint_store",
-    "dataset_create",
-    "dataset_is_counted",
-    "dataset_tokens_ensure",
-    "heartbeat_apply",
-    "job_cancel",
-    "job_cells_replace",
-    "job_event_add",
-    "job_fail",
+    "add_job_event",
+    "apply_heartbeat",
+    "cancel_job",
+    "create_dataset",
+    "ensure_dataset_tokens",
+    "fail_job",
+    "finish_slice",
+    "is_dataset_counted",
     "job_open",
-    "job_replan_request",
-    "job_settled_mark",
-    "jobs_open",
     "leases_sweep",
-    "progress_record",
-    "slice_finish",
+    "mark_job_settled",
+    "open_jobs",
+    "record_progress",
+    "replace_job_cells",
+    "request_job_replan",
     "slots_dispatch",
+    "store_adapter",
+    "store_checkpoint",
 ]

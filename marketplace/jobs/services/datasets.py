@@ -13,15 +13,15 @@ from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import UserError
 from marketplace.fleet import base_models
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import zones_open
-from marketplace.jobs.files import Content, received
+from marketplace.fleet.selectors import list_open_zones
+from marketplace.jobs.dataset_reader import Reading, read_dataset
 from marketplace.jobs.models import Dataset, DatasetTokens
-from marketplace.jobs.reading import Reading, read_dataset
+from marketplace.jobs.spooling import Content, spool_upload
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069/\\]")
 
 
-def dataset_create(
+def create_dataset(
     *,
     organisation: Organisation,
     name: str,
@@ -44,11 +44,13 @@ def dataset_create(
         the first faulty lines. Nothing is stored then.
     """
     name = _clean_name(name)
-    zone = zone or zones_open().first()
-    with received(content, limit_bytes=settings.UPLOAD_BYTES_MAX, what="The data set") as upload:
-        tokenizer = None if zone is None else _tokenizer(zone)
+    zone = zone or list_open_zones().first()
+    with spool_upload(
+        content, limit_bytes=settings.UPLOAD_BYTES_MAX, what="The data set"
+    ) as upload:
+        tokenizer = None if zone is None else _load_tokenizer(zone)
         reading = read_dataset(upload.file, name=name, tokenizer=tokenizer)
-        _check(reading)
+        _check_reading(reading)
         dataset = Dataset(
             organisation=organisation,
             uploaded_by=uploaded_by,
@@ -76,16 +78,16 @@ def dataset_create(
     return dataset
 
 
-def dataset_is_counted(*, dataset: Dataset, zone: Zone) -> bool:
-    """Whether ``dataset_tokens_ensure`` need not read the file."""
-    if dataset.zone_id is not None and _same_tokenizer(dataset.zone, zone):
+def is_dataset_counted(*, dataset: Dataset, zone: Zone) -> bool:
+    """Whether ``ensure_dataset_tokens`` need not read the file."""
+    if dataset.zone_id is not None and _shares_tokenizer(dataset.zone, zone):
         return True
     return DatasetTokens.objects.filter(dataset=dataset, zone=zone).exists()
 
 
-def dataset_tokens_ensure(*, dataset: Dataset, zone: Zone) -> tuple[int, int]:
+def ensure_dataset_tokens(*, dataset: Dataset, zone: Zone) -> tuple[int, int]:
     """Tokens of a data set and of its longest row, by a zone's tokenizer; counted once."""
-    if dataset.zone_id is not None and _same_tokenizer(dataset.zone, zone):
+    if dataset.zone_id is not None and _shares_tokenizer(dataset.zone, zone):
         return dataset.tokens, dataset.longest_row_tokens
     counted = DatasetTokens.objects.filter(dataset=dataset, zone=zone).first()
     if counted is None:
@@ -93,7 +95,7 @@ def dataset_tokens_ensure(*, dataset: Dataset, zone: Zone) -> tuple[int, int]:
             reading = read_dataset(
                 file,
                 name=dataset.name,
-                tokenizer=_tokenizer(zone),
+                tokenizer=_load_tokenizer(zone),
                 skip_lines=frozenset(dataset.faulty_lines),
             )
         counted = DatasetTokens(
@@ -110,7 +112,7 @@ def dataset_tokens_ensure(*, dataset: Dataset, zone: Zone) -> tuple[int, int]:
     return counted.tokens, counted.longest_row_tokens
 
 
-def _check(reading: Reading) -> None:
+def _check_reading(reading: Reading) -> None:
     reason = reading.fatal
     if reason is None and reading.rows == 0:
         reason = "No line of the file is a usable row."
@@ -128,13 +130,13 @@ def _clean_name(name: str) -> str:
     return cleaned or "dataset"
 
 
-def _tokenizer(zone: Zone):
+def _load_tokenizer(zone: Zone):
     return base_models.tokenizer(
         zone.tokenizer_source or zone.base_model_source, zone.base_model_revision or None
     )
 
 
-def _same_tokenizer(one: Zone | None, other: Zone) -> bool:
+def _shares_tokenizer(one: Zone | None, other: Zone) -> bool:
     return one is not None and (
         one.pk == other.pk
         or (one.tokenizer_source or one.base_model_source, one.base_model_revision)

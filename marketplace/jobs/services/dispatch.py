@@ -33,11 +33,11 @@ from marketplace.fleet.selectors import (
     slot_starts_at,
 )
 from marketplace.jobs import locks
-from marketplace.jobs.journal import event_record
+from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus
-from marketplace.jobs.plans import plans_record, plans_send
-from marketplace.jobs.services.life import replan_want
-from marketplace.jobs.transitions import status_set
+from marketplace.jobs.plans import record_plans, send_plans
+from marketplace.jobs.services.life import mark_for_replan
+from marketplace.jobs.transitions import set_status
 
 _LEASE_BYTES = 32
 #: Share of a slot, and most seconds, before its end in which a job that leaves is let go already.
@@ -70,8 +70,8 @@ def slots_dispatch(*, now: datetime) -> Dispatch:
         with advisory_lock("jobs.dispatch", zone.pk, wait=False) as held:
             # Whoever holds it is doing this very work.
             if held:
-                started += _zone_dispatch(zone, now)
-    return Dispatch(started=tuple(started), sent=plans_send(now=now))
+                started += _dispatch_zone(zone, now)
+    return Dispatch(started=tuple(started), sent=send_plans(now=now))
 
 
 def handover_at(zone: Zone, slot: int) -> datetime:
@@ -85,7 +85,7 @@ def lease_expiry(zone: Zone, slot: int) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Present:
+class _ZoneView:
     """A zone at the moment of a dispatch."""
 
     zone: Zone
@@ -129,11 +129,11 @@ class _Present:
         )
 
 
-def _zone_dispatch(zone: Zone, now: datetime) -> list[str]:
+def _dispatch_zone(zone: Zone, now: datetime) -> list[str]:
     slot = slot_at(zone, now)
     leased = Slice.objects.filter(job__zone=zone, status=SliceStatus.OPEN)
     held_jobs = list(leased.select_related("job").only(*_LOOKED_AT))
-    _leases_prolong(zone, slot, held_jobs)
+    _extend_leases(zone, slot, held_jobs)
     waiting = list(
         Job.objects.filter(zone=zone, status__in=Job.ACTIVE, cells__contains=[[slot]]).exclude(
             Exists(leased.filter(job=OuterRef("pk")))
@@ -142,7 +142,7 @@ def _zone_dispatch(zone: Zone, now: datetime) -> list[str]:
     failed = Slice.objects.filter(
         job__in=waiting, status=SliceStatus.FAILED, last_slot__gte=slot
     ).values_list("job_id", "node_id")
-    present = _Present(
+    present = _ZoneView(
         zone=zone,
         slot=slot,
         now=now,
@@ -150,22 +150,22 @@ def _zone_dispatch(zone: Zone, now: datetime) -> list[str]:
         failed=frozenset(failed),
     )
     # Most seconds nothing changes, and then nothing is locked.
-    changing = _stranded(zone, slot)
+    changing = _find_stranded_jobs(zone, slot)
     changing |= {job.pk for job in waiting if present.can_start(job) or present.node_gone(job)}
     changing |= {held.job_id for held in held_jobs if _leaves_or_overruns(present, held)}
     started = []
     with transaction.atomic():
-        for job in locks.jobs_lock(changing).values():
-            if _job_dispatch(present, job):
+        for job in locks.lock_jobs(changing).values():
+            if _dispatch_job(present, job):
                 started.append(job.pk)
         # What changed above is read again; most seconds nothing did.
         held_now = leased.select_related("job").only(*_LOOKED_AT) if changing else held_jobs
-        _plans_record(present, held_now)
+        _record_plans(present, held_now)
     NodePlan.objects.filter(node__zone=zone, made_at__lt=now - PLANS_KEPT).delete()
     return started
 
 
-def _stranded(zone: Zone, slot: int) -> set[str]:
+def _find_stranded_jobs(zone: Zone, slot: int) -> set[str]:
     """Waiting jobs whose last cell is past, and that nobody has marked yet."""
     waiting = Job.objects.filter(
         zone=zone,
@@ -176,7 +176,7 @@ def _stranded(zone: Zone, slot: int) -> set[str]:
     return set(waiting.values_list("pk", flat=True))
 
 
-def _leases_prolong(zone: Zone, slot: int, held_jobs: list[Slice]) -> None:
+def _extend_leases(zone: Zone, slot: int, held_jobs: list[Slice]) -> None:
     """Let the leases whose jobs stay on their nodes in this slot run on, in one statement."""
     staying = [
         held.pk
@@ -190,45 +190,45 @@ def _leases_prolong(zone: Zone, slot: int, held_jobs: list[Slice]) -> None:
         )
 
 
-def _leaves_or_overruns(present: _Present, held: Slice) -> bool:
+def _leaves_or_overruns(present: _ZoneView, held: Slice) -> bool:
     if held.job.node_in(present.slot) == held.node_id:
         return present.overruns(held.job)
     return held.job.status == JobStatus.RUNNING or present.out_of_cells(held.job)
 
 
-def _job_dispatch(present: _Present, job: Job) -> bool:
+def _dispatch_job(present: _ZoneView, job: Job) -> bool:
     """Bring one locked job in line with its cells; true when it got a lease."""
     if not job.is_active:
         return False
-    held = locks.open_slice_lock(job)
+    held = locks.lock_open_slice(job)
     if held is not None:
-        _slice_continue(present, job, held)
+        _continue_slice(present, job, held)
         return False
     node = present.node_of(job)
     if node is not None and present.can_start(job):
-        _slice_open(present, job, node)
+        _open_slice(present, job, node)
         return True
     if present.out_of_cells(job):
-        replan_want(job=job, reason="Its planned slots are over.", now=present.now)
+        mark_for_replan(job=job, reason="Its planned slots are over.", now=present.now)
     elif present.node_gone(job):
-        replan_want(job=job, reason="The node of its slot is gone.", now=present.now)
+        mark_for_replan(job=job, reason="The node of its slot is gone.", now=present.now)
     return False
 
 
-def _slice_continue(present: _Present, job: Job, held: Slice) -> None:
+def _continue_slice(present: _ZoneView, job: Job, held: Slice) -> None:
     """See off a job that leaves, and notice one that stays but will not end in time."""
     slot, now = present.slot, present.now
     node_id = job.node_in(slot)
     if node_id == held.node_id:
         if present.overruns(job):
-            replan_want(job=job, reason="It is slower than planned.", now=now)
+            mark_for_replan(job=job, reason="It is slower than planned.", now=now)
         return
     if job.status == JobStatus.RUNNING:
-        status_set(job, JobStatus.MOVING)
+        set_status(job, JobStatus.MOVING)
         job.save(update_fields=["status"])
         following = present.nodes.get(node_id or "")
         where = "its next slot" if following is None else f"node {following.name}"
-        event_record(
+        record_event(
             job=job,
             kind=EventKind.MOVING,
             message=f"Leaving node {held.node.name} for {where}.",
@@ -236,10 +236,10 @@ def _slice_continue(present: _Present, job: Job, held: Slice) -> None:
             data={"from_node": held.node_id, "to_node": node_id, "slot": slot},
         )
     if present.out_of_cells(job):
-        replan_want(job=job, reason="It did not end within its planned slots.", now=now)
+        mark_for_replan(job=job, reason="It did not end within its planned slots.", now=now)
 
 
-def _slice_open(present: _Present, job: Job, node: Node) -> None:
+def _open_slice(present: _ZoneView, job: Job, node: Node) -> None:
     slot, now = present.slot, present.now
     Slice.objects.create(
         job=job,
@@ -250,13 +250,13 @@ def _slice_open(present: _Present, job: Job, node: Node) -> None:
         lease_expires_at=lease_expiry(present.zone, slot),
         opened_at=now,
     )
-    status_set(job, JobStatus.RUNNING)
+    set_status(job, JobStatus.RUNNING)
     job.started_at = job.started_at or now
     # An estimate from another node would mark the job for a new plan at once.
     job.eta_at = None
     job.save(update_fields=["status", "started_at", "eta_at"])
     step = job.checkpoint_step
-    event_record(
+    record_event(
         job=job,
         kind=EventKind.STARTED,
         message=(
@@ -269,7 +269,7 @@ def _slice_open(present: _Present, job: Job, node: Node) -> None:
     )
 
 
-def _plans_record(present: _Present, held_now: Iterable[Slice]) -> None:
+def _record_plans(present: _ZoneView, held_now: Iterable[Slice]) -> None:
     leased: dict[str, list[str]] = defaultdict(list)
     for held in held_now:
         if held.job.node_in(present.slot) == held.node_id:
@@ -279,4 +279,4 @@ def _plans_record(present: _Present, held_now: Iterable[Slice]) -> None:
         for _, node in sorted(present.nodes.items())
         if node.status not in (*GONE, NodeStatus.STOPPING)
     ]
-    plans_record(zone=present.zone, nodes=told, slot=present.slot, leased=leased, now=present.now)
+    record_plans(zone=present.zone, nodes=told, slot=present.slot, leased=leased, now=present.now)

@@ -10,15 +10,15 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.bulk import JsonText, values_insert
-from marketplace.common.clock import moment_words
+from marketplace.common.clock import format_moment
+from marketplace.common.db.bulk_writes import JsonText, insert_values
+from marketplace.common.db.pipeline import ensure_transaction
 from marketplace.common.errors import Conflict
 from marketplace.common.queue import enqueue
-from marketplace.common.statements import in_transaction
 from marketplace.fleet.models import GONE, Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs import locks
-from marketplace.jobs.journal import event_record
+from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import (
     Dataset,
     EventKind,
@@ -30,7 +30,7 @@ from marketplace.jobs.models import (
     SliceStatus,
     job_id,
 )
-from marketplace.jobs.transitions import status_set
+from marketplace.jobs.transitions import set_status
 from scheduler.types import Cell
 from workers.protocol.messages import AdapterSpec, TrainingSpec
 from workers.protocol.wire import to_json
@@ -57,17 +57,17 @@ class Opening:
     validation_dataset_id: str | None = None
 
 
-def jobs_open(*, openings: Iterable[Opening], now: datetime) -> list[str]:
+def open_jobs(*, openings: Iterable[Opening], now: datetime) -> list[str]:
     """The jobs of many admitted bids, none of which has one yet, all or none; their keys.
 
     Nobody can follow a job before it is committed, so its first event is not published.
     """
-    opened = [_Opened(job_id(), opening) for opening in openings]
+    opened = [_OpenedEvent(job_id(), opening) for opening in openings]
     if not opened:
         return []
-    with in_transaction():
-        values_insert(Job, _JOB_COLUMNS, (_job_values(of, now) for of in opened))
-        values_insert(JobEvent, _EVENT_COLUMNS, (_event_values(of, now) for of in opened))
+    with ensure_transaction():
+        insert_values(Job, _JOB_COLUMNS, (_build_job_values(of, now) for of in opened))
+        insert_values(JobEvent, _EVENT_COLUMNS, (_build_event_values(of, now) for of in opened))
         if any(of.cells[0][0] <= slot_at(of.opening.zone, now) for of in opened):
             # Others are dispatched when their first slot begins, by the beat.
             enqueue("jobs.slots_dispatch")
@@ -109,7 +109,7 @@ def job_open(
     )
     try:
         with transaction.atomic():
-            [opened_id] = jobs_open(openings=[opening], now=now)
+            [opened_id] = open_jobs(openings=[opening], now=now)
     except IntegrityError:
         existing = Job.objects.filter(bid_id=bid_id).first()
         if existing is None:
@@ -140,18 +140,18 @@ _JOB_COLUMNS = (
 _EVENT_COLUMNS = ("job_id", "seq", "at", "kind", "message", "data")
 
 
-class _Opened:
+class _OpenedEvent:
     """A job on its way into the database."""
 
     def __init__(self, job_id: str, opening: Opening) -> None:
         if not opening.cells:
             raise ValueError(f"{opening.bid_id} was admitted without a cell")
         self.job_id, self.opening = job_id, opening
-        self.cells = _cells_value(opening.cells)
+        self.cells = _serialize_cells(opening.cells)
         self.finish_planned_at = slot_ends_at(opening.zone, self.cells[-1][0])
 
 
-def _job_values(of: _Opened, now: datetime) -> tuple[Any, ...]:
+def _build_job_values(of: _OpenedEvent, now: datetime) -> tuple[Any, ...]:
     opening = of.opening
     return (
         of.job_id,
@@ -172,12 +172,12 @@ def _job_values(of: _Opened, now: datetime) -> tuple[Any, ...]:
     )
 
 
-def _event_values(of: _Opened, now: datetime) -> tuple[Any, ...]:
-    message = f"Admitted; planned to finish by {moment_words(of.finish_planned_at)}."
+def _build_event_values(of: _OpenedEvent, now: datetime) -> tuple[Any, ...]:
+    message = f"Admitted; planned to finish by {format_moment(of.finish_planned_at)}."
     return (of.job_id, _FIRST_SEQ, now, EventKind.OPENED, message, {"cells": of.cells})
 
 
-def job_cells_replace(*, job: Job, cells: Iterable[Cell], reason: str, now: datetime) -> Job:
+def replace_job_cells(*, job: Job, cells: Iterable[Cell], reason: str, now: datetime) -> Job:
     """Give a job new cells from now on; those past, and the one under way, stay as they were.
 
     Raises
@@ -185,9 +185,9 @@ def job_cells_replace(*, job: Job, cells: Iterable[Cell], reason: str, now: date
     Conflict
         ``job_ended``: there is nothing left to plan.
     """
-    new = _cells_value(cells)
+    new = _serialize_cells(cells)
     with transaction.atomic():
-        job = locks.job_lock(job.pk)
+        job = locks.lock_job(job.pk)
         _check_active(job)
         current = slot_at(job.zone, now)
         replaced = {slot for slot, _ in new}
@@ -210,7 +210,7 @@ def job_cells_replace(*, job: Job, cells: Iterable[Cell], reason: str, now: date
                 "replan_wanted_at",
             ]
         )
-        event_record(
+        record_event(
             job=job,
             kind=EventKind.REPLANNED,
             message=reason,
@@ -226,24 +226,24 @@ def job_cells_replace(*, job: Job, cells: Iterable[Cell], reason: str, now: date
 
 def _is_lost(job: Job, node_id: str) -> bool:
     """Whether a job has nothing under way and a node is gone. Call while holding the job."""
-    if locks.open_slice_lock(job) is not None:
+    if locks.lock_open_slice(job) is not None:
         return False
     return Node.objects.filter(pk=node_id, status__in=GONE).exists()
 
 
-def job_replan_request(*, job: Job, reason: str, now: datetime, is_trouble: bool = True) -> Job:
+def request_job_replan(*, job: Job, reason: str, now: datetime, is_trouble: bool = True) -> Job:
     """Ask the auction for new cells; asking again changes nothing.
 
     ``is_trouble``: something went wrong, rather than something better having turned up.
     """
     with transaction.atomic():
-        job = locks.job_lock(job.pk)
+        job = locks.lock_job(job.pk)
         if job.is_active:
-            replan_want(job=job, reason=reason, now=now, is_trouble=is_trouble)
+            mark_for_replan(job=job, reason=reason, now=now, is_trouble=is_trouble)
     return job
 
 
-def replan_want(*, job: Job, reason: str, now: datetime, is_trouble: bool = True) -> None:
+def mark_for_replan(*, job: Job, reason: str, now: datetime, is_trouble: bool = True) -> None:
     """Mark a job for the auction. Call while holding the job."""
     if job.needs_replan:
         return
@@ -251,7 +251,7 @@ def replan_want(*, job: Job, reason: str, now: datetime, is_trouble: bool = True
     job.replan_reason = reason[:_REASON_CHARS]
     job.replan_wanted_at = now
     job.save(update_fields=["needs_replan", "replan_reason", "replan_wanted_at"])
-    event_record(
+    record_event(
         job=job,
         kind=EventKind.REPLAN_WANTED,
         message=reason,
@@ -261,7 +261,7 @@ def replan_want(*, job: Job, reason: str, now: datetime, is_trouble: bool = True
     enqueue("auction.jobs_replan")
 
 
-def job_cancel(*, job: Job, cancelled_by: User | None, now: datetime) -> Job:
+def cancel_job(*, job: Job, cancelled_by: User | None, now: datetime) -> Job:
     """End a job at its owner's wish; its node drops it at once.
 
     Raises
@@ -270,12 +270,12 @@ def job_cancel(*, job: Job, cancelled_by: User | None, now: datetime) -> Job:
         ``job_ended``: it succeeded or failed before. Cancelling twice is no error.
     """
     with transaction.atomic():
-        job = locks.job_lock(job.pk)
+        job = locks.lock_job(job.pk)
         if job.status == JobStatus.CANCELLED:
             return job
         _check_active(job)
-        slice_revoke(job=job, reason="The job was cancelled.", now=now)
-        job_end(
+        revoke_slice(job=job, reason="The job was cancelled.", now=now)
+        end_job(
             job=job,
             status=JobStatus.CANCELLED,
             kind=EventKind.CANCELLED,
@@ -286,26 +286,26 @@ def job_cancel(*, job: Job, cancelled_by: User | None, now: datetime) -> Job:
     return job
 
 
-def job_fail(*, job: Job, fault: FaultOf, reason: str, now: datetime) -> Job:
+def fail_job(*, job: Job, fault: FaultOf, reason: str, now: datetime) -> Job:
     """End a job as failed, such as one that no plan can finish. Twice is no error."""
     with transaction.atomic():
-        job = locks.job_lock(job.pk)
+        job = locks.lock_job(job.pk)
         if job.status == JobStatus.FAILED:
             return job
         _check_active(job)
-        slice_revoke(job=job, reason=reason, now=now)
+        revoke_slice(job=job, reason=reason, now=now)
         fail(job=job, fault=fault, reason=reason, now=now)
     return job
 
 
-def job_settled_mark(*, job: Job, now: datetime, message: str = "", **data: Any) -> Job:
+def mark_job_settled(*, job: Job, now: datetime, message: str = "", **data: Any) -> Job:
     """The money of an ended job was settled; marking twice changes nothing."""
     with transaction.atomic():
-        job = locks.job_lock(job.pk)
+        job = locks.lock_job(job.pk)
         if job.settled_at is None:
             job.settled_at = now
             job.save(update_fields=["settled_at"])
-            event_record(
+            record_event(
                 job=job,
                 kind=EventKind.SETTLED,
                 message=message or "The money of this job is settled.",
@@ -315,7 +315,7 @@ def job_settled_mark(*, job: Job, now: datetime, message: str = "", **data: Any)
     return job
 
 
-def job_event_add(
+def add_job_event(
     *,
     job: Job,
     kind: EventKind,
@@ -326,8 +326,8 @@ def job_event_add(
 ) -> JobEvent:
     """Add to a job's history something that another app did, such as a refund."""
     with transaction.atomic():
-        return event_record(
-            job=locks.job_lock(job.pk),
+        return record_event(
+            job=locks.lock_job(job.pk),
             kind=kind,
             message=message,
             now=now,
@@ -336,7 +336,7 @@ def job_event_add(
         )
 
 
-def job_end(
+def end_job(
     *,
     job: Job,
     status: JobStatus,
@@ -347,12 +347,12 @@ def job_end(
     data: dict[str, Any] | None = None,
 ) -> None:
     """Take a job to one of its ends and wake settlement. Call while holding the job."""
-    status_set(job, status)
+    set_status(job, status)
     job.finished_at = now
     job.needs_replan = False
     job.eta_at = None
     job.save()
-    event_record(job=job, kind=kind, message=message, now=now, actor=actor, data=data)
+    record_event(job=job, kind=kind, message=message, now=now, actor=actor, data=data)
     enqueue("auction.settle_finished")
     enqueue("jobs.slots_dispatch")
 
@@ -361,7 +361,7 @@ def fail(*, job: Job, fault: FaultOf, reason: str, now: datetime, actor: str = "
     """End a locked job as failed."""
     job.fault = fault
     job.failure_reason = reason[:1000]
-    job_end(
+    end_job(
         job=job,
         status=JobStatus.FAILED,
         kind=EventKind.FAILED,
@@ -372,15 +372,15 @@ def fail(*, job: Job, fault: FaultOf, reason: str, now: datetime, actor: str = "
     )
 
 
-def slice_revoke(*, job: Job, reason: str, now: datetime) -> Slice | None:
+def revoke_slice(*, job: Job, reason: str, now: datetime) -> Slice | None:
     """Take the job's current lease back. Call while holding the job."""
-    held = locks.open_slice_lock(job)
+    held = locks.lock_open_slice(job)
     if held is not None:
-        slice_close(held, status=SliceStatus.REVOKED, reason=reason, now=now)
+        close_slice(held, status=SliceStatus.REVOKED, reason=reason, now=now)
     return held
 
 
-def slice_close(held: Slice, *, status: SliceStatus, reason: str, now: datetime) -> None:
+def close_slice(held: Slice, *, status: SliceStatus, reason: str, now: datetime) -> None:
     """End a lease for good. Call while holding the slice."""
     held.status = status
     held.reason = reason[:1000]
@@ -388,7 +388,7 @@ def slice_close(held: Slice, *, status: SliceStatus, reason: str, now: datetime)
     held.save(update_fields=["status", "reason", "closed_at", "result"])
 
 
-def _cells_value(cells: Iterable[Cell]) -> list[list[Any]]:
+def _serialize_cells(cells: Iterable[Cell]) -> list[list[Any]]:
     value = sorted([cell.slot, cell.node] for cell in cells)
     slots = [slot for slot, _ in value]
     if len(set(slots)) != len(slots):

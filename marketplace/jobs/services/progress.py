@@ -9,9 +9,9 @@ from django.db import transaction
 
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at
-from marketplace.fleet.services import speed_observe
-from marketplace.jobs.journal import progress_publish
-from marketplace.jobs.leases import LeaseLost, current_slice_lock
+from marketplace.fleet.services import record_observed_speed
+from marketplace.jobs.journal import publish_progress
+from marketplace.jobs.lease_checks import LeaseLost, lock_current_slice
 from marketplace.jobs.models import Job, MetricPoint, Slice, SliceStatus
 from marketplace.jobs.services.dispatch import handover_at, lease_expiry
 from workers.protocol.messages import ProgressEvent, ProgressReply, ProgressReport
@@ -26,7 +26,7 @@ _COUNT_MAX = 2**31 - 1
 _CLOCK_SLACK = timedelta(days=1)
 
 
-def progress_record(*, node: Node, report: ProgressReport, now: datetime) -> ProgressReply:
+def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> ProgressReply:
     """Keep the new events of a report, renew the lease, and say how to go on.
 
     Events already had are passed over, so a report may be sent again. Of a lease that is lost
@@ -34,15 +34,15 @@ def progress_record(*, node: Node, report: ProgressReport, now: datetime) -> Pro
     """
     with transaction.atomic():
         try:
-            job, held = current_slice_lock(lease_token=report.lease_token, node=node, now=now)
+            job, held = lock_current_slice(lease_token=report.lease_token, node=node, now=now)
         except LeaseLost:
             return ProgressReply(keep_running=False)
-        events = _new_events(held, report)
+        events = _select_new_events(held, report)
         if events:
-            points = _points_store(job, held, events, now)
+            points = _store_points(job, held, events, now)
             for event in events:
-                _job_update(job, event, now)
-            progress_publish(job=job, points=points, log=_log_lines(events))
+                _update_job(job, event, now)
+            publish_progress(job=job, points=points, log=_collect_log_lines(events))
             job.save()
         held.last_seq = events[-1].seq if events else held.last_seq
         held.acknowledged_at = held.acknowledged_at or now
@@ -52,7 +52,7 @@ def progress_record(*, node: Node, report: ProgressReport, now: datetime) -> Pro
         if stays:
             held.last_slot = max(held.last_slot, slot)
             held.lease_expires_at = max(held.lease_expires_at, lease_expiry(job.zone, slot))
-        observe = _speed_due(held, events, now)
+        observe = _is_speed_due(held, events, now)
         held.save(
             update_fields=[
                 "last_seq",
@@ -64,7 +64,7 @@ def progress_record(*, node: Node, report: ProgressReport, now: datetime) -> Pro
             ]
         )
     if observe:
-        _speed_observe(node, job, events[-1], now)
+        _observe_speed(node, job, events[-1], now)
     return ProgressReply(
         keep_running=True,
         lease_expires_at=held.lease_expires_at.timestamp(),
@@ -82,7 +82,7 @@ def _leaves_now(job: Job, node: Node, slot: int, now: datetime) -> bool:
     return not (job.last_slot == slot and ends_in_time)
 
 
-def _new_events(held: Slice, report: ProgressReport) -> list[ProgressEvent]:
+def _select_new_events(held: Slice, report: ProgressReport) -> list[ProgressEvent]:
     fresh: dict[int, ProgressEvent] = {}
     for event in report.events:
         if event.seq > held.last_seq and _is_plausible(event):
@@ -95,7 +95,7 @@ def _is_plausible(event: ProgressEvent) -> bool:
     return all(0 <= count <= _COUNT_MAX for count in counts) and event.step <= event.total_steps
 
 
-def _points_store(
+def _store_points(
     job: Job, held: Slice, events: list[ProgressEvent], now: datetime
 ) -> list[dict[str, Any]]:
     points = [
@@ -103,7 +103,7 @@ def _points_store(
             job=job,
             slice=held,
             seq=event.seq,
-            at=_event_time(event, now),
+            at=_bound_event_time(event, now),
             step=event.step,
             epoch=event.epoch,
             train_loss=event.train_loss,
@@ -113,15 +113,15 @@ def _points_store(
             tokens_per_s=event.tokens_per_s,
             samples_per_s=event.samples_per_s,
             memory_gb=event.memory_gb,
-            log=_log_lines([event]),
+            log=_collect_log_lines([event]),
         )
         for event in events
     ]
     MetricPoint.objects.bulk_create(points)
-    return [point_value(point) for point in points]
+    return [serialize_point(point) for point in points]
 
 
-def point_value(point: MetricPoint) -> dict[str, Any]:
+def serialize_point(point: MetricPoint) -> dict[str, Any]:
     """A point of the charts, as browsers and clients get it."""
     return {
         "at": point.at.isoformat(),
@@ -137,7 +137,7 @@ def point_value(point: MetricPoint) -> dict[str, Any]:
     }
 
 
-def _event_time(event: ProgressEvent, now: datetime) -> datetime:
+def _bound_event_time(event: ProgressEvent, now: datetime) -> datetime:
     """The node's time, or ours when its clock is far off."""
     try:
         at = datetime.fromtimestamp(event.at, UTC)
@@ -146,12 +146,12 @@ def _event_time(event: ProgressEvent, now: datetime) -> datetime:
     return at if abs(at - now) < _CLOCK_SLACK else now
 
 
-def _log_lines(events: list[ProgressEvent]) -> list[str]:
+def _collect_log_lines(events: list[ProgressEvent]) -> list[str]:
     lines = [line for event in events for line in event.log]
     return [line.replace("\x00", "\ufffd")[:LOG_LINE_CHARS] for line in lines[-LOG_LINES_MAX:]]
 
 
-def _job_update(job: Job, event: ProgressEvent, now: datetime) -> None:
+def _update_job(job: Job, event: ProgressEvent, now: datetime) -> None:
     job.step = event.step
     job.total_steps = event.total_steps
     job.epoch = event.epoch
@@ -178,7 +178,7 @@ def _job_update(job: Job, event: ProgressEvent, now: datetime) -> None:
     job.progressed_at = now
 
 
-def _speed_due(held: Slice, events: list[ProgressEvent], now: datetime) -> bool:
+def _is_speed_due(held: Slice, events: list[ProgressEvent], now: datetime) -> bool:
     if not events or not events[-1].samples_per_s:
         return False
     # The first report of a lease still holds loading and warming up.
@@ -190,11 +190,11 @@ def _speed_due(held: Slice, events: list[ProgressEvent], now: datetime) -> bool:
     return True
 
 
-def _speed_observe(node: Node, job: Job, event: ProgressEvent, now: datetime) -> None:
+def _observe_speed(node: Node, job: Job, event: ProgressEvent, now: datetime) -> None:
     together = Slice.objects.filter(
         node=node, status=SliceStatus.OPEN, acknowledged_at__isnull=False
     ).count()
-    speed_observe(
+    record_observed_speed(
         node=node,
         batch_size=job.training["batch_size"],
         sequence_length=job.training["sequence_length"],

@@ -21,12 +21,12 @@ from django.db import transaction
 from marketplace.common.errors import UserError
 from marketplace.common.ids import new_id
 from marketplace.fleet.models import Node
-from marketplace.fleet.services import node_work_note
-from marketplace.jobs.archives import adapter_zip_check, safetensors_check
-from marketplace.jobs.files import Content, received
-from marketplace.jobs.journal import event_record
-from marketplace.jobs.leases import current_slice, current_slice_lock
+from marketplace.fleet.services import note_node_work
+from marketplace.jobs.journal import record_event
+from marketplace.jobs.lease_checks import get_current_slice, lock_current_slice
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job
+from marketplace.jobs.spooling import Content, spool_upload
+from marketplace.jobs.upload_checks import check_adapter_zip, check_safetensors
 
 #: The newest is where a job goes on; should it prove useless, the one before it is.
 CHECKPOINTS_KEPT = 3
@@ -35,7 +35,7 @@ CHECKPOINT_BYTES_MAX = 8 * 1024**3
 ADAPTER_BYTES_MAX = 4 * 1024**3
 
 
-def checkpoint_store(
+def store_checkpoint(
     *,
     node: Node,
     lease_token: str,
@@ -55,16 +55,16 @@ def checkpoint_store(
     UserError
         ``invalid_checkpoint``, ``file_empty``, ``file_too_large`` or ``file_damaged``.
     """
-    held = current_slice(lease_token=lease_token, node=node, now=now)
+    held = get_current_slice(lease_token=lease_token, node=node, now=now)
     limit = getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
-    with received(content, limit_bytes=limit, what="The checkpoint", sha256=sha256) as upload:
-        safetensors_check(upload.file, size=upload.bytes, what="The checkpoint")
+    with spool_upload(content, limit_bytes=limit, what="The checkpoint", sha256=sha256) as upload:
+        check_safetensors(upload.file, size=upload.bytes, what="The checkpoint")
         had = Checkpoint.objects.filter(slice=held, step=step, sha256=upload.sha256)
         if (same := had.exclude(file="").first()) is not None:
             return same
         path = f"jobs/{held.job_id}/checkpoints/{new_id('ckpt')}.safetensors"
-        with _stored(path, upload.file) as name, transaction.atomic():
-            job, held = current_slice_lock(lease_token=lease_token, node=node, now=now)
+        with _store_file(path, upload.file) as name, transaction.atomic():
+            job, held = lock_current_slice(lease_token=lease_token, node=node, now=now)
             _check_step(job, step)
             checkpoint = Checkpoint.objects.filter(slice=held, step=step).first()
             if checkpoint is not None:
@@ -77,13 +77,13 @@ def checkpoint_store(
             checkpoint.valid_loss = job.valid_loss
             checkpoint.created_at = now
             checkpoint.save()
-            node_work_note(node=node)
+            note_node_work(node=node)
             if step > job.checkpoint_step:
                 job.checkpoint_step = step
                 # What was saved is safe: earlier faults no longer threaten the job.
                 job.system_faults = 0
                 job.save(update_fields=["checkpoint_step", "system_faults"])
-            event_record(
+            record_event(
                 job=job,
                 kind=EventKind.CHECKPOINTED,
                 message=f"Checkpoint stored at step {step}.",
@@ -91,11 +91,11 @@ def checkpoint_store(
                 actor=node.pk,
                 data={"checkpoint": checkpoint.pk, "step": step, "bytes": upload.bytes},
             )
-            _checkpoints_prune(job)
+            _prune_checkpoints(job)
     return checkpoint
 
 
-def adapter_store(
+def store_adapter(
     *, node: Node, lease_token: str, content: Content, now: datetime, sha256: str | None = None
 ) -> Artifact:
     """Store the adapter of a leased job; sent again, it takes the first one's place.
@@ -107,16 +107,16 @@ def adapter_store(
     UserError
         ``invalid_adapter``, ``file_empty``, ``file_too_large`` or ``file_damaged``.
     """
-    held = current_slice(lease_token=lease_token, node=node, now=now)
+    held = get_current_slice(lease_token=lease_token, node=node, now=now)
     limit = getattr(settings, "ADAPTER_BYTES_MAX", ADAPTER_BYTES_MAX)
-    with received(content, limit_bytes=limit, what="The adapter", sha256=sha256) as upload:
-        adapter_zip_check(upload.file, unpacked_limit_bytes=2 * limit)
+    with spool_upload(content, limit_bytes=limit, what="The adapter", sha256=sha256) as upload:
+        check_adapter_zip(upload.file, unpacked_limit_bytes=2 * limit)
         had = Artifact.objects.filter(slice=held, sha256=upload.sha256)
         if (same := had.first()) is not None:
             return same
         path = f"jobs/{held.job_id}/adapters/{new_id('art')}.zip"
-        with _stored(path, upload.file) as name, transaction.atomic():
-            job, held = current_slice_lock(lease_token=lease_token, node=node, now=now)
+        with _store_file(path, upload.file) as name, transaction.atomic():
+            job, held = lock_current_slice(lease_token=lease_token, node=node, now=now)
             artifact = Artifact.objects.filter(job=job).first()
             if artifact is not None:
                 _delete_on_commit(artifact.file.name)
@@ -127,7 +127,7 @@ def adapter_store(
             artifact.bytes = upload.bytes
             artifact.created_at = now
             artifact.save()
-            event_record(
+            record_event(
                 job=job,
                 kind=EventKind.ADAPTER_STORED,
                 message="The adapter is stored.",
@@ -138,7 +138,7 @@ def adapter_store(
     return artifact
 
 
-def checkpoint_set_aside(job: Job) -> None:
+def set_aside_checkpoint(job: Job) -> None:
     """Drop the newest checkpoint of a locked job: it may be what every node fails on."""
     newest, *older = job.checkpoints.exclude(file="").order_by("-step", "-pk")[:2] or (None,)
     if newest is None:
@@ -150,7 +150,7 @@ def checkpoint_set_aside(job: Job) -> None:
 
 
 @contextmanager
-def _stored(path: str, file: IO[bytes]) -> Iterator[str]:
+def _store_file(path: str, file: IO[bytes]) -> Iterator[str]:
     """Store a file for the block, and for good only if the block succeeds."""
     file.seek(0)
     name = default_storage.save(path, File(file))
@@ -167,7 +167,7 @@ def _check_step(job: Job, step: int) -> None:
         raise UserError("invalid_checkpoint", f"Step {step} is not one of this job.")
 
 
-def _checkpoints_prune(job: Job) -> None:
+def _prune_checkpoints(job: Job) -> None:
     old = job.checkpoints.exclude(file="").order_by("-step", "-pk")[CHECKPOINTS_KEPT:]
     for checkpoint in old:
         _delete_on_commit(checkpoint.file.name)

@@ -17,7 +17,7 @@ class BackendFault(SystemFault):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class MachineOffer:
     """A kind of machine that can be rented now."""
 
     name: str
@@ -29,7 +29,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ListedMachine:
     """A machine that its backend runs, and bills, now."""
 
     machine_id: str
@@ -43,7 +43,7 @@ class Backend(Protocol):
     @property
     def name(self) -> str: ...
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[MachineOffer, ...]:
         """What can be rented now."""
         ...
 
@@ -57,7 +57,7 @@ class Backend(Protocol):
         """
         ...
 
-    def machines(self) -> tuple[Seen, ...]:
+    def machines(self) -> tuple[ListedMachine, ...]:
         """Everything that runs here for this market, known to it or not."""
         ...
 
@@ -74,12 +74,12 @@ def _local() -> Backend:
 
 @cache
 def _skypilot() -> Backend:
-    from marketplace.tiers.provisioning.cloud import client_module, market_tag
+    from marketplace.tiers.provisioning.cloud import import_client, market_tag
     from marketplace.tiers.provisioning.skypilot import SkyPilotBackend
 
     return SkyPilotBackend(
-        sky=client_module("sky"),
-        sdk=client_module("sky.client.sdk"),
+        sky=import_client("sky"),
+        sdk=import_client("sky.client.sdk"),
         tag=market_tag(),
         image=settings.TIERS_WORKER_IMAGE,
         gpus=settings.TIERS_SKYPILOT_GPUS,
@@ -88,11 +88,11 @@ def _skypilot() -> Backend:
 
 @cache
 def _modal() -> Backend:
-    from marketplace.tiers.provisioning.cloud import client_module, market_tag
+    from marketplace.tiers.provisioning.cloud import import_client, market_tag
     from marketplace.tiers.provisioning.modal import ModalBackend, modal_offers
 
     return ModalBackend(
-        modal=client_module("modal"),
+        modal=import_client("modal"),
         tag=market_tag(),
         image=settings.TIERS_WORKER_IMAGE,
         offered=modal_offers(settings.TIERS_MODAL_PRICES),
@@ -109,7 +109,7 @@ BACKENDS: dict[str, Callable[[], Backend]] = {
 }
 
 
-def backend_named(name: str) -> Backend:
+def get_backend(name: str) -> Backend:
     """The backend of a name.
 
     Raises

@@ -18,7 +18,7 @@ TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"  # noqa: S105
 WORKDIR = "/app"
 
 
-def client_module(name: str) -> ModuleType:
+def import_client(name: str) -> ModuleType:
     """A cloud's client library, imported only where it is used: importing one takes seconds.
 
     Raises

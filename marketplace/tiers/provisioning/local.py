@@ -23,7 +23,7 @@ import psutil
 from django.conf import settings
 
 from marketplace.fleet.models import Tier
-from marketplace.tiers.provisioning import BackendFault, Offer, Seen
+from marketplace.tiers.provisioning import BackendFault, ListedMachine, MachineOffer
 
 #: Seconds a node has to hand over its checkpoints before it is killed.
 GRACE_S = 30.0
@@ -32,16 +32,16 @@ PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "PYT
 TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"  # noqa: S105
 #: Prices of table 2 of the Allpass paper; delays short enough to watch.
 DEFAULT_OFFERS = (
-    Offer("serverless-local", Tier.SERVERLESS, 2_100_000, 1.0),
-    Offer("marketplace-local", Tier.MARKETPLACE, 380_000, 5.0),
-    Offer("conventional-local", Tier.CONVENTIONAL, 1_290_000, 60.0),
+    MachineOffer("serverless-local", Tier.SERVERLESS, 2_100_000, 1.0),
+    MachineOffer("marketplace-local", Tier.MARKETPLACE, 380_000, 5.0),
+    MachineOffer("conventional-local", Tier.CONVENTIONAL, 1_290_000, 60.0),
 )
 
 #: Machines this very process started; polled so that those that ended leave no zombie.
 _started: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def local_offers() -> tuple[Offer, ...]:
+def local_offers() -> tuple[MachineOffer, ...]:
     """``TIERS_LOCAL_OFFERS`` of the settings, or the defaults."""
     return getattr(settings, "TIERS_LOCAL_OFFERS", DEFAULT_OFFERS)
 
@@ -51,7 +51,7 @@ class LocalBackend:
     """Processes on this machine."""
 
     folder: Path
-    offered: tuple[Offer, ...]
+    offered: tuple[MachineOffer, ...]
     #: What runs as a machine; by default a node that joins and goes on to run.
     command: tuple[str, ...] | None
     grace_s: float
@@ -60,7 +60,7 @@ class LocalBackend:
         self,
         *,
         folder: Path,
-        offers: Sequence[Offer],
+        offers: Sequence[MachineOffer],
         command: Sequence[str] | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
@@ -73,7 +73,7 @@ class LocalBackend:
     def name(self) -> str:
         return "local"
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[MachineOffer, ...]:
         return self.offered
 
     def launch(self, *, machine_id: str, offer: str, market_url: str, join_secret: str) -> None:
@@ -105,34 +105,34 @@ class LocalBackend:
                 raise BackendFault(f"The process could not be started: {error}.") from error
         _started[process.pid] = process
         started = psutil.Process(process.pid).create_time()
-        _write(
+        _write_facts(
             home / "process.json",
             {"pid": process.pid, "started": started, "ready_at": time.time() + found.boot_s},
         )
 
-    def machines(self) -> tuple[Seen, ...]:
+    def machines(self) -> tuple[ListedMachine, ...]:
         found = []
         for home in sorted(self.folder.iterdir()) if self.folder.exists() else ():
-            facts = _facts(home)
-            if facts is not None and _process(facts) is not None:
-                found.append(Seen(home.name, is_ready=time.time() >= facts["ready_at"]))
+            facts = _read_facts(home)
+            if facts is not None and _find_process(facts) is not None:
+                found.append(ListedMachine(home.name, is_ready=time.time() >= facts["ready_at"]))
         return tuple(found)
 
     def terminate(self, machine_id: str) -> None:
         home = self.folder / machine_id
-        facts = _facts(home)
+        facts = _read_facts(home)
         if facts is None:
             return
-        process = _process(facts)
+        process = _find_process(facts)
         if process is None:
             shutil.rmtree(home, ignore_errors=True)
             return
         asked_at = facts.get("asked_at")
         if asked_at is None:
-            _write(home / "process.json", {**facts, "asked_at": time.time()})
-            _signal(process, signal.SIGTERM)
+            _write_facts(home / "process.json", {**facts, "asked_at": time.time()})
+            _send_signal(process, signal.SIGTERM)
         elif time.time() - asked_at >= self.grace_s:
-            _signal(process, signal.SIGKILL)
+            _send_signal(process, signal.SIGKILL)
 
 
 def _join_command(home: Path, machine_id: str, market_url: str) -> tuple[str, ...]:
@@ -145,21 +145,21 @@ def _join_command(home: Path, machine_id: str, market_url: str) -> tuple[str, ..
     )
 
 
-def _facts(home: Path) -> dict[str, float] | None:
+def _read_facts(home: Path) -> dict[str, float] | None:
     try:
         return json.loads((home / "process.json").read_text())
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _write(path: Path, facts: dict[str, float]) -> None:
+def _write_facts(path: Path, facts: dict[str, float]) -> None:
     # Whole or not at all: a torn file would hide a running machine.
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(facts))
     partial.replace(path)
 
 
-def _process(facts: dict[str, float]) -> psutil.Process | None:
+def _find_process(facts: dict[str, float]) -> psutil.Process | None:
     """The machine's process if it still is that one and runs."""
     for pid, child in list(_started.items()):
         if child.poll() is not None:
@@ -172,7 +172,7 @@ def _process(facts: dict[str, float]) -> psutil.Process | None:
         return None
 
 
-def _signal(process: psutil.Process, number: signal.Signals) -> None:
+def _send_signal(process: psutil.Process, number: signal.Signals) -> None:
     try:
         # A session of its own: its group is its id.
         os.killpg(process.pid, number)

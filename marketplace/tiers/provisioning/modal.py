@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
 from marketplace.fleet.models import Tier
-from marketplace.tiers.provisioning import BackendFault, Offer, Seen
+from marketplace.tiers.provisioning import BackendFault, ListedMachine, MachineOffer
 from marketplace.tiers.provisioning.cloud import (
     TOKEN_VARIABLE,
     WORKDIR,
@@ -33,7 +33,7 @@ MACHINE_TAG = "finetender-machine"
 T = TypeVar("T")
 
 
-def modal_offers(words: Sequence[str]) -> tuple[Offer, ...]:
+def modal_offers(words: Sequence[str]) -> tuple[MachineOffer, ...]:
     """Offers out of ``GPU=dollars an hour``, as in ``A100=2.10``.
 
     Raises
@@ -52,7 +52,7 @@ def modal_offers(words: Sequence[str]) -> tuple[Offer, ...]:
             raise BackendFault(
                 f"TIERS_MODAL_PRICES has {word!r}; write GPU=dollars an hour, as in A100=2.10."
             )
-        offers.append(Offer(gpu, Tier.SERVERLESS, micros, BOOT_S))
+        offers.append(MachineOffer(gpu, Tier.SERVERLESS, micros, BOOT_S))
     return tuple(offers)
 
 
@@ -63,13 +63,13 @@ class ModalBackend:
     #: Of this market; see ``market_tag``.
     tag: str
     image: str
-    offered: tuple[Offer, ...]
+    offered: tuple[MachineOffer, ...]
 
     @property
     def name(self) -> str:
         return "modal"
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[MachineOffer, ...]:
         return self.offered
 
     def launch(self, *, machine_id: str, offer: str, market_url: str, join_secret: str) -> None:
@@ -94,13 +94,13 @@ class ModalBackend:
             except self.modal.exception.AlreadyExistsError:
                 return
 
-        self._asked(start)
+        self._call(start)
 
-    def machines(self) -> tuple[Seen, ...]:
+    def machines(self) -> tuple[ListedMachine, ...]:
         """Modal does not tell a container that starts from one that runs: all count as up."""
-        return self._asked(
+        return self._call(
             lambda: tuple(
-                Seen(sandbox.get_tags()[MACHINE_TAG], is_ready=True)
+                ListedMachine(sandbox.get_tags()[MACHINE_TAG], is_ready=True)
                 for sandbox in self._sandboxes({MARKET_TAG: self.tag})
             )
         )
@@ -110,7 +110,7 @@ class ModalBackend:
             for sandbox in self._sandboxes({MARKET_TAG: self.tag, MACHINE_TAG: machine_id}):
                 sandbox.terminate()
 
-        self._asked(end)
+        self._call(end)
 
     def _app(self) -> Any:
         return self.modal.App.lookup(f"finetender-{self.tag}", create_if_missing=True)
@@ -118,7 +118,7 @@ class ModalBackend:
     def _sandboxes(self, tags: dict[str, str]) -> list[Any]:
         return list(self.modal.Sandbox.list(app_id=self._app().app_id, tags=tags))
 
-    def _asked(self, call: Callable[[], T]) -> T:
+    def _call(self, call: Callable[[], T]) -> T:
         try:
             return call()
         except self.modal.exception.Error as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marketplace.fleet.models import Tier
-from marketplace.tiers.provisioning import BackendFault, Offer, Seen
+from marketplace.tiers.provisioning import BackendFault, ListedMachine, MachineOffer
 from marketplace.tiers.provisioning.cloud import (
     AS_NODE,
     TOKEN_VARIABLE,
@@ -48,14 +48,14 @@ class SkyPilotBackend:
     #: GPU types to rent, in SkyPilot's spelling.
     gpus: Sequence[str]
     clock: Callable[[], float] = time.monotonic
-    _offers: tuple[Offer, ...] = field(default=(), init=False)
+    _offers: tuple[MachineOffer, ...] = field(default=(), init=False)
     _asked_at: float | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
         return "skypilot"
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[MachineOffer, ...]:
         """One GPU of each wanted type in each enabled cloud, at that cloud's lowest price."""
         now = self.clock()
         if self._asked_at is None or now - self._asked_at > PRICES_KEPT_S:
@@ -63,11 +63,11 @@ class SkyPilotBackend:
             self._asked_at = now
         return self._offers
 
-    def _prices(self) -> tuple[Offer, ...]:
-        clouds = [str(cloud).lower() for cloud in self._answer(self.sdk.enabled_clouds)]
+    def _prices(self) -> tuple[MachineOffer, ...]:
+        clouds = [str(cloud).lower() for cloud in self._call_and_wait(self.sdk.enabled_clouds)]
         if not clouds:
             raise BackendFault("SkyPilot has no cloud enabled; run: sky check.")
-        listed = self._answer(
+        listed = self._call_and_wait(
             self.sdk.list_accelerators, gpus_only=True, quantity_filter=1, clouds=clouds
         )
         lowest: dict[tuple[str, str], Any] = {}
@@ -89,14 +89,14 @@ class SkyPilotBackend:
             return
         gpu, infra = offer.split("@", maxsplit=1)
         command = join_command(machine_id=machine_id, market_url=market_url)
-        task = self._asked(
+        task = self._call(
             self.sky.Task,
             name=machine_id,
             # SkyPilot wants an image whose user is root; the node needs nothing of that.
             run=f"cd {WORKDIR} && exec {shlex.join([*AS_NODE, *command])}",
             # Not in ``envs``: SkyPilot shows those to everybody who may see the cluster.
             secrets={TOKEN_VARIABLE: join_secret},
-            resources=self._asked(
+            resources=self._call(
                 self.sky.Resources,
                 infra=infra,
                 accelerators={gpu: 1},
@@ -104,18 +104,18 @@ class SkyPilotBackend:
                 labels={"finetender-market": self.tag},
             ),
         )
-        self._asked(self.sdk.launch, task, cluster_name=self._cluster(machine_id))
+        self._call(self.sdk.launch, task, cluster_name=self._cluster(machine_id))
 
-    def machines(self) -> tuple[Seen, ...]:
+    def machines(self) -> tuple[ListedMachine, ...]:
         up = self.sky.ClusterStatus.UP
         # Asks the clouds themselves where machines can vanish by themselves.
-        clusters = self._answer(self.sdk.status, refresh=self.sky.StatusRefreshMode.AUTO)
+        clusters = self._call_and_wait(self.sdk.status, refresh=self.sky.StatusRefreshMode.AUTO)
         ready = {one.name: one.status == up for one in clusters}
         for request in self._open_requests(LAUNCHING):
             ready.setdefault(request.cluster_name, False)
         prefix = self._cluster("")
         return tuple(
-            Seen(name.removeprefix(prefix), is_ready=is_up)
+            ListedMachine(name.removeprefix(prefix), is_ready=is_up)
             for name, is_up in sorted(ready.items())
             if name.startswith(prefix)
         )
@@ -126,11 +126,11 @@ class SkyPilotBackend:
             one.request_id for one in self._open_requests(LAUNCHING) if one.cluster_name == cluster
         ]
         if launching:
-            self._answer(self.sdk.api_cancel, launching, silent=True)
-        known = self._answer(self.sdk.status, cluster_names=[cluster])
+            self._call_and_wait(self.sdk.api_cancel, launching, silent=True)
+        known = self._call_and_wait(self.sdk.status, cluster_names=[cluster])
         asked = any(one.cluster_name == cluster for one in self._open_requests(ENDING))
         if known and not asked:
-            self._asked(self.sdk.down, cluster)
+            self._call(self.sdk.down, cluster)
 
     def _cluster(self, machine_id: str) -> str:
         return f"ft-{self.tag}-{machine_id}"
@@ -139,14 +139,14 @@ class SkyPilotBackend:
         """Requests that the API server has not finished."""
         return [
             one
-            for one in self._asked(self.sdk.api_status)
+            for one in self._call(self.sdk.api_status)
             if one.name.removeprefix("sky.") == name and one.cluster_name
         ]
 
-    def _answer(self, call: Callable[..., Any], *terms: Any, **more: Any) -> Any:
-        return self._asked(self.sdk.get, self._asked(call, *terms, **more))
+    def _call_and_wait(self, call: Callable[..., Any], *terms: Any, **more: Any) -> Any:
+        return self._call(self.sdk.get, self._call(call, *terms, **more))
 
-    def _asked(self, call: Callable[..., Any], *terms: Any, **more: Any) -> Any:
+    def _call(self, call: Callable[..., Any], *terms: Any, **more: Any) -> Any:
         try:
             return call(*terms, **more)
         # Its exceptions share no class of their own.
@@ -154,7 +154,7 @@ class SkyPilotBackend:
             raise BackendFault(f"SkyPilot: {error}") from error
 
 
-def _offer(gpu: str, cloud: str, one: Any) -> Offer:
+def _offer(gpu: str, cloud: str, one: Any) -> MachineOffer:
     tier = Tier.MARKETPLACE if cloud in MARKETPLACES else Tier.CONVENTIONAL
     infra = f"{cloud}/{one.region}" if one.region else cloud
-    return Offer(f"{gpu}@{infra}", tier, math.ceil(one.price * 1_000_000), BOOT_S[tier])
+    return MachineOffer(f"{gpu}@{infra}", tier, math.ceil(one.price * 1_000_000), BOOT_S[tier])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from marketplace.auction.quotes import Quote
+from marketplace.auction.bidding.quotes import Quote
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.web.presenters.receipt import price_lines
-from marketplace.web.words import local_words
+from marketplace.web.times import localize_moments
 
 #: Treads a table lists; a curve of a long horizon may have more.
 TABLE_ROWS = 12
@@ -50,7 +50,7 @@ def quote_data(quote: Quote) -> dict[str, Any]:
         "askedDeadline": quote.deadline_at.timestamp(),
         "lines": [{"label": line.label, "amount": line.micros} for line in lines],
         "refusal": None if quote.refusal is None else str(quote.refusal),
-        "message": local_words(quote.refusal_text, quote.made_at),
+        "message": localize_moments(quote.refusal_text, quote.made_at),
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from marketplace.common.money import format_usd
-from marketplace.web.words import clock_words
+from marketplace.web.times import format_clock
 
 #: More columns than this are joined into steps of several slots.
 COLUMNS_MAX = 72
@@ -62,17 +62,17 @@ class Heat:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFacts:
+class HeatNode:
     name: str
     gpu: str
     tier: str
     compute_capacity: float
 
 
-def heat_of(
+def build_heat(
     *,
     rows: Sequence[object],
-    facts: Mapping[str, NodeFacts],
+    facts: Mapping[str, HeatNode],
     first_slot_at: datetime,
     slot_s: int,
     now: datetime,
@@ -88,13 +88,13 @@ def heat_of(
     slots = min(slots, slots_max or slots)
     step = max(1, -(-slots // COLUMNS_MAX))
     columns = -(-slots // step)
-    table = [_averages(row, facts[row.node_id], columns, step) for row in rows]  # type: ignore[attr-defined]
+    table = [_average_columns(row, facts[row.node_id], columns, step) for row in rows]  # type: ignore[attr-defined]
     prices = [cell[0] for row in table for cell in row if cell is not None]
     low, high = min(prices, default=0.0), max(prices, default=0.0)
     width = 100 / columns if columns else 100.0
     seconds = slot_s * step * columns < 3600
 
-    def cell_at(row: HeatRow | NodeFacts, column: int, value: _Average | None) -> HeatCell:
+    def cell_at(row: HeatRow | HeatNode, column: int, value: _Average | None) -> HeatCell:
         x, box = f"{column * width:.3f}%", f"{width * 0.9:.3f}%"
         if value is None:
             return HeatCell(x, box, "hx", "", "", "", "", "", "0")
@@ -102,7 +102,7 @@ def heat_of(
         starts_at = first_slot_at + timedelta(seconds=slot_s * step * column)
         ends_at = starts_at + timedelta(seconds=slot_s * step)
         share = sold if by == "sold" else _share(price, low, high)
-        when = f"{clock_words(starts_at, now, seconds=seconds)} to " + clock_words(
+        when = f"{format_clock(starts_at, now, seconds=seconds)} to " + format_clock(
             ends_at, ends_at, seconds=seconds
         )
         return HeatCell(
@@ -147,7 +147,9 @@ def heat_of(
 _Average = tuple[float, float, float]
 
 
-def _averages(row: object, facts: NodeFacts, columns: int, step: int) -> list[_Average | None]:
+def _average_columns(
+    row: object, facts: HeatNode, columns: int, step: int
+) -> list[_Average | None]:
     """Price, sold compute and sold memory of each column; ``None`` where nothing is offered."""
     out: list[_Average | None] = []
     for column in range(columns):
@@ -181,7 +183,9 @@ def _axis(
     return tuple(
         (
             f"{column * width:.3f}%",
-            clock_words(at := first_at + timedelta(seconds=column_s * column), at, seconds=seconds),
+            format_clock(
+                at := first_at + timedelta(seconds=column_s * column), at, seconds=seconds
+            ),
         )
         for column in range(0, columns, every)
         # "Now 09:00:00" takes the room of two.

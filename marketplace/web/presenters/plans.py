@@ -10,16 +10,22 @@ from marketplace.auction.models import Bid
 from marketplace.fleet.models import Node, Tier, Zone
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Checkpoint, Job
-from marketplace.web.presenters.ribbon import Machine, Mark, Ribbon, ribbon_of, stays_of
+from marketplace.web.presenters.ribbon import (
+    Ribbon,
+    RibbonMark,
+    RibbonNode,
+    build_ribbon,
+    merge_cells,
+)
 
 #: Nodes of machines the house rents carry the machine's id.
 RENTED = re.compile(r"mach_[0-9a-z]{26}")
 
 
-def machines_of(zone: Zone) -> dict[str, Machine]:
+def find_ribbon_nodes(zone: Zone) -> dict[str, RibbonNode]:
     """Every node the zone ever had: old plans name nodes that have left."""
     return {
-        node.pk: Machine(node_label(node), node.tier, node.gpu_type_id)
+        node.pk: RibbonNode(node_label(node), node.tier, node.gpu_type_id)
         for node in Node.objects.filter(zone=zone)
     }
 
@@ -31,24 +37,24 @@ def node_label(node: Node) -> str:
     return node.name
 
 
-def bid_ribbon(bid: Bid, *, now: datetime) -> Ribbon:
+def build_bid_ribbon(bid: Bid, *, now: datetime) -> Ribbon:
     return _ribbon(bid.zone, bid.cells or [], bid.created_at, bid.deadline_at, now=now)
 
 
-def job_ribbon(
+def build_job_ribbon(
     job: Job,
     *,
     now: datetime,
     begun_at: datetime | None = None,
     checkpoints: Iterable[Checkpoint] = (),
-    machines: dict[str, Machine] | None = None,
+    machines: dict[str, RibbonNode] | None = None,
 ) -> Ribbon:
     points = sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
-    marks = [Mark(point.created_at, f"{point.step:,}") for point in points]
+    marks = [RibbonMark(point.created_at, f"{point.step:,}") for point in points]
     if job.status == "succeeded" and job.finished_at is not None:
-        marks.append(Mark(job.finished_at, "adapter", final=True))
+        marks.append(RibbonMark(job.finished_at, "adapter", final=True))
     elif job.is_active:
-        marks.append(Mark(job.finish_planned_at, "adapter", final=True))
+        marks.append(RibbonMark(job.finish_planned_at, "adapter", final=True))
     return _ribbon(
         job.zone,
         job.cells,
@@ -69,14 +75,14 @@ def _ribbon(
     *,
     now: datetime,
     ended_at: datetime | None = None,
-    marks: Sequence[Mark] = (),
-    machines: dict[str, Machine] | None = None,
+    marks: Sequence[RibbonMark] = (),
+    machines: dict[str, RibbonNode] | None = None,
 ) -> Ribbon:
-    return ribbon_of(
-        stays=stays_of(
+    return build_ribbon(
+        stays=merge_cells(
             cells, slot_starts_at=lambda slot: slot_starts_at(zone, slot), until=ended_at
         ),
-        machines=machines or machines_of(zone),
+        machines=machines or find_ribbon_nodes(zone),
         begun_at=begun_at,
         deadline_at=deadline_at,
         now=now,

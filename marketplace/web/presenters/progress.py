@@ -8,26 +8,26 @@ from typing import Any
 from marketplace.auction.models import Bid
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import EventKind, Job, JobStatus
-from marketplace.jobs.selectors import metric_series
-from marketplace.web.presenters.ribbon import Machine
+from marketplace.jobs.selectors import load_metric_series
+from marketplace.web.presenters.ribbon import RibbonNode
 
 #: Points of an earlier run's line: it is thin and in the background.
 EARLIER_POINTS = 160
 
 
-def plan_data(bid: Bid, job: Job, machines: Mapping[str, Machine]) -> dict[str, Any]:
+def plan_data(bid: Bid, job: Job, machines: Mapping[str, RibbonNode]) -> dict[str, Any]:
     """What ``frontend/web/src/job/charts.ts`` calls ``PlanData``; times in unix seconds."""
-    earlier = earlier_run(job)
+    earlier = find_earlier_run(job)
     return {
         "begun": bid.created_at.timestamp(),
         "deadline": job.deadline_at.timestamp(),
-        "planned": planned_progress(bid, machines),
+        "planned": compute_planned_progress(bid, machines),
         "earlier": earlier and {"name": earlier.name, "loss": _loss(earlier)},
-        "moves": moves_of(job, machines),
+        "moves": find_moves(job, machines),
     }
 
 
-def moves_of(job: Job, machines: Mapping[str, Machine]) -> list[tuple[int, str]]:
+def find_moves(job: Job, machines: Mapping[str, RibbonNode]) -> list[tuple[int, str]]:
     """The steps at which the job went on on another machine, and that machine's name."""
     started = job.events.filter(kind=EventKind.STARTED).order_by("seq")
     starts = started.values_list("data", flat=True)
@@ -41,7 +41,9 @@ def moves_of(job: Job, machines: Mapping[str, Machine]) -> list[tuple[int, str]]
     return found
 
 
-def planned_progress(bid: Bid, machines: Mapping[str, Machine]) -> list[tuple[float, float]]:
+def compute_planned_progress(
+    bid: Bid, machines: Mapping[str, RibbonNode]
+) -> list[tuple[float, float]]:
     """Shares of the work done by the ends of the slots that the decision gave the job.
 
     A slot's work is the rate of its node's GPU type when the bid arrived (s_ik), as the auction
@@ -63,7 +65,7 @@ def _share(done: float, bid: Bid) -> float:
     return min(1.0, done / bid.compute_demand) if bid.compute_demand else 1.0
 
 
-def earlier_run(job: Job) -> Job | None:
+def find_earlier_run(job: Job) -> Job | None:
     """The newest finished job of the same owner on the same model and data."""
     return (
         Job.objects.filter(
@@ -79,7 +81,7 @@ def earlier_run(job: Job) -> Job | None:
 
 
 def _loss(job: Job) -> list[tuple[int, float]]:
-    points = [(point.step, point.train_loss) for point in metric_series(job)]
+    points = [(point.step, point.train_loss) for point in load_metric_series(job)]
     known = [(step, loss) for step, loss in points if loss is not None]
     every = max(1, -(-len(known) // EARLIER_POINTS))
     return known[::every]

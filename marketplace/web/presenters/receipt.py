@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from marketplace.auction.models import Bid
-from marketplace.common.money import SMALL_MICROS, TINY_MICROS, decimals_of
+from marketplace.common.money import SMALL_MICROS, TINY_MICROS, count_decimals
 
 _LABELS = {
     "vendor": "Data cleaning",
@@ -39,10 +39,10 @@ class Receipt:
     decimals: int
 
 
-def receipt_of(bid: Bid, *, settled_at: datetime | None) -> Receipt:
+def build_receipt(bid: Bid, *, settled_at: datetime | None) -> Receipt:
     """The receipt of an admitted bid, its parts to the micro-dollar."""
     payment_micros = bid.payment_micros or 0
-    whys = _whys(bid)
+    whys = _explain_lines(bid)
     lines = tuple(
         replace(line, why=whys[line.key])
         for line in price_lines(bid.parts or {}, payment_micros, exact=True)
@@ -57,10 +57,10 @@ def receipt_of(bid: Bid, *, settled_at: datetime | None) -> Receipt:
     if bid.credit_micros:
         money.append(("Credited for a late end", settled_at, bid.credit_micros))
     shown = [line.micros for line in lines] + [micros for _, _, micros in money]
-    return Receipt(lines, tuple(money), decimals_of([payment_micros, *shown]))
+    return Receipt(lines, tuple(money), count_decimals([payment_micros, *shown]))
 
 
-def _whys(bid: Bid) -> dict[str, str]:
+def _explain_lines(bid: Bid) -> dict[str, str]:
     cells = bid.cells or []
     slots = f"{len(cells):,} slot{'s' * (len(cells) != 1)}"
     nodes = len({node for _, node in cells})

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 
-from marketplace.web.words import clock_words, duration_words
+from marketplace.web.times import format_clock, format_duration
 
 #: Blocks with more slots than this get no ticks: they would be a grey band.
 TICKS_MAX = 48
@@ -29,14 +29,14 @@ DEADLINE_LABEL = {True: 22, False: 15}
 DRAWING_PX, CHARACTER_PX, PADDING_PX = 560, 6.6, 20
 
 
-class State(StrEnum):
+class BlockState(StrEnum):
     PAST = "past"
     CURRENT = "cur"
     NEXT = "next"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class RibbonNode:
     name: str
     #: ``serverless``, ``marketplace`` or ``conventional``: the block's fill.
     tier: str
@@ -44,7 +44,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class NodeSpan:
     """Consecutive slots on one node."""
 
     node_id: str
@@ -54,7 +54,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RibbonMark:
     """A checkpoint, or the adapter."""
 
     at: datetime
@@ -63,11 +63,11 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RibbonBlock:
     x: str
     width: str
     tier: str
-    state: State
+    state: BlockState
     name: str
     detail: str
     #: Share of the block that is done, in percent.
@@ -81,7 +81,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class RibbonItem:
     x: str
     label: str
     css: str = ""
@@ -92,15 +92,15 @@ class Placed:
 class Ribbon:
     starts_at: datetime
     ends_at: datetime
-    blocks: tuple[Block, ...]
-    axis: tuple[Placed, ...]
-    pauses: tuple[Placed, ...]
-    moves: tuple[Placed, ...]
-    marks: tuple[Placed, ...]
-    deadline: Placed
-    spare: Placed | None
-    late: Placed | None
-    now: Placed | None
+    blocks: tuple[RibbonBlock, ...]
+    axis: tuple[RibbonItem, ...]
+    pauses: tuple[RibbonItem, ...]
+    moves: tuple[RibbonItem, ...]
+    marks: tuple[RibbonItem, ...]
+    deadline: RibbonItem
+    spare: RibbonItem | None
+    late: RibbonItem | None
+    now: RibbonItem | None
     #: What is under way, then what follows from it.
     lead: str
     rest: str
@@ -110,14 +110,14 @@ class Ribbon:
         return sorted({block.tier for block in self.blocks})
 
 
-def stays_of(
+def merge_cells(
     cells: Sequence[Sequence[object]],
     *,
     slot_starts_at: Callable[[int], datetime],
     until: datetime | None = None,
-) -> list[Stay]:
+) -> list[NodeSpan]:
     """Merge neighbouring cells on one node; what lies after ``until`` did not happen."""
-    stays: list[Stay] = []
+    stays: list[NodeSpan] = []
     last_slot: int | None = None
     for slot, node in cells:
         assert isinstance(slot, int)
@@ -127,22 +127,22 @@ def stays_of(
         ends_at = ends_at if until is None else min(ends_at, until)
         if stays and stays[-1].node_id == node and last_slot == slot - 1:
             first = stays[-1]
-            stays[-1] = Stay(first.node_id, first.starts_at, ends_at, first.slots + 1)
+            stays[-1] = NodeSpan(first.node_id, first.starts_at, ends_at, first.slots + 1)
         else:
-            stays.append(Stay(str(node), starts_at, ends_at, 1))
+            stays.append(NodeSpan(str(node), starts_at, ends_at, 1))
         last_slot = slot
     return stays
 
 
-def ribbon_of(
+def build_ribbon(
     *,
-    stays: Sequence[Stay],
-    machines: Mapping[str, Machine],
+    stays: Sequence[NodeSpan],
+    machines: Mapping[str, RibbonNode],
     begun_at: datetime,
     deadline_at: datetime,
     now: datetime,
     ended_at: datetime | None = None,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[RibbonMark] = (),
 ) -> Ribbon:
     """Place everything between the bid and the deadline, or the end if that is later."""
     finish_at = ended_at or (stays[-1].ends_at if stays else deadline_at)
@@ -163,7 +163,7 @@ def ribbon_of(
     is_over = ended_at is not None
 
     def say(at: datetime) -> str:
-        return clock_words(at, now, seconds=with_seconds)
+        return format_clock(at, now, seconds=with_seconds)
 
     lead, rest = _sentences(stays, machines, begun_at, deadline_at, finish_at, ended_at, now, say)
     blocks = tuple(
@@ -177,32 +177,32 @@ def ribbon_of(
         ends_at=ends_at,
         blocks=blocks,
         axis=tuple(
-            Placed(f"{place(at):.3f}%", _tick_words(at, with_seconds))
+            RibbonItem(f"{place(at):.3f}%", _tick_words(at, with_seconds))
             for at in _axis_times(begun_at, ends_at)
             if EDGE < place(at) < 100 - EDGE
             and not taken[0] < place(at) - place(deadline_at) < taken[1]
         ),
         pauses=tuple(
-            Placed(f"{place(a.ends_at):.3f}%", "pause", width=width(a.ends_at, b.starts_at))
+            RibbonItem(f"{place(a.ends_at):.3f}%", "pause", width=width(a.ends_at, b.starts_at))
             for a, b in pairs
             if b.starts_at > a.ends_at
         ),
         moves=tuple(
-            Placed(f"{place(b.starts_at):.3f}%", f"Moves to {machines[b.node_id].name}")
+            RibbonItem(f"{place(b.starts_at):.3f}%", f"Moves to {machines[b.node_id].name}")
             for a, b in pairs
             if a.node_id != b.node_id
         ),
         marks=tuple(_marks(marks, now, place)),
-        deadline=Placed(
+        deadline=RibbonItem(
             f"{place(deadline_at):.3f}%",
             say(deadline_at),
             "start" if early else "end",
         ),
         spare=None
         if spare is None
-        else Placed(
+        else RibbonItem(
             f"{place(spare[0]):.3f}%",
-            f"{duration_words((spare[1] - spare[0]).total_seconds())} spare"
+            f"{format_duration((spare[1] - spare[0]).total_seconds())} spare"
             if place(spare[1]) - place(spare[0]) > SPARE_LABEL
             else "",
             "thin" if spare[1] - spare[0] < THIN_SPARE and span_s > 7200 else "",
@@ -210,39 +210,39 @@ def ribbon_of(
         ),
         late=None
         if late is None
-        else Placed(
+        else RibbonItem(
             f"{place(late[0]):.3f}%",
-            f"{duration_words((late[1] - late[0]).total_seconds())} late",
+            f"{format_duration((late[1] - late[0]).total_seconds())} late",
             width=width(*late),
         ),
         now=None
         if is_over or not begun_at <= now <= ends_at
-        else Placed(f"{place(now):.3f}%", say(now)),
+        else RibbonItem(f"{place(now):.3f}%", say(now)),
         lead=lead,
         rest=rest,
     )
 
 
 def _block(
-    stay: Stay,
-    machine: Machine,
+    stay: NodeSpan,
+    machine: RibbonNode,
     now: datetime,
     is_over: bool,
     say: Callable[[datetime], str],
     place: Callable[[datetime], float],
     width: Callable[[datetime, datetime], str],
-) -> Block:
+) -> RibbonBlock:
     length = (stay.ends_at - stay.starts_at).total_seconds() or 1.0
     done = min(1.0, max(0.0, (now - stay.starts_at).total_seconds() / length))
     if is_over or done >= 1:
-        state, done = State.PAST, 1.0
+        state, done = BlockState.PAST, 1.0
     else:
-        state = State.NEXT if done <= 0 else State.CURRENT
+        state = BlockState.NEXT if done <= 0 else BlockState.CURRENT
     slots = f"{stay.slots} slot" + ("s" if stay.slots > 1 else "")
     ticks = range(1, stay.slots) if stay.slots <= TICKS_MAX else ()
     share = width(stay.starts_at, stay.ends_at)
     words = max(len(machine.name), len(f"{machine.gpu}, {slots}") * 0.9) * CHARACTER_PX
-    return Block(
+    return RibbonBlock(
         x=f"{place(stay.starts_at):.3f}%",
         width=share,
         tier=machine.tier,
@@ -260,8 +260,8 @@ def _block(
 
 
 def _marks(
-    marks: Sequence[Mark], now: datetime, place: Callable[[datetime], float]
-) -> Iterator[Placed]:
+    marks: Sequence[RibbonMark], now: datetime, place: Callable[[datetime], float]
+) -> Iterator[RibbonItem]:
     """Diamonds under the row; one too near its neighbour goes without its step."""
     labelled_at = [place(mark.at) for mark in marks if mark.final]
     for mark in marks:
@@ -271,7 +271,7 @@ def _marks(
             labelled_at.append(x)
         kinds = (("final", mark.final), ("next", mark.at > now))
         css = " ".join(word for word, wanted in kinds if wanted)
-        yield Placed(f"{x:.3f}%", mark.label if apart else "", css)
+        yield RibbonItem(f"{x:.3f}%", mark.label if apart else "", css)
 
 
 _STEPS_S = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
@@ -291,12 +291,12 @@ def _axis_times(start: datetime, end: datetime) -> list[datetime]:
 
 
 def _tick_words(at: datetime, with_seconds: bool) -> str:
-    return clock_words(at, at, seconds=with_seconds)
+    return format_clock(at, at, seconds=with_seconds)
 
 
 def _sentences(
-    stays: Sequence[Stay],
-    machines: Mapping[str, Machine],
+    stays: Sequence[NodeSpan],
+    machines: Mapping[str, RibbonNode],
     begun_at: datetime,
     deadline_at: datetime,
     finish_at: datetime,
@@ -311,7 +311,7 @@ def _sentences(
     if first.starts_at > now:
         parts = [f"Starts on {name} at {say(first.starts_at)}"]
     else:
-        wait = duration_words(max(0.0, (first.starts_at - begun_at).total_seconds()))
+        wait = format_duration(max(0.0, (first.starts_at - begun_at).total_seconds()))
         parts = [f"Started on {name} {wait} after the bid"]
     for before, after in pairwise(stays):
         verb = "moved" if after.starts_at <= now else "moves"
@@ -323,7 +323,7 @@ def _sentences(
     if len(parts) > 4:
         parts = [*parts[:3], f"and {len(parts) - 3} more changes"]
     lead = ", then ".join(parts) + "."
-    gap = duration_words(abs((deadline_at - finish_at).total_seconds()))
+    gap = format_duration(abs((deadline_at - finish_at).total_seconds()))
     if ended_at is not None:
         side = "before" if finish_at <= deadline_at else "after"
         return lead, f"Ended at {say(finish_at)}, {gap} {side} the deadline."

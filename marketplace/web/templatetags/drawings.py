@@ -5,7 +5,7 @@ from typing import Any
 
 from django import template
 
-from marketplace.web.presenters.heat import NodeFacts, heat_of
+from marketplace.web.presenters.heat import HeatNode, build_heat
 
 register = template.Library()
 
@@ -35,11 +35,11 @@ def sold_heat(heat: dict[str, Any], now: datetime) -> dict[str, Any]:
     """A provider's nodes; the fill is the share of compute sold."""
     book = heat["book"]
     facts = {
-        node.pk: NodeFacts(node.name, node.gpu_type_id, node.tier, node.compute_capacity)
+        node.pk: HeatNode(node.name, node.gpu_type_id, node.tier, node.compute_capacity)
         for node in heat["nodes"]
     }
     return {
-        "heat": heat_of(
+        "heat": build_heat(
             rows=heat["rows"],
             facts=facts,
             first_slot_at=book.first_slot_at,

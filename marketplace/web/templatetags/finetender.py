@@ -16,7 +16,7 @@ from django.utils.safestring import SafeString, mark_safe
 from marketplace.common import clock
 from marketplace.common.money import format_usd, format_usd_exact
 from marketplace.web.templatetags.icons import ICONS
-from marketplace.web.words import MOMENT, clock_words, duration_words, moment_of
+from marketplace.web.times import MOMENT, format_clock, format_duration, parse_moment
 
 register = template.Library()
 
@@ -85,7 +85,7 @@ def file_size(value: int | None) -> str:
 
 @register.filter
 def seconds_words(seconds: float | None) -> str:
-    return "" if seconds is None else duration_words(seconds)
+    return "" if seconds is None else format_duration(seconds)
 
 
 @register.simple_tag
@@ -96,8 +96,8 @@ def time_at(at: datetime | None, seconds: bool = False) -> SafeString | str:
     return format_html(
         '<time datetime="{}" title="{}">{}</time>',
         at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        clock.moment_words(at),
-        clock_words(at, clock.now(), seconds=seconds),
+        clock.format_moment(at),
+        format_clock(at, clock.now(), seconds=seconds),
     )
 
 
@@ -108,7 +108,7 @@ def with_times(text: str) -> SafeString:
     parts: list[SafeString | str] = []
     end = 0
     for found in MOMENT.finditer(text):
-        parts += [text[end : found.start()], time_at(moment_of(found[0]), seconds=True)]
+        parts += [text[end : found.start()], time_at(parse_moment(found[0]), seconds=True)]
         end = found.end()
     return format_html_join("", "{}", ((part,) for part in [*parts, text[end:]]))
 
@@ -120,13 +120,13 @@ def spare_words(deadline_at: datetime, finish_at: datetime) -> str:
     if abs(seconds) < 1:
         return "right on the deadline"
     if seconds >= 0:
-        return f"{duration_words(seconds)} to spare"
-    return f"{duration_words(-seconds)} late"
+        return f"{format_duration(seconds)} to spare"
+    return f"{format_duration(-seconds)} late"
 
 
 @register.simple_tag
 def ago(at: datetime | None) -> str:
-    return "never" if at is None else f"{duration_words((clock.now() - at).total_seconds())} ago"
+    return "never" if at is None else f"{format_duration((clock.now() - at).total_seconds())} ago"
 
 
 @register.filter
@@ -280,7 +280,7 @@ def as_rest(share: float | None) -> str:
 
 @register.simple_tag
 def time_plain(at: datetime) -> str:
-    return clock_words(at, clock.now())
+    return format_clock(at, clock.now())
 
 
 @register.filter

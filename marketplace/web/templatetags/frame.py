@@ -12,7 +12,7 @@ register = template.Library()
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class NavLink:
     label: str
     href: str
     icon: str
@@ -21,32 +21,32 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class NavGroup:
     title: str
-    links: tuple[Link, ...]
+    links: tuple[NavLink, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class OrganisationChoice:
     name: str
     kind: str
     others: tuple[Any, ...]
 
 
 @register.simple_tag(takes_context=True)
-def nav_groups(context: RequestContext) -> tuple[Group, ...]:
+def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
     request = context["request"]
 
-    def link(label: str, name: str, icon: str) -> Link:
+    def link(label: str, name: str, icon: str) -> NavLink:
         href = reverse(name)
         here = request.path == href or (
             request.path.startswith(f"{href}/")
             and request.path not in (reverse("bid_new"), reverse("operator_machines"))
         )
-        return Link(label, href, icon, current=here)
+        return NavLink(label, href, icon, current=here)
 
     groups = [
-        Group(
+        NavGroup(
             "",
             (
                 link("Jobs", "job_list", "jobs"),
@@ -54,23 +54,25 @@ def nav_groups(context: RequestContext) -> tuple[Group, ...]:
                 link("Datasets", "dataset_list", "data"),
             ),
         ),
-        Group("Money", (link("Wallet", "wallet", "wallet"),)),
-        Group("Provide", (link("Nodes", "node_list", "node"),)),
-        Group("Workspace", (link("API keys", "api_key_list", "key"),)),
+        NavGroup("Money", (link("Wallet", "wallet", "wallet"),)),
+        NavGroup("Provide", (link("Nodes", "node_list", "node"),)),
+        NavGroup("Workspace", (link("API keys", "api_key_list", "key"),)),
     ]
     if request.user.is_operator:
         machines = link("Machines", "operator_machines", "tiers")
-        groups.append(Group("House", (link("Overview", "operator", "home"), machines)))
+        groups.append(NavGroup("House", (link("Overview", "operator", "home"), machines)))
     return tuple(groups)
 
 
 @register.simple_tag(takes_context=True)
-def organisation_choice(context: RequestContext) -> Choice:
+def organisation_choice(context: RequestContext) -> OrganisationChoice:
     request = context["request"]
     current = request.organisation
     kind = "Provider" if current.is_provider else "Job owner"
     others = request.user.organisations.exclude(pk=current.pk).order_by("name")
-    return Choice(current.name, "Operator" if request.user.is_operator else kind, tuple(others))
+    return OrganisationChoice(
+        current.name, "Operator" if request.user.is_operator else kind, tuple(others)
+    )
 
 
 @register.simple_tag

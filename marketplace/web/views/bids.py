@@ -13,23 +13,23 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.measure import Measured, job_measure
+from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.quotes import Quote, make_quote
+from marketplace.auction.bidding.refusals import describe_bid_refusal
+from marketplace.auction.bidding.terms import parse_price
+from marketplace.auction.bidding.wait import cancel_bid, place_bid, wait_for_bid
+from marketplace.auction.book.proofs import bid_proof
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.auction.proofs import bid_proof
-from marketplace.auction.quotes import Quote, quote_make
-from marketplace.auction.selectors import bid_of, job_ids_of
-from marketplace.auction.services import bid_cancel, bid_place, bid_wait
-from marketplace.auction.terms import price_check
-from marketplace.auction.words import bid_refusal_words
+from marketplace.auction.selectors import find_job_ids, get_bid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import NodeStatus, Zone
-from marketplace.fleet.selectors import nodes_on_sale, zones_open
+from marketplace.fleet.selectors import list_open_zones, nodes_on_sale
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.services import dataset_create
-from marketplace.web.forms import ADAPTER, TRAINING, BidForm, bid_defaults
+from marketplace.jobs.services import create_dataset
+from marketplace.web.forms import ADAPTER, TRAINING, BidForm, get_bid_defaults
 from marketplace.web.presenters.curve import curve_table, horizon_ends_at, quote_data
-from marketplace.web.presenters.plans import bid_ribbon
+from marketplace.web.presenters.plans import build_bid_ribbon
 from marketplace.web.presenters.receipt import price_lines
 from marketplace.web.templatetags.finetender import usd_input
 from marketplace.web.views.requests import PageRequest, page
@@ -43,10 +43,12 @@ TIME_TO_READ_S = 300.0
 def bid_new(request: PageRequest) -> HttpResponse:
     """The form; ``do=check`` reads the data and quotes, ``do=place`` bids."""
     now = clock.now()
-    zones = zones_open()
+    zones = list_open_zones()
     if request.method == "GET":
-        initial = bid_defaults(zone=zones.first(), now=now) | _again(request)
-        form = BidForm(_typed(initial), organisation=request.organisation, zones=zones, prefix=None)
+        initial = get_bid_defaults(zone=zones.first(), now=now) | _read_earlier_terms(request)
+        form = BidForm(
+            _format_initial(initial), organisation=request.organisation, zones=zones, prefix=None
+        )
         return _form_page(
             request, form, zones, now=now, status=200, fresh="deadline" not in request.GET
         )
@@ -58,7 +60,7 @@ def bid_new(request: PageRequest) -> HttpResponse:
         except UserError as error:
             form.refuse(error)
             return _form_page(request, form, zones, now=now, status=error.status)
-        return redirect("bid_detail", bid_id=bid_wait(bid=bid).pk)
+        return redirect("bid_detail", bid_id=wait_for_bid(bid=bid).pk)
     return _form_page(
         request,
         form,
@@ -77,7 +79,7 @@ def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
         raise UserError(
             "no_dataset", "Upload a file or choose a data set first.", param="dataset_id"
         )
-    return bid_place(
+    return place_bid(
         organisation=request.organisation,
         placed_by=request.user,
         zone=data["zone"],
@@ -85,7 +87,7 @@ def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
         name=data["name"],
         adapter=form.adapter,
         training=form.training,
-        price_micros=price_check(data["price"]),
+        price_micros=parse_price(data["price"]),
         deadline_at=data["deadline"],
         idempotency_key=f"form-{data['key']}",
         now=now,
@@ -97,9 +99,9 @@ def _upload(request: PageRequest, form: BidForm, *, now: datetime) -> UserError 
     file = request.FILES.get("file")
     if file is None:
         return None
-    zone = zones_open().filter(name=request.POST.get("zone", "")).first()
+    zone = list_open_zones().filter(name=request.POST.get("zone", "")).first()
     try:
-        dataset = dataset_create(
+        dataset = create_dataset(
             organisation=request.organisation,
             name=file.name or "data set",
             content=file,
@@ -131,7 +133,7 @@ def _form_page(
     zone: Zone | None = data.get("zone") or zones.first()
     quote, refusal = _quote(request.organisation, form, zone, dataset, now=now)
     if fresh and quote is not None:
-        quote = _quote_at_bend(request.organisation, form, quote, now=now)
+        quote = _quote_halfway(request.organisation, form, quote, now=now)
     context = {
         "form": form,
         "zone": zone,
@@ -160,7 +162,7 @@ def _quote(
     if zone is None or dataset is None or deadline is None:
         return None, None
     try:
-        quote = quote_make(
+        quote = make_quote(
             organisation=organisation,
             zone=zone,
             dataset=dataset,
@@ -174,7 +176,7 @@ def _quote(
     return quote, None
 
 
-def _quote_at_bend(
+def _quote_halfway(
     organisation: Organisation, form: BidForm, quote: Quote, *, now: datetime
 ) -> Quote:
     """For a new form: half-way along the treads, neither the dearest nor the slowest.
@@ -229,11 +231,11 @@ def _models(
 
 def _measured(
     organisation: Organisation, zone: Zone, form: BidForm, dataset: Dataset | None
-) -> Measured | None:
+) -> MeasuredJob | None:
     if dataset is None:
         return None
     try:
-        return job_measure(
+        return measure_job(
             organisation=organisation,
             zone=zone,
             dataset=dataset,
@@ -244,11 +246,11 @@ def _measured(
         return None
 
 
-def _again(request: PageRequest) -> dict[str, Any]:
+def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
     """Terms of an earlier bid, or what the address names."""
     asked = {name: request.GET[name] for name in ("dataset", "zone", "name") if name in request.GET}
     if "again" in request.GET:
-        bid = bid_of(request.organisation, request.GET["again"])
+        bid = get_bid(request.organisation, request.GET["again"])
         settings = {
             name: value
             for group, names in ((bid.adapter, ADAPTER), (bid.training, TRAINING))
@@ -267,7 +269,7 @@ def _again(request: PageRequest) -> dict[str, Any]:
     return asked
 
 
-def _typed(initial: dict[str, Any]) -> dict[str, Any]:
+def _format_initial(initial: dict[str, Any]) -> dict[str, Any]:
     """Initial values as a browser would send them, so that they can be quoted at once."""
     return {
         name: _local_input(value) if isinstance(value, datetime) else value
@@ -284,7 +286,7 @@ def _local_input(at: datetime) -> str:
 @page
 @require_GET
 def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
-    bid = bid_of(request.organisation, bid_id)
+    bid = get_bid(request.organisation, bid_id)
     now = clock.now()
     nodes = list(bid.zone.nodes.exclude(status=NodeStatus.LEFT))
     context: dict[str, Any] = {
@@ -296,14 +298,14 @@ def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
     if bid.status == BidStatus.ADMITTED:
         assert bid.payment_micros is not None
         context |= {
-            "job_id": job_ids_of([bid]).get(bid.pk),
+            "job_id": find_job_ids([bid]).get(bid.pk),
             "lines": price_lines(bid.parts or {}, bid.payment_micros),
             "kept_micros": bid.price_micros - bid.payment_micros,
-            "ribbon": bid_ribbon(bid, now=now),
+            "ribbon": build_bid_ribbon(bid, now=now),
         }
     elif bid.status == BidStatus.REFUSED:
         context |= {
-            "words": bid_refusal_words(bid),
+            "words": describe_bid_refusal(bid),
             "short_micros": (bid.winning_price_micros or 0) - bid.price_micros,
             "again_deadline": bid.winning_deadline_at and _local_input(bid.winning_deadline_at),
         }
@@ -314,12 +316,12 @@ def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
 @require_GET
 def proof(request: PageRequest, bid_id: str) -> HttpResponse:
     """What the page's own check reads, and what the owner may keep."""
-    text = bid_proof(bid=bid_of(request.organisation, bid_id))
+    text = bid_proof(bid=get_bid(request.organisation, bid_id))
     return HttpResponse(text, content_type="application/json")
 
 
 @page
 @require_POST
 def bid_withdraw(request: PageRequest, bid_id: str) -> HttpResponse:
-    bid_cancel(bid=bid_of(request.organisation, bid_id), now=clock.now())
+    cancel_bid(bid=get_bid(request.organisation, bid_id), now=clock.now())
     return redirect("bid_detail", bid_id=bid_id)

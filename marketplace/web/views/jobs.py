@@ -17,23 +17,23 @@ from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.auction.selectors import bids_of
-from marketplace.auction.settlement import refund_if_cancelled
+from marketplace.auction.selectors import list_bids
+from marketplace.auction.settlement import compute_cancel_refund
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
 from marketplace.jobs.selectors import (
-    job_checkpoints,
-    job_events,
-    metric_series,
-    row_outliers,
-    with_excerpts,
+    add_excerpts,
+    list_job_checkpoints,
+    list_job_events,
+    list_row_outliers,
+    load_metric_series,
 )
-from marketplace.jobs.services import job_cancel
-from marketplace.web.presenters.plans import job_ribbon, machines_of, node_label
+from marketplace.jobs.services import cancel_job
+from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, node_label
 from marketplace.web.presenters.progress import plan_data
-from marketplace.web.presenters.receipt import price_lines, receipt_of
+from marketplace.web.presenters.receipt import build_receipt, price_lines
 from marketplace.web.templatetags.finetender import usd
 from marketplace.web.views.requests import PageRequest, page
 
@@ -57,7 +57,7 @@ def job_list(request: PageRequest) -> HttpResponse:
     chosen = request.GET.get("show", "all")
     chosen = chosen if chosen in FILTERS else "all"
     find = request.GET.get("find", "").replace("\0", "").strip()[:80]
-    bids = _with_job_status(bids_of(request.organisation))
+    bids = _with_job_status(list_bids(request.organisation))
     shown = bids.filter(FILTERS[chosen])
     if find:
         shown = shown.filter(
@@ -99,13 +99,15 @@ def _rows(bids: list[Bid], *, now: datetime) -> list[dict[str, Any]]:
         job.bid_id: job
         for job in Job.objects.filter(bid_id__in=[bid.pk for bid in bids]).select_related("zone")
     }
-    machines = {zone: machines_of(zone) for zone in {job.zone for job in jobs.values()}}
+    machines = {zone: find_ribbon_nodes(zone) for zone in {job.zone for job in jobs.values()}}
     return [
         {
             "bid": bid,
             "job": job,
             "ribbon": job
-            and job_ribbon(job, now=now, begun_at=bid.created_at, machines=machines[job.zone]),
+            and build_job_ribbon(
+                job, now=now, begun_at=bid.created_at, machines=machines[job.zone]
+            ),
             "kept": None if bid.payment_micros is None else bid.price_micros - bid.payment_micros,
             "share": _share(job),
             "left_s": _left_s(job, now),
@@ -175,20 +177,20 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
     now = clock.now()
     job = _job_of(request.organisation, job_id)
     bid = Bid.objects.select_related("zone").get(pk=job.bid_id)
-    checkpoints = list(job_checkpoints(job))
+    checkpoints = list(list_job_checkpoints(job))
     every_checkpoint = list(job.checkpoints.order_by("step"))
-    events = list(job_events(job).order_by("-seq"))
+    events = list(list_job_events(job).order_by("-seq"))
     payment_micros = bid.payment_micros or 0
     artifact = Artifact.objects.filter(job=job).first()
-    machines = machines_of(job.zone)
-    outliers = row_outliers(job)
+    machines = find_ribbon_nodes(job.zone)
+    outliers = list_row_outliers(job)
     context = {
         "job": job,
         "bid": bid,
         "now": now,
         "tab": tab,
         "tabs": _tabs(job, events, checkpoints),
-        "ribbon": job_ribbon(
+        "ribbon": build_job_ribbon(
             job,
             now=now,
             begun_at=bid.created_at,
@@ -196,7 +198,7 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
             machines=machines,
         ),
         "plan_data": plan_data(bid, job, machines) if tab == "metrics" else None,
-        "outliers": with_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
+        "outliers": add_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
         "share": _share(job),
         "left_s": _left_s(job, now),
         "kept_micros": bid.price_micros - payment_micros,
@@ -204,18 +206,18 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         "decide_s": bid.decided_at and (bid.decided_at - bid.created_at).total_seconds(),
         "finish_at": job.finished_at or job.finish_planned_at,
         "time_shares": _time_shares(bid, job, now),
-        "events": _told(events),
-        "latest_events": _told(events[:LATEST_EVENTS]),
+        "events": _list_events(events),
+        "latest_events": _list_events(events[:LATEST_EVENTS]),
         "checkpoints": checkpoints,
         "artifact": artifact,
         "lines": price_lines(bid.parts or {}, payment_micros),
-        "receipt": receipt_of(bid, settled_at=job.settled_at),
+        "receipt": build_receipt(bid, settled_at=job.settled_at),
         "node_name": _current_node(job),
         "config_text": json.dumps({"base_model": job.zone.base_model_name, **job.spec}, indent=2),
         # The plan of a short job is told to the second.
         "time_seconds": job.deadline_at - bid.created_at < SHORT,
         **_cancel_effect(bid, job),
-        "series": metric_series(job)[-400:],
+        "series": load_metric_series(job)[-400:],
     }
     return render(request, "web/job.html", context)
 
@@ -261,7 +263,7 @@ _TONES = {
 }
 
 
-def _told(events: Iterable[JobEvent]) -> list[dict[str, Any]]:
+def _list_events(events: Iterable[JobEvent]) -> list[dict[str, Any]]:
     """Events with the names of who did them."""
     events = list(events)
     actors = {event.actor for event in events}
@@ -283,7 +285,7 @@ def _cancel_effect(bid: Bid, job: Job) -> dict[str, str]:
     """What cancelling does to the money, before it is pressed."""
     if not job.is_active:
         return {}
-    refund_micros = refund_if_cancelled(bid=bid, job=job)
+    refund_micros = compute_cancel_refund(bid=bid, job=job)
     used_micros = (bid.payment_micros or 0) - refund_micros
     used = (
         f"{usd(used_micros)} for slots that have run is not returned."
@@ -304,7 +306,7 @@ def _current_node(job: Job) -> str:
 @page
 @require_POST
 def job_stop(request: PageRequest, job_id: str) -> HttpResponse:
-    job_cancel(
+    cancel_job(
         job=_job_of(request.organisation, job_id), cancelled_by=request.user, now=clock.now()
     )
     return redirect("job_detail", job_id=job_id)
@@ -328,7 +330,7 @@ def adapter_download(request: PageRequest, job_id: str) -> HttpResponseBase:
 @require_GET
 def checkpoint_download(request: PageRequest, job_id: str, checkpoint_id: str) -> HttpResponseBase:
     job = _job_of(request.organisation, job_id)
-    checkpoint = job_checkpoints(job).filter(pk=checkpoint_id).first()
+    checkpoint = list_job_checkpoints(job).filter(pk=checkpoint_id).first()
     if checkpoint is None:
         raise NotFound(
             "unknown_checkpoint", "This checkpoint is not kept any more; a newer one replaced it."

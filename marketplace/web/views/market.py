@@ -11,16 +11,16 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from marketplace.auction.bidding.typical import SHARES as TYPICAL_SHARES
+from marketplace.auction.bidding.typical import typical_quotes
 from marketplace.auction.models import Bid
-from marketplace.auction.selectors import MarketNow, market_now
-from marketplace.auction.typical import SHARES as TYPICAL_SHARES
-from marketplace.auction.typical import typical_quotes
+from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.common import clock
 from marketplace.common.errors import SystemFault
 from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
-from marketplace.fleet.selectors import zone_by_name, zones_open
+from marketplace.fleet.selectors import get_open_zone, list_open_zones
 from marketplace.jobs.models import Job, JobStatus
-from marketplace.web.presenters.heat import Heat, NodeFacts, heat_of
+from marketplace.web.presenters.heat import Heat, HeatNode, build_heat
 
 DECISIONS_LISTED = 8
 #: Nodes in the heat map; the API has all of them.
@@ -34,38 +34,38 @@ _TIERS = tuple(Tier.values)
 @require_GET
 def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
     now = clock.now()
-    zones = list(zones_open())
-    zone = zone_by_name(zone_name) if zone_name else next(iter(zones), None)
+    zones = list(list_open_zones())
+    zone = get_open_zone(zone_name) if zone_name else next(iter(zones), None)
     context: dict[str, Any] = {"zones": zones, "zone": zone, "now": now}
     if zone is not None:
         try:
-            book = market_now(zone, now=now)
+            book = load_market(zone, now=now)
         except SystemFault:
             # Prices are away; the rest of the page is not.
             context["closed"] = True
         else:
             context |= {
                 "book": book,
-                "heat": market_heat(book, now=now, rows_max=ROWS_SHOWN),
+                "heat": build_market_heat(book, now=now, rows_max=ROWS_SHOWN),
                 "typical": typical_quotes(zone=zone, now=now),
                 "columns": [zone.slot_s * zone.horizon_slots * share for share in TYPICAL_SHARES],
                 "decisions": book.decisions[:DECISIONS_LISTED],
             }
-        context["figures"] = market_figures(zone)
+        context["figures"] = count_market_figures(zone)
     return render(request, "web/market.html", context)
 
 
-def market_heat(book: MarketNow, *, now: datetime, rows_max: int) -> Heat:
+def build_market_heat(book: MarketNow, *, now: datetime, rows_max: int) -> Heat:
     """By tier, then by ask; of many nodes only ``rows_max`` are drawn."""
     facts = {
-        node.pk: NodeFacts(node.name, node.gpu_type_id, node.tier, node.compute_capacity)
+        node.pk: HeatNode(node.name, node.gpu_type_id, node.tier, node.compute_capacity)
         for node in Node.objects.filter(zone=book.zone)
     }
     rows = sorted(
         (row for row in book.rows if row.node_id in facts),
         key=lambda row: (_TIERS.index(facts[row.node_id].tier), row.ask_micros, row.name),
     )[:rows_max]
-    return heat_of(
+    return build_heat(
         rows=rows,
         facts=facts,
         first_slot_at=book.first_slot_at,
@@ -74,7 +74,7 @@ def market_heat(book: MarketNow, *, now: datetime, rows_max: int) -> Heat:
     )
 
 
-def market_figures(zone: Zone) -> dict[str, Any]:
+def count_market_figures(zone: Zone) -> dict[str, Any]:
     """What the page says of the past: how many decisions, how fast, how punctual."""
     decided = Bid.objects.filter(zone=zone, position__isnull=False)
     speed = decided.aggregate(mean=Avg(F("decided_at") - F("created_at")))["mean"]

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET
 
 from marketplace.auction.models import Bid
 from marketplace.common import clock
-from marketplace.common.money import decimals_of
+from marketplace.common.money import count_decimals
 from marketplace.payments.models import AccountKind, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import StatementRow, wallet, wallet_statement
 from marketplace.web.views.requests import PageRequest, page
@@ -42,13 +42,13 @@ def wallet_page(request: PageRequest) -> HttpResponse:
     double = request.GET.get("view") == "double"
     holds = Hold.objects.filter(organisation=organisation, status=HoldStatus.HELD)
     balance = wallet(organisation=organisation)
-    told = _told(rows, double=double)
+    told = _list_rows(rows, double=double)
     context = {
         "wallet": balance,
         "total_micros": balance.available_micros + balance.held_micros,
         "holds": [(hold, _names([hold.reference]).get(hold.reference)) for hold in holds[:20]],
         "rows": told,
-        "decimals": decimals_of(_amounts(told)),
+        "decimals": count_decimals(_amounts(told)),
         "double": double,
         "older": rows[-1].cursor if len(rows) == ROWS_PER_PAGE else None,
         "now": clock.now(),
@@ -56,7 +56,7 @@ def wallet_page(request: PageRequest) -> HttpResponse:
     return render(request, "web/wallet.html", context)
 
 
-def _told(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]]:
+def _list_rows(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]]:
     bids = _names([row.reference for row in rows])
     legs: dict[str, list[Posting]] = {}
     if double:

@@ -10,12 +10,12 @@ from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST
 
 from marketplace.accounts.models import ApiKey, Scope
-from marketplace.accounts.selectors import organisation_current
-from marketplace.accounts.services import api_key_create, api_key_revoke
+from marketplace.accounts.selectors import get_current_organisation
+from marketplace.accounts.services import create_api_key, revoke_api_key
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.services import dataset_create
+from marketplace.jobs.services import create_dataset
 from marketplace.web.acting import CHOSEN
 from marketplace.web.forms import ApiKeyForm, UploadForm
 from marketplace.web.views.requests import PageRequest, page
@@ -31,7 +31,7 @@ def dataset_list(request: PageRequest) -> HttpResponse:
     if request.method == "POST" and form.is_valid():
         file = form.cleaned_data["file"]
         try:
-            dataset = dataset_create(
+            dataset = create_dataset(
                 organisation=request.organisation,
                 name=file.name or "data set",
                 content=file,
@@ -75,7 +75,7 @@ def api_key_list(request: PageRequest) -> HttpResponse:
     secret = ""
     if request.method == "POST" and form.is_valid():
         try:
-            made, secret = api_key_create(
+            made, secret = create_api_key(
                 organisation=request.organisation,
                 created_by=request.user,
                 name=form.cleaned_data["name"],
@@ -100,7 +100,7 @@ def api_key_list(request: PageRequest) -> HttpResponse:
 @page
 @require_POST
 def api_key_end(request: PageRequest, key_id: str) -> HttpResponse:
-    api_key_revoke(organisation=request.organisation, key_id=key_id, now=clock.now())
+    revoke_api_key(organisation=request.organisation, key_id=key_id, now=clock.now())
     messages.success(request, "The key is revoked; programs that use it are refused from now on.")
     return redirect("api_key_list")
 
@@ -108,7 +108,7 @@ def api_key_end(request: PageRequest, key_id: str) -> HttpResponse:
 @page
 @require_POST
 def organisation_choose(request: PageRequest) -> HttpResponse:
-    chosen = organisation_current(
+    chosen = get_current_organisation(
         user=request.user, organisation_id=request.POST.get("organisation", "")
     )
     request.session[CHOSEN] = chosen.pk

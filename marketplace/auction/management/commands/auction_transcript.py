@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from marketplace.auction.transcript import transcript_lines
+from marketplace.auction.book.transcript import transcript_lines
 from marketplace.fleet.models import Zone
 
 

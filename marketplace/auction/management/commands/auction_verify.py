@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from marketplace.auction.verify import PROBLEMS_SHOWN, zone_verify
+from marketplace.auction.book.verify import PROBLEMS_SHOWN, verify_zone
 from marketplace.fleet.models import Zone
 
 
@@ -25,7 +25,7 @@ class Command(BaseCommand):
                 raise CommandError(f"There is no zone {options['zone']!r}.")
         failed = False
         for zone in zones:
-            found = zone_verify(zone)
+            found = verify_zone(zone)
             state = "verified" if found.ok else "DIFFERS"
             self.stdout.write(
                 f"{zone.name}: {state}, {found.entries} entries, {found.decisions} decisions, "

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd, to_micros
-from marketplace.config.seed import Terms, market_seed
+from marketplace.config.seed import SeedTerms, seed_market
 
 
 class Command(BaseCommand):
@@ -42,8 +42,8 @@ class Command(BaseCommand):
         if not options["password"]:
             raise CommandError("Pass --password, or set DEMO_PASSWORD.")
         try:
-            seeded = market_seed(
-                terms=Terms(
+            seeded = seed_market(
+                terms=SeedTerms(
                     password=options["password"],
                     grant_micros=to_micros(options["grant"]),
                     zone=options["zone"],

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import GONE, Node
-from marketplace.fleet.services import node_availability_set
+from marketplace.fleet.services import set_node_availability
 
 
 class Command(BaseCommand):
@@ -30,7 +30,7 @@ class Command(BaseCommand):
         now = clock.now()
         from_at = now + timedelta(seconds=options["in_s"]) if options["in_s"] > 0 else None
         try:
-            node = node_availability_set(
+            node = set_node_availability(
                 node=found.get(),
                 available_from_at=from_at,
                 available_until_at=None,

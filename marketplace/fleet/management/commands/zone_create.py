@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from marketplace.common import clock
 from marketplace.common.errors import UserError
-from marketplace.fleet.zones import ZoneTerms, zone_open
+from marketplace.fleet.zones import ZoneTerms, open_zone
 
 _DTYPES = ("float32", "float16", "bfloat16")
 
@@ -40,7 +40,7 @@ class Command(BaseCommand):
         # Each term has a flag of its name.
         terms = ZoneTerms(**{term.name: options[term.name] for term in fields(ZoneTerms)})
         try:
-            zone = zone_open(terms=terms, now=clock.now())
+            zone = open_zone(terms=terms, now=clock.now())
         except UserError as refusal:
             raise CommandError(refusal.message) from refusal
         hours = zone.slot_s * zone.horizon_slots / 3600

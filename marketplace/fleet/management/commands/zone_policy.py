@@ -11,8 +11,8 @@ from django.core.management.base import BaseCommand, CommandError
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Policy, Zone
-from marketplace.fleet.policies import PARAMETERS
-from marketplace.fleet.services import zone_policy_set
+from marketplace.fleet.services import set_zone_policy
+from marketplace.fleet.zone_policies import PARAMETERS
 
 
 class Command(BaseCommand):
@@ -34,7 +34,7 @@ class Command(BaseCommand):
         parameters = options["parameters"]
         if options["policy"] is not None or parameters is not None:
             try:
-                zone = zone_policy_set(
+                zone = set_zone_policy(
                     zone=zone,
                     policy=options["policy"] or zone.policy,
                     settings=None if parameters is None else json.loads(parameters),

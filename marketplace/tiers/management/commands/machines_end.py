@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from marketplace.common import clock
-from marketplace.tiers.services import machines_give_back
+from marketplace.tiers.services import give_back_machines
 
 #: Between two looks.
 LOOK_EVERY_S = 0.5
@@ -26,7 +26,7 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         until = time.monotonic() + options["within_s"]
-        while left := machines_give_back(now=clock.now()):
+        while left := give_back_machines(now=clock.now()):
             if time.monotonic() > until:
                 raise CommandError(f"Still running: {', '.join(left)}.")
             time.sleep(LOOK_EVERY_S)

@@ -10,8 +10,8 @@ from django.core.management.base import BaseCommand, CommandError
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Provider
-from marketplace.fleet.selectors import zone_by_name
-from marketplace.tiers.services import house_provider_ensure, zone_tiers_set
+from marketplace.fleet.selectors import get_open_zone
+from marketplace.tiers.services import ensure_own_provider, set_zone_tiers
 
 #: Options that are also fields of ``ZoneTiers``.
 PAUSES = (
@@ -44,8 +44,8 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         try:
-            zone_tiers_set(
-                zone=zone_by_name(options["zone"]),
+            set_zone_tiers(
+                zone=get_open_zone(options["zone"]),
                 provider=_provider(options["provider"]),
                 serverless_cap=options["serverless"],
                 serverful_cap=options["serverful"],
@@ -66,7 +66,7 @@ class Command(BaseCommand):
 
 def _provider(name: str | None) -> Provider:
     if name is None:
-        return house_provider_ensure(now=clock.now())
+        return ensure_own_provider(now=clock.now())
     providers = Provider.objects.filter(organisation__name=name)
     if providers.count() != 1:
         raise CommandError(f"No one provider is named {name!r}.")

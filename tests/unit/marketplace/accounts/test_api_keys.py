@@ -7,8 +7,8 @@ import pytest
 from marketplace.accounts.models import ApiKey, Scope
 from marketplace.accounts.services import (
     api_key_authenticate,
-    api_key_create,
-    api_key_revoke,
+    create_api_key,
+    revoke_api_key,
 )
 from marketplace.common.errors import NotAllowed, UserError
 from tests import builders
@@ -61,7 +61,7 @@ def test_a_secret_that_is_almost_right_opens_nothing(organisation) -> None:
 
 def test_a_key_ends_when_it_expires_is_revoked_or_its_maker_is_locked_out(organisation) -> None:
     owner = builders.owner_of(organisation)
-    expiring, secret = api_key_create(
+    expiring, secret = create_api_key(
         organisation=organisation,
         created_by=owner,
         name="nightly",
@@ -74,10 +74,10 @@ def test_a_key_ends_when_it_expires_is_revoked_or_its_maker_is_locked_out(organi
     assert api_key_authenticate(secret=secret, now=NOW + timedelta(days=1)) is None
 
     key, secret = builders.api_key(organisation)
-    api_key_revoke(organisation=builders.organisation(), key_id=key.pk, now=NOW)
+    revoke_api_key(organisation=builders.organisation(), key_id=key.pk, now=NOW)
     assert api_key_authenticate(secret=secret, now=NOW) == key
     for at in (NOW, NOW + timedelta(days=1)):
-        api_key_revoke(organisation=organisation, key_id=key.pk, now=at)
+        revoke_api_key(organisation=organisation, key_id=key.pk, now=at)
     assert api_key_authenticate(secret=secret, now=NOW) is None
     key.refresh_from_db()
     assert key.revoked_at == NOW
@@ -127,7 +127,7 @@ def test_a_busy_key_writes_its_last_use_once_a_minute(
 def test_a_key_that_makes_no_sense_is_refused(organisation, terms, code: str) -> None:
     asked = {"name": "ci", "scopes": ["bids:read"], "expires_at": None} | terms
     with pytest.raises(UserError) as refused:
-        api_key_create(
+        create_api_key(
             organisation=organisation,
             created_by=builders.owner_of(organisation),
             now=NOW,

@@ -4,7 +4,7 @@ import pytest
 from django.apps import apps
 
 from marketplace.accounts.models import ApiKey, Membership, Role, User
-from marketplace.accounts.services import api_key_authenticate, api_key_revoke, password_set
+from marketplace.accounts.services import api_key_authenticate, change_password, revoke_api_key
 from tests import builders
 from tests.builders import NOW, PASSWORD
 
@@ -40,7 +40,7 @@ def test_a_key_is_on_record_when_made_and_revoked_and_not_when_used() -> None:
     organisation = builders.organisation()
     key, secret = builders.api_key(organisation)
     api_key_authenticate(secret=secret, now=NOW)
-    api_key_revoke(organisation=organisation, key_id=key.pk, now=NOW)
+    revoke_api_key(organisation=organisation, key_id=key.pk, now=NOW)
     assert [(c.pgh_label, c.revoked_at) for c in changes("ApiKey", key.pk)] == [
         ("insert", None),
         ("update", NOW),
@@ -64,7 +64,7 @@ def test_memberships_are_on_record_to_their_end() -> None:
 
 def test_no_record_holds_a_secret() -> None:
     person = builders.user()
-    password_set(user=person, password="another secret")
+    change_password(user=person, password="another secret")
     assert len(changes("User", person.pk)) == 1
     for model, secret in ((User, "password"), (ApiKey, "secret_hash")):
         record = apps.get_model("accounts", f"{model.__name__}Change")

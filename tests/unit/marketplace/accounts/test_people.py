@@ -6,13 +6,13 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from marketplace.accounts.models import Invitation, Membership, Organisation, Role, User
-from marketplace.accounts.selectors import organisation_current
+from marketplace.accounts.selectors import get_current_organisation
 from marketplace.accounts.services import (
-    invitation_accept,
-    invitation_create,
-    invitation_revoke,
-    membership_end,
-    organisation_create,
+    accept_invitation,
+    create_invitation,
+    create_organisation,
+    end_membership,
+    revoke_invitation,
 )
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from tests import builders
@@ -31,7 +31,7 @@ def test_a_new_person_owns_a_personal_organisation() -> None:
     assert membership.role == Role.OWNER
     assert membership.organisation.personal_for == person
     assert membership.organisation.name == "Ada"
-    assert organisation_current(user=person) == membership.organisation
+    assert get_current_organisation(user=person) == membership.organisation
 
 
 def test_the_command_line_makes_people_with_organisations_too() -> None:
@@ -42,7 +42,7 @@ def test_the_command_line_makes_people_with_organisations_too() -> None:
         True,
         True,
     )
-    assert organisation_current(user=root).personal_for == root
+    assert get_current_organisation(user=root).personal_for == root
     assert User.objects.get_by_natural_key("ROOT@example.com") == root
     with pytest.raises(ValueError, match="email"):
         User.objects.create_user("")
@@ -67,7 +67,7 @@ def test_people_of_the_same_name_get_organisations_of_different_slugs() -> None:
 
 
 def test_a_name_without_a_letter_of_the_alphabet_still_makes_a_slug() -> None:
-    made = organisation_create(name="株式会社", created_by=builders.user(), now=NOW)
+    made = create_organisation(name="株式会社", created_by=builders.user(), now=NOW)
     assert made.slug
     assert "_" not in made.slug
     assert not made.slug.startswith("-")
@@ -77,7 +77,7 @@ def test_a_name_without_a_letter_of_the_alphabet_still_makes_a_slug() -> None:
 def test_an_organisation_needs_a_name_of_a_sensible_length(name: str) -> None:
     person = builders.user()
     with pytest.raises(UserError) as refused:
-        organisation_create(name=name, created_by=person, now=NOW)
+        create_organisation(name=name, created_by=person, now=NOW)
     assert (refused.value.code, refused.value.param) == ("invalid_name", "name")
     assert Organisation.objects.count() == 1
 
@@ -86,11 +86,11 @@ def test_one_acts_for_ones_own_organisation_unless_one_names_another() -> None:
     person = builders.user()
     other = builders.organisation(owner=person)
     foreign = builders.organisation()
-    assert organisation_current(user=person).personal_for == person
-    assert organisation_current(user=person, organisation_id=other.pk) == other
+    assert get_current_organisation(user=person).personal_for == person
+    assert get_current_organisation(user=person, organisation_id=other.pk) == other
     for named in (foreign.pk, "org_unknown", ""):
         with pytest.raises(NotAllowed) as refused:
-            organisation_current(user=person, organisation_id=named)
+            get_current_organisation(user=person, organisation_id=named)
         assert refused.value.code == "not_a_member"
 
 
@@ -98,12 +98,12 @@ def test_an_invitation_makes_a_member_once() -> None:
     owner = builders.user()
     organisation = builders.organisation(owner=owner)
     invited = builders.user(email="bo@example.com")
-    invitation, secret = invitation_create(
+    invitation, secret = create_invitation(
         organisation=organisation, email="Bo@example.com", role="member", invited_by=owner, now=NOW
     )
     assert secret not in (invitation.token_hash, invitation.pk)
-    first = invitation_accept(secret=secret, user=invited, now=NOW)
-    again = invitation_accept(secret=secret, user=invited, now=NOW + timedelta(days=99))
+    first = accept_invitation(secret=secret, user=invited, now=NOW)
+    again = accept_invitation(secret=secret, user=invited, now=NOW + timedelta(days=99))
     assert first == again
     assert (first.organisation, first.role) == (organisation, Role.MEMBER)
     invitation.refresh_from_db()
@@ -115,7 +115,7 @@ def test_an_invitation_that_is_not_good_lets_nobody_in(spoiled: str) -> None:
     owner = builders.user()
     organisation = builders.organisation(owner=owner)
     invited = builders.user(email="bo@example.com")
-    invitation, secret = invitation_create(
+    invitation, secret = create_invitation(
         organisation=organisation,
         email="eve@example.com" if spoiled == "address" else "bo@example.com",
         role="member",
@@ -123,9 +123,9 @@ def test_an_invitation_that_is_not_good_lets_nobody_in(spoiled: str) -> None:
         now=NOW,
     )
     if spoiled == "revoked":
-        invitation_revoke(organisation=organisation, invitation_id=invitation.pk, now=NOW)
+        revoke_invitation(organisation=organisation, invitation_id=invitation.pk, now=NOW)
     with pytest.raises(NotFound) as refused:
-        invitation_accept(
+        accept_invitation(
             secret=secret + "x" if spoiled == "secret" else secret,
             user=invited,
             now=NOW + timedelta(days=14 if spoiled == "time" else 13),
@@ -137,15 +137,15 @@ def test_an_invitation_that_is_not_good_lets_nobody_in(spoiled: str) -> None:
 def test_an_accepted_invitation_cannot_be_taken_back_or_by_another() -> None:
     owner = builders.user()
     organisation = builders.organisation(owner=owner)
-    invitation, secret = invitation_create(
+    invitation, secret = create_invitation(
         organisation=organisation, email="bo@example.com", role="owner", invited_by=owner, now=NOW
     )
-    invitation_accept(secret=secret, user=builders.user(email="bo@example.com"), now=NOW)
-    invitation_revoke(organisation=organisation, invitation_id=invitation.pk, now=NOW)
+    accept_invitation(secret=secret, user=builders.user(email="bo@example.com"), now=NOW)
+    revoke_invitation(organisation=organisation, invitation_id=invitation.pk, now=NOW)
     invitation.refresh_from_db()
     assert invitation.revoked_at is None
     with pytest.raises(NotFound):
-        invitation_accept(secret=secret, user=builders.user(), now=NOW)
+        accept_invitation(secret=secret, user=builders.user(), now=NOW)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_an_invitation_that_makes_no_sense_is_refused(email: str, role: str, cod
     owner = builders.user(email="ada@example.com")
     organisation = builders.organisation(owner=owner)
     with pytest.raises(UserError) as refused:
-        invitation_create(
+        create_invitation(
             organisation=organisation, email=email, role=role, invited_by=owner, now=NOW
         )
     assert refused.value.code == code
@@ -172,19 +172,19 @@ def test_only_owners_invite_and_send_others_away() -> None:
     organisation = builders.organisation(owner=owner)
     Membership.objects.create(organisation=organisation, user=member, role=Role.MEMBER)
     for attempt in (
-        lambda: invitation_create(
+        lambda: create_invitation(
             organisation=organisation,
             email="bo@example.com",
             role="owner",
             invited_by=member,
             now=NOW,
         ),
-        lambda: membership_end(organisation=organisation, user=owner, ended_by=member),
+        lambda: end_membership(organisation=organisation, user=owner, ended_by=member),
     ):
         with pytest.raises(NotAllowed) as refused:
             attempt()
         assert refused.value.code == "owners_only"
-    membership_end(organisation=organisation, user=member, ended_by=member)
+    end_membership(organisation=organisation, user=member, ended_by=member)
     assert list(organisation.members.all()) == [owner]
 
 
@@ -192,7 +192,7 @@ def test_the_last_owner_stays() -> None:
     owner = builders.user()
     organisation = builders.organisation(owner=owner)
     with pytest.raises(Conflict) as refused:
-        membership_end(organisation=organisation, user=owner, ended_by=owner)
+        end_membership(organisation=organisation, user=owner, ended_by=owner)
     assert refused.value.code == "last_owner"
     assert list(organisation.members.all()) == [owner]
 
@@ -203,7 +203,7 @@ def test_of_two_owners_leaving_at_once_one_stays() -> None:
     organisation = builders.organisation(owner=owners[0])
     Membership.objects.create(organisation=organisation, user=owners[1], role=Role.OWNER)
     results = at_once(
-        [lambda o=o: membership_end(organisation=organisation, user=o, ended_by=o) for o in owners]
+        [lambda o=o: end_membership(organisation=organisation, user=o, ended_by=o) for o in owners]
     )
     assert sorted(type(result).__name__ for result in results) == ["Conflict", "NoneType"]
     assert organisation.memberships.count() == 1

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from django.db import connections
 
-from marketplace.auction import services
-from marketplace.auction.sweeps import zones_sweep
+from marketplace.auction.bidding import wait
+from marketplace.auction.lane.sweep import sweep_zones
 from marketplace.common import clock
 from tests import builders
 from tests import market_builders as market
@@ -20,14 +20,14 @@ from tests.unit.marketplace.api.client import Api
 def lane(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The lane's own sweep, over and over, until the test is done."""
     # A first decision may have to wait for the engine to be compiled.
-    monkeypatch.setattr(services, "WAIT_S", 60.0)
+    monkeypatch.setattr(wait, "WAIT_S", 60.0)
     done = threading.Event()
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
             while not done.wait(0.01):
-                zones_sweep(clock=clock.now)
+                sweep_zones(clock=clock.now)
         except BaseException as error:
             failed.append(error)
         finally:

@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from marketplace.auction.decisions import decide_pending_bids
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import LogEntry, Reservation
-from marketplace.auction.settlement import refund_if_cancelled, settle_finished
-from marketplace.auction.sweeps import zone_refresh
-from marketplace.auction.verify import zone_verify
+from marketplace.auction.settlement import compute_cancel_refund, settle_finished
 from marketplace.fleet.models import NodeStatus
 from marketplace.jobs.models import Job, JobEvent
-from marketplace.jobs.services import job_cancel, leases_sweep, slots_dispatch
+from marketplace.jobs.services import cancel_job, leases_sweep, slots_dispatch
 from marketplace.payments.selectors import Wallet, earnings, house_balances, ledger_check, wallet
 from tests import builders
 from tests import market_builders as market
@@ -64,13 +64,13 @@ def test_success_leaves_the_price_and_pays_the_provider_its_ask(zone, owner):
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101, 102, 103)
     now = market.slot_at(zone, 103)
-    market.slice_end(job, status=SliceStatus.FINISHED, step=100, now=now)
+    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
     settled(job, bid, now)
     assert (bid.refund_micros, bid.credit_micros) == (0, 0)
     assert wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
     assert earned(node) == 300_000
     assert house_balances()["revenue"] == 0
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
 
 
 def test_early_success_puts_unused_cells_back_on_sale_and_keeps_the_price(zone, owner):
@@ -78,7 +78,7 @@ def test_early_success_puts_unused_cells_back_on_sale_and_keeps_the_price(zone, 
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
     now = market.slot_at(zone, 101)
-    market.slice_end(job, status=SliceStatus.FINISHED, step=100, now=now)
+    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
     settled(job, bid, now)
     assert LogEntry.objects.filter(zone=zone).latest("position").kind == "CellsReleased"
     held = Reservation.objects.filter(bid=bid, released_at=None)
@@ -86,7 +86,7 @@ def test_early_success_puts_unused_cells_back_on_sale_and_keeps_the_price(zone, 
     assert bid.refund_micros == 0
     assert earned(node) == 100_000
     assert house_balances()["revenue"] == 200_000
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
 
 
 def test_missed_deadline_is_credited_by_the_house(zone, owner):
@@ -95,7 +95,7 @@ def test_missed_deadline_is_credited_by_the_house(zone, owner):
     run(job, zone, 101, 102, 103)
     Job.objects.filter(pk=job.pk).update(deadline_at=NOW + timedelta(seconds=5))
     now = market.slot_at(zone, 103)
-    market.slice_end(job, status=SliceStatus.FINISHED, step=100, now=now)
+    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
     settled(job, bid, now)
     assert (bid.refund_micros, bid.credit_micros) == (0, 75_000)
     assert wallet(organisation=owner).available_micros == 9_775_000
@@ -109,10 +109,10 @@ def test_failure_of_the_house_is_refunded_whole_and_providers_are_paid_for_what_
     run(job, zone, 101, 102)
     node.status = NodeStatus.OFFLINE
     node.save()
-    zone_refresh(zone=zone, now=market.slot_at(zone, 103))
+    refresh_zone(zone=zone, now=market.slot_at(zone, 103))
     leases_sweep(now=market.slot_at(zone, 103))
     now = market.slot_at(zone, 106)
-    zone_refresh(zone=zone, now=now)
+    refresh_zone(zone=zone, now=now)
     job.refresh_from_db()
     assert (job.status, job.fault) == ("failed", "system")
     settled(job, bid, now)
@@ -122,7 +122,7 @@ def test_failure_of_the_house_is_refunded_whole_and_providers_are_paid_for_what_
     assert earned(node) == 0
     refunds = JobEvent.objects.filter(job=job, kind="refunded")
     assert [event.data for event in refunds] == [{"amount_micros": 300_000}]
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
 
 
 def test_failure_by_the_owners_data_is_refunded_for_the_cells_not_used(zone, owner):
@@ -130,7 +130,7 @@ def test_failure_by_the_owners_data_is_refunded_for_the_cells_not_used(zone, own
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
     now = market.slot_at(zone, 101)
-    market.slice_end(
+    market.end_slice(
         job,
         status=SliceStatus.FAILED,
         step=3,
@@ -150,25 +150,25 @@ def test_cancelled_job_is_refunded_for_the_cells_not_used(zone, owner):
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101, 102)
     now = market.slot_at(zone, 102)
-    assert refund_if_cancelled(bid=bid, job=job) == 100_000
-    job_cancel(job=job, cancelled_by=None, now=now)
+    assert compute_cancel_refund(bid=bid, job=job) == 100_000
+    cancel_job(job=job, cancelled_by=None, now=now)
     settled(job, bid, now)
     assert bid.refund_micros == 100_000
     assert earned(node) == 200_000
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
 
 
 def test_job_cancelled_before_it_began_is_refunded_whole_and_its_cells_are_sold_again(zone, owner):
     node = market.node(zone)
     sold_out = [sold(owner, zone, slots=1, price_micros=1_000_000) for _ in range(4)]
     bid, job = sold_out[0]
-    job_cancel(job=job, cancelled_by=None, now=NOW)
+    cancel_job(job=job, cancelled_by=None, now=NOW)
     settled(job, bid, NOW)
     assert bid.refund_micros == bid.payment_micros == 100_000
     assert earned(node) == 0
     again, _ = sold(owner, zone, slots=1, price_micros=1_000_000)
     assert again.status == "admitted"
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
 
 
 def test_providers_of_a_moved_job_are_each_paid_for_their_own_cells(zone, owner):
@@ -176,20 +176,20 @@ def test_providers_of_a_moved_job_are_each_paid_for_their_own_cells(zone, owner)
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
     now = market.slot_at(zone, 101)
-    market.slice_end(job, status=SliceStatus.PAUSED, step=40, now=now + timedelta(seconds=8))
+    market.end_slice(job, status=SliceStatus.PAUSED, step=40, now=now + timedelta(seconds=8))
     Job.objects.filter(pk=job.pk).update(checkpoint_step=40)
     second = market.node(zone, last_heartbeat_at=market.slot_at(zone, 103))
     first.status = NodeStatus.OFFLINE
     first.save()
-    zone_refresh(zone=zone, now=market.slot_at(zone, 102))
+    refresh_zone(zone=zone, now=market.slot_at(zone, 102))
     run(job, zone, 103, 104)
     now = market.slot_at(zone, 104)
-    market.slice_end(job, status=SliceStatus.FINISHED, step=100, now=now)
+    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
     settled(job, bid, now)
     assert (earned(first), earned(second)) == (100_000, 200_000)
     assert bid.refund_micros == 0
     assert house_balances()["revenue"] == 0
-    assert zone_verify(zone).problems == []
+    assert verify_zone(zone).problems == []
 
 
 def test_running_jobs_are_left_alone(zone, owner):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from marketplace.common.errors import UserError
 from marketplace.common.money import (
     MAX_MICROS,
-    decimals_of,
+    count_decimals,
     format_usd,
     format_usd_exact,
     from_micros,
@@ -128,7 +128,7 @@ def test_exact_amounts_read_back_as_they_were(micros: int) -> None:
 
 
 def test_a_column_has_the_decimals_of_its_finest_amount() -> None:
-    assert decimals_of([]) == 2
-    assert decimals_of([4_670_000, 0]) == 2
-    assert decimals_of([4_670_000, 14_625]) == 6
+    assert count_decimals([]) == 2
+    assert count_decimals([4_670_000, 0]) == 2
+    assert count_decimals([4_670_000, 14_625]) == 6
     assert format_usd_exact(4_670_000, decimals=6) == "$4.670000"

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from marketplace.accounts.models import ApiKey, Organisation, User
-from marketplace.accounts.selectors import organisation_current
+from marketplace.accounts.selectors import get_current_organisation
 from marketplace.accounts.services import api_key_authenticate
 from marketplace.fleet.models import JoinToken, Provider, Zone
 from marketplace.payments.selectors import ledger_check, wallet
@@ -48,7 +48,7 @@ def test_the_demo_has_three_people_a_zone_a_provider_and_a_full_wallet(base_mode
     people = {role: User.objects.get(email=email) for role, email in seeded["people"].items()}
     assert all(person.check_password("correct horse") for person in people.values())
     assert [role for role, person in people.items() if person.is_operator] == ["operator"]
-    northwind = organisation_current(
+    northwind = get_current_organisation(
         user=people["owner"], organisation_id=seeded["organisation_id"]
     )
     assert northwind.name == "Northwind Labs"

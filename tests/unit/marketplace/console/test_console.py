@@ -8,14 +8,14 @@ import pytest
 import time_machine
 from django.test import Client
 
+from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, Pricing
-from marketplace.auction.solving import prices_apply, prices_solve
-from marketplace.auction.sweeps import zone_refresh
+from marketplace.auction.pricing.solve import prices_apply, prices_solve
 from marketplace.common.errors import NotAllowed
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
-from marketplace.fleet.services import join_token_create, provider_approve, provider_ensure
+from marketplace.fleet.services import approve_provider, create_join_token, ensure_provider
 from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.services import zone_tiers_set
+from marketplace.tiers.services import set_zone_tiers
 from tests import builders, market_builders
 from tests.builders import NOW
 
@@ -106,7 +106,7 @@ def test_the_operator_sees_which_policy_runs_and_pins_another(operator: Client, 
     zone = node.zone
     text = operator.get("/operator").content.decode()
     assert "not begun" in text
-    zone_refresh(zone=zone, now=NOW)
+    refresh_zone(zone=zone, now=NOW)
     assert ">residual</td>" in operator.get("/operator").content.decode()
     page = operator.post(f"/operator/zones/{zone.pk}/policy", {"policy": "lagrangian"}, follow=True)
     assert f"{zone.name} is set to lagrangian." in page.content.decode()
@@ -124,7 +124,7 @@ def test_the_operator_sees_why_prices_were_not_solved_and_which_bids_wait(
     operator: Client, node: Node
 ) -> None:
     zone = node.zone
-    zone_refresh(zone=zone, now=NOW)
+    refresh_zone(zone=zone, now=NOW)
     Pricing.objects.update(
         status="failed", problem="ValueError: odd", failures=2, attempted_at=NOW, next_at=NOW
     )
@@ -184,7 +184,7 @@ def test_who_asks_to_provide_lists_nothing_until_an_operator_approves(
     assert not provider.organisation.is_provider
     assert "Waits for approval" in stranger.post("/nodes/new", node_form(node)).content.decode()
     with pytest.raises(NotAllowed, match="once the operator of this market has approved it"):
-        join_token_create(
+        create_join_token(
             zone=node.zone, provider=provider, created_by=None, ask_micros=100_000, now=NOW
         )
     assert JoinToken.objects.filter(provider=provider).count() == 0
@@ -207,7 +207,7 @@ def test_only_operators_approve_and_only_providers_there_are(node: Node, client:
     client.force_login(builders.operator())
     assert client.post("/operator/providers/prv_none/approve").status_code == 404
     with pytest.raises(NotAllowed, match="Only an operator"):
-        provider_approve(provider=node.provider, approved_by=builders.user(), now=NOW)
+        approve_provider(provider=node.provider, approved_by=builders.user(), now=NOW)
 
 
 def test_where_no_approval_is_needed_a_provider_lists_at_once(node: Node) -> None:
@@ -228,7 +228,7 @@ def test_who_waited_for_approval_lists_once_none_is_needed_any_more(node: Node, 
 def test_the_house_rents_nothing_for_a_provider_that_is_not_approved(
     node: Node, closed: None
 ) -> None:
-    asked = provider_ensure(organisation=builders.organisation(), now=NOW)
+    asked = ensure_provider(organisation=builders.organisation(), now=NOW)
     with pytest.raises(NotAllowed, match="approved"):
-        zone_tiers_set(zone=node.zone, provider=asked, serverless_cap=1, serverful_cap=1)
+        set_zone_tiers(zone=node.zone, provider=asked, serverless_cap=1, serverful_cap=1)
     assert not ZoneTiers.objects.exists()

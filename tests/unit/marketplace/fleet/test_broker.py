@@ -12,14 +12,14 @@ from redis.exceptions import AuthenticationError, NoPermissionError
 
 from marketplace.fleet.broker import BrokerUnfit, node_broker_url, user_name
 from marketplace.fleet.models import Node
-from marketplace.fleet.services import node_leave, nodes_broker_restore
+from marketplace.fleet.services import restore_nodes_broker_users, retire_node
 from marketplace.jobs.services import slots_dispatch
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.node_plans import PlanReceiver
+from workers.node.credentials import Credentials
+from workers.node.plan_receiver import PlanReceiver
 from workers.protocol.messages import JoinReply, SlotPlan
-from workers.settings import Credentials
 
 pytestmark = pytest.mark.django_db
 
@@ -121,8 +121,8 @@ def test_users_that_a_restarted_redis_forgot_are_put_back(joined):
     with Redis.from_url(reply.broker_url) as mine, pytest.raises(AuthenticationError):
         mine.ping()
 
-    assert nodes_broker_restore() == (node.pk,)
-    assert nodes_broker_restore() == ()
+    assert restore_nodes_broker_users() == (node.pk,)
+    assert restore_nodes_broker_users() == ()
 
     with Redis.from_url(reply.broker_url) as mine:
         assert mine.ping()
@@ -132,8 +132,8 @@ def test_users_that_a_restarted_redis_forgot_are_put_back(joined):
 
 def test_a_node_that_left_loses_its_user(joined):
     node, reply = joined
-    node_leave(node=node, now=NOW)
-    assert nodes_broker_restore() == (node.pk,)
+    retire_node(node=node, now=NOW)
+    assert restore_nodes_broker_users() == (node.pk,)
     with Redis.from_url(reply.broker_url) as mine, pytest.raises(AuthenticationError):
         mine.ping()
 

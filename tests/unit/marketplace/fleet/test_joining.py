@@ -9,18 +9,18 @@ import pytest
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Speed, Tier
-from marketplace.fleet.selectors import ask_at, node_by_api_token, rates
+from marketplace.fleet.selectors import ask_at, find_node_by_api_token, rates
 from marketplace.fleet.services import (
-    join_models,
-    join_token_create,
-    node_ask_set,
-    node_availability_set,
-    node_drain,
-    node_heartbeat,
-    node_join,
-    node_leave,
-    node_undrain,
-    nodes_offline_sweep,
+    create_join_token,
+    drain_node,
+    join_node,
+    list_join_models,
+    record_heartbeat,
+    retire_node,
+    set_node_ask,
+    set_node_availability,
+    sweep_offline_nodes,
+    undrain_node,
 )
 from tests import job_builders as build
 from tests import market_builders as market
@@ -46,11 +46,11 @@ def provider():
 
 def token(zone, provider, **more) -> str:
     terms = {"ask_micros": 400_000, "created_by": None, "now": NOW} | more
-    return join_token_create(zone=zone, provider=provider, **terms)[1]
+    return create_join_token(zone=zone, provider=provider, **terms)[1]
 
 
 def join(secret: str, *, name: str = "gpu-1", now=NOW, **facts) -> JoinReply:
-    return node_join(
+    return join_node(
         request=JoinRequest(token=secret, name=name, facts=build.facts(**facts)), now=now
     )
 
@@ -83,7 +83,7 @@ def test_a_node_joins_with_its_terms_its_measures_and_credentials_of_its_own(zon
     assert (reply.node_id, reply.queue) == (node.pk, f"node.{node.pk}")
     assert reply.heartbeat_every_s == zone.heartbeat_every_s
     assert [model.name for model in reply.base_models] == ["tiny"]
-    assert node_by_api_token(reply.api_token) == node
+    assert find_node_by_api_token(reply.api_token) == node
     assert reply.api_token not in str(Node.objects.values().get())
     assert (node.status, node.tier, node.ask_micros) == (
         *(NodeStatus.JOINING, Tier.CONVENTIONAL),
@@ -97,9 +97,9 @@ def test_a_node_joins_with_its_terms_its_measures_and_credentials_of_its_own(zon
 
 
 def test_the_models_to_measure_are_told_to_the_holder_of_a_token(zone, provider):
-    (model,) = join_models(token=token(zone, provider), now=NOW)
+    (model,) = list_join_models(token=token(zone, provider), now=NOW)
     assert (model.name, model.source) == ("tiny", "/nowhere")
-    assert refused(lambda: join_models(token="ftjoin_wrong", now=NOW)) == "unknown_join_token"
+    assert refused(lambda: list_join_models(token="ftjoin_wrong", now=NOW)) == "unknown_join_token"
 
 
 def test_a_join_whose_answer_was_lost_gives_the_same_answer_again(zone, provider):
@@ -140,8 +140,8 @@ def test_a_machine_set_up_anew_takes_its_node_back_with_new_credentials(zone, pr
         token(zone, provider, ask_micros=7, now=at(seconds)), now=at(seconds), hostname=hostname
     )
     assert (new.node_id, new.queue) == (old.node_id, old.queue)
-    assert node_by_api_token(old.api_token) is None
-    node = node_by_api_token(new.api_token)
+    assert find_node_by_api_token(old.api_token) is None
+    node = find_node_by_api_token(new.api_token)
     assert node is not None
     assert (node.ask_micros, ask_at(node, NOW), ask_at(node, at(seconds))) == (7, 400_000, 7)
 
@@ -149,7 +149,7 @@ def test_a_machine_set_up_anew_takes_its_node_back_with_new_credentials(zone, pr
 def test_a_token_for_a_known_node_keeps_its_terms(zone, provider):
     join(token(zone, provider))
     node = Node.objects.get()
-    node_leave(node=node, now=NOW)
+    retire_node(node=node, now=NOW)
     join(token(zone, provider, node=node, ask_micros=1), name="whatever", hostname="elsewhere")
     node.refresh_from_db()
     assert (node.status, node.left_at, node.ask_micros) == (NodeStatus.JOINING, None, 400_000)
@@ -222,8 +222,8 @@ def test_an_availability_that_is_over_is_refused(zone, provider):
 
 def test_an_ask_changes_from_its_moment_on_and_its_history_stays(zone):
     node, _ = build.joined(zone)
-    node_ask_set(node=node, ask_micros=500_000, set_by=None, now=at(10))
-    node_ask_set(node=node, ask_micros=500_000, set_by=None, now=at(20))
+    set_node_ask(node=node, ask_micros=500_000, set_by=None, now=at(10))
+    set_node_ask(node=node, ask_micros=500_000, set_by=None, now=at(20))
     node.refresh_from_db()
     assert node.ask_micros == 500_000
     assert [ask_at(node, at(second)) for second in (-5, 0, 9, 10, 30)] == [
@@ -235,17 +235,17 @@ def test_an_ask_changes_from_its_moment_on_and_its_history_stays(zone):
 
 def test_availability_can_be_changed(zone):
     node, _ = build.joined(zone)
-    node_availability_set(node=node, available_from_at=None, available_until_at=at(100), now=NOW)
+    set_node_availability(node=node, available_from_at=None, available_until_at=at(100), now=NOW)
     assert Node.objects.get().available_until_at == at(100)
     with pytest.raises(UserError):
-        node_availability_set(
+        set_node_availability(
             node=node, available_from_at=None, available_until_at=at(5), now=at(6)
         )
 
 
 def beat(node: Node, now, **more) -> NodeStatus:
     heartbeat = Heartbeat(node_id=node.pk, at=0.0, **more)
-    return NodeStatus(node_heartbeat(node=node, heartbeat=heartbeat, now=now).status)
+    return NodeStatus(record_heartbeat(node=node, heartbeat=heartbeat, now=now).status)
 
 
 def test_a_node_goes_by_its_own_heartbeats_until_its_provider_says_otherwise(zone):
@@ -254,26 +254,26 @@ def test_a_node_goes_by_its_own_heartbeats_until_its_provider_says_otherwise(zon
     assert beat(node, at(1)) == NodeStatus.ONLINE
     assert beat(node, at(2), draining=True) == NodeStatus.STOPPING
     assert beat(node, at(3)) == NodeStatus.ONLINE
-    assert nodes_offline_sweep(now=at(32)) == ()
-    assert nodes_offline_sweep(now=at(33)) == (node.pk,)
-    assert nodes_offline_sweep(now=at(34)) == ()
+    assert sweep_offline_nodes(now=at(32)) == ()
+    assert sweep_offline_nodes(now=at(33)) == (node.pk,)
+    assert sweep_offline_nodes(now=at(34)) == ()
     assert beat(node, at(40)) == NodeStatus.ONLINE
-    node_drain(node=node, now=at(41))
+    drain_node(node=node, now=at(41))
     assert beat(node, at(42)) == NodeStatus.DRAINING
-    node_undrain(node=node, now=at(43))
+    undrain_node(node=node, now=at(43))
     assert Node.objects.get().status == NodeStatus.ONLINE
-    node_drain(node=node, now=at(44))
-    assert nodes_offline_sweep(now=at(80)) == (node.pk,)
+    drain_node(node=node, now=at(44))
+    assert sweep_offline_nodes(now=at(80)) == (node.pk,)
     assert (Node.objects.get().status, Node.objects.get().left_at) == (NodeStatus.LEFT, at(80))
     assert beat(node, at(81)) == NodeStatus.LEFT
     with pytest.raises(UserError, match="left already"):
-        node_drain(node=node, now=at(82))
+        drain_node(node=node, now=at(82))
 
 
 def test_a_node_that_never_beat_after_joining_goes_offline(zone):
     node, _ = build.joined(zone)
     Node.objects.update(status=NodeStatus.JOINING)
-    assert nodes_offline_sweep(now=at(30)) == (node.pk,)
+    assert sweep_offline_nodes(now=at(30)) == (node.pk,)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -14,7 +14,7 @@ import workers.protocol
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.memory import base_model_gb, shape_from_config
 from marketplace.fleet.models import Zone
-from marketplace.fleet.zones import ZoneTerms, zone_open
+from marketplace.fleet.zones import ZoneTerms, open_zone
 from tests.builders import NOW
 
 pytestmark = pytest.mark.django_db
@@ -36,7 +36,7 @@ def terms(**changes) -> ZoneTerms:
 
 
 def test_what_is_left_out_follows_from_the_model():
-    zone = zone_open(terms=terms(), now=NOW)
+    zone = open_zone(terms=terms(), now=NOW)
     config = json.loads((BUNDLED / "config.json").read_text())
     assert zone.base_model_name == "finetender-tiny"
     assert zone.max_sequence_length == zone.reference_sequence_length == 512
@@ -65,22 +65,22 @@ def test_what_is_left_out_follows_from_the_model():
 )
 def test_a_wrong_term_is_named_and_makes_no_zone(changes, param):
     with pytest.raises(UserError) as refusal:
-        zone_open(terms=terms(**changes), now=NOW)
+        open_zone(terms=terms(**changes), now=NOW)
     assert refusal.value.param == param
     assert Zone.objects.count() == 0
 
 
 def test_a_zone_keeps_its_terms():
-    zone_open(terms=terms(), now=NOW)
+    open_zone(terms=terms(), now=NOW)
     with pytest.raises(Conflict, match="keeps its terms"):
-        zone_open(terms=terms(slot_s=60), now=NOW)
+        open_zone(terms=terms(slot_s=60), now=NOW)
     assert Zone.objects.get().slot_s == 600
 
 
 def test_a_model_of_which_the_tokenizer_is_missing_is_refused_before_its_first_bid(tmp_path):
     (tmp_path / "config.json").write_text((BUNDLED / "config.json").read_text())
     with pytest.raises(UserError) as refusal:
-        zone_open(terms=terms(base_model=str(tmp_path)), now=NOW)
+        open_zone(terms=terms(base_model=str(tmp_path)), now=NOW)
     assert refusal.value.code == "unknown_tokenizer"
     assert Zone.objects.count() == 0
 
@@ -98,10 +98,10 @@ def test_a_model_of_the_hub_is_read_from_its_local_copy(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "marketplace.fleet.base_models.tokenizer", lambda source, revision: (source, revision)
     )
-    zone = zone_open(terms=terms(base_model="example/tiny"), now=NOW)
+    zone = open_zone(terms=terms(base_model="example/tiny"), now=NOW)
     assert zone.base_model_name == zone.base_model_source == "example/tiny"
     with pytest.raises(UserError, match="cannot be read"):
-        zone_open(terms=terms(name="other", base_model="example/unknown"), now=NOW)
+        open_zone(terms=terms(name="other", base_model="example/unknown"), now=NOW)
 
 
 def test_the_command_opens_a_zone_and_says_what_it_holds():

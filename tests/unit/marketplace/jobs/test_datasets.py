@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import UserError
 from marketplace.jobs.models import Dataset, DatasetTokens
-from marketplace.jobs.services import dataset_create, dataset_tokens_ensure
+from marketplace.jobs.services import create_dataset, ensure_dataset_tokens
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -43,7 +43,7 @@ def owner():
 
 
 def upload(owner: Organisation, content: bytes, *, name: str = "data.jsonl", **more) -> Dataset:
-    return dataset_create(
+    return create_dataset(
         organisation=owner,
         name=name,
         content=io.BytesIO(content),
@@ -189,12 +189,12 @@ def test_a_zone_with_another_tokenizer_counts_once_more_and_remembers(zone, owne
     data = upload(owner, completion("one two", " three") + b"{broken\n")
     other = market.zone(tokenizer_source=tokenizer_file(tmp_path / "b", split=False))
     same = market.zone(tokenizer_source=zone.tokenizer_source)
-    assert dataset_tokens_ensure(dataset=data, zone=zone) == (5, 5)
-    assert dataset_tokens_ensure(dataset=data, zone=same) == (5, 5)
+    assert ensure_dataset_tokens(dataset=data, zone=zone) == (5, 5)
+    assert ensure_dataset_tokens(dataset=data, zone=same) == (5, 5)
     assert not DatasetTokens.objects.exists()
-    assert dataset_tokens_ensure(dataset=data, zone=other) == (2 + 2, 4)
+    assert ensure_dataset_tokens(dataset=data, zone=other) == (2 + 2, 4)
     data.file.delete()
-    assert dataset_tokens_ensure(dataset=data, zone=other) == (4, 4)
+    assert ensure_dataset_tokens(dataset=data, zone=other) == (4, 4)
     assert DatasetTokens.objects.count() == 1
 
 

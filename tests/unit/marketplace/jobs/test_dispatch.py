@@ -7,12 +7,12 @@ import pytest
 from marketplace.fleet.models import NodeStatus
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus
 from marketplace.jobs.services import (
-    checkpoint_store,
-    job_cancel,
-    job_cells_replace,
-    progress_record,
-    slice_finish,
+    cancel_job,
+    finish_slice,
+    record_progress,
+    replace_job_cells,
     slots_dispatch,
+    store_checkpoint,
 )
 from scheduler.types import Cell
 from tests import job_builders as build
@@ -149,10 +149,10 @@ def test_a_job_that_moves_waits_for_its_node_to_let_go_and_goes_on_from_there():
     assert Job.objects.get(pk=job.pk).status == JobStatus.MOVING
     assert Slice.objects.filter(job=job).count() == 1
 
-    stored = checkpoint_store(
+    stored = store_checkpoint(
         node=old, lease_token=held.lease_token, step=5, content=_file(), now=at(11)
     )
-    slice_finish(node=old, result=build.result(held, Ended.PAUSED, step=5), now=at(11))
+    finish_slice(node=old, result=build.result(held, Ended.PAUSED, step=5), now=at(11))
     assert Job.objects.get(pk=job.pk).status == JobStatus.MOVING
     slots_dispatch(now=at(11))
 
@@ -172,10 +172,10 @@ def test_a_job_that_leaves_at_the_slots_end_is_asked_to_just_before_it():
     slots_dispatch(now=NOW)
     held = build.lease(job)
 
-    early = progress_record(
+    early = record_progress(
         node=old, report=build.report(held, build.event(1, step=1)), now=at(7.9)
     )
-    late = progress_record(node=old, report=build.report(held, build.event(2, step=2)), now=at(8))
+    late = record_progress(node=old, report=build.report(held, build.event(2, step=2)), now=at(8))
 
     assert (early.keep_running, early.checkpoint_and_stop) == (True, False)
     assert (late.keep_running, late.checkpoint_and_stop) == (True, True)
@@ -187,7 +187,7 @@ def test_a_job_that_was_let_go_early_is_not_started_again_in_the_same_slot():
     job = build.job(zone, (0, old), (1, new))
     slots_dispatch(now=NOW)
     held = build.lease(job)
-    slice_finish(node=old, result=build.result(held, Ended.PAUSED, step=5), now=at(9))
+    finish_slice(node=old, result=build.result(held, Ended.PAUSED, step=5), now=at(9))
 
     slots_dispatch(now=at(9.5))
     assert not Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
@@ -228,7 +228,7 @@ def test_a_job_too_slow_for_its_last_cell_is_marked_before_the_cell_ends():
     job = build.job(zone, (0, node), (1, node))
     slots_dispatch(now=NOW)
     held = build.lease(job)
-    progress_record(
+    record_progress(
         node=node, report=build.report(held, build.event(1, step=1, eta_s=18.0)), now=at(9)
     )
     slots_dispatch(now=at(9))
@@ -245,7 +245,7 @@ def test_new_cells_on_the_same_node_let_the_job_go_on_under_its_lease():
     slots_dispatch(now=NOW)
     before = build.lease(job)
 
-    job_cells_replace(
+    replace_job_cells(
         job=job, cells=[Cell(slot=SLOT + 1, node=node.pk)], reason="slower", now=at(9)
     )
     slots_dispatch(now=at(10))
@@ -284,7 +284,7 @@ def test_a_cancelled_job_leaves_its_nodes_plan_at_once():
     job, other = build.job(zone, (0, node)), build.job(zone, (0, node))
     slots_dispatch(now=NOW)
     held = build.lease(job)
-    job_cancel(job=job, cancelled_by=None, now=at(2))
+    cancel_job(job=job, cancelled_by=None, now=at(2))
 
     slots_dispatch(now=at(2))
 
@@ -320,7 +320,7 @@ def test_a_plan_made_anew_because_a_node_is_gone_is_not_asked_for_again():
     slots_dispatch(now=NOW)
     job.refresh_from_db()
     assert job.needs_replan
-    job_cells_replace(
+    replace_job_cells(
         job=job, cells=[Cell(slot=SLOT + 1, node=other.pk)], reason="planned again", now=NOW
     )
     slots_dispatch(now=NOW)

@@ -8,12 +8,12 @@ import pytest
 
 from marketplace.fleet.models import Speed
 from marketplace.jobs.models import EventKind, Job, MetricPoint, SliceStatus
-from marketplace.jobs.selectors import metric_series
+from marketplace.jobs.selectors import load_metric_series
 from marketplace.jobs.services import (
-    job_cancel,
-    job_cells_replace,
+    cancel_job,
     leases_sweep,
-    progress_record,
+    record_progress,
+    replace_job_cells,
     slots_dispatch,
 )
 from scheduler.types import Cell
@@ -48,7 +48,7 @@ def test_a_report_is_kept_and_renews_the_lease(running):
         build.event(2, step=2, train_loss=2.5, learning_rate=1e-3, eta_s=4.0, log=("hello",)),
     ]
 
-    reply = progress_record(node=node, report=build.report(held, *events), now=at(12))
+    reply = record_progress(node=node, report=build.report(held, *events), now=at(12))
 
     job.refresh_from_db()
     assert reply == ProgressReply(
@@ -69,10 +69,10 @@ def test_a_report_is_kept_and_renews_the_lease(running):
 def test_the_same_report_again_changes_nothing(running):
     job, node, held = running
     report = build.report(held, build.event(1, step=1), build.event(2, step=2))
-    first = progress_record(node=node, report=report, now=at(1))
+    first = record_progress(node=node, report=report, now=at(1))
     before = trace(job)
 
-    again = progress_record(node=node, report=report, now=at(1))
+    again = record_progress(node=node, report=report, now=at(1))
 
     assert again == first
     assert trace(job) == before
@@ -80,13 +80,13 @@ def test_the_same_report_again_changes_nothing(running):
 
 def test_of_a_report_that_overlaps_only_the_new_events_are_kept(running):
     _, node, held = running
-    progress_record(
+    record_progress(
         node=node,
         report=build.report(held, build.event(1, step=1), build.event(2, step=2)),
         now=at(1),
     )
 
-    reply = progress_record(
+    reply = record_progress(
         node=node,
         report=build.report(held, build.event(2, step=2), build.event(3, step=3)),
         now=at(2),
@@ -104,8 +104,8 @@ def test_each_published_change_takes_the_next_number_of_the_jobs_stream(running,
         lambda *, stream, event: published.append((stream, event)),
     )
 
-    progress_record(node=node, report=build.report(held, build.event(1, step=1)), now=at(1))
-    job_cancel(job=job, cancelled_by=None, now=at(2))
+    record_progress(node=node, report=build.report(held, build.event(1, step=1)), now=at(1))
+    cancel_job(job=job, cancelled_by=None, now=at(2))
 
     job.refresh_from_db()
     (first_stream, first), (second_stream, second) = published
@@ -123,7 +123,7 @@ def test_a_report_for_an_unknown_lease_is_told_to_stop(running):
     job, node, _ = running
     before = trace(job)
     report = ProgressReport(lease_token="nobody's", events=(build.event(1, step=1),))
-    assert progress_record(node=node, report=report, now=at(1)) == ProgressReply(keep_running=False)
+    assert record_progress(node=node, report=report, now=at(1)) == ProgressReply(keep_running=False)
     assert trace(job) == before
 
 
@@ -132,7 +132,7 @@ def test_a_report_from_another_node_is_told_to_stop_and_leaves_no_trace(running)
     stranger = market.node(job.zone)
     before = trace(job)
     report = build.report(held, build.event(1, step=1))
-    assert progress_record(node=stranger, report=report, now=at(1)).keep_running is False
+    assert record_progress(node=stranger, report=report, now=at(1)).keep_running is False
     assert trace(job) == before
 
 
@@ -141,7 +141,7 @@ def test_a_report_after_the_lease_ran_out_leaves_no_trace(running):
     before = trace(job)
     report = build.report(held, build.event(1, step=1))
     expired = held.lease_expires_at
-    assert progress_record(node=node, report=report, now=expired).keep_running is False
+    assert record_progress(node=node, report=report, now=expired).keep_running is False
     assert trace(job) == before
     held.refresh_from_db()
     assert (held.status, held.last_seq, held.lease_expires_at) == (SliceStatus.OPEN, 0, expired)
@@ -152,15 +152,15 @@ def test_a_report_after_the_lease_was_lost_leaves_no_trace(running):
     leases_sweep(now=held.lease_expires_at)
     before = trace(job)
     report = build.report(held, build.event(1, step=1))
-    assert progress_record(node=node, report=report, now=at(1)).keep_running is False
+    assert record_progress(node=node, report=report, now=at(1)).keep_running is False
     assert trace(job) == before
 
 
 def test_a_report_of_a_cancelled_job_is_told_to_stop(running):
     job, node, held = running
-    job_cancel(job=job, cancelled_by=None, now=at(1))
+    cancel_job(job=job, cancelled_by=None, now=at(1))
     report = build.report(held, build.event(1, step=1))
-    assert progress_record(node=node, report=report, now=at(2)).keep_running is False
+    assert record_progress(node=node, report=report, now=at(2)).keep_running is False
 
 
 def test_events_with_impossible_counts_are_passed_over(running):
@@ -171,7 +171,7 @@ def test_events_with_impossible_counts_are_passed_over(running):
         build.event(3, step=1, total_steps=2**40),
         build.event(4, step=4),
     ]
-    reply = progress_record(node=node, report=build.report(held, *events), now=at(1))
+    reply = record_progress(node=node, report=build.report(held, *events), now=at(1))
     assert reply.last_seq == 4
     assert list(MetricPoint.objects.values_list("step", flat=True)) == [4]
 
@@ -179,7 +179,7 @@ def test_events_with_impossible_counts_are_passed_over(running):
 def test_log_lines_are_cut_to_size(running):
     _, node, held = running
     lines = tuple(f"{number} " + "x" * 1000 for number in range(80)) + ("nul\x00",)
-    progress_record(
+    record_progress(
         node=node, report=build.report(held, build.event(1, step=1, log=lines)), now=at(1)
     )
     log = MetricPoint.objects.get().log
@@ -195,26 +195,26 @@ def test_a_nodes_wild_clock_is_replaced_by_ours(running):
         lease_token=held.lease_token,
         events=(type(event)(**{f: getattr(event, f) for f in event.__slots__} | {"at": 1e30}),),
     )
-    progress_record(node=node, report=wild, now=at(1))
+    record_progress(node=node, report=wild, now=at(1))
     assert MetricPoint.objects.get().at == at(1)
 
 
 def test_steps_done_again_replace_those_reported_before_in_the_series(running):
     job, node, held = running
     for seq, step in enumerate([1, 2, 3], start=1):
-        progress_record(
+        record_progress(
             node=node, report=build.report(held, build.event(seq, step=step)), now=at(seq)
         )
     leases_sweep(now=held.lease_expires_at)
     job.refresh_from_db()
 
-    job_cells_replace(job=job, cells=[Cell(build.SLOT + 6, node.pk)], reason="again", now=at(60))
+    replace_job_cells(job=job, cells=[Cell(build.SLOT + 6, node.pk)], reason="again", now=at(60))
     type(node).objects.filter(pk=node.pk).update(last_heartbeat_at=at(60))
     slots_dispatch(now=at(60))
     again = build.lease(job)
-    progress_record(node=node, report=build.report(again, build.event(1, step=2)), now=at(61))
+    record_progress(node=node, report=build.report(again, build.event(1, step=2)), now=at(61))
 
-    assert [(p.slice_id, p.step) for p in metric_series(job)] == [(held.pk, 1), (again.pk, 2)]
+    assert [(p.slice_id, p.step) for p in load_metric_series(job)] == [(held.pk, 1), (again.pk, 2)]
 
 
 def test_speed_reports_move_the_speed_table_at_most_every_half_minute(running):
@@ -223,7 +223,7 @@ def test_speed_reports_move_the_speed_table_at_most_every_half_minute(running):
 
     def say(seq: int, second: float) -> None:
         event = build.event(seq, step=seq, samples_per_s=12.0)
-        progress_record(node=node, report=build.report(held, event), now=at(second))
+        record_progress(node=node, report=build.report(held, event), now=at(second))
 
     say(1, 1)  # the first of a lease is not counted: it holds loading
     assert not Speed.objects.filter(jobs=1).exists()

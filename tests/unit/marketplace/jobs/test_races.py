@@ -22,17 +22,17 @@ from marketplace.jobs.models import (
     Slice,
     SliceStatus,
 )
-from marketplace.jobs.plans import plans_send
+from marketplace.jobs.plans import send_plans
 from marketplace.jobs.services import (
     LeaseLost,
-    adapter_store,
-    checkpoint_store,
-    job_cancel,
+    cancel_job,
+    finish_slice,
     job_open,
     leases_sweep,
-    progress_record,
-    slice_finish,
+    record_progress,
     slots_dispatch,
+    store_adapter,
+    store_checkpoint,
 )
 from scheduler.types import Cell
 from tests import builders
@@ -116,37 +116,37 @@ def test_only_the_newest_of_the_plans_that_wait_is_sent(broker, monkeypatch):
     zone = market.zone()
     node = market.node(zone)
     first = build.job(zone, (0, node))
-    monkeypatch.setattr("marketplace.jobs.services.dispatch.plans_send", lambda *, now: ())
+    monkeypatch.setattr("marketplace.jobs.services.dispatch.send_plans", lambda *, now: ())
     slots_dispatch(now=NOW)
     second = build.job(zone, (0, node), now=at(1))
     slots_dispatch(now=at(1))
 
-    (sent,) = plans_send(now=at(2))
+    (sent,) = send_plans(now=at(2))
 
     (plan,) = plans_in(broker, node.queue)
     assert plan == sent.plan
     assert {part["job"]["job_id"] for part in plan["slices"]} == {first.pk, second.pk}
-    assert plans_send(now=at(3)) == ()
+    assert send_plans(now=at(3)) == ()
 
 
 def test_a_plan_whose_slot_is_over_is_never_sent(broker, monkeypatch):
     zone = market.zone()
     build.job(zone, (0, market.node(zone)))
-    monkeypatch.setattr("marketplace.jobs.services.dispatch.plans_send", lambda *, now: ())
+    monkeypatch.setattr("marketplace.jobs.services.dispatch.send_plans", lambda *, now: ())
     slots_dispatch(now=NOW)
-    assert plans_send(now=at(10)) == ()
+    assert send_plans(now=at(10)) == ()
 
 
 def test_two_results_for_one_lease_at_once_count_once(running):
     job, node, held = running
     finished = build.result(held, Ended.FINISHED)
-    adapter_store(
+    store_adapter(
         node=node,
         lease_token=held.lease_token,
         content=io.BytesIO(build.adapter_zip()),
         now=at(1),
     )
-    results = at_once([lambda: slice_finish(node=node, result=finished, now=at(2))] * 4)
+    results = at_once([lambda: finish_slice(node=node, result=finished, now=at(2))] * 4)
     assert sorted(result.repeated for result in results) == [False, True, True, True]
     assert [result.job_ended for result in results].count(True) == 1
     assert JobEvent.objects.filter(job=job, kind="succeeded").count() == 1
@@ -159,8 +159,8 @@ def test_of_two_different_results_at_once_one_counts(running):
     other = build.result(held, Ended.PAUSED, step=4)
     results = at_once(
         [
-            lambda: slice_finish(node=node, result=paused, now=at(2)),
-            lambda: slice_finish(node=node, result=other, now=at(2)),
+            lambda: finish_slice(node=node, result=paused, now=at(2)),
+            lambda: finish_slice(node=node, result=other, now=at(2)),
         ]
     )
     assert sum(isinstance(result, LeaseLost) for result in results) == 1
@@ -171,7 +171,7 @@ def test_of_two_different_results_at_once_one_counts(running):
 def test_the_same_report_at_once_is_kept_once(running):
     job, node, held = running
     report = build.report(held, *[build.event(seq, step=seq) for seq in range(1, 6)])
-    replies = at_once([lambda: progress_record(node=node, report=report, now=at(1))] * 4)
+    replies = at_once([lambda: record_progress(node=node, report=report, now=at(1))] * 4)
     assert {reply.last_seq for reply in replies} == {5}
     assert MetricPoint.objects.filter(job=job).count() == 5
     assert Job.objects.get(pk=job.pk).seq == 2 + 1
@@ -183,7 +183,7 @@ def test_a_report_and_the_leases_end_at_once_leave_either_all_or_nothing(running
     report = build.report(held, build.event(1, step=4))
     reply, lost = at_once(
         [
-            lambda: progress_record(node=node, report=report, now=at(19)),
+            lambda: record_progress(node=node, report=report, now=at(19)),
             lambda: leases_sweep(now=expired),
         ]
     )
@@ -211,7 +211,7 @@ def test_the_same_checkpoint_at_once_is_stored_once(running, tmp_path, settings)
     job, node, held = running
 
     def store() -> Checkpoint:
-        return checkpoint_store(
+        return store_checkpoint(
             node=node,
             lease_token=held.lease_token,
             step=3,
@@ -229,7 +229,7 @@ def test_the_same_checkpoint_at_once_is_stored_once(running, tmp_path, settings)
 
 def test_a_result_and_a_cancellation_at_once_end_the_job_once(running):
     job, node, held = running
-    adapter_store(
+    store_adapter(
         node=node,
         lease_token=held.lease_token,
         content=io.BytesIO(build.adapter_zip()),
@@ -237,8 +237,8 @@ def test_a_result_and_a_cancellation_at_once_end_the_job_once(running):
     )
     at_once(
         [
-            lambda: slice_finish(node=node, result=build.result(held, Ended.FINISHED), now=at(2)),
-            lambda: job_cancel(job=job, cancelled_by=None, now=at(2)),
+            lambda: finish_slice(node=node, result=build.result(held, Ended.FINISHED), now=at(2)),
+            lambda: cancel_job(job=job, cancelled_by=None, now=at(2)),
         ]
     )
     job.refresh_from_db()

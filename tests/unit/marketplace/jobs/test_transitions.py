@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marketplace.jobs.models import Job, JobStatus
-from marketplace.jobs.transitions import ALLOWED, WrongTransition, status_set
+from marketplace.jobs.transitions import ALLOWED, WrongTransition, set_status
 
 ENDS = {JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED}
 
@@ -20,12 +20,12 @@ def test_whatever_is_asked_a_job_only_takes_steps_of_the_table_and_never_leaves_
     for status in asked:
         before = JobStatus(job.status)
         if status == before or status in ALLOWED[before]:
-            status_set(job, status)
+            set_status(job, status)
             assert job.status == status
             assert before not in ENDS or status == before
         else:
             with pytest.raises(WrongTransition):
-                status_set(job, status)
+                set_status(job, status)
             assert job.status == before
 
 

@@ -12,13 +12,13 @@ from django.core.files.storage import default_storage
 
 from marketplace.common.errors import UserError
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job
-from marketplace.jobs.selectors import checkpoint_newest, job_checkpoints
+from marketplace.jobs.selectors import checkpoint_newest, list_job_checkpoints
 from marketplace.jobs.services import (
     LeaseLost,
-    adapter_store,
-    checkpoint_store,
-    job_cancel,
+    cancel_job,
     slots_dispatch,
+    store_adapter,
+    store_checkpoint,
 )
 from tests import job_builders as build
 from tests import market_builders as market
@@ -40,14 +40,14 @@ def leased(tmp_path, settings):
 
 def store(leased, content: bytes, *, step: int = 1, now=NOW) -> Checkpoint:
     _, node, held = leased
-    return checkpoint_store(
+    return store_checkpoint(
         node=node, lease_token=held.lease_token, step=step, content=io.BytesIO(content), now=now
     )
 
 
-def store_adapter(leased, content: bytes, *, now=NOW) -> Artifact:
+def upload_adapter(leased, content: bytes, *, now=NOW) -> Artifact:
     _, node, held = leased
-    return adapter_store(
+    return store_adapter(
         node=node, lease_token=held.lease_token, content=io.BytesIO(content), now=now
     )
 
@@ -110,7 +110,7 @@ def test_only_the_last_three_checkpoints_keep_their_files(
     with django_capture_on_commit_callbacks(execute=True):
         for step in range(1, 6):
             store(leased, build.safetensors(step), step=step)
-    assert [checkpoint.step for checkpoint in job_checkpoints(job)] == [5, 4, 3]
+    assert [checkpoint.step for checkpoint in list_job_checkpoints(job)] == [5, 4, 3]
     assert len(stored_files(job)) == 3
     assert Checkpoint.objects.filter(job=job).count() == 5
 
@@ -168,7 +168,7 @@ def test_an_upload_beyond_the_limit_stops_at_the_limit(leased, settings):
 
     endless = Endless()
     with pytest.raises(UserError) as refused:
-        checkpoint_store(node=node, lease_token=held.lease_token, step=1, content=endless, now=NOW)
+        store_checkpoint(node=node, lease_token=held.lease_token, step=1, content=endless, now=NOW)
     assert (refused.value.code, refused.value.status) == ("file_too_large", 413)
     assert endless.given == 4 * 1024 * 1024
     assert stored_files(job) == []
@@ -181,20 +181,20 @@ def test_a_lease_lost_before_or_during_an_upload_keeps_nothing(leased, stage):
     class Slow(io.BytesIO):
         def read(self, size: int | None = -1, /) -> bytes:
             if stage == "during":
-                job_cancel(job=job, cancelled_by=None, now=at(1))
+                cancel_job(job=job, cancelled_by=None, now=at(1))
             return super().read(size)
 
     if stage == "before":
-        job_cancel(job=job, cancelled_by=None, now=at(1))
+        cancel_job(job=job, cancelled_by=None, now=at(1))
     for call in (
-        lambda: checkpoint_store(
+        lambda: store_checkpoint(
             node=node,
             lease_token=held.lease_token,
             step=1,
             content=Slow(build.safetensors()),
             now=at(1),
         ),
-        lambda: adapter_store(
+        lambda: store_adapter(
             node=node,
             lease_token=held.lease_token,
             content=Slow(build.adapter_zip()),
@@ -212,10 +212,10 @@ def test_an_adapter_is_stored_once_and_replaced_by_a_newer_one(
     leased, django_capture_on_commit_callbacks
 ):
     job, _, _ = leased
-    first = store_adapter(leased, build.adapter_zip(1))
-    assert store_adapter(leased, build.adapter_zip(1)) == first
+    first = upload_adapter(leased, build.adapter_zip(1))
+    assert upload_adapter(leased, build.adapter_zip(1)) == first
     with django_capture_on_commit_callbacks(execute=True):
-        second = store_adapter(leased, build.adapter_zip(2))
+        second = upload_adapter(leased, build.adapter_zip(2))
     assert second.pk == first.pk
     with second.file.open("rb") as file:
         assert file.read() == build.adapter_zip(2)
@@ -290,7 +290,7 @@ def test_a_hostile_adapter_leaves_no_trace(leased, settings, make, word):
     job, _, _ = leased
     seq = Job.objects.get(pk=job.pk).seq
     with pytest.raises(UserError) as refused:
-        store_adapter(leased, make())
+        upload_adapter(leased, make())
     assert refused.value.code == "invalid_adapter"
     assert word in refused.value.message
     assert_no_trace(job, seq=seq)

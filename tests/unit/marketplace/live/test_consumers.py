@@ -16,7 +16,7 @@ from django.test import Client
 
 from marketplace.config.routing import websocket_router
 from marketplace.jobs.models import EventKind, Job
-from marketplace.jobs.services import job_event_add
+from marketplace.jobs.services import add_job_event
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
@@ -68,7 +68,7 @@ async def followed(path: str, user: Any) -> AsyncIterator[Browser]:
 
 
 def note(job: Job, text: str) -> None:
-    job_event_add(job=job, kind=EventKind.SETTLED, message=text, now=NOW)
+    add_job_event(job=job, kind=EventKind.SETTLED, message=text, now=NOW)
 
 
 def test_the_owner_gets_a_snapshot_and_then_events_in_order(job: Job) -> None:

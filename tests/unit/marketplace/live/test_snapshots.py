@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from marketplace.auction.services import decide_pending_bids
+from marketplace.auction.bidding.wait import decide_pending_bids
 from marketplace.common import events as published
 from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import (
-    adapter_store,
-    checkpoint_store,
-    job_cancel,
-    job_cells_replace,
-    job_replan_request,
+    cancel_job,
+    finish_slice,
     leases_sweep,
-    progress_record,
-    slice_finish,
+    record_progress,
+    replace_job_cells,
+    request_job_replan,
     slots_dispatch,
+    store_adapter,
+    store_checkpoint,
 )
 from marketplace.live import snapshots
 from scheduler.types import Cell
@@ -53,7 +53,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
 
 def snapshot_of(job: Job) -> dict[str, Any]:
     owner = builders.owner_of(job.organisation)
-    return json.loads(json.dumps(snapshots.job_snapshot(user=owner, job_id=job.pk)))
+    return json.loads(json.dumps(snapshots.load_job_snapshot(user=owner, job_id=job.pk)))
 
 
 class Ran:
@@ -74,7 +74,7 @@ class Ran:
             build.event(held.last_seq + number, step=step, train_loss=2.0 / step, **figures)
             for number, step in enumerate(steps, start=1)
         ]
-        reply = progress_record(node=held.node, report=build.report(held, *fresh), now=now)
+        reply = record_progress(node=held.node, report=build.report(held, *fresh), now=now)
         assert reply.keep_running
 
 
@@ -91,7 +91,7 @@ def it_trains(ran: Ran) -> None:
     ran.report(4, 5, learning_rate=1e-4, grad_norm=0.4, log=("step 5",))
     ran.report(6, valid_loss=1.5)
     held = build.lease(ran.job)
-    checkpoint_store(
+    store_checkpoint(
         node=ran.node,
         lease_token=held.lease_token,
         step=6,
@@ -102,21 +102,21 @@ def it_trains(ran: Ran) -> None:
 
 @scene
 def it_is_cancelled(ran: Ran) -> None:
-    job_cancel(job=ran.job, cancelled_by=None, now=at(4))
+    cancel_job(job=ran.job, cancelled_by=None, now=at(4))
 
 
 @scene
 def it_fails_by_its_input(ran: Ran) -> None:
     held = build.lease(ran.job)
     result = build.result(held, Ended.FAILED, step=4, fault=Fault.USER, reason="Row 3 is empty.")
-    slice_finish(node=ran.node, result=result, now=at(4))
+    finish_slice(node=ran.node, result=result, now=at(4))
 
 
 @scene
 def its_node_is_lost_and_it_goes_on_elsewhere(ran: Ran) -> None:
     leases_sweep(now=at(400))
-    job_replan_request(job=ran.job, reason="The node is gone.", now=at(401))
-    job_cells_replace(
+    request_job_replan(job=ran.job, reason="The node is gone.", now=at(401))
+    replace_job_cells(
         job=ran.job,
         cells=[Cell(slot=build.SLOT + 41, node=ran.other.pk)],
         reason="Moved.",
@@ -128,14 +128,14 @@ def its_node_is_lost_and_it_goes_on_elsewhere(ran: Ran) -> None:
 def it_finishes(ran: Ran) -> None:
     held = build.lease(ran.job)
     ran.report(12)
-    adapter_store(
+    store_adapter(
         node=ran.node,
         lease_token=held.lease_token,
         content=io.BytesIO(build.adapter_zip()),
         now=at(6),
     )
     result = build.result(held, Ended.FINISHED, valid_loss_before=2.0, valid_loss_after=1.0)
-    slice_finish(node=ran.node, result=result, now=at(6))
+    finish_slice(node=ran.node, result=result, now=at(6))
 
 
 @pytest.mark.parametrize("name", SCENES)
@@ -148,7 +148,7 @@ def test_a_browser_that_heard_everything_knows_what_a_fresh_one_reads(
     known = ran.first
     for stream, event in heard:
         if stream == f"job.{ran.job.pk}":
-            known = snapshots.job_apply(known, event)
+            known = snapshots.apply_job_event(known, event)
     assert known == snapshot_of(ran.job)
     assert known["seq"] > ran.first["seq"]
 
@@ -173,7 +173,7 @@ def test_events_a_snapshot_holds_already_change_nothing(
     fresh = snapshot_of(ran.job)
     again = fresh
     for _, event in heard:
-        again = snapshots.job_apply(again, event)
+        again = snapshots.apply_job_event(again, event)
     assert again == fresh
 
 
@@ -183,7 +183,7 @@ def test_a_market_followed_from_its_snapshot_is_the_market(
     zone = market_builders.zone()
     market_builders.node(zone)
     owner = builders.organisation(usd="100")
-    first = json.loads(json.dumps(snapshots.market_snapshot(zone_name=zone.name)))
+    first = json.loads(json.dumps(snapshots.load_market_snapshot(zone_name=zone.name)))
     with django_capture_on_commit_callbacks(execute=True):
         for price in (5_000_000, 1, 5_000_000):
             market_builders.bid(owner, zone, price_micros=price)
@@ -194,8 +194,8 @@ def test_a_market_followed_from_its_snapshot_is_the_market(
     known = first
     for stream, event in heard:
         if stream == f"market.{zone.name}":
-            known = snapshots.market_apply(known, event)
-    fresh = json.loads(json.dumps(snapshots.market_snapshot(zone_name=zone.name)))
+            known = snapshots.apply_market_event(known, event)
+    fresh = json.loads(json.dumps(snapshots.load_market_snapshot(zone_name=zone.name)))
     assert known == fresh
     assert len(fresh["decisions"]) == snapshots.DECISIONS_SHOWN
     assert [decision["admitted"] for decision in fresh["decisions"]] == [False] * 8
@@ -206,7 +206,7 @@ def test_a_decision_shows_others_nothing_of_the_bids_own_amount() -> None:
     market_builders.node(zone)
     market_builders.bid(builders.organisation(usd="100"), zone, price_micros=7_654_321)
     decide_pending_bids(zone=zone, now=NOW, limit=10)
-    assert "7654321" not in json.dumps(snapshots.market_snapshot(zone_name=zone.name))
+    assert "7654321" not in json.dumps(snapshots.load_market_snapshot(zone_name=zone.name))
 
 
 def test_a_job_of_somebody_else_is_as_unknown_as_one_that_is_not() -> None:
@@ -214,8 +214,8 @@ def test_a_job_of_somebody_else_is_as_unknown_as_one_that_is_not() -> None:
     stranger = builders.user()
     for job_id in (job.pk, "ftjob-none", "x"):
         with pytest.raises(NotFound) as refusal:
-            snapshots.job_snapshot(user=stranger, job_id=job_id)
+            snapshots.load_job_snapshot(user=stranger, job_id=job_id)
         assert refusal.value.code == "unknown_job"
     with pytest.raises(NotFound):
-        snapshots.job_snapshot(user=None, job_id=job.pk)
-    assert snapshots.job_snapshot(user=builders.operator(), job_id=job.pk)["job_id"] == job.pk
+        snapshots.load_job_snapshot(user=None, job_id=job.pk)
+    assert snapshots.load_job_snapshot(user=builders.operator(), job_id=job.pk)["job_id"] == job.pk

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import IntegrityError, ProgrammingError, connection, transaction
 
-from marketplace.common.bulk import values_insert
+from marketplace.common.db.bulk_writes import insert_values
 from marketplace.payments.models import AccountKind, Entry, Hold, LedgerAccount, Posting
 from marketplace.payments.selectors import ledger_check, wallet
 from marketplace.payments.services import funds_hold, hold_settle
@@ -178,7 +178,7 @@ def test_postings_of_one_statement_move_each_balance_by_their_sum(funded) -> Non
                 Entry.objects.create(kind="release", reference=f"many-{n}", booked_at=NOW)
                 for n in range(len(amounts))
             ]
-            values_insert(
+            insert_values(
                 Posting,
                 ("entry_id", "account_id", "amount_micros"),
                 [

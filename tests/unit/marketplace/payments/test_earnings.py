@@ -10,18 +10,18 @@ from marketplace.payments.models import Earning, EarningKind
 from marketplace.payments.selectors import (
     Earnings,
     earnings,
-    earnings_list,
     house_balances,
     ledger_check,
+    list_earnings,
     wallet,
 )
 from marketplace.payments.services import (
     Share,
-    charge_distribute,
-    charge_refund,
+    distribute_charge,
     funds_hold,
-    hold_release,
     hold_settle,
+    refund_charge,
+    release_hold,
 )
 from tests import builders
 from tests.builders import NOW
@@ -52,7 +52,7 @@ def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> 
         Share(vendor.pk, 250_000, EarningKind.VENDOR),
         Share(builders.provider_organisation().pk, 0),
     ]
-    hold = charge_distribute(hold_reference="bid_1", shares=shares, now=NOW)
+    hold = distribute_charge(hold_reference="bid_1", shares=shares, now=NOW)
     assert hold.distributed_at == NOW
     assert [earnings(organisation=o).pending_micros for o in (provider, second, vendor)] == [
         1_000_000,
@@ -71,29 +71,29 @@ def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> 
 
 def test_sharing_out_twice_is_sharing_out_once(owner, provider) -> None:
     for amount in (900_000, 5_000_000):
-        charge_distribute(hold_reference="bid_1", shares=[Share(provider.pk, amount)], now=NOW)
+        distribute_charge(hold_reference="bid_1", shares=[Share(provider.pk, amount)], now=NOW)
     assert earnings(organisation=provider).pending_micros == 900_000
     assert Earning.objects.count() == 1
 
 
 def test_the_house_bears_what_a_job_cost_beyond_its_payment(owner, provider) -> None:
-    charge_distribute(hold_reference="bid_1", shares=[Share(provider.pk, 3_400_000)], now=NOW)
+    distribute_charge(hold_reference="bid_1", shares=[Share(provider.pk, 3_400_000)], now=NOW)
     assert house_balances()["revenue"] == -400_000
     assert house_balances()["clearing"] == 0
     assert ledger_check().balanced
 
 
 def test_a_provider_is_paid_though_the_owner_was_refunded_everything(owner, provider) -> None:
-    charge_refund(hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW)
-    charge_distribute(hold_reference="bid_1", shares=[Share(provider.pk, 700_000)], now=NOW)
+    refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW)
+    distribute_charge(hold_reference="bid_1", shares=[Share(provider.pk, 700_000)], now=NOW)
     assert earnings(organisation=provider).pending_micros == 700_000
     assert house_balances()["revenue"] == -700_000
     assert ledger_check().balanced
 
 
 def test_a_refund_after_sharing_out_is_the_houses_expense(owner, provider) -> None:
-    charge_distribute(hold_reference="bid_1", shares=[Share(provider.pk, 700_000)], now=NOW)
-    charge_refund(hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW)
+    distribute_charge(hold_reference="bid_1", shares=[Share(provider.pk, 700_000)], now=NOW)
+    refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW)
     balances = house_balances()
     assert (balances["clearing"], balances["revenue"], balances["refunds"]) == (
         0,
@@ -109,7 +109,7 @@ def test_a_charge_of_nothing_is_shared_out_without_an_entry(provider) -> None:
     made = builders.organisation(usd="1")
     funds_hold(organisation=made, amount_micros=1_000_000, reference="bid_2", now=NOW)
     hold_settle(hold_reference="bid_2", charge_micros=0, now=NOW)
-    hold = charge_distribute(hold_reference="bid_2", shares=[], now=NOW)
+    hold = distribute_charge(hold_reference="bid_2", shares=[], now=NOW)
     assert hold.distributed_at == NOW
     assert ledger_check().balanced
 
@@ -117,15 +117,15 @@ def test_a_charge_of_nothing_is_shared_out_without_an_entry(provider) -> None:
 def test_only_a_charge_is_shared_out(provider) -> None:
     made = builders.organisation(usd="1")
     funds_hold(organisation=made, amount_micros=1_000_000, reference="bid_2", now=NOW)
-    for end in (lambda: None, lambda: hold_release(hold_reference="bid_2", now=NOW)):
+    for end in (lambda: None, lambda: release_hold(hold_reference="bid_2", now=NOW)):
         end()
         with pytest.raises(Conflict) as refused:
-            charge_distribute(hold_reference="bid_2", shares=[Share(provider.pk, 1)], now=NOW)
+            distribute_charge(hold_reference="bid_2", shares=[Share(provider.pk, 1)], now=NOW)
         assert refused.value.code == "not_charged"
     with pytest.raises(NotFound):
-        charge_distribute(hold_reference="bid_0", shares=[], now=NOW)
+        distribute_charge(hold_reference="bid_0", shares=[], now=NOW)
     with pytest.raises(ValueError, match="negative"):
-        charge_distribute(hold_reference="bid_2", shares=[Share(provider.pk, -1)], now=NOW)
+        distribute_charge(hold_reference="bid_2", shares=[Share(provider.pk, -1)], now=NOW)
     assert Earning.objects.count() == 0
 
 
@@ -138,7 +138,7 @@ def test_earnings_become_payable_when_the_delay_is_over_and_not_before(provider,
         funds_hold(organisation=owner, amount_micros=50_000, reference=reference, now=at)
         hold_settle(hold_reference=reference, charge_micros=50_000, now=at)
         share = Share(organisation.pk, 10_000 * (day + 1))
-        charge_distribute(hold_reference=reference, shares=[share], now=at)
+        distribute_charge(hold_reference=reference, shares=[share], now=at)
     assert earnings_mature(now=NOW + timedelta(days=7, seconds=-1)) == 0
     assert earnings_mature(now=NOW + timedelta(days=7)) == 2
     assert earnings_mature(now=NOW + timedelta(days=7)) == 0
@@ -146,5 +146,5 @@ def test_earnings_become_payable_when_the_delay_is_over_and_not_before(provider,
     assert earnings(organisation=other) == Earnings(pending_micros=0, payable_micros=10_000)
     assert earnings_mature(now=NOW + timedelta(days=30)) == 1
     assert earnings(organisation=provider) == Earnings(pending_micros=0, payable_micros=30_000)
-    assert [e.reference for e in earnings_list(organisation=provider)] == ["b", "a"]
+    assert [e.reference for e in list_earnings(organisation=provider)] == ["b", "a"]
     assert ledger_check().balanced

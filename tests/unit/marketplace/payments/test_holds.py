@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marketplace.common.errors import Conflict, PaymentRequired, UserError
-from marketplace.payments.holds import Wanted, holds_place
+from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Entry, Hold
 from marketplace.payments.selectors import Wallet, ledger_check, wallet
 from tests import builders
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.django_db
 def test_wallets_are_used_up_in_order_and_one_without_funds_stops_nobody():
     rich, poor = builders.organisation(usd="10"), builders.organisation(usd="1")
     wanted = [
-        Wanted(rich.pk, 6_000_000, "a"),
-        Wanted(poor.pk, 1_000_001, "b"),
-        Wanted(rich.pk, 5_000_000, "c"),
-        Wanted(poor.pk, 1_000_000, "d"),
-        Wanted(rich.pk, 4_000_000, "e"),
+        HoldRequest(rich.pk, 6_000_000, "a"),
+        HoldRequest(poor.pk, 1_000_001, "b"),
+        HoldRequest(rich.pk, 5_000_000, "c"),
+        HoldRequest(poor.pk, 1_000_000, "d"),
+        HoldRequest(rich.pk, 4_000_000, "e"),
     ]
-    outcomes = holds_place(wanted=wanted, now=NOW)
+    outcomes = place_holds(wanted=wanted, now=NOW)
     held = [outcome.reference for outcome in outcomes if isinstance(outcome, Hold)]
     assert held == ["a", "d", "e"]
     short = [outcome for outcome in outcomes if isinstance(outcome, PaymentRequired)]
@@ -36,16 +36,16 @@ def test_wallets_are_used_up_in_order_and_one_without_funds_stops_nobody():
 
 def test_same_reference_is_one_hold_with_the_same_terms_and_a_conflict_with_others():
     owner, other = builders.organisation(usd="10"), builders.organisation(usd="10")
-    [first] = holds_place(wanted=[Wanted(owner.pk, 5, "a")], now=NOW)
+    [first] = place_holds(wanted=[HoldRequest(owner.pk, 5, "a")], now=NOW)
     wanted = [
-        Wanted(owner.pk, 5, "a"),
-        Wanted(owner.pk, 6, "a"),
-        Wanted(other.pk, 5, "a"),
-        Wanted(owner.pk, 7, "new"),
-        Wanted(owner.pk, 7, "new"),
-        Wanted(owner.pk, 8, "new"),
+        HoldRequest(owner.pk, 5, "a"),
+        HoldRequest(owner.pk, 6, "a"),
+        HoldRequest(other.pk, 5, "a"),
+        HoldRequest(owner.pk, 7, "new"),
+        HoldRequest(owner.pk, 7, "new"),
+        HoldRequest(owner.pk, 8, "new"),
     ]
-    outcomes = holds_place(wanted=wanted, now=NOW)
+    outcomes = place_holds(wanted=wanted, now=NOW)
     assert outcomes[0] == first
     assert outcomes[3] is outcomes[4]
     conflicts = [outcomes[place] for place in (1, 2, 5)]
@@ -59,8 +59,8 @@ def test_same_reference_is_one_hold_with_the_same_terms_and_a_conflict_with_othe
 @pytest.mark.parametrize("amount_micros", [0, -1, 10**15 + 1])
 def test_amounts_no_wallet_can_hold_are_refused_alone(amount_micros):
     owner = builders.organisation(usd="10")
-    wanted = [Wanted(owner.pk, amount_micros, "a"), Wanted(owner.pk, 5, "b")]
-    refused, held = holds_place(wanted=wanted, now=NOW)
+    wanted = [HoldRequest(owner.pk, amount_micros, "a"), HoldRequest(owner.pk, 5, "b")]
+    refused, held = place_holds(wanted=wanted, now=NOW)
     assert isinstance(refused, UserError)
     assert refused.code == "invalid_amount"
     assert isinstance(held, Hold)
@@ -69,9 +69,9 @@ def test_amounts_no_wallet_can_hold_are_refused_alone(amount_micros):
 
 def test_a_hold_asked_for_again_is_the_same_one_when_nothing_is_left():
     owner = builders.organisation(usd="1")
-    [first] = holds_place(wanted=[Wanted(owner.pk, 1_000_000, "a")], now=NOW)
-    wanted = [Wanted(owner.pk, 1, "b"), Wanted(owner.pk, 1_000_000, "a")]
-    refused, again = holds_place(wanted=wanted, now=NOW)
+    [first] = place_holds(wanted=[HoldRequest(owner.pk, 1_000_000, "a")], now=NOW)
+    wanted = [HoldRequest(owner.pk, 1, "b"), HoldRequest(owner.pk, 1_000_000, "a")]
+    refused, again = place_holds(wanted=wanted, now=NOW)
     assert isinstance(refused, PaymentRequired)
     assert again == first
     assert wallet(organisation=owner) == Wallet(available_micros=0, held_micros=1_000_000)

@@ -10,13 +10,13 @@ from marketplace.payments.models import Entry, Hold
 from marketplace.payments.selectors import Wallet, earnings, house_balances, ledger_check, wallet
 from marketplace.payments.services import (
     Share,
-    charge_distribute,
-    charge_refund,
+    distribute_charge,
     funds_hold,
-    hold_release,
     hold_settle,
+    lock_wallets,
+    refund_charge,
+    release_hold,
     wallet_grant,
-    wallets_lock,
 )
 from tests import builders
 from tests.builders import NOW
@@ -124,7 +124,7 @@ def test_a_hold_charged_and_released_at_once_ends_one_way(funded) -> None:
         results = at_once(
             [
                 lambda n=n: hold_settle(hold_reference=f"bid_{n}", charge_micros=200_000, now=NOW),
-                lambda n=n: hold_release(hold_reference=f"bid_{n}", now=NOW),
+                lambda n=n: release_hold(hold_reference=f"bid_{n}", now=NOW),
             ]
         )
         assert sorted(type(result).__name__ for result in results) == ["Conflict", "Hold"]
@@ -140,7 +140,7 @@ def test_refunds_at_once_never_exceed_the_charge(funded) -> None:
     hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)
     results = at_once(
         [
-            lambda n=n: charge_refund(
+            lambda n=n: refund_charge(
                 hold_reference="bid_1", amount_micros=1_000_000, reason=f"reason {n}", now=NOW
             )
             for n in range(5)
@@ -157,13 +157,13 @@ def test_sharing_out_and_refunding_at_once_leaves_nothing_in_clearing(funded) ->
     hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)
     at_once(
         [
-            lambda: charge_distribute(
+            lambda: distribute_charge(
                 hold_reference="bid_1", shares=[Share(provider.pk, 1_000_000)], now=NOW
             ),
-            lambda: charge_refund(
+            lambda: refund_charge(
                 hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW
             ),
-            lambda: charge_distribute(
+            lambda: distribute_charge(
                 hold_reference="bid_1", shares=[Share(provider.pk, 1_000_000)], now=NOW
             ),
         ]
@@ -180,7 +180,7 @@ def test_batches_over_the_same_wallets_in_opposite_orders_do_not_block_each_othe
 
     def batch(name: str, organisations) -> None:
         with transaction.atomic():
-            wallets_lock(organisation.pk for organisation in organisations)
+            lock_wallets(organisation.pk for organisation in organisations)
             for organisation in organisations:
                 reference = f"{name}-{organisation.pk}"
                 funds_hold(
@@ -220,9 +220,9 @@ def test_the_check_is_not_fooled_by_traffic(funded) -> None:
                 funds_hold(organisation=funded, amount_micros=9_000, reference=f"b{n}", now=NOW)
                 if n % 3:
                     hold_settle(hold_reference=f"b{n}", charge_micros=5_000, now=NOW)
-                    charge_distribute(hold_reference=f"b{n}", shares=[], now=NOW)
+                    distribute_charge(hold_reference=f"b{n}", shares=[], now=NOW)
                 else:
-                    hold_release(hold_reference=f"b{n}", now=NOW)
+                    release_hold(hold_reference=f"b{n}", now=NOW)
         finally:
             done.set()
 

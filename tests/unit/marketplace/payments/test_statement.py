@@ -13,7 +13,7 @@ from marketplace.payments.selectors import (
     wallet,
     wallet_statement,
 )
-from marketplace.payments.services import charge_refund, funds_hold, hold_release, hold_settle
+from marketplace.payments.services import funds_hold, hold_settle, refund_charge, release_hold
 from tests import builders
 from tests.builders import NOW
 
@@ -27,13 +27,13 @@ def busy_wallet():
             organisation=made, amount_micros=8_000_000, reference="bid_1", now=at
         ),
         lambda at: hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=at),
-        lambda at: charge_refund(
+        lambda at: refund_charge(
             hold_reference="bid_1", amount_micros=500_000, reason="late", now=at
         ),
         lambda at: funds_hold(
             organisation=made, amount_micros=7_500_000, reference="bid_2", now=at
         ),
-        lambda at: hold_release(hold_reference="bid_2", now=at),
+        lambda at: release_hold(hold_reference="bid_2", now=at),
     ]
     for minute, step in enumerate(steps, start=1):
         step(NOW + timedelta(minutes=minute))

@@ -9,11 +9,11 @@ from marketplace.common.money import MAX_MICROS
 from marketplace.payments.models import Entry, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import Wallet, house_balances, ledger_check, wallet
 from marketplace.payments.services import (
-    charge_refund,
     funds_hold,
-    hold_release,
     hold_settle,
-    sla_credit_pay,
+    pay_sla_credit,
+    refund_charge,
+    release_hold,
     wallet_grant,
 )
 from tests import builders
@@ -195,7 +195,7 @@ def test_a_charge_stays_within_the_hold(funded, charge: int) -> None:
 
 def test_a_loser_gets_everything_back(funded) -> None:
     funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
-    hold = hold_release(hold_reference="bid_1", now=LATER)
+    hold = release_hold(hold_reference="bid_1", now=LATER)
     assert (hold.status, hold.ended_at) == (HoldStatus.RELEASED, LATER)
     assert postings_of("release", "bid_1") == {
         ("wallet_held", funded.pk, -8_000_000),
@@ -208,10 +208,10 @@ def test_ending_a_hold_twice_the_same_way_changes_nothing_more(funded) -> None:
     for reference in ("bid_1", "bid_2"):
         funds_hold(organisation=funded, amount_micros=4_000_000, reference=reference, now=NOW)
     hold_settle(hold_reference="bid_1", charge_micros=1_000_000, now=NOW)
-    hold_release(hold_reference="bid_2", now=NOW)
+    release_hold(hold_reference="bid_2", now=NOW)
     before = traces()
     again = hold_settle(hold_reference="bid_1", charge_micros=1_000_000, now=LATER)
-    released = hold_release(hold_reference="bid_2", now=LATER)
+    released = release_hold(hold_reference="bid_2", now=LATER)
     assert (again.ended_at, released.ended_at) == (NOW, NOW)
     assert traces() == before
 
@@ -220,11 +220,11 @@ def test_an_ended_hold_does_not_end_another_way(funded) -> None:
     for reference in ("bid_1", "bid_2"):
         funds_hold(organisation=funded, amount_micros=4_000_000, reference=reference, now=NOW)
     hold_settle(hold_reference="bid_1", charge_micros=1_000_000, now=NOW)
-    hold_release(hold_reference="bid_2", now=NOW)
+    release_hold(hold_reference="bid_2", now=NOW)
     before = traces()
     attempts = (
         lambda: hold_settle(hold_reference="bid_1", charge_micros=1_000_001, now=LATER),
-        lambda: hold_release(hold_reference="bid_1", now=LATER),
+        lambda: release_hold(hold_reference="bid_1", now=LATER),
         lambda: hold_settle(hold_reference="bid_2", charge_micros=1_000_000, now=LATER),
     )
     for attempt in attempts:
@@ -237,8 +237,8 @@ def test_an_ended_hold_does_not_end_another_way(funded) -> None:
 def test_a_hold_nobody_made_is_not_found() -> None:
     for attempt in (
         lambda: hold_settle(hold_reference="bid_0", charge_micros=1, now=NOW),
-        lambda: hold_release(hold_reference="bid_0", now=NOW),
-        lambda: charge_refund(hold_reference="bid_0", amount_micros=1, reason="x", now=NOW),
+        lambda: release_hold(hold_reference="bid_0", now=NOW),
+        lambda: refund_charge(hold_reference="bid_0", amount_micros=1, reason="x", now=NOW),
     ):
         with pytest.raises(NotFound):
             attempt()
@@ -247,7 +247,7 @@ def test_a_hold_nobody_made_is_not_found() -> None:
 def test_a_refund_before_sharing_out_comes_from_clearing(funded) -> None:
     funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
     hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)
-    hold = charge_refund(
+    hold = refund_charge(
         hold_reference="bid_1", amount_micros=2_000_000, reason="node lost", now=LATER
     )
     assert hold.refunded_micros == 2_000_000
@@ -255,18 +255,18 @@ def test_a_refund_before_sharing_out_comes_from_clearing(funded) -> None:
         ("clearing", None, -2_000_000),
         ("wallet_available", funded.pk, 2_000_000),
     }
-    again = charge_refund(
+    again = refund_charge(
         hold_reference="bid_1", amount_micros=2_000_000, reason="node lost", now=LATER
     )
     assert again.refunded_micros == 2_000_000
     with pytest.raises(Conflict) as reused:
-        charge_refund(hold_reference="bid_1", amount_micros=1, reason="node lost", now=LATER)
+        refund_charge(hold_reference="bid_1", amount_micros=1, reason="node lost", now=LATER)
     assert reused.value.code == "reference_reused"
     with pytest.raises(Conflict) as exceeded:
-        charge_refund(hold_reference="bid_1", amount_micros=1_000_001, reason="more", now=LATER)
+        refund_charge(hold_reference="bid_1", amount_micros=1_000_001, reason="more", now=LATER)
     assert exceeded.value.code == "refund_exceeds_charge"
     assert exceeded.value.extra == {"left_micros": 1_000_000}
-    charge_refund(hold_reference="bid_1", amount_micros=1_000_000, reason="the rest", now=LATER)
+    refund_charge(hold_reference="bid_1", amount_micros=1_000_000, reason="the rest", now=LATER)
     assert wallet(organisation=funded) == Wallet(available_micros=10_000_000, held_micros=0)
     assert house_balances()["clearing"] == 0
 
@@ -274,13 +274,13 @@ def test_a_refund_before_sharing_out_comes_from_clearing(funded) -> None:
 def test_what_was_never_charged_is_not_refunded(funded) -> None:
     funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
     with pytest.raises(Conflict) as refused:
-        charge_refund(hold_reference="bid_1", amount_micros=1, reason="x", now=NOW)
+        refund_charge(hold_reference="bid_1", amount_micros=1, reason="x", now=NOW)
     assert refused.value.code == "not_charged"
 
 
 def test_a_broken_promise_is_paid_by_the_house_once(funded) -> None:
     for _ in range(2):
-        sla_credit_pay(
+        pay_sla_credit(
             organisation=funded,
             amount_micros=310_000,
             reference="bid_1",

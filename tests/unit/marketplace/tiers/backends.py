@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from marketplace.fleet.models import Node, NodeStatus, Provider, Tier, Zone
-from marketplace.fleet.services import node_join
+from marketplace.fleet.services import join_node
 from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.provisioning import BackendFault, Offer, Seen
-from marketplace.tiers.services import zone_tiers_set
+from marketplace.tiers.provisioning import BackendFault, ListedMachine, MachineOffer
+from marketplace.tiers.services import set_zone_tiers
 from tests import market_builders
 from tests.job_builders import facts
 from workers.protocol.messages import JoinRequest
 
-SERVERLESS = Offer("fast", Tier.SERVERLESS, 2_100_000, 0.0)
-CHEAP = Offer("cheap", Tier.MARKETPLACE, 740_000, 0.0)
-DEAR = Offer("dear", Tier.CONVENTIONAL, 1_290_000, 0.0)
+SERVERLESS = MachineOffer("fast", Tier.SERVERLESS, 2_100_000, 0.0)
+CHEAP = MachineOffer("cheap", Tier.MARKETPLACE, 740_000, 0.0)
+DEAR = MachineOffer("dear", Tier.CONVENTIONAL, 1_290_000, 0.0)
 
 
 @dataclass
@@ -28,9 +28,9 @@ class MemoryBackend:
     running: set[str] = field(default_factory=set)
     terminated: list[str] = field(default_factory=list)
     broken: bool = False
-    offered: tuple[Offer, ...] = (SERVERLESS, CHEAP, DEAR)
+    offered: tuple[MachineOffer, ...] = (SERVERLESS, CHEAP, DEAR)
 
-    def offers(self) -> tuple[Offer, ...]:
+    def offers(self) -> tuple[MachineOffer, ...]:
         return self.offered
 
     def only(self) -> str:
@@ -45,8 +45,10 @@ class MemoryBackend:
         self.secrets[machine_id] = join_secret
         self.running.add(machine_id)
 
-    def machines(self) -> tuple[Seen, ...]:
-        return tuple(Seen(machine_id, is_ready=True) for machine_id in sorted(self.running))
+    def machines(self) -> tuple[ListedMachine, ...]:
+        return tuple(
+            ListedMachine(machine_id, is_ready=True) for machine_id in sorted(self.running)
+        )
 
     def terminate(self, machine_id: str) -> None:
         self.terminated.append(machine_id)
@@ -57,13 +59,13 @@ class MemoryBackend:
         request = JoinRequest(
             token=self.secrets[machine_id], name=machine_id, facts=facts(hostname=machine_id)
         )
-        reply = node_join(request=request, now=now)
+        reply = join_node(request=request, now=now)
         Node.objects.filter(pk=reply.node_id).update(status=NodeStatus.ONLINE)
         return Node.objects.get(pk=reply.node_id)
 
 
 def tiers(zone: Zone, *, provider: Provider | None = None, **caps: int) -> ZoneTiers:
-    return zone_tiers_set(
+    return set_zone_tiers(
         zone=zone,
         provider=provider or market_builders.provider(),
         backend="memory",

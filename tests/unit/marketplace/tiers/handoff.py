@@ -5,9 +5,9 @@ from __future__ import annotations
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job, MetricPoint, Slice
 from marketplace.jobs.services import slots_dispatch
-from marketplace.tiers.machines import machines_reconcile
+from marketplace.tiers.machines import reconcile_machines
 from marketplace.tiers.models import Booking, Machine
-from marketplace.tiers.services import tiers_tick
+from marketplace.tiers.services import run_tier_tick
 from tests import market_builders
 from tests.job_builders import at, lease
 from tests.unit.marketplace.tiers.backends import MemoryBackend
@@ -21,9 +21,9 @@ RESERVED_FROM_S = 300
 
 def tick(seconds: float) -> None:
     Node.objects.update(last_heartbeat_at=at(seconds))
-    tiers_tick(now=at(seconds))
-    machines_reconcile(now=at(seconds))
-    tiers_tick(now=at(seconds))
+    run_tier_tick(now=at(seconds))
+    reconcile_machines(now=at(seconds))
+    run_tier_tick(now=at(seconds))
     slots_dispatch(now=at(seconds))
 
 
@@ -67,5 +67,5 @@ def job_left(job: Job, backend: MemoryBackend) -> Node:
     made = worker_ready(job, backend)
     tick(31)
     tick(40)
-    market_builders.slice_end(job, status=Ended.PAUSED, now=at(41), step=30)
+    market_builders.end_slice(job, status=Ended.PAUSED, now=at(41), step=30)
     return made

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from marketplace.fleet.models import Tier
-from marketplace.tiers.provisioning import Backend, BackendFault, Offer
+from marketplace.tiers.provisioning import Backend, BackendFault, MachineOffer
 from marketplace.tiers.provisioning.local import LocalBackend
 from marketplace.tiers.provisioning.modal import ModalBackend, modal_offers
 from marketplace.tiers.provisioning.skypilot import SkyPilotBackend
@@ -60,7 +60,7 @@ class LocalGround:
     def backend(self, *, market: str = "ours") -> Backend:
         return LocalBackend(
             folder=self.folder / market,
-            offers=(Offer("now", Tier.SERVERLESS, 2_100_000, 0.0),),
+            offers=(MachineOffer("now", Tier.SERVERLESS, 2_100_000, 0.0),),
             command=TELLS,
         )
 

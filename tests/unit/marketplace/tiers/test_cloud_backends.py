@@ -11,8 +11,8 @@ from django.conf import settings
 from django.test import override_settings
 
 from marketplace.fleet.models import Tier
-from marketplace.tiers.provisioning import BackendFault, Offer, backend_named
-from marketplace.tiers.provisioning.cloud import AS_NODE, NODE_UID, client_module, market_tag
+from marketplace.tiers.provisioning import BackendFault, MachineOffer, get_backend
+from marketplace.tiers.provisioning.cloud import AS_NODE, NODE_UID, import_client, market_tag
 from marketplace.tiers.provisioning.modal import LIFETIME_S, modal_offers
 from marketplace.tiers.provisioning.skypilot import PRICES_KEPT_S, SkyPilotBackend
 from tests.unit.marketplace.tiers.clouds import ClusterStatus, SkyServer
@@ -27,8 +27,8 @@ from tests.unit.marketplace.tiers.test_backend_contract import (
 
 def test_skypilot_offers_the_lowest_price_of_each_enabled_cloud() -> None:
     assert SkyGround().backend().offers() == (
-        Offer("A100@aws/us-east-1", Tier.CONVENTIONAL, 3_673_100, 256.0),
-        Offer("A100@vast", Tier.MARKETPLACE, 740_000, 36.0),
+        MachineOffer("A100@aws/us-east-1", Tier.CONVENTIONAL, 3_673_100, 256.0),
+        MachineOffer("A100@vast", Tier.MARKETPLACE, 740_000, 36.0),
     )
 
 
@@ -114,11 +114,11 @@ def test_a_client_that_is_not_installed_is_asked_for_by_name(
     # What Python itself does for a module that must not be imported.
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(BackendFault, match=rf"'{module}' is not installed .*'\.\[cloud\]'"):
-        backend_named(name)
+        get_backend(name)
 
 
 def test_a_client_is_imported_by_its_whole_name() -> None:
-    assert client_module("os.path") is sys.modules["os.path"]
+    assert import_client("os.path") is sys.modules["os.path"]
 
 
 @pytest.mark.parametrize(

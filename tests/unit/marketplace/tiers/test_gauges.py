@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 from marketplace.fleet.models import NodeStatus, Tier, Zone
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.tiers.gauges import TiersCollector
-from marketplace.tiers.machines import machines_reconcile
+from marketplace.tiers.machines import reconcile_machines
 from marketplace.tiers.models import Machine, ZoneTiers
 from tests import job_builders, market_builders
 from tests.job_builders import at, lease
@@ -67,7 +67,7 @@ def test_workers_boots_and_rent_follow_a_machine_through_its_life(
     assert told("boot_seconds_count", tier="marketplace") == 0
 
     backend.join(booked_machine().pk, now=at(31))
-    machines_reconcile(now=at(31))
+    reconcile_machines(now=at(31))
     assert workers("marketplace") == none(idle=1)
     assert told("boot_seconds_count", tier="marketplace") == 1
     assert told("boot_seconds_sum", tier="marketplace") == 21
@@ -78,7 +78,7 @@ def test_workers_boots_and_rent_follow_a_machine_through_its_life(
     assert buckets == {"20.0": 0, "40.0": 1, "+Inf": 1}
 
     backend.running.clear()
-    machines_reconcile(now=at(1831))
+    reconcile_machines(now=at(1831))
     assert workers("marketplace") == none()
     assert told("cost_usd_per_hour") == 0.0
     assert told("cost_usd_total", tier="marketplace") == pytest.approx(0.74 * 1821 / 3600, abs=1e-6)
@@ -87,7 +87,7 @@ def test_workers_boots_and_rent_follow_a_machine_through_its_life(
 
 def test_a_boot_that_fails_is_counted(job: Job, backend: MemoryBackend) -> None:
     backend.running.discard(worker_booked(job).pk)
-    machines_reconcile(now=at(45))
+    reconcile_machines(now=at(45))
     tick(46)
     assert told("boots_failed_total", tier="marketplace") == 1
     assert told("demotions_total", outcome="failed") == 1
@@ -103,7 +103,7 @@ def test_a_demotion_is_counted_with_its_pause_and_its_saving(
     tick(31)
     point(lease(job), seq=1, step=30, seconds=38)
     tick(40)
-    market_builders.slice_end(job, status=Ended.PAUSED, now=at(41), step=30)
+    market_builders.end_slice(job, status=Ended.PAUSED, now=at(41), step=30)
     tick(41)
     assert told("demotion_seconds_count") == 0
     point(lease(job), seq=1, step=31, seconds=44)

@@ -13,12 +13,12 @@ import psutil
 import pytest
 
 from marketplace.fleet.models import Tier
-from marketplace.tiers.provisioning import BackendFault, Offer, backend_named
+from marketplace.tiers.provisioning import BackendFault, MachineOffer, get_backend
 from marketplace.tiers.provisioning.local import LocalBackend
 from tests.waiting import until
 
-NOW_OFFER = Offer("now", Tier.SERVERLESS, 2_100_000, 0.0)
-SLOW_OFFER = Offer("slow", Tier.MARKETPLACE, 740_000, 600.0)
+NOW_OFFER = MachineOffer("now", Tier.SERVERLESS, 2_100_000, 0.0)
+SLOW_OFFER = MachineOffer("slow", Tier.MARKETPLACE, 740_000, 600.0)
 #: Says what it sees of its environment, then lives until it is stopped.
 TELLS = (
     sys.executable,
@@ -160,6 +160,6 @@ def test_an_offer_that_is_gone_starts_nothing(make: Callable[..., LocalBackend])
 
 def test_an_unknown_backend_is_named_with_those_there_are() -> None:
     with pytest.raises(BackendFault, match="No backend 'moon'; there are: local"):
-        backend_named("moon")
-    offered = {offer.tier for offer in backend_named("local").offers()}
+        get_backend("moon")
+    offered = {offer.tier for offer in get_backend("local").offers()}
     assert offered == {Tier.SERVERLESS, Tier.MARKETPLACE, Tier.CONVENTIONAL}

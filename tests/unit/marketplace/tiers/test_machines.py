@@ -14,14 +14,14 @@ from marketplace.tiers.machines import (
     LAUNCH_GRACE,
     ask_micros,
     cost_micros,
-    machine_end,
-    machine_request,
-    machines_launch,
-    machines_reconcile,
+    end_machine,
+    launch_machines,
+    reconcile_machines,
+    request_machine,
 )
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import BackendFault
-from marketplace.tiers.services import tiers_tick, zone_tiers_set
+from marketplace.tiers.services import run_tier_tick, set_zone_tiers
 from tests import job_builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at
@@ -36,8 +36,8 @@ def house(zone: Zone, backend: MemoryBackend) -> ZoneTiers:
 
 
 def launched(house: ZoneTiers, *, offer=CHEAP) -> Machine:
-    machine = machine_request(tiers=house, offer=offer, reason="wanted", now=NOW)
-    assert machines_launch(now=NOW) == 1
+    machine = request_machine(tiers=house, offer=offer, reason="wanted", now=NOW)
+    assert launch_machines(now=NOW) == 1
     return fresh(machine)
 
 
@@ -58,10 +58,10 @@ def test_a_node_asks_its_rent_for_a_slot(zone: Zone) -> None:
 def test_a_machine_boots_joins_and_runs(house: ZoneTiers, backend: MemoryBackend) -> None:
     machine = launched(house)
     assert machine.status == MachineStatus.BOOTING
-    machines_reconcile(now=at(5))
+    reconcile_machines(now=at(5))
     assert fresh(machine).status == MachineStatus.BOOTING
     node = backend.join(machine.pk, now=at(6))
-    machines_reconcile(now=at(7))
+    reconcile_machines(now=at(7))
     machine = fresh(machine)
     assert (machine.status, machine.ready_at) == (MachineStatus.RUNNING, at(7))
     assert (machine.node_id, node.tier) == (node.pk, Tier.MARKETPLACE)
@@ -70,7 +70,7 @@ def test_a_machine_boots_joins_and_runs(house: ZoneTiers, backend: MemoryBackend
 
 def test_launching_again_starts_nothing_more(house: ZoneTiers, backend: MemoryBackend) -> None:
     launched(house)
-    assert machines_launch(now=at(1)) == 0
+    assert launch_machines(now=at(1)) == 0
     assert len(backend.running) == 1
 
 
@@ -84,8 +84,8 @@ def test_a_serverless_node_is_never_on_sale(house: ZoneTiers, backend: MemoryBac
 
 def test_an_offer_that_is_gone_costs_nothing(house: ZoneTiers, backend: MemoryBackend) -> None:
     backend.broken = True
-    machine = machine_request(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
-    assert machines_launch(now=at(3)) == 0
+    machine = request_machine(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
+    assert launch_machines(now=at(3)) == 0
     machine = fresh(machine)
     assert (machine.status, machine.cost_micros) == (MachineStatus.ENDED, 0)
     assert machine.reason == "The offer 'cheap' is gone."
@@ -96,10 +96,10 @@ def test_a_machine_that_never_comes_up_is_paid_and_given_up(
 ) -> None:
     machine = launched(house)
     late = NOW + BOOT_LIMIT + timedelta(seconds=1)
-    machines_reconcile(now=late)
+    reconcile_machines(now=late)
     assert fresh(machine).status == MachineStatus.ENDING
-    machines_reconcile(now=late)
-    machines_reconcile(now=late)
+    reconcile_machines(now=late)
+    reconcile_machines(now=late)
     machine = fresh(machine)
     assert machine.status == MachineStatus.ENDED
     assert machine.cost_micros == cost_micros(740_000, NOW, late)
@@ -108,11 +108,11 @@ def test_a_machine_that_never_comes_up_is_paid_and_given_up(
 
 def test_an_orphan_is_shown_and_ended(house: ZoneTiers, backend: MemoryBackend) -> None:
     backend.running.add("mach_stranger")
-    machines_reconcile(now=NOW)
+    reconcile_machines(now=NOW)
     row = Machine.objects.get(pk="mach_stranger")
     assert (row.is_orphan, row.status) == (True, MachineStatus.ENDING)
     assert backend.terminated == ["mach_stranger"]
-    machines_reconcile(now=at(10))
+    reconcile_machines(now=at(10))
     row.refresh_from_db()
     assert (row.status, row.ended_at) == (MachineStatus.ENDED, at(10))
 
@@ -121,12 +121,12 @@ def test_a_machine_that_runs_after_its_end_is_ended_again(
     house: ZoneTiers, backend: MemoryBackend
 ) -> None:
     machine = launched(house)
-    machine_end(machine=machine, reason="enough", now=at(1))
-    machines_reconcile(now=at(2))
-    machines_reconcile(now=at(3))
+    end_machine(machine=machine, reason="enough", now=at(1))
+    reconcile_machines(now=at(2))
+    reconcile_machines(now=at(3))
     assert fresh(machine).status == MachineStatus.ENDED
     backend.running.add(machine.pk)
-    machines_reconcile(now=at(4))
+    reconcile_machines(now=at(4))
     assert fresh(machine).status == MachineStatus.ENDING
     assert backend.running == set()
 
@@ -136,9 +136,9 @@ def test_a_known_machine_that_is_gone_is_closed_and_its_node_leaves(
 ) -> None:
     machine = launched(house)
     node = backend.join(machine.pk, now=NOW)
-    machines_reconcile(now=at(1))
+    reconcile_machines(now=at(1))
     backend.running.clear()
-    machines_reconcile(now=at(40))
+    reconcile_machines(now=at(40))
     machine = fresh(machine)
     assert (machine.status, machine.ended_at) == (MachineStatus.ENDED, at(40))
     assert "gone" in machine.reason
@@ -151,36 +151,36 @@ def test_a_launch_is_given_time_to_show_in_the_list(
 ) -> None:
     machine = launched(house)
     backend.running.clear()
-    machines_reconcile(now=NOW + LAUNCH_GRACE)
+    reconcile_machines(now=NOW + LAUNCH_GRACE)
     assert fresh(machine).status == MachineStatus.BOOTING
-    machines_reconcile(now=NOW + LAUNCH_GRACE + timedelta(seconds=1))
+    reconcile_machines(now=NOW + LAUNCH_GRACE + timedelta(seconds=1))
     assert fresh(machine).status == MachineStatus.ENDED
 
 
 def test_a_machine_is_not_ended_under_a_job(house: ZoneTiers, backend: MemoryBackend) -> None:
     machine = launched(house)
     node = backend.join(machine.pk, now=NOW)
-    machines_reconcile(now=NOW)
+    reconcile_machines(now=NOW)
     job = job_builders.job(house.zone, (0, node), (1, node))
-    from marketplace.jobs.services import job_cancel, slots_dispatch
+    from marketplace.jobs.services import cancel_job, slots_dispatch
 
     slots_dispatch(now=NOW)
-    machine_end(machine=machine, reason="enough", now=at(1))
-    machines_reconcile(now=at(2))
+    end_machine(machine=machine, reason="enough", now=at(1))
+    reconcile_machines(now=at(2))
     assert backend.terminated == []
     assert Node.objects.get(pk=node.pk).status == NodeStatus.DRAINING
-    job_cancel(job=job, cancelled_by=None, now=at(3))
-    machines_reconcile(now=at(4))
+    cancel_job(job=job, cancelled_by=None, now=at(3))
+    reconcile_machines(now=at(4))
     assert backend.terminated == [machine.pk]
 
 
 def test_a_request_that_is_taken_back_never_starts(
     house: ZoneTiers, backend: MemoryBackend
 ) -> None:
-    machine = machine_request(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
-    machine_end(machine=machine, reason="not needed", now=at(1))
-    machine_end(machine=fresh(machine), reason="again", now=at(2))
-    assert machines_launch(now=at(3)) == 0
+    machine = request_machine(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
+    end_machine(machine=machine, reason="not needed", now=at(1))
+    end_machine(machine=fresh(machine), reason="again", now=at(2))
+    assert launch_machines(now=at(3)) == 0
     machine = fresh(machine)
     assert (machine.status, machine.cost_micros, machine.reason) == (
         MachineStatus.ENDED,
@@ -199,7 +199,7 @@ def test_one_broken_backend_does_not_hide_the_others(
     monkeypatch.setattr("marketplace.tiers.machines.BACKENDS", backends)
     monkeypatch.setattr("marketplace.tiers.provisioning.BACKENDS", backends)
     backend.running.add("mach_stranger")
-    machines_reconcile(now=NOW)
+    reconcile_machines(now=NOW)
     assert backend.terminated == ["mach_stranger"]
 
 
@@ -210,17 +210,17 @@ def test_a_backend_nobody_uses_is_not_asked(
     backends = {name: lambda name=name: asked.append(name) or backend for name in ("a", "b")}
     monkeypatch.setattr("marketplace.tiers.machines.BACKENDS", backends)
     monkeypatch.setattr("marketplace.tiers.provisioning.BACKENDS", backends)
-    machines_reconcile(now=NOW)
+    reconcile_machines(now=NOW)
     assert asked == []
     ZoneTiers.objects.update(serverless_backend="b")
-    machines_reconcile(now=NOW)
+    reconcile_machines(now=NOW)
     assert asked == ["b"]
 
 
 def test_each_tier_is_rented_from_its_own_backend(house: ZoneTiers) -> None:
     house.serverless_backend = "modal"
     for offer, name in ((SERVERLESS, "modal"), (CHEAP, "memory")):
-        assert machine_request(tiers=house, offer=offer, reason="", now=NOW).backend == name
+        assert request_machine(tiers=house, offer=offer, reason="", now=NOW).backend == name
 
 
 def test_a_backend_that_is_away_offers_nothing_and_stops_no_tick(
@@ -232,7 +232,7 @@ def test_a_backend_that_is_away_offers_nothing_and_stops_no_tick(
     backends = {"away": away, "memory": lambda: backend}
     monkeypatch.setattr("marketplace.tiers.provisioning.BACKENDS", backends)
     ZoneTiers.objects.update(serverless_backend="away")
-    tiers_tick(now=NOW)
+    run_tier_tick(now=NOW)
     assert ZoneTiers.objects.get().ticked_at == NOW
     assert backend.running == set()
 
@@ -249,7 +249,7 @@ def test_settings_that_cannot_be_are_refused(
     zone: Zone, backend: MemoryBackend, terms: dict, code: str
 ) -> None:
     with pytest.raises(UserError) as refusal:
-        zone_tiers_set(
+        set_zone_tiers(
             zone=zone,
             provider=market_builders.provider(),
             **{"backend": "memory", "serverless_cap": 1, "serverful_cap": 1, **terms},

@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.services import slots_dispatch
-from marketplace.tiers.machines import machine_request, machines_launch, machines_reconcile
+from marketplace.tiers.machines import launch_machines, reconcile_machines, request_machine
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
 from tests import job_builders
 from tests.builders import NOW
@@ -27,13 +27,13 @@ def end_all(**options: float) -> str:
 def test_every_machine_is_given_back_whatever_it_runs(zone: Zone, backend: MemoryBackend) -> None:
     house = tiers(zone)
     for offer in (CHEAP, SERVERLESS):
-        machine_request(tiers=house, offer=offer, reason="wanted", now=NOW)
-    machines_launch(now=NOW)
+        request_machine(tiers=house, offer=offer, reason="wanted", now=NOW)
+    launch_machines(now=NOW)
     busy = backend.join(sorted(backend.running)[0], now=NOW)
-    machines_reconcile(now=NOW)
+    reconcile_machines(now=NOW)
     job = job_builders.job(zone, (0, busy), (1, busy))
     slots_dispatch(now=NOW)
-    machine_request(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
+    request_machine(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
     backend.running.add("mach_stranger")
 
     assert end_all() == "No rented machine runs."
@@ -49,8 +49,8 @@ def test_every_machine_is_given_back_whatever_it_runs(zone: Zone, backend: Memor
 def test_a_machine_that_does_not_end_is_named(
     zone: Zone, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = machine_request(tiers=tiers(zone), offer=CHEAP, reason="wanted", now=NOW)
-    machines_launch(now=NOW)
+    machine = request_machine(tiers=tiers(zone), offer=CHEAP, reason="wanted", now=NOW)
+    launch_machines(now=NOW)
     monkeypatch.setattr(MemoryBackend, "terminate", lambda *_: None)
     with pytest.raises(CommandError, match=f"Still running: {machine.pk}"):
         end_all(within_s=0.0)

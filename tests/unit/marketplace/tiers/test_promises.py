@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from marketplace.auction.services import decide_pending_bids
+from marketplace.auction.bidding.wait import decide_pending_bids
+from marketplace.auction.lane.sweep import jobs_replan
 from marketplace.auction.settlement import settle_finished
-from marketplace.auction.sweeps import jobs_replan
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import EventKind, Job, JobStatus
-from marketplace.jobs.services import job_replan_request, leases_sweep, slots_dispatch
+from marketplace.jobs.services import leases_sweep, request_job_replan, slots_dispatch
 from marketplace.payments.selectors import house_balances, ledger_check, wallet
 from tests import builders, market_builders
 from tests.builders import NOW
@@ -67,13 +67,13 @@ def test_a_missed_deadline_is_counted_explained_and_credited_once(zone: Zone) ->
     assert job.finish_planned_at > job.deadline_at
     assert "for which you get a credit" in job.events.filter(kind="replanned").get().message
     # That something better turned up held nobody up.
-    job_replan_request(job=job, reason="A cheaper one is ready.", now=at(17), is_trouble=False)
+    request_job_replan(job=job, reason="A cheaper one is ready.", now=at(17), is_trouble=False)
     Job.objects.update(needs_replan=False)
 
     alive(71)
     slots_dispatch(now=at(71))
     assert lease(job).node.name == "second"
-    market_builders.slice_end(job, status=Ended.FINISHED, step=100, now=at(95))
+    market_builders.end_slice(job, status=Ended.FINISHED, step=100, now=at(95))
     assert settle_finished(now=at(96)) == 1
     assert settle_finished(now=at(97)) == 0
     job.refresh_from_db()
@@ -97,7 +97,7 @@ def test_a_job_in_time_is_neither_explained_nor_credited(zone: Zone) -> None:
     market_builders.node(zone)
     job = sold(zone, epochs=1, slots=4)
     slots_dispatch(now=at(11))
-    market_builders.slice_end(job, status=Ended.FINISHED, step=100, now=at(15))
+    market_builders.end_slice(job, status=Ended.FINISHED, step=100, now=at(15))
     assert settle_finished(now=at(16)) == 1
     assert not job.events.filter(message__contains="after its deadline").exists()
     assert house_balances()["sla_credits"] == 0

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
-from marketplace.auction.verify import zone_verify
 from marketplace.fleet.models import Node, NodeStatus, Tier
 from marketplace.jobs.models import Job
 from marketplace.payments.selectors import ledger_check
-from marketplace.tiers import bookings, rented
-from marketplace.tiers.machines import machine_request, machines_launch, machines_reconcile
+from marketplace.tiers import bookings, tier_state
+from marketplace.tiers.machines import launch_machines, reconcile_machines, request_machine
 from marketplace.tiers.models import (
     Booking,
     BookingOutcome,
@@ -21,7 +21,7 @@ from marketplace.tiers.models import (
     Stay,
     ZoneTiers,
 )
-from marketplace.tiers.services import tiers_tick
+from marketplace.tiers.services import run_tier_tick
 from tests import market_builders
 from tests.job_builders import at, lease
 from tests.unit.marketplace.tiers.backends import CHEAP, DEAR, SERVERLESS, MemoryBackend
@@ -41,10 +41,10 @@ WORTH_S = 20.0 * (0.74 + 2.10) / (1.29 - 0.74)
 def dear(job: Job, backend: MemoryBackend) -> Machine:
     """The only worker the house may rent: idle, and dearer than what is offered now."""
     ZoneTiers.objects.update(serverful_cap=1, idle_s=1e6)
-    machine = machine_request(tiers=ZoneTiers.objects.get(), offer=DEAR, reason="-", now=at(2))
-    machines_launch(now=at(2))
+    machine = request_machine(tiers=ZoneTiers.objects.get(), offer=DEAR, reason="-", now=at(2))
+    launch_machines(now=at(2))
     backend.join(machine.pk, now=at(3))
-    machines_reconcile(now=at(3))
+    reconcile_machines(now=at(3))
     backend.offered = (SERVERLESS, SLOW)
     return Machine.objects.get(pk=machine.pk)
 
@@ -52,7 +52,7 @@ def dear(job: Job, backend: MemoryBackend) -> Machine:
 def look(seconds: float) -> None:
     """One tick, the backends not looked at."""
     Node.objects.update(last_heartbeat_at=at(seconds))
-    tiers_tick(now=at(seconds))
+    run_tier_tick(now=at(seconds))
 
 
 def surplus() -> float:
@@ -82,8 +82,8 @@ def test_a_dear_idle_worker_is_exchanged_and_the_cap_is_kept(
     look(11)
     assert Booking.objects.get().machine.status == MachineStatus.REQUESTED
 
-    machines_reconcile(now=at(12))
-    machines_reconcile(now=at(13))
+    reconcile_machines(now=at(12))
+    reconcile_machines(now=at(13))
     look(14)
     assert dear.pk not in backend.running
     assert booking.machine_id in backend.running
@@ -91,7 +91,7 @@ def test_a_dear_idle_worker_is_exchanged_and_the_cap_is_kept(
     runs(job, since_s=2, left_s=176, now_s=34, step=30)
     tick(34)
     tick(40)
-    market_builders.slice_end(job, status=Ended.PAUSED, now=at(41), step=30)
+    market_builders.end_slice(job, status=Ended.PAUSED, now=at(41), step=30)
     tick(41)
     point(lease(job), seq=1, step=31, seconds=44)
     tick(45)
@@ -103,7 +103,7 @@ def test_a_dear_idle_worker_is_exchanged_and_the_cap_is_kept(
     # The owner pays what they paid.
     assert Bid.objects.get(pk=job.bid_id).payment_micros == job.price_micros
     assert ledger_check().balanced
-    assert zone_verify(house.zone).problems == []
+    assert verify_zone(house.zone).problems == []
 
 
 @pytest.mark.parametrize(("left_s", "renews"), [(WORTH_S - 1.0, False), (WORTH_S + 1.0, True)])
@@ -137,7 +137,7 @@ def test_a_new_rent_for_which_the_cap_leaves_no_room_is_given_up(
     booking = Booking.objects.get()
     ZoneTiers.objects.update(serverful_cap=0)
     for seconds in (11, 12):
-        machines_reconcile(now=at(seconds))
+        reconcile_machines(now=at(seconds))
     look(13)
     asked = booking.machine
     asked.refresh_from_db()
@@ -163,13 +163,13 @@ def test_what_a_renewal_was_to_save_leaves_the_surplus_if_its_worker_never_comes
     runs(job, since_s=2, left_s=200, now_s=10)
     look(10)
     for seconds in (11, 12):
-        machines_reconcile(now=at(seconds))
+        reconcile_machines(now=at(seconds))
     look(13)
     booking = Booking.objects.get()
     before = surplus()
     backend.offered = (SERVERLESS,)
     backend.running.discard(booking.machine_id)
-    machines_reconcile(now=at(50))
+    reconcile_machines(now=at(50))
     runs(job, since_s=2, left_s=150, now_s=51)
     look(51)
     booking.refresh_from_db()
@@ -185,12 +185,12 @@ def test_what_a_renewal_was_to_save_leaves_the_surplus_if_the_job_no_longer_need
     runs(job, since_s=2, left_s=200, now_s=10)
     look(10)
     for seconds in (11, 12):
-        machines_reconcile(now=at(seconds))
+        reconcile_machines(now=at(seconds))
     look(13)
     booking = Booking.objects.get()
     before = surplus()
     backend.join(booking.machine_id, now=at(60))
-    machines_reconcile(now=at(60))
+    reconcile_machines(now=at(60))
     # The hand-off itself finds that the rest repays nothing.
     runs(job, since_s=2, left_s=1, now_s=60)
     look(60)
@@ -203,10 +203,10 @@ def test_what_a_renewal_was_to_save_leaves_the_surplus_if_the_job_no_longer_need
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (rented, "machine_end"),
-        (rented, "machine_request"),
+        (tier_state, "end_machine"),
+        (tier_state, "request_machine"),
         (Booking.objects, "create"),
-        (bookings, "books_save"),
+        (bookings, "save_stay_accounts"),
         (ZoneTiers, "save"),
     ],
     ids=["the old rent's end", "the new rent", "the booking", "the books", "the surplus"],
@@ -225,7 +225,7 @@ def test_a_renewal_that_dies_leaves_all_as_it_was_and_is_done_once_by_the_next_t
     before = state()
     mend = dies_in(monkeypatch, owner, name, after=after)
     with pytest.raises(Killed):
-        tiers_tick(now=at(10))
+        run_tier_tick(now=at(10))
     assert state() == before
 
     mend()

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.auction.bidding.wait import decide_pending_bids
 from marketplace.auction.models import Bid, BidStatus, Reservation
-from marketplace.auction.services import decide_pending_bids
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.services import job_cancel, slots_dispatch
-from marketplace.tiers.machines import cost_micros, machine_request, machines_reconcile
+from marketplace.jobs.services import cancel_job, slots_dispatch
+from marketplace.tiers.machines import cost_micros, reconcile_machines, request_machine
 from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
-from marketplace.tiers.services import tiers_tick
+from marketplace.tiers.services import run_tier_tick
 from scheduler.types import Cell
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
@@ -39,15 +39,15 @@ def reserved(zone: Zone) -> Node:
 
 
 def tick(seconds: float) -> None:
-    tiers_tick(now=at(seconds))
-    machines_reconcile(now=at(seconds))
+    run_tier_tick(now=at(seconds))
+    reconcile_machines(now=at(seconds))
     slots_dispatch(now=at(seconds))
 
 
 def serverless_up(backend: MemoryBackend, seconds: float) -> Node:
     [machine_id] = backend.running
     node = backend.join(machine_id, now=at(seconds))
-    machines_reconcile(now=at(seconds))
+    reconcile_machines(now=at(seconds))
     return node
 
 
@@ -86,7 +86,7 @@ def test_the_job_moves_to_its_reserved_node_when_its_slot_begins(
     tick(20)
     job.refresh_from_db()
     assert job.status == JobStatus.MOVING
-    market_builders.slice_end(job, status=Ended.PAUSED, now=at(21), step=5)
+    market_builders.end_slice(job, status=Ended.PAUSED, now=at(21), step=5)
     tick(21)
     assert job_builders.lease(job).node_id == reserved.pk
     stay = Stay.objects.get()
@@ -144,7 +144,7 @@ def test_a_cancelled_job_frees_the_machine_for_the_next(
     tick(0)
     serverless_up(backend, 1)
     tick(2)
-    job_cancel(job=first, cancelled_by=None, now=at(3))
+    cancel_job(job=first, cancelled_by=None, now=at(3))
     tick(4)
     assert [stay.job_id for stay in Stay.objects.order_by("pk")] == [first.pk, second.pk]
     assert Stay.objects.filter(ended_at__isnull=True).get().job_id == second.pk
@@ -158,11 +158,11 @@ def test_a_lost_serverless_machine_ends_the_stay_and_the_promise_stands(
     serverless_up(backend, 1)
     tick(2)
     backend.running.clear()
-    machines_reconcile(now=at(40))
+    reconcile_machines(now=at(40))
     from marketplace.jobs.services import leases_sweep
 
     leases_sweep(now=at(41))
-    tiers_tick(now=at(42))
+    run_tier_tick(now=at(42))
     assert Stay.objects.get().ended_at == at(42)
     assert (5, reserved.pk) in cells(job)
 
@@ -173,7 +173,7 @@ def test_an_unused_machine_is_given_back_after_a_while(
     job = job_builders.job(house.zone, (5, reserved))
     tick(0)
     node = serverless_up(backend, 1)
-    job_cancel(job=job, cancelled_by=None, now=at(1))
+    cancel_job(job=job, cancelled_by=None, now=at(1))
     tick(60)
     assert Machine.objects.get().status == MachineStatus.RUNNING
     alive(node, seconds=62)
@@ -196,7 +196,7 @@ def test_a_job_whose_rest_would_not_repay_the_move_stays_to_its_end(
     alive(reserved, fast, seconds=75)
     Slice.objects.update(lease_expires_at=at(500), last_slot=SLOT + 7)
     Job.objects.filter(pk=job.pk).update(eta_at=at(75 + 12))
-    tiers_tick(now=at(75))
+    run_tier_tick(now=at(75))
     after = {slot: node for slot, node in cells(job) if slot >= 7}
     assert after == {7: fast.pk, 8: fast.pk, 9: fast.pk, 14: reserved.pk}
     last = job.events.order_by("seq").last()
@@ -240,13 +240,13 @@ def test_work_done_on_serverless_gives_reserved_cells_back(
     # Three quarters were done during the stay.
     Job.objects.filter(pk=job.pk).update(total_steps=100, checkpoint_step=75, step=75)
     Stay.objects.create(job=job, machine=machine, started_at=NOW, ended_at=NOW)
-    tiers_tick(now=NOW)
+    run_tier_tick(now=NOW)
     # 720 samples, a quarter left with a margin: 198, at 100 a cell.
     assert held.count() == 2
     job.refresh_from_db()
     assert len(job.cells) == 2
     assert Stay.objects.get().released_at == NOW
-    tiers_tick(now=NOW + timedelta(seconds=1))
+    run_tier_tick(now=NOW + timedelta(seconds=1))
     assert held.count() == 2
     assert house.zone_id == zone.pk
     released = job.events.filter(message__contains="go back to the market").count()
@@ -274,7 +274,7 @@ def test_tiers_switched_off_let_what_runs_end_and_then_cost_nothing(
 ) -> None:
     ZoneTiers.objects.update(serverful_cap=1)
     [offer] = [one for one in backend.offers() if one.name == "cheap"]
-    machine_request(tiers=house, offer=offer, reason="wanted", now=NOW)
+    request_machine(tiers=house, offer=offer, reason="wanted", now=NOW)
     job = job_builders.job(house.zone, (5, reserved), (6, reserved))
     tick(0)
     for machine in Machine.objects.all():
@@ -285,7 +285,7 @@ def test_tiers_switched_off_let_what_runs_end_and_then_cost_nothing(
     Slice.objects.update(lease_expires_at=at(60))
     alive(*Node.objects.all(), seconds=50)
     tick(50)
-    market_builders.slice_end(job, status=Ended.PAUSED, now=at(51), step=5)
+    market_builders.end_slice(job, status=Ended.PAUSED, now=at(51), step=5)
     tick(51)
     assert Stay.objects.get().ended_at == at(51)
     alive(*Node.objects.all(), seconds=115)

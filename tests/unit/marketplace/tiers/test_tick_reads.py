@@ -12,10 +12,10 @@ from django.test.utils import CaptureQueriesContext
 from marketplace.fleet.models import Node, Tier, Zone
 from marketplace.jobs.models import Job, JobStatus, Slice
 from marketplace.tiers import scaling
-from marketplace.tiers.machines import machines_reconcile
+from marketplace.tiers.machines import reconcile_machines
 from marketplace.tiers.models import Machine, Stay, ZoneTiers
-from marketplace.tiers.rented import Rented, rented_now
-from marketplace.tiers.services import tiers_tick
+from marketplace.tiers.services import run_tier_tick
+from marketplace.tiers.tier_state import TierState, load_tier_state
 from scheduler.tiers.demand import ramp
 from tests import job_builders, market_builders
 from tests.builders import NOW
@@ -67,7 +67,7 @@ def test_the_demand_counted_in_the_database_is_that_of_every_job_by_itself(
         )
     gone = job_builders.job(zone, (0, node), **(owner_and_data or {}))
     Job.objects.filter(pk=gone.pk).update(status=JobStatus.CANCELLED, finished_at=NOW)
-    measured = scaling.gauge(rented=Rented(tiers=house), nodes=1, now=NOW)
+    measured = scaling.gauge(rented=TierState(tiers=house), nodes=1, now=NOW)
     jobs = Job.objects.filter(finished_at=None)
     assert measured.demand_s == pytest.approx(sum(expected_demand_s(job) for job in jobs))
     assert measured.waiting == jobs.filter(needs_replan=True).count()
@@ -85,14 +85,14 @@ def test_a_job_on_serverless_is_no_demand(house: ZoneTiers, zone: Zone) -> None:
         requested_at=NOW,
     )
     Stay.objects.create(job=jobs[0], machine=machine, started_at=NOW)
-    rented = rented_now(tiers=house, now=NOW)
+    rented = load_tier_state(tiers=house, now=NOW)
     assert scaling.gauge(rented=rented, nodes=1, now=NOW).demand_s == 10.0
 
 
 def statements_of_a_tick(seconds: float) -> int:
     Node.objects.update(last_heartbeat_at=at(seconds))
     with CaptureQueriesContext(connection) as asked:
-        tiers_tick(now=at(seconds))
+        run_tier_tick(now=at(seconds))
     return len(asked)
 
 
@@ -106,13 +106,13 @@ def test_a_tick_asks_no_more_of_many_machines_than_of_two(
         """So many jobs, each on a serverless machine of its own, speed known."""
         for _ in range(count):
             job_builders.job(zone, (200, reserved), deadline_at=at(5000))
-        tiers_tick(now=at(seconds))
+        run_tier_tick(now=at(seconds))
         for machine_id in sorted(backend.running):
             if Machine.objects.get(pk=machine_id).ready_at is None:
                 node = backend.join(machine_id, now=at(seconds))
                 Node.objects.filter(pk=node.pk).update(last_heartbeat_at=at(seconds))
-        machines_reconcile(now=at(seconds))
-        tiers_tick(now=at(seconds))
+        reconcile_machines(now=at(seconds))
+        run_tier_tick(now=at(seconds))
         for stay in Stay.objects.filter(job__status=JobStatus.QUEUED):
             token = stay.machine.join_token
             assert token is not None

@@ -10,15 +10,15 @@ import time_machine
 from django.test import Client
 from django.urls import reverse
 
-from marketplace.auction.services import decide_pending_bids
+from marketplace.auction.bidding.wait import decide_pending_bids
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import slots_dispatch
-from marketplace.tiers.machines import machine_request, machines_launch, machines_reconcile
+from marketplace.tiers.machines import launch_machines, reconcile_machines, request_machine
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
-from marketplace.tiers.selectors import ORPHANS_SHOWN, machines_shown
-from marketplace.tiers.services import tiers_tick
+from marketplace.tiers.selectors import ORPHANS_SHOWN, list_machines
+from marketplace.tiers.services import run_tier_tick
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.django_db
 
 
 def tick(seconds: float) -> None:
-    tiers_tick(now=at(seconds))
-    machines_reconcile(now=at(seconds))
+    run_tier_tick(now=at(seconds))
+    reconcile_machines(now=at(seconds))
     slots_dispatch(now=at(seconds))
 
 
@@ -56,7 +56,7 @@ def test_a_job_s_page_shows_its_stay_on_serverless_and_its_move(
     tick(0)
     [machine_id] = backend.running
     fast = backend.join(machine_id, now=at(1))
-    machines_reconcile(now=at(1))
+    reconcile_machines(now=at(1))
     tick(1)
     assert Stay.objects.get().job_id == job.pk
     client = Client()
@@ -70,7 +70,7 @@ def test_a_job_s_page_shows_its_stay_on_serverless_and_its_move(
     Node.objects.update(last_heartbeat_at=at(begins_s))
     tick(begins_s)
     Job.objects.update(checkpoint_step=5)
-    market_builders.slice_end(job, status=Ended.PAUSED, now=at(begins_s + 1), step=5)
+    market_builders.end_slice(job, status=Ended.PAUSED, now=at(begins_s + 1), step=5)
     tick(begins_s + 1)
     after = page(client, "job_detail", job.pk, seconds=begins_s + 2)
     assert blocks(after) == [("serverless", "past"), ("marketplace", "cur")]
@@ -91,17 +91,17 @@ def test_machines_are_listed_by_tier_and_state_with_paid_but_unknown_ones_on_top
     zone: Zone, backend: MemoryBackend
 ) -> None:
     house = tiers(zone)
-    serverful = machine_request(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
-    fast = machine_request(tiers=house, offer=SERVERLESS, reason="wanted", now=NOW)
-    assert machines_launch(now=NOW) == 2
+    serverful = request_machine(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
+    fast = request_machine(tiers=house, offer=SERVERLESS, reason="wanted", now=NOW)
+    assert launch_machines(now=NOW) == 2
     backend.join(fast.pk, now=NOW)
-    machines_reconcile(now=NOW)
-    later = machine_request(tiers=house, offer=SERVERLESS, reason="wanted", now=NOW)
-    asked = machine_request(tiers=house, offer=DEAR, reason="wanted", now=NOW)
+    reconcile_machines(now=NOW)
+    later = request_machine(tiers=house, offer=SERVERLESS, reason="wanted", now=NOW)
+    asked = request_machine(tiers=house, offer=DEAR, reason="wanted", now=NOW)
     backend.running.add("mach_stranger")
-    machines_reconcile(now=at(10))
+    reconcile_machines(now=at(10))
 
-    shown = machines_shown(now=at(36))
+    shown = list_machines(now=at(36))
     assert [(one.machine.pk, one.is_alarming, one.cost_micros) for one in shown] == [
         ("mach_stranger", True, None),
         (asked.pk, False, 0),
@@ -124,13 +124,13 @@ def test_an_orphan_stays_in_the_list_for_a_day_after_it_was_ended(
 ) -> None:
     tiers(zone)
     backend.running.add("mach_stranger")
-    machines_reconcile(now=NOW)
-    machines_reconcile(now=at(10))
+    reconcile_machines(now=NOW)
+    reconcile_machines(now=at(10))
     ended_at = Machine.objects.get().ended_at
     assert ended_at == at(10)
-    shown = machines_shown(now=ended_at + ORPHANS_SHOWN - timedelta(seconds=1))
+    shown = list_machines(now=ended_at + ORPHANS_SHOWN - timedelta(seconds=1))
     assert [(one.machine.pk, one.is_alarming) for one in shown] == [("mach_stranger", False)]
-    assert machines_shown(now=ended_at + ORPHANS_SHOWN) == []
+    assert list_machines(now=ended_at + ORPHANS_SHOWN) == []
 
 
 def test_without_rented_machines_the_operator_sees_no_list(zone: Zone) -> None:
@@ -144,13 +144,13 @@ def test_the_page_of_machines_tells_states_costs_moves_and_the_last_day(
     zone: Zone, backend: MemoryBackend
 ) -> None:
     house = tiers(zone, serverful_cap=3)
-    gone = machine_request(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
-    fast = machine_request(tiers=house, offer=SERVERLESS, reason="wanted", now=NOW)
-    machines_launch(now=NOW)
+    gone = request_machine(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
+    fast = request_machine(tiers=house, offer=SERVERLESS, reason="wanted", now=NOW)
+    launch_machines(now=NOW)
     backend.join(fast.pk, now=NOW)
     backend.running.discard(gone.pk)
     backend.running.add("mach_stranger")
-    machines_reconcile(now=at(40))
+    reconcile_machines(now=at(40))
     job = job_builders.job(zone, (0, market_builders.node(zone)))
     Booking.objects.create(
         job=job,
@@ -164,7 +164,7 @@ def test_the_page_of_machines_tells_states_costs_moves_and_the_last_day(
     )
     for minute in range(3):
         Node.objects.update(last_heartbeat_at=at(60 * minute))
-        tiers_tick(now=at(60 * minute))
+        run_tier_tick(now=at(60 * minute))
     client = Client()
     client.force_login(builders.operator())
     html = page(client, "operator_machines", seconds=130)

@@ -11,7 +11,7 @@ import time_machine
 from django.test import Client
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.sweeps import zones_sweep
+from marketplace.auction.lane.sweep import sweep_zones
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Dataset
 from tests import builders, market_builders
@@ -60,5 +60,5 @@ def site(db: None, client: Client, moment: datetime) -> Any:
         client.force_login(owner)
         dataset = market_builders.dataset(organisation, zone)
         # The zone's lane has looked at the fleet, so there is something to quote from.
-        zones_sweep(clock=lambda: moment)
+        sweep_zones(clock=lambda: moment)
         yield Site(client, organisation, zone, node, dataset)

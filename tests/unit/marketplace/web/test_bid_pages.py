@@ -10,8 +10,8 @@ from unittest.mock import patch
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
+from marketplace.auction.bidding.wait import decide_pending_bids
 from marketplace.auction.models import Bid
-from marketplace.auction.services import decide_pending_bids
 from marketplace.common import clock
 from marketplace.jobs.models import Dataset
 from marketplace.payments.selectors import wallet
@@ -34,7 +34,7 @@ def lane():
         bid.refresh_from_db()
         return bid
 
-    with patch.object(bids, "bid_wait", decide):
+    with patch.object(bids, "wait_for_bid", decide):
         yield
 
 
@@ -121,7 +121,7 @@ def test_a_bid_beyond_the_wallet_is_refused_and_keeps_the_form(site: Site) -> No
 def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site) -> None:
     file = SimpleUploadedFile("bad.jsonl", b'{"prompt": "no end\n' * 3)
     form = site.bid_form(do="check", dataset="") | {"file": file}
-    with patch("marketplace.jobs.services.datasets._tokenizer", return_value=None):
+    with patch("marketplace.jobs.services.datasets._load_tokenizer", return_value=None):
         reply = site.client.post("/bids/new", form)
     text = reply.content.decode()
     assert "This file cannot be used." in text
@@ -131,7 +131,7 @@ def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site)
 
 def test_keys_that_are_not_trained_on_are_shown_before_a_bid(site: Site) -> None:
     rows = b'{"prompt": "a", "completion": "b", "weight": 0, "<i>": 1}\n' * 2
-    with patch("marketplace.jobs.services.datasets._tokenizer", return_value=None):
+    with patch("marketplace.jobs.services.datasets._load_tokenizer", return_value=None):
         form = site.bid_form(do="check", dataset="") | {
             "file": SimpleUploadedFile("extra.jsonl", rows)
         }
@@ -151,7 +151,7 @@ def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No tokenizer here can count a file: the data set it becomes is there already.
-    monkeypatch.setattr(bid_views, "dataset_create", lambda **_: site.dataset)
+    monkeypatch.setattr(bid_views, "create_dataset", lambda **_: site.dataset)
     # Three slots on: a deadline one may name, and too near for all the work.
     too_soon = f"{NOW + timedelta(seconds=3 * site.zone.slot_s):%Y-%m-%dT%H:%M:%S}"
 

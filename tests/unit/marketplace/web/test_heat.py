@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marketplace.auction.selectors import NodeRow
-from marketplace.web.presenters.heat import COLUMNS_MAX, Heat, NodeFacts, heat_of
+from marketplace.web.presenters.heat import COLUMNS_MAX, Heat, HeatNode, build_heat
 from tests.builders import NOW
 
 
@@ -23,8 +23,8 @@ def row(*, slots: int, price: float = 0.0, off: tuple[int, ...] = (), **more) ->
 
 
 def heat(*rows: NodeRow, by: str = "price") -> Heat:
-    facts = {r.node_id: NodeFacts(r.node_id, "A100", "marketplace", 400.0) for r in rows}
-    return heat_of(rows=rows, facts=facts, first_slot_at=NOW, slot_s=600, now=NOW, by=by)
+    facts = {r.node_id: HeatNode(r.node_id, "A100", "marketplace", 400.0) for r in rows}
+    return build_heat(rows=rows, facts=facts, first_slot_at=NOW, slot_s=600, now=NOW, by=by)
 
 
 def test_a_cell_costs_the_ask_and_the_compute_price_of_all_its_samples() -> None:

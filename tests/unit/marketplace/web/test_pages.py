@@ -9,10 +9,10 @@ import pytest
 from django.test import Client
 
 from marketplace.accounts.models import ApiKey
+from marketplace.auction.bidding.wait import decide_pending_bids
 from marketplace.auction.models import Bid
-from marketplace.auction.services import decide_pending_bids
 from marketplace.jobs.models import Artifact, Job
-from marketplace.jobs.services import adapter_store, progress_record, slots_dispatch
+from marketplace.jobs.services import record_progress, slots_dispatch, store_adapter
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
@@ -103,12 +103,12 @@ def test_an_adapter_is_handed_to_its_owner_only(site: Site, job: Job) -> None:
     first_slot = job.cells[0][0] - build.SLOT
     slots_dispatch(now=build.at(10 * first_slot))
     held = build.lease(job)
-    progress_record(
+    record_progress(
         node=held.node,
         report=build.report(held, build.event(1, step=12)),
         now=build.at(10 * first_slot),
     )
-    adapter_store(
+    store_adapter(
         node=held.node,
         lease_token=held.lease_token,
         content=io.BytesIO(build.adapter_zip()),

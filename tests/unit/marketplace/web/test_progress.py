@@ -8,14 +8,18 @@ import pytest
 from django.core.files.base import ContentFile
 from django.test import Client
 
+from marketplace.auction.bidding.wait import decide_pending_bids
 from marketplace.auction.models import Bid
-from marketplace.auction.services import decide_pending_bids
 from marketplace.jobs.models import Job, MetricPoint, Slice
-from marketplace.jobs.selectors import Outlier, row_outliers, with_excerpts
-from marketplace.jobs.services import progress_record, slice_finish, slots_dispatch
-from marketplace.web.presenters.progress import earlier_run, plan_data, planned_progress
-from marketplace.web.presenters.receipt import receipt_of
-from marketplace.web.presenters.ribbon import Machine
+from marketplace.jobs.selectors import Outlier, add_excerpts, list_row_outliers
+from marketplace.jobs.services import finish_slice, record_progress, slots_dispatch
+from marketplace.web.presenters.progress import (
+    compute_planned_progress,
+    find_earlier_run,
+    plan_data,
+)
+from marketplace.web.presenters.receipt import build_receipt
+from marketplace.web.presenters.ribbon import RibbonNode
 from tests import job_builders as build
 from tests import market_builders
 from tests.builders import NOW
@@ -43,7 +47,7 @@ def begun(job: Job) -> Slice:
 def ended(job: Job, *outliers: RowOutlier) -> None:
     held = begun(job)
     result = replace(build.result(held, Ended.PAUSED), outliers=outliers)
-    slice_finish(node=held.node, result=result, now=held.opened_at)
+    finish_slice(node=held.node, result=result, now=held.opened_at)
 
 
 def test_the_plan_rises_with_its_slots_and_waits_between_them() -> None:
@@ -54,8 +58,11 @@ def test_the_plan_rises_with_its_slots_and_waits_between_them() -> None:
         rates={"A100": 40.0, "A40": 30.0},
         compute_demand=100.0,
     )
-    machines = {"a": Machine("a", "marketplace", "A100"), "b": Machine("b", "serverless", "A40")}
-    planned = planned_progress(bid, machines)
+    machines = {
+        "a": RibbonNode("a", "marketplace", "A100"),
+        "b": RibbonNode("b", "serverless", "A40"),
+    }
+    planned = compute_planned_progress(bid, machines)
     slot_s, begin = bid.zone.slot_s, NOW.timestamp()
     assert [share for _, share in planned] == [0.0, 0.4, 0.8, 0.8, 1.0]
     assert [round((when - begin) / slot_s) for when, _ in planned] == [0, 1, 2, 4, 5]
@@ -63,7 +70,7 @@ def test_the_plan_rises_with_its_slots_and_waits_between_them() -> None:
 
 def test_a_sold_job_is_promised_whole_before_its_deadline(site: Site) -> None:
     bid, job = sold(site)
-    machine = Machine(site.node.name, site.node.tier, site.node.gpu_type_id)
+    machine = RibbonNode(site.node.name, site.node.tier, site.node.gpu_type_id)
     data = plan_data(bid, job, {site.node.pk: machine})
     assert data["planned"][-1][1] == 1.0
     assert data["planned"][-1][0] <= data["deadline"] == bid.deadline_at.timestamp()
@@ -75,25 +82,25 @@ def test_a_job_is_compared_with_the_last_finished_one_on_the_same_data(site: Sit
     first = build.job(site.zone, (0, site.node), **mine)
     second = build.job(site.zone, (1, site.node), now=at(60), **mine)
     other = build.job(site.zone, (2, site.node), now=at(90), organisation=site.organisation)
-    assert earlier_run(second) is None
+    assert find_earlier_run(second) is None
     first.status, first.finished_at = "succeeded", at(30)
     first.save()
-    assert earlier_run(second) == first
-    assert earlier_run(first) is None
-    assert earlier_run(other) is None
+    assert find_earlier_run(second) == first
+    assert find_earlier_run(first) is None
+    assert find_earlier_run(other) is None
 
 
 def test_rows_that_stand_out_are_those_of_the_newest_result(site: Site) -> None:
     _, job = sold(site)
-    assert row_outliers(job) == []
+    assert list_row_outliers(job) == []
     ended(job, RowOutlier(line=17, loss=4.5), RowOutlier(line=3, loss=4.25))
-    assert row_outliers(job) == [Outlier(line=17, loss=4.5), Outlier(line=3, loss=4.25)]
+    assert list_row_outliers(job) == [Outlier(line=17, loss=4.5), Outlier(line=3, loss=4.25)]
 
 
 def test_rows_that_stand_out_are_shown_with_what_they_begin_with(site: Site) -> None:
     site.dataset.file.save("data", ContentFile(b'{"a": 1}\n' + "é".encode() * 500 + b"\nlast"))
     wanted = [Outlier(line=2, loss=9.0), Outlier(line=3, loss=8.0), Outlier(line=40, loss=7.0)]
-    shown = with_excerpts(wanted, dataset=site.dataset)
+    shown = add_excerpts(wanted, dataset=site.dataset)
     assert [row.excerpt for row in shown] == ["é" * 400 + "…", "last", ""]
     assert [row.line for row in shown] == [2, 3, 40]
 
@@ -109,7 +116,7 @@ def test_the_data_page_shows_rows_that_stand_out_as_text(site: Site, client: Cli
 
 def test_a_receipt_adds_up_to_the_micro_dollar(site: Site) -> None:
     bid, job = sold(site)
-    receipt = receipt_of(bid, settled_at=job.settled_at)
+    receipt = build_receipt(bid, settled_at=job.settled_at)
     assert sum(line.micros for line in receipt.lines) == bid.payment_micros
     assert [micros for _, _, micros in receipt.money] == [
         bid.price_micros,
@@ -122,14 +129,14 @@ def test_a_receipt_adds_up_to_the_micro_dollar(site: Site) -> None:
 def test_a_receipt_names_what_went_back(site: Site) -> None:
     bid, _ = sold(site)
     bid.refund_micros, bid.credit_micros = 1_000, 14_625
-    money = receipt_of(bid, settled_at=NOW).money
+    money = build_receipt(bid, settled_at=NOW).money
     assert money[3:] == (("Returned to you", NOW, 1_000), ("Credited for a late end", NOW, 14_625))
 
 
 def test_reports_carry_when_they_were_made(site: Site) -> None:
     _, job = sold(site)
     held = begun(job)
-    progress_record(node=site.node, report=build.report(held, build.event(1, step=1)), now=NOW)
+    record_progress(node=site.node, report=build.report(held, build.event(1, step=1)), now=NOW)
     polled = site.client.get(f"/live/jobs/{job.pk}").json()
     assert [point["at"] for point in polled["points"]] == [
         MetricPoint.objects.get(job=job).at.isoformat()

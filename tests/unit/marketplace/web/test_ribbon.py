@@ -6,12 +6,19 @@ from datetime import timedelta
 
 import pytest
 
-from marketplace.web.presenters.ribbon import Machine, Mark, Ribbon, State, ribbon_of, stays_of
+from marketplace.web.presenters.ribbon import (
+    BlockState,
+    Ribbon,
+    RibbonMark,
+    RibbonNode,
+    build_ribbon,
+    merge_cells,
+)
 from tests.builders import NOW
 
 MACHINES = {
-    "a": Machine("heron-03", "marketplace", "A100"),
-    "b": Machine("kite-07", "serverless", "A40"),
+    "a": RibbonNode("heron-03", "marketplace", "A100"),
+    "b": RibbonNode("kite-07", "serverless", "A40"),
 }
 
 
@@ -21,8 +28,8 @@ def minute(number: float):
 
 def ribbon(*cells: tuple[int, str], now: float, deadline: float = 80, **more) -> Ribbon:
     """Slots of ten minutes from ``NOW``; with a deadline at 80 the drawing ends at 82."""
-    return ribbon_of(
-        stays=stays_of(cells, slot_starts_at=lambda slot: minute(10 * slot)),
+    return build_ribbon(
+        stays=merge_cells(cells, slot_starts_at=lambda slot: minute(10 * slot)),
         machines=MACHINES,
         begun_at=NOW,
         deadline_at=minute(deadline),
@@ -32,7 +39,7 @@ def ribbon(*cells: tuple[int, str], now: float, deadline: float = 80, **more) ->
 
 
 def test_neighbouring_slots_on_one_node_are_one_stay() -> None:
-    stays = stays_of(
+    stays = merge_cells(
         [[0, "a"], [1, "a"], [2, "b"], [4, "b"]], slot_starts_at=lambda slot: minute(10 * slot)
     )
     assert [(s.node_id, s.slots) for s in stays] == [("a", 2), ("b", 1), ("b", 1)]
@@ -40,7 +47,7 @@ def test_neighbouring_slots_on_one_node_are_one_stay() -> None:
 
 
 def test_what_was_planned_after_the_end_did_not_happen() -> None:
-    stays = stays_of(
+    stays = merge_cells(
         [[0, "a"], [1, "a"], [2, "b"]],
         slot_starts_at=lambda slot: minute(10 * slot),
         until=minute(14),
@@ -55,8 +62,8 @@ def test_blocks_lie_where_their_time_is() -> None:
         ("48.780%", "12.195%"),
     ]
     assert [(block.state, block.done) for block in drawn.blocks] == [
-        (State.CURRENT, "75.00%"),
-        (State.NEXT, "0.00%"),
+        (BlockState.CURRENT, "75.00%"),
+        (BlockState.NEXT, "0.00%"),
     ]
     assert drawn.deadline.x == "97.561%"
     assert drawn.now is not None
@@ -94,7 +101,7 @@ def test_the_sentence_says_what_the_drawing_shows() -> None:
 def test_an_ended_job_has_no_now_and_is_solid_to_its_end() -> None:
     drawn = ribbon((0, "a"), now=70, ended_at=minute(9))
     assert drawn.now is None
-    assert [block.state for block in drawn.blocks] == [State.PAST]
+    assert [block.state for block in drawn.blocks] == [BlockState.PAST]
     assert drawn.rest == "Ended at 09:09, 1 h 11 min before the deadline."
 
 
@@ -105,8 +112,8 @@ def test_a_plan_without_slots_is_drawn_too() -> None:
 
 
 def test_checkpoints_too_near_each_other_share_one_label() -> None:
-    marks = [Mark(minute(at), str(at)) for at in (10, 11, 12, 30)]
-    marks.append(Mark(minute(60), "adapter", final=True))
+    marks = [RibbonMark(minute(at), str(at)) for at in (10, 11, 12, 30)]
+    marks.append(RibbonMark(minute(60), "adapter", final=True))
     drawn = ribbon((0, "a"), now=35, marks=marks)
     assert [mark.label for mark in drawn.marks] == ["10", "", "", "30", "adapter"]
     assert [mark.css for mark in drawn.marks] == ["", "", "", "", "final next"]

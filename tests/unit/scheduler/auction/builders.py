@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scheduler.auction import Engine, ZoneRules, events
+from scheduler.auction import Engine, ZoneRules
+from scheduler.auction.log import events
 from scheduler.types import Decision, Node, Task
 
 

@@ -10,7 +10,7 @@ import pytest
 from scheduler.tiers.allowance import allowance, covers
 from scheduler.tiers.break_even import break_even_s, expected_remaining_s, move_cost, moves
 from scheduler.tiers.deadlines import soft_deadlines_s
-from scheduler.tiers.demotion import demotes, move_on_saves, renewal_saves
+from scheduler.tiers.demotion import compute_move_saving, compute_renewal_saving, decide_demotion
 from scheduler.tiers.edf import backlog_key
 from scheduler.tiers.hazard import (
     AGE_BINS,
@@ -140,7 +140,7 @@ DELAY = 280.0 * 5.0
 def leaves(
     expected_s: float, *, surplus: float, delay: float = DELAY, planned: float = 0.0
 ) -> tuple[bool, float, float]:
-    return demotes(expected_s, 100.0, 0.0, *PRICES, COST, delay, 2.0, planned, surplus, 0.1)
+    return decide_demotion(expected_s, 100.0, 0.0, *PRICES, COST, delay, 2.0, planned, surplus, 0.1)
 
 
 def test_a_job_whose_rest_does_not_repay_a_move_stays_however_poor_the_allowance() -> None:
@@ -175,7 +175,9 @@ def test_a_job_moves_on_only_for_what_is_worth_more_than_the_wait_for_a_better_o
     assert price == 5.0 + 45.0
 
     def saves(expected_s: float, *, due_s: float = 1e9) -> float:
-        return move_on_saves(expected_s, expected_s, due_s, 36.04, 30.0, 250.0, 1.29, 0.40, price)
+        return compute_move_saving(
+            expected_s, expected_s, due_s, 36.04, 30.0, 250.0, 1.29, 0.40, price
+        )
 
     cost = move_cost(30.0, 250.0, 36.04, 280.0, 1.29, 0.40, price)
     worth_s = cost / (1.29 - 0.40) + 36.04
@@ -192,7 +194,7 @@ def test_a_job_moves_on_only_for_what_is_worth_more_than_the_wait_for_a_better_o
 
 def test_a_rent_is_renewed_only_if_the_cheaper_one_repays_its_boot() -> None:
     worth_s = (36.04 * 0.40 + 36.04 * 50.0) / (1.29 - 0.40)
-    assert renewal_saves(worth_s, 36.04, 1.29, 0.40, 50.0) == -1.0
-    saved = renewal_saves(worth_s + 1.0, 36.04, 1.29, 0.40, 50.0)
+    assert compute_renewal_saving(worth_s, 36.04, 1.29, 0.40, 50.0) == -1.0
+    saved = compute_renewal_saving(worth_s + 1.0, 36.04, 1.29, 0.40, 50.0)
     assert saved == pytest.approx((1.29 - 0.40) * (worth_s + 1.0) - 0.40 * 36.04)
-    assert renewal_saves(1e9, 36.04, 0.40, 0.40, 50.0) == -1.0
+    assert compute_renewal_saving(1e9, 36.04, 0.40, 0.40, 50.0) == -1.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.protocol import Fault, JobSpec, ProgressEvent
-from workers.runtime.sink import JobSink, JobSummary
+from workers.runtime.job_sink import JobSink, JobSummary
 from workers.training.faults import SystemFault, TrainingFault
 
 

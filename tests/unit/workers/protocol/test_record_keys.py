@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.unit.workers.protocol.test_records import chat, error_of, rows_of
-from workers.protocol.records import IgnoredKey, IgnoredKeys, Row, ignored_sentences
+from workers.protocol.records import IgnoredKey, IgnoredKeys, Row, describe_ignored_keys
 
 
 def ignored_of(*values: dict) -> tuple[IgnoredKey, ...]:
@@ -21,13 +21,13 @@ class TestIgnoredKeys:
         plain = {"text": "a"}
         found = ignored_of(plain, plain | {"id": 1}, plain | {"id": 2, "source": "web"})
         assert found == (IgnoredKey("id", 2, 2), IgnoredKey("source", 1, 3))
-        assert ignored_sentences(found) == (
+        assert describe_ignored_keys(found) == (
             "Keys that are not trained on: id (2 rows), source (1 row).",
         )
 
     def test_rows_without_any_say_nothing(self):
         assert ignored_of({"text": "a"}) == ()
-        assert ignored_sentences(()) == ()
+        assert describe_ignored_keys(()) == ()
 
     @pytest.mark.parametrize(
         ("value", "hint"),
@@ -49,7 +49,7 @@ class TestIgnoredKeys:
     def test_a_key_that_was_meant_to_count_is_asked_about(self, value, hint):
         (found,) = ignored_of(value)
         assert hint in found.hint
-        (sentence,) = ignored_sentences((found,))
+        (sentence,) = describe_ignored_keys((found,))
         assert sentence == (
             f"Key {found.key} (1 row, first in line 1) is not trained on. {found.hint}"
         )
@@ -83,7 +83,7 @@ class TestIgnoredKeys:
         found = ignored_of(*({"text": "a", f"k{i}": 1} for i in range(100)))
         assert len(found) == 33
         assert found[-1] == IgnoredKey("", 68, 33)
-        assert ignored_sentences(found)[0].endswith("k31 (1 row), further keys (68 rows).")
+        assert describe_ignored_keys(found)[0].endswith("k31 (1 row), further keys (68 rows).")
 
     def test_a_column_without_a_name_can_be_told_too(self):
         counted = IgnoredKeys()

@@ -1,0 +1,150 @@
+"""What every address of the nodes' API has in common: who calls, what they send, how we refuse.
+
+Errors are problem documents (RFC 9457) with ``code`` and ``detail``, as the market's own API gives
+them. An answer of 500 or above tells the node to try again; any other refusal is final.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from django.core.exceptions import RequestDataTooBig
+from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.request import UnreadablePostError
+from django.views.decorators.csrf import csrf_exempt
+
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Node
+from marketplace.fleet.selectors import find_node_by_api_token
+from workers.protocol.wire import ProtocolError, dumps, loads
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+CONTENT_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:finetender:problem:"
+_BEARER = "Bearer "
+
+
+class NodeUnknown(UserError):
+    """The bearer token is missing or nobody's."""
+
+    default_status = 401
+
+    def __init__(self) -> None:
+        super().__init__(
+            "unknown_node_token", "Send the token this node got when it joined, as a bearer token."
+        )
+
+
+def entrance(method: str) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+    """A view for one method; whatever it raises becomes a problem document."""
+
+    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+        @csrf_exempt
+        @functools.wraps(view)
+        def answer(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            if request.method != method:
+                return method_refusal(method)
+            try:
+                return view(request, **kwargs)
+            except Exception as error:
+                return refusal(request, error)
+
+        return answer
+
+    return decorate
+
+
+def authenticate_node(request: HttpRequest) -> Node:
+    """The node whose token the request bears.
+
+    Raises
+    ------
+    NodeUnknown
+    """
+    header = request.headers.get("Authorization", "")
+    node = (
+        find_node_by_api_token(header.removeprefix(_BEARER)) if header.startswith(_BEARER) else None
+    )
+    if node is None:
+        raise NodeUnknown
+    return node
+
+
+def message(request: HttpRequest, kind: type[T]) -> T:
+    """The message in a request's body.
+
+    Raises
+    ------
+    UserError
+        ``invalid_message``, with the sentence that names the value at fault.
+    """
+    try:
+        return loads(kind, request.body)
+    except ProtocolError as error:
+        raise UserError("invalid_message", f"{error}.") from None
+
+
+def reply(value: Any) -> HttpResponse:
+    return HttpResponse(dumps(value), content_type="application/json")
+
+
+def method_refusal(method: str) -> HttpResponse:
+    response = problem(
+        code="method_not_allowed",
+        detail=f"Use {method} here.",
+        status=HTTPStatus.METHOD_NOT_ALLOWED,
+    )
+    response["Allow"] = method
+    return response
+
+
+def refusal(request: HttpRequest, error: Exception) -> HttpResponse:
+    """An exception as a problem document."""
+    if isinstance(error, UserError):
+        response = problem(code=error.code, detail=error.message, status=error.status)
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            response["WWW-Authenticate"] = "Bearer"
+        return response
+    if isinstance(error, RequestDataTooBig):
+        return problem(
+            code="message_too_large",
+            detail="The message is too large. Send fewer events at once.",
+            status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        )
+    if isinstance(error, UnreadablePostError):
+        return problem(
+            code="message_cut_off", detail="The body broke off.", status=HTTPStatus.BAD_REQUEST
+        )
+    log.error("%s failed", request.path, exc_info=error)
+    if isinstance(error, (OperationalError, InterfaceError, OSError)):
+        return problem(
+            code="try_again",
+            detail="The market cannot answer now. Try again.",
+            status=HTTPStatus.SERVICE_UNAVAILABLE,
+        )
+    return problem(
+        code="internal_error",
+        detail="The market failed to answer. Try again.",
+        status=HTTPStatus.INTERNAL_SERVER_ERROR,
+    )
+
+
+def problem(*, code: str, detail: str, status: int) -> HttpResponse:
+    return JsonResponse(
+        {
+            "type": TYPE_PREFIX + code,
+            "title": HTTPStatus(status).phrase,
+            "status": int(status),
+            "code": code,
+            "detail": detail,
+        },
+        status=status,
+        content_type=CONTENT_TYPE,
+    )

@@ -1,0 +1,241 @@
+"""What the market's API answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from marketplace.api.market.fields import moment, usd
+from marketplace.auction.bidding.quotes import Quote
+from marketplace.auction.bidding.refusals import describe_bid_refusal
+from marketplace.auction.book.decision_rows import serialize_parts
+from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.selectors import MarketNow, find_job_ids, policy_in_force
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
+from marketplace.jobs.journal import serialize_progress
+from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent
+from workers.protocol.wire import to_json
+
+
+def serialize_bids(bids: Sequence[Bid]) -> list[dict[str, Any]]:
+    jobs = find_job_ids(bids)
+    return [_bid_shape(bid, job_id=jobs.get(bid.pk)) for bid in bids]
+
+
+def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
+    return {
+        "id": bid.pk,
+        "object": "bid",
+        "zone": bid.zone.name,
+        "name": bid.name,
+        "status": bid.status,
+        "price": usd(bid.price_micros),
+        "deadline": moment(bid.deadline_at),
+        "created_at": moment(bid.created_at),
+        "dataset_id": bid.dataset_id,
+        "adapter": bid.adapter,
+        "training": bid.training,
+        "resolved": bid.resolved,
+        "work": {"samples": bid.samples, "memory_gb": bid.memory_demand_gb},
+        "decision": _decision_shape(bid),
+        "job_id": job_id,
+        "refunded": usd(bid.refund_micros),
+        "credit": usd(bid.credit_micros),
+    }
+
+
+def _decision_shape(bid: Bid) -> dict[str, Any] | None:
+    if bid.position is None:
+        return None
+    admitted = bid.status == BidStatus.ADMITTED
+    return {
+        "admitted": admitted,
+        "decided_at": moment(bid.decided_at),
+        "position": bid.position,
+        "hash": bid.decision_hash,
+        "payment": usd(bid.payment_micros),
+        "price_parts": bid.parts and {name: _part(amount) for name, amount in bid.parts.items()},
+        "plan": [serialize_cell(bid.zone, slot, node) for slot, node in bid.cells or ()],
+        "finish_planned_at": moment(bid.finish_planned_at),
+        "reason": bid.refusal or None,
+        "reason_text": None if admitted else describe_bid_refusal(bid),
+        "posted_price": usd(bid.winning_price_micros),
+        "earliest_deadline": moment(bid.winning_deadline_at),
+        "earliest_deadline_price": usd(bid.winning_deadline_price_micros),
+    }
+
+
+def serialize_cell(zone: Zone, slot: int, node_id: str) -> dict[str, Any]:
+    return {
+        "slot": slot,
+        "node": node_id,
+        "starts_at": moment(slot_starts_at(zone, slot)),
+        "ends_at": moment(slot_ends_at(zone, slot)),
+    }
+
+
+def _part(amount: float) -> str:
+    """A part of a price, in dollars; parts are not whole micro-dollars."""
+    return f"{amount / 1e6:.9f}"
+
+
+def serialize_quote(quote: Quote) -> dict[str, Any]:
+    terms, work = quote.measured.terms, quote.measured.work
+    return {
+        "object": "quote",
+        "zone": quote.zone.name,
+        "deadline": moment(quote.deadline_at),
+        "posted_price": usd(quote.price_micros),
+        "price_parts": None
+        if quote.parts is None
+        else {name: _part(amount) for name, amount in serialize_parts(quote.parts).items()},
+        "plan": [serialize_cell(quote.zone, cell.slot, cell.node) for cell in quote.cells],
+        "finish_at": moment(quote.finish_at),
+        "reason": None if quote.refusal is None else quote.refusal.value,
+        "reason_text": quote.refusal_text or None,
+        "curve": [
+            {
+                "deadline": moment(point.deadline_at),
+                "price": usd(point.price_micros),
+                "finish_at": moment(point.finish_at),
+            }
+            for point in quote.curve
+        ],
+        "adapter": to_json(terms.adapter),
+        "training": to_json(terms.training),
+        "resolved": list(terms.resolved),
+        "work": {"samples": work.samples, "memory_gb": work.memory_demand_gb},
+        "expires_at": moment(quote.expires_at),
+        "position": quote.position,
+        "head_hash": quote.head_hash,
+    }
+
+
+def serialize_zone(zone: Zone, *, now: datetime) -> dict[str, Any]:
+    slot = slot_at(zone, now)
+    return {
+        "name": zone.name,
+        "base_model": zone.base_model_name,
+        "slot_s": zone.slot_s,
+        "horizon_slots": zone.horizon_slots,
+        "policy": policy_in_force(zone),
+        "max_sequence_length": zone.max_sequence_length,
+        "earliest_deadline": moment(slot_starts_at(zone, slot + 2)),
+        "latest_deadline": moment(slot_starts_at(zone, slot + zone.horizon_slots)),
+        "nodes_on_sale": nodes_on_sale(zone).count(),
+    }
+
+
+def serialize_market(market: MarketNow) -> dict[str, Any]:
+    """Public: no bid amounts, no names of who bid."""
+    return {
+        "zone": market.zone.name,
+        "seq": market.seq,
+        "position": market.position,
+        "head_hash": market.head_hash,
+        "slot": market.slot,
+        "slot_s": market.zone.slot_s,
+        "first_slot": market.first_slot,
+        "first_slot_at": moment(market.first_slot_at),
+        "nodes": [
+            {
+                "id": row.node_id,
+                "name": row.name,
+                "gpu_type": row.gpu_type,
+                "ask": usd(row.ask_micros),
+                # Dollars per reference sample and per GB and slot, on top of the ask.
+                "compute_price": [price / 1e6 for price in row.compute_price],
+                "memory_price": [price / 1e6 for price in row.memory_price],
+                "compute_sold": list(row.compute_sold),
+                "memory_sold": list(row.memory_sold),
+                "on_sale": list(row.on_sale),
+            }
+            for row in market.rows
+        ],
+        "decisions": [
+            {
+                "bid_id": bid.pk,
+                "position": bid.position,
+                "hash": bid.decision_hash,
+                "admitted": bid.status == BidStatus.ADMITTED,
+                "payment": usd(bid.payment_micros),
+                "reason": bid.refusal or None,
+                "decided_at": moment(bid.decided_at),
+            }
+            for bid in market.decisions
+        ],
+    }
+
+
+def serialize_dataset(dataset: Dataset) -> dict[str, Any]:
+    return {
+        "id": dataset.pk,
+        "object": "dataset",
+        "name": dataset.name,
+        "bytes": dataset.bytes,
+        "sha256": dataset.sha256,
+        "format": dataset.format,
+        "rows": dataset.rows,
+        "tokens": dataset.tokens,
+        "longest_row_tokens": dataset.longest_row_tokens,
+        "faulty": dataset.faulty,
+        "errors": dataset.errors,
+        "ignored_keys": dataset.ignored_keys,
+        "created_at": moment(dataset.created_at),
+    }
+
+
+def serialize_job(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.pk,
+        "object": "job",
+        "bid_id": job.bid_id,
+        "zone": job.zone.name,
+        "name": job.name,
+        "status": job.status,
+        "price": usd(job.price_micros),
+        "deadline": moment(job.deadline_at),
+        "finish_planned_at": moment(job.finish_planned_at),
+        "created_at": moment(job.created_at),
+        "started_at": moment(job.started_at),
+        "finished_at": moment(job.finished_at),
+        "plan": [serialize_cell(job.zone, slot, node) for slot, node in job.cells],
+        "progress": serialize_progress(job),
+        "fault": job.fault or None,
+        "failure_reason": job.failure_reason or None,
+        "seq": job.seq,
+    }
+
+
+def serialize_job_event(event: JobEvent) -> dict[str, Any]:
+    return {
+        "seq": event.seq,
+        "at": moment(event.at),
+        "kind": event.kind,
+        "actor": event.actor,
+        "message": event.message,
+        "data": event.data,
+    }
+
+
+def serialize_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "id": checkpoint.pk,
+        "step": checkpoint.step,
+        "bytes": checkpoint.bytes,
+        "sha256": checkpoint.sha256,
+        "train_loss": checkpoint.train_loss,
+        "valid_loss": checkpoint.valid_loss,
+        "created_at": moment(checkpoint.created_at),
+    }
+
+
+def serialize_cancel_preview(job: Job, bid: Bid, *, refund_micros: int) -> dict[str, Any]:
+    return {
+        "job_id": job.pk,
+        "can_cancel": job.is_active,
+        "payment": usd(bid.payment_micros),
+        "refund": usd(refund_micros),
+    }

@@ -1,0 +1,104 @@
+"""What a job takes: measured from its data and the zone's speed table, not declared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from marketplace.accounts.models import Organisation
+from marketplace.auction.bidding.terms import JobTerms, resolve_terms
+from marketplace.common.db.row_cache import TtlCache
+from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import ZoneSpeeds, load_zone_speeds, model_shape
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.selectors import Work, measure_work
+from marketplace.jobs.services import ensure_dataset_tokens
+from workers.protocol.messages import DataFormat
+
+#: A crowd of bids need not read the same few rows each time; they move slowly.
+SPEEDS_KEPT_S = 1.0
+_speeds: TtlCache[ZoneSpeeds] = TtlCache(for_s=SPEEDS_KEPT_S)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredJob:
+    """One job's settings and what they ask of a node."""
+
+    terms: JobTerms
+    work: Work
+
+
+def measure_job(
+    *,
+    organisation: Organisation,
+    zone: Zone,
+    dataset: Dataset,
+    adapter: Mapping[str, Any],
+    training: Mapping[str, Any],
+    now: datetime | None = None,
+) -> MeasuredJob:
+    """Resolve a job's settings and measure its work.
+
+    With ``now``, the zone's speed table may be up to ``SPEEDS_KEPT_S`` old.
+
+    Raises
+    ------
+    UserError
+        ``invalid_hyperparameter``, ``unknown_dataset``, ``unfit_dataset`` or
+        ``zone_closed``.
+    """
+    if not zone.is_open:
+        raise Conflict(
+            "zone_closed", f"The zone {zone.name} takes no bids now; choose another.", param="zone"
+        )
+    if dataset.organisation_id != organisation.pk:
+        raise unknown_dataset()
+    _check_kind(dataset, encoder=model_shape(zone).encoder)
+    _, longest_row_tokens = ensure_dataset_tokens(dataset=dataset, zone=zone)
+    terms = resolve_terms(
+        adapter=adapter,
+        training=training,
+        rows=dataset.rows,
+        longest_row_tokens=longest_row_tokens,
+        sequence_length_limit=zone.max_sequence_length,
+        model_width=model_shape(zone).hidden_size,
+    )
+    speeds = (
+        load_zone_speeds(zone)
+        if now is None
+        else _speeds.get(zone.pk, now=now, read=lambda: load_zone_speeds(zone))
+    )
+    work = measure_work(
+        dataset=dataset,
+        zone=zone,
+        adapter=terms.adapter,
+        training=terms.training,
+        speeds=speeds,
+    )
+    return MeasuredJob(terms=terms, work=work)
+
+
+def _check_kind(dataset: Dataset, *, encoder: bool) -> None:
+    """Refuse data the zone's model cannot learn; a node would, but only once it is paid for."""
+    labelled = dataset.format == DataFormat.CLASSIFICATION
+    if labelled == encoder:
+        return
+    sentence = (
+        "The zone's base model writes text, and this data set has labels: it needs an encoder. "
+        "Choose a zone with one, or make the rows prompt and completion."
+        if labelled
+        else "The zone's base model is an encoder: it learns rows with text and label only. "
+        "Choose another zone for this data set."
+    )
+    raise UserError("unfit_dataset", sentence, param="dataset_id")
+
+
+def unknown_dataset() -> NotFound:
+    return NotFound(
+        "unknown_dataset",
+        "You have no such data set; GET /api/datasets lists yours.",
+        param="dataset_id",
+    )

@@ -1,0 +1,257 @@
+"""Appending bids: any number in one transaction, each for itself.
+
+Whoever places bids ends here: a page, the API, a batch of the API. Bids that come
+at the same moment share the statements and the commit. One that is refused, or
+that cannot be stored, takes no other along; a bid is stored together with the
+hold on its wallet or not at all; and one idempotency key is one bid, because the
+wallet's lock is held from the look for an earlier bid to the commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+from django.db.models import Q
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.auction.bidding.measure import measure_job
+from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
+from marketplace.auction.lane import wakeups
+from marketplace.auction.models import Bid
+from marketplace.common.db.bulk_writes import insert_rows
+from marketplace.common.db.pipeline import pipeline
+from marketplace.common.errors import Conflict, UserError
+from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Dataset
+from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.payments.locks import LockedAccounts, lock_wallets
+from workers.protocol.wire import to_json
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewBid:
+    """One bid as it was asked for, nothing of it checked."""
+
+    organisation: Organisation
+    placed_by: User | None
+    zone: Zone
+    dataset: Dataset
+    name: str
+    adapter: Mapping[str, Any]
+    training: Mapping[str, Any]
+    #: The most the job is worth to its owner; held in the wallet until decided.
+    price_micros: int
+    deadline_at: datetime
+    #: The same key with the same request is the same bid.
+    idempotency_key: str | None
+    #: SHA-256 of what is asked for.
+    request_hash: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        text = json.dumps(
+            {
+                "zone": self.zone.pk,
+                "dataset": self.dataset.sha256,
+                "name": self.name,
+                "adapter": dict(self.adapter),
+                "training": dict(self.training),
+                "price_micros": self.price_micros,
+                "deadline_at": self.deadline_at.isoformat(),
+            },
+            sort_keys=True,
+            separators=(",", ":"),
+            default=str,
+        )
+        object.__setattr__(self, "request_hash", hashlib.sha256(text.encode()).hexdigest())
+
+    @property
+    def key(self) -> tuple[str, str] | None:
+        """The idempotency key and whose it is."""
+        if self.idempotency_key is None:
+            return None
+        return self.organisation.pk, self.idempotency_key
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBid:
+    """A bid that is stored and waits for its zone's lane, or was decided since."""
+
+    bid: Bid
+    #: It was placed before, under the same key.
+    earlier: bool = False
+
+
+#: What became of one bid: placed, or why not.
+Outcome = PlacedBid | Exception
+
+
+def place_bids(*, asked: Sequence[NewBid], now: datetime) -> list[Outcome]:
+    """Append bids to their zones' queues, in this order, and hold their prices.
+
+    Returns
+    -------
+    list
+        For each bid the stored one, or the ``UserError`` that refuses it, or what
+        else kept it from being stored; of those nothing is stored or held. Codes:
+        ``idempotency_key_reused``, ``insufficient_funds`` and those of the terms.
+
+    Raises
+    ------
+    OperationalError, InterfaceError
+        The database does not answer; which bids are stored is not known, and
+        placing them again under their keys finds out.
+    """
+    outcomes: dict[int, Outcome] = _earlier(asked, range(len(asked)))
+    drafts: dict[int, Bid] = {}
+    for index, item in enumerate(asked):
+        if index not in outcomes:
+            try:
+                drafts[index] = _draft(item, now=now)
+            except (OperationalError, InterfaceError):
+                raise
+            except Exception as error:
+                outcomes[index] = error
+    if drafts:
+        outcomes |= _store(asked, drafts, now=now)
+    return [outcomes[index] for index in range(len(asked))]
+
+
+def _draft(asked: NewBid, *, now: datetime) -> Bid:
+    """The bid, checked and measured, not stored."""
+    check_price_micros(asked.price_micros)
+    check_deadline(asked.deadline_at, zone=asked.zone, now=now)
+    measured = measure_job(
+        organisation=asked.organisation,
+        zone=asked.zone,
+        dataset=asked.dataset,
+        adapter=asked.adapter,
+        training=asked.training,
+        now=now,
+    )
+    return Bid(
+        zone=asked.zone,
+        organisation=asked.organisation,
+        placed_by=asked.placed_by,
+        dataset=asked.dataset,
+        name=check_name(asked.name),
+        price_micros=asked.price_micros,
+        deadline_at=asked.deadline_at,
+        idempotency_key=asked.idempotency_key,
+        request_hash=asked.request_hash,
+        created_at=now,
+        adapter=to_json(measured.terms.adapter),
+        training=to_json(measured.terms.training),
+        resolved=list(measured.terms.resolved),
+        samples=measured.work.samples,
+        compute_demand=measured.work.compute_demand,
+        memory_demand_gb=measured.work.memory_demand_gb,
+        rates=measured.work.rates,
+    )
+
+
+def _store(
+    asked: Sequence[NewBid], drafts: Mapping[int, Bid], *, now: datetime
+) -> dict[int, Outcome]:
+    """Store the drafts together, or, when the database refuses that, each for itself."""
+    try:
+        with transaction.atomic(), pipeline():
+            return _stored(asked, drafts, now=now)
+    except (OperationalError, InterfaceError):
+        raise
+    except DatabaseError as error:
+        if len(drafts) == 1:
+            return dict.fromkeys(drafts, error)
+        log.warning("%d bids could not be stored together; storing each", len(drafts))
+    outcomes: dict[int, Outcome] = {}
+    for index, bid in drafts.items():
+        outcomes |= _store(asked, {index: bid}, now=now)
+    return outcomes
+
+
+def _stored(
+    asked: Sequence[NewBid], drafts: Mapping[int, Bid], *, now: datetime
+) -> dict[int, Outcome]:
+    """Write bids and holds; call in a transaction."""
+    locked: LockedAccounts | None = lock_wallets(bid.organisation_id for bid in drafts.values())
+    outcomes: dict[int, Outcome] = {}
+    while left := [index for index in drafts if index not in outcomes]:
+        # Under the locks, so that nobody can place a bid under one of these keys meanwhile.
+        outcomes |= _earlier(asked, left)
+        # The same key twice at once: the second comes after the first, as if sent after it.
+        now_on = _first_of_each_key(asked, [index for index in left if index not in outcomes])
+        outcomes |= _funded({index: drafts[index] for index in now_on}, locked=locked, now=now)
+        # The wallets have moved since.
+        locked = None
+    return outcomes
+
+
+def _funded(
+    drafts: Mapping[int, Bid], *, locked: LockedAccounts | None, now: datetime
+) -> dict[int, Outcome]:
+    """Write those bids whose wallets have the money, with their holds."""
+    holds = place_holds(
+        wanted=[
+            HoldRequest(bid.organisation_id, bid.price_micros, bid.hold_reference)
+            for bid in drafts.values()
+        ],
+        locked=locked,
+        references_new=True,
+        now=now,
+    )
+    outcomes: dict[int, Outcome] = {
+        index: hold if isinstance(hold, UserError) else PlacedBid(bid)
+        for (index, bid), hold in zip(drafts.items(), holds, strict=True)
+    }
+    placed = [outcome.bid for outcome in outcomes.values() if isinstance(outcome, PlacedBid)]
+    insert_rows(placed)
+    for zone_id in {bid.zone_id for bid in placed}:
+        wakeups.wake_lane_on_commit(zone_id=zone_id)
+    return outcomes
+
+
+def _first_of_each_key(asked: Sequence[NewBid], which: Iterable[int]) -> list[int]:
+    seen: set[tuple[str, str]] = set()
+    first: list[int] = []
+    for index in which:
+        key = asked[index].key
+        if key is None or key not in seen:
+            first.append(index)
+        if key is not None:
+            seen.add(key)
+    return first
+
+
+def _earlier(asked: Sequence[NewBid], which: Iterable[int]) -> dict[int, Outcome]:
+    """Those of ``which`` whose key has a bid already: that bid, or a conflict."""
+    keyed = {index: key for index in which if (key := asked[index].key) is not None}
+    if not keyed:
+        return {}
+    one_of = Q()
+    for organisation_id, key in set(keyed.values()):
+        one_of |= Q(organisation_id=organisation_id, idempotency_key=key)
+    bids = {(bid.organisation_id, bid.idempotency_key): bid for bid in Bid.objects.filter(one_of)}
+    return {
+        index: _of_earlier(bids[key], asked[index]) for index, key in keyed.items() if key in bids
+    }
+
+
+def _of_earlier(bid: Bid, asked: NewBid) -> Outcome:
+    """What whoever asks again under the key of a bid is told."""
+    if bid.request_hash == asked.request_hash:
+        bid.zone = asked.zone
+        return PlacedBid(bid, earlier=True)
+    return Conflict(
+        "idempotency_key_reused",
+        f"The idempotency key was used for bid {bid.pk} with another request. "
+        "Send a new key with a new request.",
+        extra={"bid_id": bid.pk},
+    )

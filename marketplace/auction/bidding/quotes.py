@@ -1,0 +1,140 @@
+"""The posted price of a job before anybody bids for it; reserves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from marketplace.accounts.models import Organisation
+from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.refusals import describe_refusal
+from marketplace.auction.bidding.terms import check_deadline
+from marketplace.auction.book import engine_cache as books
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import last_slot_until, slot_at, slot_ends_at, slot_starts_at
+from marketplace.jobs.models import Dataset
+from scheduler import types as scheduler
+
+#: A quote is shown as good for so long; any decision may move the price sooner.
+QUOTE_LIFE = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """One tread of the price-by-deadline curve: from this deadline on, this price."""
+
+    deadline_at: datetime
+    price_micros: int
+    finish_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Quote:
+    """What a bid would have to beat, and what it would get, at one position of the log."""
+
+    zone: Zone
+    deadline_at: datetime
+    measured: MeasuredJob
+    #: A bid above it wins; ``None`` when nothing fits before the deadline.
+    price_micros: int | None
+    #: In micro-dollars, not rounded one by one; they add up to the price.
+    parts: scheduler.PriceParts | None
+    #: ``(slot, node id)`` in slot order.
+    cells: tuple[scheduler.Cell, ...]
+    finish_at: datetime | None
+    curve: tuple[CurvePoint, ...]
+    refusal: scheduler.Refusal | None
+    #: Why nothing fits and what to do; empty otherwise.
+    refusal_text: str
+    #: The log this holds for.
+    position: int
+    head_hash: str
+    made_at: datetime
+    expires_at: datetime
+
+
+def make_quote(
+    *,
+    organisation: Organisation,
+    zone: Zone,
+    dataset: Dataset,
+    adapter: Mapping[str, Any],
+    training: Mapping[str, Any],
+    deadline_at: datetime,
+    now: datetime,
+) -> Quote:
+    """The price of a job for one deadline, and by deadline.
+
+    Expires with the current slot, whose end takes away the first cells it may
+    use, and in any case after ``QUOTE_LIFE``.
+
+    Raises
+    ------
+    UserError
+        The job could not be bid for as it stands.
+    """
+    check_deadline(deadline_at, zone=zone, now=now)
+    measured = measure_job(
+        organisation=organisation,
+        zone=zone,
+        dataset=dataset,
+        adapter=adapter,
+        training=training,
+        now=now,
+    )
+    slot = slot_at(zone, now)
+    task = scheduler.Task(
+        id="quote",
+        arrival_slot=slot + 1,
+        deadline_slot=last_slot_until(zone, deadline_at),
+        compute_demand=measured.work.compute_demand,
+        memory_demand=measured.work.memory_demand_gb,
+        bid=0.0,
+        rates=dict(sorted(measured.work.rates.items())),
+    )
+    with books.read_book(zone=zone, now=now) as book:
+        answer = book.engine.quote(task, slot=slot)
+        head_hash = book.engine.head_hash
+    curve = tuple(
+        CurvePoint(
+            deadline_at=slot_ends_at(zone, point.deadline_slot),
+            price_micros=int(point.price),
+            finish_at=slot_ends_at(zone, point.finish_slot),
+        )
+        for point in answer.curve
+    )
+    schedule = answer.schedule
+    return Quote(
+        zone=zone,
+        deadline_at=deadline_at,
+        measured=measured,
+        price_micros=None if answer.price is None else int(answer.price),
+        parts=answer.parts,
+        cells=() if schedule is None else schedule.cells,
+        finish_at=None if schedule is None else slot_ends_at(zone, schedule.finish_slot),
+        curve=curve,
+        refusal=answer.refusal,
+        refusal_text=_refusal_text(answer.refusal, measured, curve),
+        position=answer.position,
+        head_hash=head_hash,
+        made_at=now,
+        expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot + 1)),
+    )
+
+
+def _refusal_text(
+    refusal: scheduler.Refusal | None, measured: MeasuredJob, curve: tuple[CurvePoint, ...]
+) -> str:
+    if refusal is None:
+        return ""
+    first = curve[0] if curve else None
+    return describe_refusal(
+        refusal=refusal,
+        price_micros=None,
+        posted_price_micros=None,
+        memory_demand_gb=measured.work.memory_demand_gb,
+        later_deadline_at=first and first.deadline_at,
+        later_price_micros=first and first.price_micros,
+    )

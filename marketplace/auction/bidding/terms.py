@@ -1,0 +1,245 @@
+"""What a bid asks for: checked, every ``auto`` resolved, and the work measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from marketplace.common.clock import format_moment
+from marketplace.common.errors import UserError
+from marketplace.common.money import format_usd, to_micros
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at, slot_starts_at
+from workers.protocol.messages import AdapterSpec, TrainingSpec
+from workers.protocol.wire import ProtocolError, from_json
+
+AUTO = "auto"
+#: A hand slip of three digits is refused before it is held: one million dollars.
+PRICE_LIMIT_MICROS = 1_000_000 * 1_000_000
+NAME_LIMIT = 64
+EPOCHS_LIMIT = 50
+BATCH_LIMIT = 256
+RANK_LIMIT = 256
+SEQUENCE_STEP = 64
+#: Rows seen over all epochs that an ``auto`` number of epochs aims for.
+AUTO_SAMPLES = 1500
+#: Learning rate at a batch of 8 on a model of ``AUTO_WIDTH``; scaled with the square root of
+#: the batch and of how much narrower the model is, since small models want larger steps.
+AUTO_LEARNING_RATE = 2e-4
+AUTO_WIDTH = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class JobTerms:
+    """Settings a node can train with, and the names of those we chose."""
+
+    adapter: AdapterSpec
+    training: TrainingSpec
+    resolved: tuple[str, ...]
+
+
+def resolve_terms(
+    *,
+    adapter: Mapping[str, Any],
+    training: Mapping[str, Any],
+    rows: int,
+    longest_row_tokens: int,
+    sequence_length_limit: int,
+    model_width: int = AUTO_WIDTH,
+) -> JobTerms:
+    """Check hyper-parameters and fill in what is ``auto`` or missing.
+
+    Parameters
+    ----------
+    adapter, training
+        Fields of ``AdapterSpec`` and ``TrainingSpec``, each a value or ``"auto"``.
+    rows
+        Usable rows of the data set.
+    model_width
+        Hidden size of the base model.
+
+    Raises
+    ------
+    UserError
+        ``invalid_hyperparameter``, with the name of the setting.
+    """
+    asked_adapter, asked_training = dict(adapter), dict(training)
+    resolved: list[str] = []
+
+    def settle(group: str, asked: dict[str, Any], name: str, value: Any) -> None:
+        if asked.get(name, AUTO) in (AUTO, None) and name != "target_modules":
+            asked[name] = value
+            resolved.append(f"{group}.{name}")
+
+    settle("adapter", asked_adapter, "rank", 16)
+    rank = asked_adapter["rank"]
+    settle("adapter", asked_adapter, "alpha", 2.0 * rank if _is_number(rank) else 32.0)
+    settle("adapter", asked_adapter, "dropout", 0.05 if rows < 1000 else 0.0)
+    if asked_adapter.get("target_modules") == AUTO:
+        asked_adapter["target_modules"] = None
+    settle("training", asked_training, "epochs", min(10, max(2, math.ceil(AUTO_SAMPLES / rows))))
+    settle("training", asked_training, "batch_size", _auto_batch(rows))
+    batch = asked_training["batch_size"]
+    scale = math.sqrt(batch / 8) if _is_number(batch) and batch > 0 else 1.0
+    rate = AUTO_LEARNING_RATE * scale * math.sqrt(AUTO_WIDTH / model_width)
+    settle("training", asked_training, "learning_rate", float(f"{rate:.3g}"))
+    auto_length = math.ceil(max(longest_row_tokens, 1) / SEQUENCE_STEP) * SEQUENCE_STEP
+    settle("training", asked_training, "sequence_length", min(auto_length, sequence_length_limit))
+    for group, asked in (("adapter", asked_adapter), ("training", asked_training)):
+        for name in [name for name, value in asked.items() if value == AUTO]:
+            del asked[name]
+            resolved.append(f"{group}.{name}")
+    terms = JobTerms(
+        adapter=_parse(AdapterSpec, asked_adapter, "adapter"),
+        training=_parse(TrainingSpec, asked_training, "training"),
+        resolved=tuple(resolved),
+    )
+    _check_adapter(terms.adapter)
+    _check_training(terms.training, sequence_length_limit)
+    return terms
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _auto_batch(rows: int) -> int:
+    """A power of two near a thirtieth of the rows, 4 to 32."""
+    return min(32, max(4, 2 ** round(math.log2(max(rows, 1) / 30)) if rows > 30 else 4))
+
+
+def _parse(kind: type, asked: Mapping[str, Any], group: str) -> Any:
+    try:
+        return from_json(kind, dict(asked))
+    except ProtocolError as error:
+        text = str(error).replace(kind.__name__, group)
+        raise UserError(
+            "invalid_hyperparameter", f"{text}. Give a valid value or 'auto'.", param=group
+        ) from None
+
+
+def _refuse(param: str, sentence: str) -> None:
+    raise UserError("invalid_hyperparameter", f"{sentence} or 'auto'.", param=param)
+
+
+def _between(param: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        _refuse(param, f"{param} is {value:g}; give a value from {low:g} to {high:g}")
+
+
+def _check_adapter(adapter: AdapterSpec) -> None:
+    if adapter.kind != "lora":
+        _refuse("adapter.kind", f"adapter.kind {adapter.kind!s} is not on sale here; use 'lora'")
+    _between("adapter.rank", adapter.rank, 1, RANK_LIMIT)
+    _between("adapter.alpha", adapter.alpha, 1e-3, 4096)
+    if not 0 <= adapter.dropout < 1:
+        _refuse("adapter.dropout", "adapter.dropout must be at least 0 and below 1; give such")
+    if adapter.target_modules is not None and not adapter.target_modules:
+        _refuse("adapter.target_modules", "adapter.target_modules is empty; name modules")
+
+
+def _check_training(training: TrainingSpec, sequence_length_limit: int) -> None:
+    _between("training.epochs", training.epochs, 1, EPOCHS_LIMIT)
+    _between("training.batch_size", training.batch_size, 1, BATCH_LIMIT)
+    _between("training.learning_rate", training.learning_rate, 1e-8, 1)
+    _between("training.sequence_length", training.sequence_length, 16, sequence_length_limit)
+    _between("training.warmup_share", training.warmup_share, 0, 1)
+    _between("training.weight_decay", training.weight_decay, 0, 10)
+    _between("training.max_grad_norm", training.max_grad_norm, 1e-6, 1e6)
+    _between("training.seed", training.seed, 0, 2**31 - 1)
+    _between("training.validation_share", training.validation_share, 0, 0.5)
+    _between("training.eval_every_steps", training.eval_every_steps, 0, 1_000_000)
+    _between("training.dpo_beta", training.dpo_beta, 1e-6, 2)
+    if training.schedule not in ("linear", "cosine", "constant"):
+        _refuse("training.schedule", "training.schedule must be linear, cosine, constant")
+
+
+def parse_price(price: Decimal | str, *, param: str = "price") -> int:
+    """A bid in micro-dollars from what was typed or sent.
+
+    Raises
+    ------
+    UserError
+        ``invalid_price``: not a number, not above zero, too many decimals or too large.
+    """
+    try:
+        price_micros = to_micros(price, param=param)
+    except UserError as error:
+        raise UserError("invalid_price", error.message, param=param) from None
+    check_price_micros(price_micros, param=param)
+    return price_micros
+
+
+def check_price_micros(price_micros: int, *, param: str = "price") -> None:
+    """The same limits for an amount that is in micro-dollars already."""
+    if price_micros <= 0:
+        raise UserError("invalid_price", "The price must be above zero.", param=param)
+    if price_micros > PRICE_LIMIT_MICROS:
+        raise UserError(
+            "invalid_price",
+            f"The price may be at most {format_usd(PRICE_LIMIT_MICROS)}.",
+            param=param,
+        )
+
+
+def check_name(name: str) -> str:
+    """The job's name, without spaces around it.
+
+    Raises
+    ------
+    UserError
+        ``invalid_name``: empty, too long or with control characters.
+    """
+    name = name.strip()
+    if not 1 <= len(name) <= NAME_LIMIT or not name.isprintable():
+        raise UserError(
+            "invalid_name",
+            f"Give the job a name of 1 to {NAME_LIMIT} printable characters.",
+            param="name",
+        )
+    return name
+
+
+def check_deadline(deadline_at: datetime, *, zone: Zone, now: datetime) -> None:
+    """Refuse a deadline that has passed, is too near for one slot, or lies beyond the horizon.
+
+    Raises
+    ------
+    UserError
+        ``invalid_deadline``, with the earliest or latest that can be had.
+    """
+    if deadline_at.tzinfo is None:
+        raise UserError(
+            "invalid_deadline",
+            "The deadline needs a time zone, such as 2026-11-21T06:00:00Z.",
+            param="deadline",
+        )
+    if deadline_at <= now:
+        raise UserError(
+            "invalid_deadline",
+            f"The deadline {format_moment(deadline_at)} is in the past; "
+            f"give one after {format_moment(now, up=True)}.",
+            param="deadline",
+        )
+    horizon_ends_at = slot_starts_at(zone, slot_at(zone, now) + zone.horizon_slots)
+    if deadline_at > horizon_ends_at:
+        raise UserError(
+            "invalid_deadline",
+            f"The deadline is beyond what is on sale now; give one until "
+            f"{format_moment(horizon_ends_at)}.",
+            param="deadline",
+            extra={"latest_deadline_at": horizon_ends_at.isoformat()},
+        )
+    first_end_at = slot_starts_at(zone, slot_at(zone, now) + 2)
+    if deadline_at < first_end_at:
+        raise UserError(
+            "invalid_deadline",
+            f"The deadline leaves no whole slot of {zone.slot_s:g} s; give one from "
+            f"{format_moment(first_end_at, up=True)} on.",
+            param="deadline",
+            extra={"earliest_deadline_at": first_end_at.isoformat()},
+        )

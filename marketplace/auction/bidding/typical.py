@@ -1,0 +1,149 @@
+"""What jobs of usual sizes would cost now: for people who have not uploaded anything yet."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+
+from marketplace.auction.bidding.terms import resolve_terms
+from marketplace.auction.book import engine_cache as books
+from marketplace.common.db.row_cache import TtlCache
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import (
+    ZoneSpeeds,
+    load_zone_speeds,
+    model_shape,
+    nodes_on_sale,
+    rates,
+    slot_at,
+    slot_ends_at,
+)
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.selectors import measure_work
+from scheduler import types as scheduler
+
+#: Seconds for which one answer serves everybody who looks at the market.
+KEPT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalJob:
+    """A job by its size; the rest is left to the house."""
+
+    rows: int
+    epochs: int
+    #: Rows at the zone's reference length.
+    tokens: int
+
+
+EPOCHS = 2
+#: Sizes looked at, as shares of what the zone's fastest node does in its whole horizon.
+SIZES = (0.02, 0.08, 0.25, 0.6)
+#: Deadlines looked at, as shares of the horizon.
+SHARES = (1 / 6, 1 / 2, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalQuote:
+    """The posted price of a usual job by each deadline; ``None`` where no plan is fast enough."""
+
+    job: TypicalJob
+    deadlines: tuple[datetime, ...]
+    prices: tuple[int | None, ...]
+
+
+_kept: TtlCache[tuple[TypicalQuote, ...]] = TtlCache(for_s=KEPT_S)
+
+
+def typical_quotes(*, zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
+    """Prices that hold for a moment; they reserve nothing.
+
+    Rows are taken to be as long as the zone's reference rows; the price of one's own data is the
+    bid page's to tell. A whole curve is dear, so an answer serves everybody for ``KEPT_S``.
+    """
+    return _kept.get(zone.pk, now=now, read=lambda: _typical_quotes(zone, now))
+
+
+def _typical_quotes(zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
+    slot = slot_at(zone, now)
+    slots = tuple(slot + max(1, round(share * zone.horizon_slots)) - 1 for share in SHARES)
+    deadlines = tuple(slot_ends_at(zone, at) for at in slots)
+    speeds = load_zone_speeds(zone)
+    jobs = _jobs(zone, speeds)
+    tasks = [_task(zone, speeds, job, slot=slot, deadline_slot=slots[-1]) for job in jobs]
+    with books.read_book(zone=zone, now=now) as book:
+        curves = [book.engine.quote(task, slot=slot).curve for task in tasks]
+    return tuple(
+        TypicalQuote(
+            job=job,
+            deadlines=deadlines,
+            prices=tuple(
+                next(
+                    (int(tread.price) for tread in reversed(curve) if tread.deadline_slot <= at),
+                    None,
+                )
+                for at in slots
+            ),
+        )
+        for job, curve in zip(jobs, curves, strict=True)
+    )
+
+
+def _jobs(zone: Zone, speeds: ZoneSpeeds) -> list[TypicalJob]:
+    """Sizes in round numbers of rows, from small to what takes most of the horizon."""
+    fastest = max(_rates(zone, speeds).values(), default=0.0)
+    rows = {_round_down(share * fastest * zone.horizon_slots / EPOCHS) for share in SIZES}
+    return [
+        TypicalJob(rows=size, epochs=EPOCHS, tokens=size * zone.reference_sequence_length)
+        for size in sorted(rows - {0})
+    ]
+
+
+def _rates(zone: Zone, speeds: ZoneSpeeds) -> dict[str, float]:
+    """Reference samples per slot of the GPU types that are on sale."""
+    on_sale = set(nodes_on_sale(zone).values_list("gpu_type_id", flat=True))
+    known = rates(
+        zone=zone,
+        speeds=speeds,
+        batch_size=zone.reference_batch_size,
+        sequence_length=zone.reference_sequence_length,
+    )
+    return {gpu_type: rate for gpu_type, rate in known.items() if gpu_type in on_sale}
+
+
+def _round_down(rows: float) -> int:
+    """To 1, 2 or 5 and zeros."""
+    if rows < 1:
+        return 0
+    power = 10 ** int(math.log10(rows))
+    return max(step * power for step in (1, 2, 5) if step * power <= rows)
+
+
+def _task(
+    zone: Zone, speeds: ZoneSpeeds, job: TypicalJob, *, slot: int, deadline_slot: int
+) -> scheduler.Task:
+    terms = resolve_terms(
+        adapter={},
+        training={"epochs": job.epochs},
+        rows=job.rows,
+        longest_row_tokens=zone.reference_sequence_length,
+        sequence_length_limit=zone.max_sequence_length,
+        model_width=model_shape(zone).hidden_size,
+    )
+    work = measure_work(
+        dataset=Dataset(rows=job.rows, format="chat"),
+        zone=zone,
+        adapter=terms.adapter,
+        training=terms.training,
+        speeds=speeds,
+    )
+    return scheduler.Task(
+        id="typical",
+        arrival_slot=slot + 1,
+        deadline_slot=deadline_slot,
+        compute_demand=work.compute_demand,
+        memory_demand=work.memory_demand_gb,
+        bid=0.0,
+        rates=dict(sorted(work.rates.items())),
+    )

@@ -1,0 +1,367 @@
+"""The engine of a zone, kept in step with the zone's log.
+
+Each process keeps one engine per zone. Before use it is compared with the log's
+head in the same transaction: equal, it is used; behind, it retraces what it
+missed; far behind, or anything else (another history, other rules) and it is rebuilt from the
+latest snapshot and the entries after it. The engine is changed in place, so the
+lane throws its copy away whenever its transaction did not commit.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from typing import NamedTuple
+
+from django.db.models import QuerySet
+
+from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
+from marketplace.common.db.bulk_writes import insert_values
+from marketplace.common.errors import SystemFault
+from marketplace.fleet.models import Policy, Zone
+from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at
+from marketplace.fleet.zone_policies import RULE_PARAMETERS, check_policy_settings
+from scheduler import types as scheduler
+from scheduler.auction import (
+    ChainEntry,
+    Engine,
+    ZoneRules,
+    rules_from_json,
+    rules_to_json,
+)
+from scheduler.auction.log.canonical_json import serialize_event, serialize_outcome
+from scheduler.auction.log.chain import hash_entry
+from scheduler.auction.log.events import NodeJoined, event_from_json
+from scheduler.auction.log.outcomes import outcome_from_json
+
+#: Entries between snapshots, which a worker takes.
+SNAPSHOT_EVERY = 2000
+#: Entries after which the lane takes one itself; a restart retraces at most about so many.
+SNAPSHOT_AT_LATEST = 20_000
+#: Rows fetched from the log at a time.
+FETCH_ROWS = 2000
+
+
+class LogBroken(SystemFault):
+    """Replaying the log does not give what the log says; the zone must not be sold from."""
+
+
+@dataclass(slots=True)
+class Book:
+    """A zone's engine and the lock that whoever uses it in this process holds."""
+
+    zone_id: str
+    engine: Engine
+    #: ``MarketHead.seq`` at the engine's position.
+    seq: int = 0
+    #: Slot and fleet rows the lane last compared with the engine; spares it the comparison.
+    fleet_seen: object = None
+    #: Policy and settings of the zone, and the engine's rules, that the lane last compared.
+    rules_seen: object = None
+    #: Position of the latest snapshot, once known.
+    snapshot_position: int | None = None
+
+    @property
+    def nodes(self) -> dict[str, scheduler.Node]:
+        return {node.id: node for node in self.engine.nodes}
+
+
+#: Two sets of engines: the lane changes its own, readers share theirs, so that a
+#: reader never sees what a transaction of the lane may still take back.
+_lane_books: dict[str, Book] = {}
+_read_books: dict[str, Book] = {}
+_read_locks: dict[str, threading.Lock] = {}
+_guard = threading.Lock()
+
+
+#: What the engine goes by where a zone's settings are silent.
+RULE_DEFAULTS = {
+    rule.name: rule.default for rule in fields(ZoneRules) if rule.name in RULE_PARAMETERS
+}
+
+
+def commitment_salt() -> str:
+    """What keeps a bid from being guessed from its commitment in the published log."""
+    return secrets.token_hex(16)
+
+
+def build_first_rules(zone: Zone, *, now: datetime) -> ZoneRules:
+    """What a log of the zone that begins now begins with; kept in the snapshot at position 0.
+
+    Raises
+    ------
+    UserError
+        ``invalid_policy_setting``
+    """
+    begun = ZoneRules(
+        base_memory=zone.base_memory_gb,
+        horizon_slots=zone.horizon_slots,
+        first_slot=slot_at(zone, now),
+        money_quantum=1.0,
+    )
+    return with_zone_settings(begun, zone=zone, policy=choose_first_policy(zone))
+
+
+def choose_first_policy(zone: Zone) -> str:
+    pinned = zone.policy == Policy.LAGRANGIAN
+    return Policy.LAGRANGIAN if pinned else Policy.RESIDUAL
+
+
+def with_zone_settings(rules: ZoneRules, *, zone: Zone, policy: str) -> ZoneRules:
+    """A log's rules with the policy and the zone's present settings in place of its own.
+
+    Raises
+    ------
+    UserError
+        ``invalid_policy_setting``
+    """
+    check_policy_settings(zone.settings)
+    own = {name: value for name, value in zone.settings.items() if name in RULE_PARAMETERS}
+    rest = {name: value for name, value in zone.settings.items() if name not in own}
+    changed = replace(rules, policy=str(policy), settings=rest, **(RULE_DEFAULTS | own))
+    # Numbers as a restart reads them, so that both hash to the same.
+    return rules_from_json(rules_to_json(changed))
+
+
+def begin_log(*, zone: Zone, now: datetime) -> MarketHead:
+    """Begin the log of a zone that has none. Call as the zone's lane."""
+    engine = Engine(build_first_rules(zone, now=now))
+    Snapshot.objects.create(
+        zone=zone,
+        position=engine.position,
+        head_hash=engine.head_hash,
+        state=json.dumps(engine.snapshot()),
+        taken_at=now,
+    )
+    Pricing.objects.update_or_create(
+        zone=zone, defaults={"policy": engine.rules.policy, "policy_since_at": now}
+    )
+    return MarketHead.objects.create(
+        zone=zone,
+        position=engine.position,
+        head_hash=engine.head_hash,
+        slot=slot_at(zone, now),
+        updated_at=now,
+    )
+
+
+def load_lane_book(*, head: MarketHead) -> Book:
+    """The lane's engine at the head. Call while holding the zone's lane lock."""
+    book = _lane_books.get(head.zone_id)
+    book = _in_step(book, head)
+    _lane_books[head.zone_id] = book
+    return book
+
+
+def discard_lane_book(*, zone_id: str) -> None:
+    """Forget an engine that may hold what was not committed."""
+    _lane_books.pop(zone_id, None)
+
+
+@contextmanager
+def read_book(*, zone: Zone, now: datetime) -> Iterator[Book]:
+    """A replica of the zone's engine, as new as the committed log.
+
+    The caller must change nothing; others in this process wait meanwhile. A
+    zone whose log has not begun is shown as its lane will begin it.
+    """
+    with _guard:
+        lock = _read_locks.setdefault(zone.pk, threading.Lock())
+    with lock:
+        head = MarketHead.objects.filter(zone=zone).first()
+        if head is None:
+            yield Book(zone_id=zone.pk, engine=_unbegun(zone, now=now))
+            return
+        book = _in_step(_read_books.pop(zone.pk, None), head)
+        _read_books[zone.pk] = book
+        yield book
+
+
+def _unbegun(zone: Zone, *, now: datetime) -> Engine:
+    """The engine of a zone that its lane has not entered yet, with the fleet it will find."""
+    engine = Engine(build_first_rules(zone, now=now))
+    for node in nodes_on_sale(zone):
+        joining = scheduler_node(zone, node)
+        if joining.available_until is None or joining.available_until >= engine.rules.first_slot:
+            engine.transition(NodeJoined(node=joining))
+    return engine
+
+
+def _in_step(book: Book | None, head: MarketHead) -> Book:
+    if book is not None and _same_history(book, head) and not _far_behind(book, head):
+        _catch_up(book, head)
+    else:
+        book = _rebuild(head)
+    if book.engine.head_hash != head.head_hash:
+        raise LogBroken(
+            f"zone {head.zone_id}: the log replays to {book.engine.head_hash} at "
+            f"{book.engine.position}, not to {head.head_hash}; run manage.py auction_verify"
+        )
+    book.seq = head.seq
+    return book
+
+
+def _same_history(book: Book, head: MarketHead) -> bool:
+    """Whether the engine's position is one the log went through with the same hash."""
+    position, head_hash = book.engine.position, book.engine.head_hash
+    if position == head.position:
+        return head_hash == head.head_hash
+    if position > head.position:
+        return False
+    return LogEntry.objects.filter(
+        zone_id=head.zone_id, position=position + 1, prev_hash=head_hash
+    ).exists()
+
+
+def _far_behind(book: Book, head: MarketHead) -> bool:
+    """Whether a snapshot spares the engine a good part of what it missed."""
+    if head.position - book.engine.position <= SNAPSHOT_EVERY:
+        return False
+    return (
+        book.engine.position + SNAPSHOT_EVERY
+        <= find_latest_snapshot_position(head.zone_id)
+        <= head.position
+    )
+
+
+def _rebuild(head: MarketHead) -> Book:
+    snapshot = (
+        Snapshot.objects.filter(zone_id=head.zone_id, position__lte=head.position)
+        .order_by("-position")
+        .first()
+    )
+    if snapshot is None:
+        raise LogBroken(f"zone {head.zone_id} has a log and no snapshot at position 0")
+    book = Book(zone_id=head.zone_id, engine=restore_engine(snapshot))
+    _catch_up(book, head)
+    return book
+
+
+def _catch_up(book: Book, head: MarketHead) -> None:
+    """Retrace what the log has beyond the engine's position.
+
+    Each entry's hash is worked out from what the row says and the chain so far, and what was
+    decided is taken as it stands. Whether it was decided rightly is ``auction_verify``'s to say.
+    """
+    engine = book.engine
+    if engine.position == head.position:
+        return
+    later = LogEntry.objects.filter(
+        zone_id=head.zone_id, position__gt=engine.position, position__lte=head.position
+    )
+    for row in rows(later):
+        event, outcome = json.loads(row.event), json.loads(row.outcome)
+        found = hash_entry(
+            position=engine.position + 1, event=event, outcome=outcome, prev_hash=engine.head_hash
+        )
+        if (row.position, row.hash) != (engine.position + 1, found):
+            raise LogBroken(
+                f"zone {head.zone_id}: entry {engine.position + 1} hashes to {found}, the log has "
+                f"{row.hash} at {row.position}; run manage.py auction_verify"
+            )
+        try:
+            engine.retrace(event_from_json(event), outcome_from_json(outcome), entry_hash=row.hash)
+        except (KeyError, TypeError, ValueError) as error:
+            raise LogBroken(
+                f"zone {head.zone_id}: entry {row.position} cannot have happened: {error}; "
+                "run manage.py auction_verify"
+            ) from error
+
+
+def find_first_snapshot(*, zone_id: str) -> Snapshot | None:
+    """The state the zone's log begins with; ``None`` before it has begun."""
+    return Snapshot.objects.filter(zone_id=zone_id, position=0).first()
+
+
+def restore_engine(snapshot: Snapshot) -> Engine:
+    return Engine.restore(json.loads(snapshot.state))
+
+
+class LogRow(NamedTuple):
+    """An entry of the log as it is stored."""
+
+    position: int
+    event: str
+    outcome: str
+    prev_hash: str
+    hash: str
+
+
+def rows(log: QuerySet[LogEntry]) -> Iterator[LogRow]:
+    """The log's rows in order, fetched some at a time and without an object of the ORM for each."""
+    columns = log.order_by("position").values_list(*LogRow._fields)
+    return map(LogRow._make, columns.iterator(chunk_size=FETCH_ROWS))
+
+
+def entries(log: QuerySet[LogEntry]) -> Iterator[ChainEntry]:
+    """The log's rows as the engine's entries, in order."""
+    for row in rows(log):
+        yield ChainEntry(
+            position=row.position,
+            event=event_from_json(json.loads(row.event)),
+            outcome=outcome_from_json(json.loads(row.outcome)),
+            prev_hash=row.prev_hash,
+            hash=row.hash,
+        )
+
+
+def append_log(*, zone_id: str, new: Iterable[ChainEntry], now: datetime) -> None:
+    """Write entries the engine just made; call as the zone's lane, in its transaction."""
+    insert_values(
+        LogEntry,
+        _LOG_COLUMNS,
+        (
+            (
+                zone_id,
+                entry.position,
+                type(entry.event).__name__,
+                serialize_event(entry.event),
+                serialize_outcome(entry.outcome),
+                entry.prev_hash,
+                entry.hash,
+                now,
+            )
+            for entry in new
+        ),
+    )
+
+
+_LOG_COLUMNS = (
+    "zone_id",
+    "position",
+    "kind",
+    "event",
+    "outcome",
+    "prev_hash",
+    "hash",
+    "recorded_at",
+)
+
+
+def take_snapshot_if_late(*, book: Book, head: MarketHead, now: datetime) -> bool:
+    """Keep the engine's state where the worker that should have done so did not."""
+    position = book.engine.position
+    if book.snapshot_position is None or position - book.snapshot_position >= SNAPSHOT_AT_LATEST:
+        book.snapshot_position = find_latest_snapshot_position(head.zone_id)
+    if position - book.snapshot_position < SNAPSHOT_AT_LATEST:
+        return False
+    book.snapshot_position = position
+    Snapshot.objects.create(
+        zone_id=head.zone_id,
+        position=position,
+        head_hash=book.engine.head_hash,
+        state=json.dumps(book.engine.snapshot()),
+        taken_at=now,
+    )
+    return True
+
+
+def find_latest_snapshot_position(zone_id: str) -> int:
+    """Position of the zone's latest snapshot; 0, where the log begins, if there is no later."""
+    taken = Snapshot.objects.filter(zone_id=zone_id).order_by("-position")
+    return taken.values_list("position", flat=True).first() or 0

@@ -1,0 +1,31 @@
+"""A zone's whole log as a file that anybody can replay without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from marketplace.auction.book import engine_cache as books
+from marketplace.auction.models import LogEntry
+from marketplace.fleet.models import Zone
+from scheduler.auction import ChainEntry
+from scheduler.auction.audit import transcripts
+
+
+def transcript_lines(zone: Zone, *, with_bids: bool) -> Iterator[str]:
+    """JSON lines for ``python -m scheduler auction verify FILE``; empty before the first entry.
+
+    Without bids, salted commitments stand in their places: the chain, every plan, price and
+    payment can still be checked, and what others bid stays theirs.
+    """
+    first = books.find_first_snapshot(zone_id=zone.pk)
+    if first is None:
+        return
+    yield from transcripts.transcript_lines(
+        books.entries(LogEntry.objects.filter(zone=zone)),
+        rules=books.restore_engine(first).rules,
+        shows=None if with_bids else _never,
+    )
+
+
+def _never(_entry: ChainEntry) -> bool:
+    return False

@@ -1,0 +1,262 @@
+"""Replaying a zone's whole log from the database and comparing everything with it.
+
+The replay starts from the zone's rules and trusts nothing else: every stored
+outcome and hash is worked out again, and so is every row that follows from
+them: bids, payments, charges, jobs, reservations and snapshots.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.db import connection, transaction
+
+from marketplace.auction.book import engine_cache as books
+from marketplace.auction.book.decision_rows import build_decision_columns
+from marketplace.auction.models import (
+    Bid,
+    BidStatus,
+    LogEntry,
+    MarketHead,
+    Pricing,
+    Reservation,
+    Snapshot,
+)
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import last_slot_until
+from marketplace.jobs.models import Job
+from marketplace.payments.models import Hold, HoldStatus
+from scheduler.auction import ChainEntry, DeadlineHint, Engine
+from scheduler.auction.log import events
+from scheduler.auction.log.events import event_from_json
+from scheduler.types import Decision, Task
+
+#: Bids compared with their entries at a time.
+CHUNK = 1000
+#: A refusal's hint as its one text has it; other outcomes have none to look for.
+_HINT = re.compile(
+    r'^\{"admitted":false,.*"winning_deadline_slot":(?P<slot>null|-?[0-9]{1,16}),[^,]*$'
+)
+#: Problems named; one is enough to fail.
+PROBLEMS_SHOWN = 20
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What a replay of one zone found."""
+
+    zone: str
+    entries: int = 0
+    decisions: int = 0
+    head_hash: str = ""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+def verify_zone(zone: Zone) -> VerifyReport:
+    """Replay the zone's log and compare every decision, price, hash and row that follows.
+
+    Sees the database at one moment, however long it takes: the market goes on.
+    """
+    alone = not connection.in_atomic_block
+    with transaction.atomic():
+        if alone:
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        return _verify(zone)
+
+
+def _verify(zone: Zone) -> VerifyReport:
+    found = VerifyReport(zone=zone.name)
+    first = books.find_first_snapshot(zone_id=zone.pk)
+    head = MarketHead.objects.filter(zone=zone).first()
+    if first is None or head is None:
+        found.problems += _rows_without_log(zone)
+        return found
+    engine = Engine(books.restore_engine(first).rules)
+    snapshots = {snapshot.position: snapshot for snapshot in Snapshot.objects.filter(zone=zone)}
+    _snapshot_compare(engine, snapshots.pop(0), found)
+    decided: list[ChainEntry] = []
+    solved: int | None = None
+    for row in books.rows(LogEntry.objects.filter(zone=zone)):
+        entry, problem = _replayed(engine, row)
+        if problem is not None:
+            found.problems.append(f"log position {row.position}: {problem}")
+            return found
+        found.entries += 1
+        if isinstance(entry.event, events.PricesSolved):
+            solved = entry.position
+        if isinstance(entry.event, events.BidArrived):
+            decided.append(entry)
+            if len(decided) == CHUNK:
+                _decisions_compare(zone, decided, found)
+                decided = []
+        if entry.position in snapshots:
+            _snapshot_compare(engine, snapshots.pop(entry.position), found)
+        if len(found.problems) >= PROBLEMS_SHOWN:
+            return found
+    _decisions_compare(zone, decided, found)
+    found.head_hash = engine.head_hash
+    if (head.position, head.head_hash) != (engine.position, engine.head_hash):
+        found.problems.append(
+            f"the head says position {head.position} and {head.head_hash}, "
+            f"the log ends at {engine.position} with {engine.head_hash}"
+        )
+    found.problems += [f"the snapshot at {at} has no entry" for at in sorted(snapshots)]
+    found.problems += _strays(zone, found)
+    found.problems += _reservations_compare(zone, engine)
+    found.problems += _pricing_compare(zone, engine, solved)
+    return found
+
+
+def _replayed(engine: Engine, row: books.LogRow) -> tuple[ChainEntry, str | None]:
+    """What the engine answers to a row's event, and what is wrong with the row, if anything.
+
+    The hash covers the event; of the outcome it leaves out what tells of a bid, so that is
+    compared as text, of which there is only one for a value.
+    """
+    again, texts = engine.apply_serialized(
+        event_from_json(json.loads(row.event)), claim=_claim(row.outcome)
+    )
+    outcome = texts.outcome
+    if again.position != row.position:
+        return again, f"entry {again.position} is missing"
+    if again.prev_hash != row.prev_hash:
+        return again, "it does not build on the entry before it"
+    if outcome != row.outcome:
+        logged, found = json.loads(row.outcome), json.loads(outcome)
+        names = sorted(name for name in found if logged.get(name) != found[name])
+        return again, f"the replay gives another {', '.join(names) or 'outcome'}"
+    if again.hash != row.hash:
+        return again, "the hash is not that of the entry"
+    return again, None
+
+
+def _claim(outcome: str) -> DeadlineHint | None:
+    """Give what a row's text says of a later deadline, where to look for it and no more."""
+    found = _HINT.search(outcome)
+    if found is None:
+        return None
+    slot = found["slot"]
+    return DeadlineHint(None if slot == "null" else int(slot))
+
+
+def _snapshot_compare(engine: Engine, snapshot: Snapshot, found: VerifyReport) -> None:
+    # Through JSON text: what is compared is what a restart would read.
+    state = json.loads(json.dumps(engine.snapshot()))
+    if snapshot.head_hash != engine.head_hash or json.loads(snapshot.state) != state:
+        found.problems.append(f"the snapshot at {snapshot.position} is not the replay's state")
+
+
+def _decisions_compare(zone: Zone, decided: list[ChainEntry], found: VerifyReport) -> None:
+    """Compare what bids, wallets and jobs say with what was decided."""
+    ids = [_task(entry).id for entry in decided]
+    bids = Bid.objects.in_bulk(ids)
+    jobs = dict(Job.objects.filter(bid_id__in=ids).values_list("bid_id", "price_micros"))
+    holds = {
+        hold.reference: hold
+        for hold in Hold.objects.filter(reference__in=[bid.hold_reference for bid in bids.values()])
+    }
+    for entry in decided:
+        found.decisions += 1
+        task = _task(entry)
+        bid = bids.get(task.id)
+        if bid is None:
+            found.problems.append(f"log position {entry.position}: bid {task.id} is gone")
+            continue
+        for problem in _bid_problems(zone, bid, entry, task):
+            found.problems.append(f"{bid.pk} (position {entry.position}): {problem}")
+        for problem in _money_problems(bid, holds.get(bid.hold_reference), jobs.get(bid.pk)):
+            found.problems.append(f"{bid.pk} (position {entry.position}): {problem}")
+
+
+def _bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> Iterator[str]:
+    assert isinstance(entry.outcome, Decision)
+    expected = build_decision_columns(entry.outcome, zone=zone) | {
+        "position": entry.position,
+        "decision_hash": entry.hash,
+        "zone_id": zone.pk,
+    }
+    asked = {
+        "price_micros": int(task.bid),
+        "compute_demand": task.compute_demand,
+        "memory_demand_gb": task.memory_demand,
+        "rates": dict(task.rates),
+    }
+    for name, value in (expected | asked).items():
+        stored = getattr(bid, name)
+        if stored != value:
+            yield f"{name} is {_shown(stored)}, the log has {_shown(value)}"
+    if last_slot_until(zone, bid.deadline_at) != task.deadline_slot:
+        yield f"deadline_at is {_shown(bid.deadline_at)}, the log has slot {task.deadline_slot}"
+
+
+def _money_problems(bid: Bid, hold: Hold | None, job_price: int | None) -> Iterator[str]:
+    if hold is None:
+        yield "its hold is gone"
+        return
+    if bid.status == BidStatus.ADMITTED:
+        if hold.status != HoldStatus.CHARGED or hold.charged_micros != bid.payment_micros:
+            yield f"{hold.charged_micros} was charged, the payment is {bid.payment_micros}"
+        if job_price != bid.payment_micros:
+            yield f"the job's price is {job_price}, the payment is {bid.payment_micros}"
+    elif hold.status != HoldStatus.RELEASED:
+        yield f"it was refused and its hold is {hold.status}"
+
+
+def _strays(zone: Zone, found: VerifyReport) -> list[str]:
+    """Decided bids that the log does not know."""
+    stored = Bid.objects.filter(zone=zone, position__isnull=False).count()
+    if stored == found.decisions:
+        return []
+    return [f"{stored} bids are marked as decided, the log has {found.decisions} decisions"]
+
+
+def _rows_without_log(zone: Zone) -> list[str]:
+    if Bid.objects.filter(zone=zone, position__isnull=False).exists():
+        return ["bids are marked as decided and there is no log"]
+    if LogEntry.objects.filter(zone=zone).exists():
+        return ["there is a log without its first snapshot or its head"]
+    return []
+
+
+def _reservations_compare(zone: Zone, engine: Engine) -> list[str]:
+    """Cells on sale at the log's end: the rows that hold them and the engine's own."""
+    first = engine.horizon.first_slot
+    rows = set(
+        Reservation.objects.filter(
+            zone=zone, released_at__isnull=True, slot__gte=first
+        ).values_list("bid_id", "slot", "node_id")
+    )
+    held = {(hold.task_id, hold.cell.slot, hold.cell.node) for hold in engine.reservations()}
+    return [
+        f"cell {cell} is {'held in the rows only' if cell in rows else 'missing from the rows'}"
+        for cell in sorted(rows ^ held)[:PROBLEMS_SHOWN]
+    ]
+
+
+def _pricing_compare(zone: Zone, engine: Engine, solved: int | None) -> list[str]:
+    """What the operator is shown of policy and prices."""
+    pricing = Pricing.objects.filter(zone=zone).first()
+    if pricing is None:
+        return ["nothing says which policy is in force"]
+    shown, found = (pricing.policy, pricing.applied_position), (engine.rules.policy, solved)
+    if shown == found:
+        return []
+    return [f"policy and position of the last solve are shown as {shown}, the log has {found}"]
+
+
+def _task(entry: ChainEntry) -> Task:
+    assert isinstance(entry.event, events.BidArrived)
+    return entry.event.task
+
+
+def _shown(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

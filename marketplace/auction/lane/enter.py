@@ -1,0 +1,169 @@
+"""The one writer of a zone: applies events to its engine and records what follows.
+
+Whatever changes a zone's book goes through ``enter_lane``: a transaction that
+holds the zone's advisory lock from its first look at the log to its commit. It
+first tells the engine what changed meanwhile (the slot, the fleet) and keeps old
+promises (new plans for jobs that lost cells), then the caller applies events,
+then everything is written at once: log entries, the head, rows derived from them.
+Either all of it is committed or none, so a lane
+killed at any point has decided nothing, and the next one decides the same bids.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from operator import attrgetter
+
+from django.db import OperationalError, transaction
+
+from marketplace.auction.book import engine_cache as books
+from marketplace.auction.lane.lane import Lane
+from marketplace.auction.lane.price_changes import sync_rules
+from marketplace.auction.lane.replan import record_lost_cells, replan_jobs
+from marketplace.auction.locks import lock_lane
+from marketplace.auction.models import MarketHead
+from marketplace.common.db.bulk_writes import send_updates
+from marketplace.common.db.pipeline import pipeline
+from marketplace.common.events import publish_on_commit
+from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.selectors import scheduler_node, slot_at
+from scheduler import types as scheduler
+from scheduler.auction.log import events
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
+    """Be the zone's one writer until the block ends; waits for another to finish.
+
+    Raises
+    ------
+    django.db.OperationalError
+        Another lane held the zone for longer than the database's lock timeout.
+    """
+    try:
+        with transaction.atomic():
+            head, fleet = lock_lane(zone_id=zone.pk)
+            head = head or books.begin_log(zone=zone, now=now)
+            lane = Lane(
+                zone=zone,
+                now=now,
+                head=head,
+                book=books.load_lane_book(head=head),
+                slot=max(slot_at(zone, now), head.slot),
+            )
+            _sync_slot(lane)
+            sync_rules(lane)
+            _sync_fleet(lane, fleet)
+            record_lost_cells(lane)
+            replan_jobs(lane)
+            with pipeline():
+                yield lane
+                write_lane(lane)
+    except BaseException:
+        # What was applied is not in the log; the next lane starts from what is.
+        books.discard_lane_book(zone_id=zone.pk)
+        raise
+
+
+def _sync_slot(lane: Lane) -> None:
+    """Past slots drop off the horizon and new ones open."""
+    if lane.slot > lane.head.slot or lane.head.position == 0:
+        lane.apply(events.SlotAdvanced(slot=lane.slot))
+
+
+def _sync_fleet(lane: Lane, fleet: object) -> None:
+    """Tell the engine which nodes came, changed and went, if ``fleet`` is not what it was."""
+    seen = (lane.slot, fleet)
+    if seen == lane.book.fleet_seen:
+        return
+    known = lane.book.nodes
+    for node in Node.objects.filter(zone=lane.zone).order_by("pk"):
+        before = known.get(node.pk)
+        wanted = _wanted(lane, node, before)
+        if wanted is not None and before is None:
+            lane.apply(events.NodeJoined(node=wanted))
+        elif wanted is not None and before != wanted:
+            lane.apply(events.NodeChanged(node=wanted))
+        elif wanted is None and before is not None:
+            lane.apply(events.NodeLeft(node_id=node.pk, from_slot=lane.slot))
+    lane.book.fleet_seen = seen
+
+
+def _wanted(lane: Lane, node: Node, before: scheduler.Node | None) -> scheduler.Node | None:
+    """The node as the engine should have it; ``None`` when it serves nothing any more."""
+    if node.status not in (NodeStatus.ONLINE, NodeStatus.DRAINING):
+        return None
+    wanted = scheduler_node(lane.zone, node)
+    if node.status == NodeStatus.DRAINING:
+        wanted = replace(wanted, available_until=lane.slot)
+    if before is not None and _narrower(wanted, before):
+        wanted = _keeps_promises(lane, wanted)
+    if wanted.available_until is not None and wanted.available_until < lane.slot:
+        return None
+    if before is None and node.status == NodeStatus.DRAINING:
+        return None
+    return wanted
+
+
+def _narrower(wanted: scheduler.Node, before: scheduler.Node) -> bool:
+    return (wanted.available_from, wanted.available_until) != (
+        before.available_from,
+        before.available_until,
+    )
+
+
+def _keeps_promises(lane: Lane, node: scheduler.Node) -> scheduler.Node:
+    """The node with an availability that covers what was sold on it.
+
+    A provider who drains a node or shortens its time still serves what was
+    sold; only a node that is lost loses cells.
+    """
+    sold = [hold.cell.slot for hold in lane.book.engine.reservations() if hold.cell.node == node.id]
+    if not sold:
+        return node
+    begin, end = node.available_from, node.available_until
+    return replace(
+        node,
+        available_from=None if begin is None else min(begin, *sold),
+        available_until=None if end is None else max(end, *sold),
+    )
+
+
+def write_lane(lane: Lane) -> None:
+    """Write what was applied; the caller's own rows are written already."""
+    if not lane.entries:
+        return
+    books.append_log(zone_id=lane.zone.pk, new=lane.entries, now=lane.now)
+    head, engine = lane.head, lane.book.engine
+    head.position, head.head_hash = engine.position, engine.head_hash
+    head.slot, head.updated_at = lane.slot, lane.now
+    head.seq += 1
+    send_updates(MarketHead, _HEAD_COLUMNS, [(head.pk, *_head_of(head))])
+    books.take_snapshot_if_late(book=lane.book, head=head, now=lane.now)
+    publish_on_commit(
+        stream=f"market.{lane.zone.name}",
+        event={
+            "type": "market.changed",
+            "seq": head.seq,
+            "position": head.position,
+            "head_hash": head.head_hash,
+            "slot": head.slot,
+            "at": lane.now.isoformat(),
+            **lane.news,
+        },
+    )
+
+
+_HEAD_COLUMNS = ("position", "head_hash", "slot", "seq", "updated_at")
+_head_of = attrgetter(*_HEAD_COLUMNS)
+
+
+def is_lock_timeout(error: OperationalError) -> bool:
+    """Whether a database error only says that another lane was at work for too long."""
+    return getattr(error.__cause__, "sqlstate", None) == "55P03"

@@ -1,0 +1,118 @@
+"""A zone's policy and solved prices, as its lane writes them to the log.
+
+The policy in force is the log's. What the operator sets is a wish: the lane turns
+it into a ``RulesChanged`` entry. Towards ``lagrangian`` it waits for prices, so that
+the rules and the first prices come into force together.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from marketplace.auction import locks
+from marketplace.auction.book import engine_cache as books
+from marketplace.auction.lane.lane import Lane
+from marketplace.auction.models import Pricing, SolveStatus
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Policy, Zone
+from scheduler.auction import ZoneRules
+from scheduler.auction.log import events
+
+log = logging.getLogger(__name__)
+
+#: Slots that may have begun since the prices were solved. Prices for an older horizon leave
+#: slots of this one unpriced, and the next solve, due by then, prices them all.
+SLOTS_LATE = 1
+
+
+def sync_rules(lane: Lane) -> None:
+    """Write to the log what the operator changed in the zone's policy or its settings."""
+    rules = lane.book.engine.rules
+    if lane.book.rules_seen == (lane.zone.policy, lane.zone.settings, rules):
+        return
+    try:
+        if _wanted(lane.zone, rules) != rules:
+            # The caller may have read the zone before the operator's last change.
+            wanted = _wanted(Zone.objects.get(pk=lane.zone.pk), rules)
+            if wanted != rules:
+                _rules_change(lane, wanted)
+    except (UserError, ValueError) as error:
+        # Refused before anything moved; bids must not wait for the operator to mend it.
+        log.error("zone %s goes on under its old rules: %s", lane.zone.name, error)
+    rules = lane.book.engine.rules
+    lane.book.rules_seen = (lane.zone.policy, lane.zone.settings, rules)
+
+
+def _wanted(zone: Zone, rules: ZoneRules) -> ZoneRules:
+    solved = zone.policy != Policy.RESIDUAL and rules.policy == Policy.LAGRANGIAN
+    policy = Policy.LAGRANGIAN if solved else Policy.RESIDUAL
+    return books.with_zone_settings(rules, zone=zone, policy=policy)
+
+
+def _rules_change(lane: Lane, wanted: ZoneRules) -> None:
+    before = lane.book.engine.rules.policy
+    lane.apply(events.RulesChanged(rules=wanted))
+    if wanted.policy != before:
+        Pricing.objects.filter(zone=lane.zone).update(
+            policy=wanted.policy, policy_since_at=lane.now
+        )
+        log.info("zone %s: %s is in force, after %s", lane.zone.name, wanted.policy, before)
+
+
+def take_solved_prices(lane: Lane) -> bool:
+    """Apply the prices that wait, if they still fit; whether they came into force."""
+    pricing = locks.lock_pricing(zone_id=lane.zone.pk)
+    if pricing is None or pricing.waiting is None:
+        return False
+    zone = Zone.objects.get(pk=lane.zone.pk)
+    try:
+        solved = events.event_from_json(json.loads(pricing.waiting))
+        problem = _misfit(lane, zone, pricing, solved)
+        rules = books.with_zone_settings(
+            lane.book.engine.rules, zone=zone, policy=Policy.LAGRANGIAN
+        )
+    except (ValueError, KeyError, TypeError, UserError) as error:
+        problem = f"Not readable: {error!r}"
+    pricing.waiting = None
+    pricing.problem = problem[:500]
+    pricing.status = SolveStatus.DISCARDED if problem else SolveStatus.APPLIED
+    if not problem:
+        assert isinstance(solved, events.PricesSolved)
+        if rules != lane.book.engine.rules:
+            _rules_change(lane, rules)
+            pricing.refresh_from_db(fields=["policy", "policy_since_at"])
+        pricing.applied_position = lane.apply(solved).position
+        pricing.applied_slot = solved.first_slot
+        pricing.applied_at = lane.now
+        pricing.gain = compute_gain(solved)
+        pricing.expected_bids = solved.inputs["forecast_tasks"] * solved.inputs["forecast_weight"]
+    pricing.save()
+    return not problem
+
+
+def _misfit(lane: Lane, zone: Zone, pricing: Pricing, solved: events.Event) -> str:
+    """Why these prices should not come into force; empty when they should.
+
+    Bids decided since do not count against them: they took part in no forecast either way, and
+    prices solved a moment ago fit better than those solved before. Nor do nodes that came or went:
+    the engine passes over those it does not have, and new ones wait for the next solve.
+    """
+    if not isinstance(solved, events.PricesSolved):
+        return f"{type(solved).__name__} is not a solve."
+    if zone.policy == Policy.RESIDUAL:
+        return "The operator pinned the residual policy meanwhile."
+    position = int(solved.inputs["position"])
+    if position > lane.book.engine.position:
+        return "They were solved on entries that this log does not have."
+    if pricing.applied_position is not None and position < pricing.applied_position:
+        return "Prices solved later are in force."
+    if lane.slot > solved.first_slot + SLOTS_LATE:
+        return "Their slot had passed before the lane could take them."
+    return ""
+
+
+def compute_gain(solved: events.PricesSolved) -> float | None:
+    """Share of the dual value that solving took off; ``None`` where nothing was expected."""
+    before = float(solved.private["dual_value_before"])
+    return 1.0 - float(solved.private["dual_value"]) / before if before > 0 else None

@@ -1,0 +1,163 @@
+"""What the lane does unasked, so that nothing depends on a wake-up that got lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from django.db import DatabaseError, OperationalError
+from django.db.models import QuerySet
+
+from marketplace.auction.book.engine_cache import LogBroken
+from marketplace.auction.lane import wakeups
+from marketplace.auction.lane.decide import BATCH_LIMIT, decide_pending_bids
+from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
+from marketplace.auction.locks import WAITING
+from marketplace.auction.models import Bid, BidStatus
+from marketplace.common.db.pipeline import Statement, ask
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import get_zone
+from marketplace.jobs.models import Job
+
+log = logging.getLogger(__name__)
+
+
+#: A crowd keeps a run going so long; then other zones, and what the beat asks, have their turn.
+RUN_FOR = timedelta(seconds=0.5)
+#: A batch of so many is part of a crowd. Its next one begins so long after it began, if others come
+#: by then: larger batches cost each bid less, and a machine that is not kept busy with small ones
+#: answers sooner.
+CROWD, CROWD_PACE = 4, timedelta(milliseconds=30)
+#: Bids set aside that one run tries again.
+RETRIES = 20
+#: Before a bid that failed is tried again; doubled with each failure.
+RETRY_AFTER = timedelta(seconds=30)
+RETRY_MOST = timedelta(hours=1)
+
+
+def decide_all_pending(
+    *,
+    zone_id: str,
+    clock: Callable[[], datetime],
+    pause: Callable[[float], None] = time.sleep,
+) -> int:
+    """Decide a zone's bids batch by batch until none waits; how many were decided.
+
+    A batch that fails is halved until it is one bid. That bid is set aside: it
+    stays pending, its money held, and is tried again later, alone, while the others go on.
+    Its owner can take it back, and the operator sees what is wrong with it.
+    """
+    # Whoever comes from now on sends one wake-up, which is looked at after this run.
+    wakeups.clear_lane_wakeup(zone_id=zone_id)
+    zone = get_zone(zone_id)
+    decided = _decide_set_aside(zone=zone, clock=clock)
+    ends_at = clock() + RUN_FOR
+    limit = BATCH_LIMIT
+    while True:
+        oldest = _oldest(zone) if limit == 1 else None
+        began_at = clock()
+        try:
+            batch = decide_pending_bids(zone=zone, now=began_at, limit=limit, only=oldest)
+        except (DatabaseError, LogBroken):
+            # The database or the zone itself is the trouble; no bid is to blame.
+            raise
+        except Exception as error:
+            if limit == BATCH_LIMIT:
+                # Raises when the zone fails without any bid too.
+                refresh_zone(zone=zone, now=clock())
+            log.warning("zone %s: a batch of %d failed: %r", zone.name, limit, error)
+            if limit > 1:
+                limit = max(1, min(limit, _in_turn(zone).count()) // 2)
+            elif oldest is not None:
+                _set_aside(oldest, error, now=clock())
+                limit = BATCH_LIMIT
+            else:
+                raise
+            continue
+        decided += batch.decided
+        if batch.stepped_aside:
+            return decided
+        if batch.decided >= CROWD and not batch.full:
+            pause(max(0.0, (began_at + CROWD_PACE - clock()).total_seconds()))
+        # Those who came while a batch was written are the next one, with no wake-up in between.
+        more = batch.full or (batch.decided and clock() < ends_at and _wait_in_turn(zone))
+        if not more and oldest is None:
+            return decided
+
+
+def _oldest(zone: Zone) -> str | None:
+    return _in_turn(zone).order_by("arrival").values_list("pk", flat=True).first()
+
+
+def _in_turn(zone: Zone) -> QuerySet[Bid]:
+    return Bid.objects.filter(zone=zone, status=BidStatus.PENDING, retry_at=None)
+
+
+def _wait_in_turn(zone: Zone) -> bool:
+    [[(found,)]] = ask(Statement(_IN_TURN, (zone.pk,)))
+    return found
+
+
+#: Asked after every batch and before every run.
+_IN_TURN = f"SELECT EXISTS (SELECT {WAITING} AND retry_at IS NULL)"
+_SET_ASIDE = f"SELECT id {WAITING} AND retry_at <= %s ORDER BY retry_at LIMIT {RETRIES}"
+
+
+def _decide_set_aside(*, zone: Zone, clock: Callable[[], datetime]) -> int:
+    """Try bids again whose time has come, each by itself."""
+    [due] = ask(Statement(_SET_ASIDE, (zone.pk, clock())))
+    decided = 0
+    for (bid_id,) in due:
+        try:
+            decided += decide_pending_bids(zone=zone, now=clock(), only=bid_id).decided
+        except (DatabaseError, LogBroken):
+            raise
+        except Exception as error:
+            _set_aside(bid_id, error, now=clock())
+    return decided
+
+
+def _set_aside(bid_id: str, error: Exception, *, now: datetime) -> None:
+    """Let the others go ahead of a bid."""
+    log.error("bid %s cannot be decided and is set aside", bid_id, exc_info=error)
+    bid = Bid.objects.get(pk=bid_id)
+    wait = min(RETRY_AFTER * 2 ** min(bid.failures, 20), RETRY_MOST)
+    Bid.objects.filter(pk=bid_id, status=BidStatus.PENDING).update(
+        failure=f"{type(error).__name__}: {error}"[:500],
+        failures=bid.failures + 1,
+        retry_at=now + wait,
+    )
+
+
+def sweep_zones(*, clock: Callable[[], datetime]) -> None:
+    """Advance every zone to the present slot and fleet, and decide bids nobody woke us for."""
+    waiting = Bid.objects.filter(status=BidStatus.PENDING).values("zone_id")
+    for zone in Zone.objects.order_by("pk"):
+        try:
+            if Zone.objects.filter(pk=zone.pk, pk__in=waiting).exists():
+                decide_all_pending(zone_id=zone.pk, clock=clock)
+            else:
+                refresh_zone(zone=zone, now=clock())
+        except Exception:
+            # A zone that is broken must not stop the others.
+            log.exception("zone %s could not be swept", zone.name)
+
+
+def jobs_replan(*, now: datetime) -> None:
+    """Find new cells for jobs that lost theirs, in every zone that has such jobs."""
+    wanting = Job.objects.filter(needs_replan=True, status__in=Job.ACTIVE).values("zone_id")
+    for zone in Zone.objects.filter(pk__in=wanting).order_by("pk"):
+        refresh_zone(zone=zone, now=now)
+
+
+def refresh_zone(*, zone: Zone, now: datetime) -> None:
+    """Enter the lane: slot, fleet and promises are brought up to date on the way in."""
+    try:
+        with enter_lane(zone=zone, now=now):
+            pass
+    except OperationalError as error:
+        if not is_lock_timeout(error):
+            raise
+        log.info("zone %s: another lane is at work; stepping aside", zone.name)

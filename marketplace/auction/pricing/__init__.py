@@ -1,0 +1,1 @@
+"""Solving a zone's prices on a worker, from past bids."""

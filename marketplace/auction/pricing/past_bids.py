@@ -1,0 +1,179 @@
+"""What a zone's log tells of the bids to come: its past arrivals, as a forecast takes them.
+
+Days are counted back from the present: today is the last 24 hours, so that no
+midnight makes the house forget what it saw an hour ago. A past day is used when
+the log knows the whole of it and of the time after it that the horizon spans.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import ceil
+
+from django.db import connection
+
+from marketplace.auction.models import Bid, LogEntry
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at, slot_starts_at
+from scheduler.auction.log.events import task_from_json
+from scheduler.auction.prices.bursts import LEAST_BURST, is_burst
+from scheduler.types import Task
+
+DAY_S = 86_400
+#: Log entries read for one forecast; of a longer stretch an even sample.
+MOST_ENTRIES = 40_000
+#: Rows fetched at a time.
+FETCH_ROWS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastSpan:
+    """Slots whose bids a forecast is made of."""
+
+    #: First slot of today, and of the forecast after it.
+    day_start: int
+    slot: int
+    last_slot: int
+    #: First slots of past days, the latest first.
+    past_starts: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        return self.last_slot - self.day_start + 1
+
+    @property
+    def first(self) -> int:
+        return min((self.day_start, *self.past_starts))
+
+
+@dataclass(frozen=True, slots=True)
+class PastBids:
+    """Bids decided before, refused ones too."""
+
+    today: tuple[Task, ...]
+    #: By past day, slots counted from its start.
+    past_days: tuple[tuple[Task, ...], ...]
+    #: Decided bids that each of these stands for.
+    each: int
+    #: First and last log position looked at.
+    first_position: int
+    last_position: int
+
+
+def slots_per_day(zone: Zone) -> int:
+    return max(1, round(DAY_S / zone.slot_s))
+
+
+def choose_span(
+    *, zone: Zone, began: int, slot: int, last_slot: int, past_days: int
+) -> ForecastSpan:
+    """What a forecast from ``slot`` to ``last_slot`` can be made of, the log being from ``began``.
+
+    Examples
+    --------
+    Past days end where their sequel, as long as the forecast, is known: of a day of 10 slots and
+    a horizon of 4, at slot 30, today is slots 20 to 29 and yesterday is 10 to 19 with 20 to 23.
+    """
+    day = slots_per_day(zone)
+    day_start = max(slot - day, began)
+    nearest = max(1, ceil((last_slot + 1 - slot) / day))
+    starts = [slot - day - back * day for back in range(nearest, nearest + past_days)]
+    return ForecastSpan(
+        day_start=day_start,
+        slot=slot,
+        last_slot=last_slot,
+        past_starts=tuple(start for start in starts if start >= began),
+    )
+
+
+def load_past_bids(*, zone: Zone, span: ForecastSpan, position: int) -> PastBids:
+    """The bids of a span, as the log has them up to a position."""
+    first = _position_at(zone, slot_starts_at(zone, span.first - 1), last=position)
+    each = max(1, ceil((position - first + 1) / MOST_ENTRIES))
+    today: list[Task] = []
+    past: list[list[Task]] = [[] for _ in span.past_starts]
+    for task in _tasks(zone, first, position, each):
+        if task.arrival_slot >= span.day_start:
+            today.append(task)
+        for start, day in zip(span.past_starts, past, strict=True):
+            if start <= task.arrival_slot < start + span.length:
+                day.append(_moved_back(task, start))
+    return PastBids(
+        today=tuple(today),
+        past_days=tuple(tuple(day) for day in past),
+        each=each,
+        first_position=first,
+        last_position=position,
+    )
+
+
+def has_enough_history(*, zone: Zone, now: datetime, bids: int, days: float) -> bool:
+    """Whether the zone's log is long and full enough to forecast from."""
+    began = find_log_start_slot(zone)
+    if began is None or slot_at(zone, now) - began < days * slots_per_day(zone):
+        return False
+    decided = Bid.objects.filter(zone=zone, position__isnull=False)
+    return decided.values("pk")[:bids].count() >= bids
+
+
+def find_log_start_slot(zone: Zone) -> int | None:
+    """The slot in which the log's first entry was written; ``None`` before it."""
+    began_at = (
+        LogEntry.objects.filter(zone=zone, position=1).values_list("recorded_at", flat=True).first()
+    )
+    return None if began_at is None else slot_at(zone, began_at)
+
+
+def has_burst(*, zone: Zone, slot: int, position: int, last: int) -> bool:
+    """Whether the slot under way brought a burst of bids after a position of the log.
+
+    What an earlier part of the day brought, up to ``last``, is counted in entries, a few
+    more than bids.
+    """
+    bids = LogEntry.objects.filter(
+        zone=zone,
+        position__gt=position,
+        kind="BidArrived",
+        recorded_at__gte=slot_starts_at(zone, slot),
+    ).count()
+    if bids < LEAST_BURST or (began := find_log_start_slot(zone)) is None:
+        return False
+    day_start = max(slot + 1 - slots_per_day(zone), began)
+    first = _position_at(zone, slot_starts_at(zone, day_start), last=last)
+    return is_burst(bids=bids, today=last + 1 - first, slots=slot + 1 - day_start)
+
+
+def _position_at(zone: Zone, at: datetime, *, last: int) -> int:
+    """The first position written at or after a moment, give or take a batch."""
+
+    def written_at(position: int) -> datetime:
+        rows = LogEntry.objects.filter(zone=zone, position=position)
+        return rows.values_list("recorded_at", flat=True).get()
+
+    return 1 + bisect_left(range(1, last + 1), at, key=written_at)
+
+
+def _tasks(zone: Zone, first: int, last: int, every: int) -> list[Task]:
+    query = """
+        SELECT entry.event
+          FROM generate_series(%s::bigint, %s::bigint, %s::bigint) AS wanted (position)
+          JOIN auction_logentry AS entry
+            ON entry.zone_id = %s AND entry.position = wanted.position
+         WHERE entry.kind = 'BidArrived'
+         ORDER BY entry.position
+    """
+    tasks = []
+    with connection.cursor() as cursor:
+        cursor.execute(query, [first, last, every, zone.pk])
+        while rows := cursor.fetchmany(FETCH_ROWS):
+            tasks += [task_from_json(json.loads(event)["task"]) for (event,) in rows]
+    return tasks
+
+
+def _moved_back(task: Task, slots: int) -> Task:
+    return replace(
+        task, arrival_slot=task.arrival_slot - slots, deadline_slot=task.deadline_slot - slots
+    )

@@ -1,0 +1,102 @@
+"""``python -m marketplace.embedded up|demo``: a whole house on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from marketplace.embedded.demo.first_sale import DemoFailed, open_market, sell
+from marketplace.embedded.demo.moving_sale import run_moving_sale
+from marketplace.embedded.house import ROOT, House, house
+from marketplace.embedded.servers import ServiceFailed
+from marketplace.embedded.stack import exit_on_signals
+
+PORT = 8000
+
+
+def main() -> int:
+    options = _build_parser().parse_args()
+    exit_on_signals()
+    started = time.monotonic()
+
+    def say(words: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {words}", flush=True)
+
+    try:
+        with house(data_dir=options.data_dir, port=options.port, say=say) as running:
+            seeded = open_market(running, say=say)
+            _print_sign_ins(running, seeded)
+            try:
+                story = _run_demo(running, seeded, say=say) if options.command == "demo" else None
+                if not getattr(options, "once", False):
+                    _stay_up(running)
+            finally:
+                _end_machines(running)
+    except (ServiceFailed, DemoFailed) as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    if story is not None:
+        print(json.dumps(story), flush=True)
+    return 0
+
+
+def _run_demo(
+    running: House, seeded: dict[str, Any], *, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The demo's sales; what its last line holds."""
+    sale = sell(running, seeded, say=say)
+    return asdict(sale) | {"move": asdict(run_moving_sale(running, seeded, sale, say=say))}
+
+
+def _end_machines(running: House) -> None:
+    """Give back what the house rents on this machine: these processes are not its children."""
+    if any((running.data_dir / "machines").glob("*/process.json")):
+        # Nothing must be rented anew meanwhile.
+        try:
+            running.stack.stop("beat")
+            running.manage("machines_end")
+        except (ServiceFailed, OSError) as error:
+            # What ended the house may have ended its database; that is told already.
+            print(f"Rented machines may still run: {error}", file=sys.stderr)
+
+
+def _build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m marketplace.embedded")
+    commands = parser.add_subparsers(dest="command", required=True)
+    default_dir = Path(os.environ.get("DATA_DIR", ROOT / ".data" / "demo"))
+    for name, words in (
+        ("demo", "sell and run two real jobs, then stay up"),
+        ("up", "the house with its small market, no sale"),
+    ):
+        command = commands.add_parser(name, help=words, description=words)
+        command.add_argument("--data-dir", type=Path, default=default_dir)
+        command.add_argument("--port", type=int, default=int(os.environ.get("PORT", PORT)))
+        if name == "demo":
+            command.add_argument("--once", action="store_true", help="stop when the jobs are done")
+    return parser
+
+
+def _print_sign_ins(running: House, seeded: dict[str, Any]) -> None:
+    words = {"owner": "job owner", "provider": "provider", "operator": "operator"}
+    print(f"\n  Finetender is open at {running.url}\n")
+    for role, email in seeded["people"].items():
+        print(f"    {words.get(role, role):10} {email:22} {seeded['password']}")
+    print(f"\n  Logs: {running.stack.log_dir}\n", flush=True)
+
+
+def _stay_up(running: House) -> None:
+    print(f"\n  The site stays up at {running.url} until Ctrl-C.\n", flush=True)
+    while True:
+        running.stack.check()
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

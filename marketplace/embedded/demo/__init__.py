@@ -1,0 +1,1 @@
+"""The demo's story: a small market opens, and two real jobs are sold and run."""

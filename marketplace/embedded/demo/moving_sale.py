@@ -1,0 +1,183 @@
+"""The demo's second sale: a job that starts at once on serverless and moves when that repays.
+
+The provider takes its node off sale for a while, so the bid wins cells that begin later. The
+house starts the job at once on a serverless machine of its own, sees from its speed that a
+cheaper worker repays the move, rents one, and moves the job there when it is ready.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import httpx
+
+from marketplace.embedded.demo.first_sale import (
+    SLOT_S,
+    TRAINING,
+    DemoFailed,
+    Sale,
+    api_client,
+    check_loss,
+    fetch_adapter,
+    follow_job,
+    parse_answer,
+    place_bid,
+)
+from marketplace.embedded.house import House
+
+#: Seconds the job should train for, so that moving repays however fast this machine is.
+TRAINS_S = 60.0
+#: Its deadline, inside the horizon of half an hour, and what of that its cells may fill.
+DEADLINE_S = 27 * 60
+FILLS = 0.8
+#: Seconds for which the provider's node is off sale, longer than the move takes.
+AWAY_S = 300
+#: Pauses of the small model; and delay is worth nothing here, since the job is short.
+TIERS = ("--checkpoint-s", "1", "--restore-s", "2", "--probe-s", "3", "--delay-usd-per-h", "0")
+NODE = "local-cpu"
+#: A job of so many epochs moves on any machine.
+EPOCHS_MAX = 60
+#: The move is told when its first step has been reported.
+TOLD_WITHIN_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How a job moved."""
+
+    job_id: str
+    #: Offers, with their prices in dollars an hour.
+    origin: str
+    origin_usd_per_h: float
+    worker: str
+    worker_usd_per_h: float
+    step: int
+    total_steps: int
+    steps_lost: int
+    #: Dollars, about: what staying would have cost more.
+    saved_usd: float
+    #: From the last step on the one to the first on the other.
+    pause_s: float
+    #: From the bid to the first lease, to the move, and to the adapter on this disk.
+    started_s: float
+    moved_s: float
+    seconds: float
+    valid_loss_before: float
+    valid_loss_after: float
+    adapter_path: str
+
+
+def run_moving_sale(
+    running: House, seeded: dict[str, Any], first: Sale, *, say: Callable[[str], None]
+) -> Move:
+    """Sell a longer job and follow it from serverless to the worker it moves to.
+
+    Raises
+    ------
+    DemoFailed
+        The job did not succeed, or did not move.
+    """
+    zone, told = seeded["zone"], None
+    _rent_machines(running, zone)
+    say(f"{NODE} is off sale for {AWAY_S // 60} minutes; the house now rents machines of its own")
+    try:
+        with api_client(running, seeded) as market:
+            epochs = _choose_epochs(market, first)
+            while told is None:
+                started = time.monotonic()
+                bid = place_bid(
+                    market,
+                    zone,
+                    name="moves",
+                    training=TRAINING | {"epochs": epochs},
+                    within_s=DEADLINE_S,
+                    say=say,
+                )
+                job = follow_job(running, market, bid["job_id"], say=say)
+                path = fetch_adapter(market, job["id"], running.data_dir / "adapters")
+                seconds = time.monotonic() - started
+                told = _find_move_event(market, job["id"], must=epochs >= EPOCHS_MAX)
+                if told is None:
+                    # This machine is much faster than the first sale let think.
+                    say("It ended on serverless before its worker was up; once more, longer")
+                    epochs = min(EPOCHS_MAX, 3 * epochs)
+                    running.manage("machines_end")
+                    _rent_machines(running, zone)
+    finally:
+        running.manage("node_available", NODE)
+    move = told["data"]["move"]
+    found = Move(
+        job_id=job["id"],
+        origin=move["from"],
+        origin_usd_per_h=move["from_price_micros_per_h"] / 1e6,
+        worker=move["to"],
+        worker_usd_per_h=move["to_price_micros_per_h"] / 1e6,
+        step=move["step"],
+        total_steps=job["progress"]["total_steps"],
+        steps_lost=move["steps_lost"],
+        saved_usd=move["saved_micros"] / 1e6,
+        pause_s=round(move["pause_s"] or 0.0, 1),
+        started_s=_seconds_between(bid["created_at"], told["started_at"]),
+        moved_s=_seconds_between(bid["created_at"], told["moved_at"]),
+        seconds=round(seconds, 1),
+        valid_loss_before=job["progress"]["valid_loss_before"],
+        valid_loss_after=job["progress"]["valid_loss"],
+        adapter_path=str(path),
+    )
+    say(
+        f"Moved from {found.origin} (${found.origin_usd_per_h:.2f} an hour) to {found.worker} "
+        f"(${found.worker_usd_per_h:.2f}) {found.moved_s:.0f} s after the bid, at step "
+        f"{found.step} of {found.total_steps}: steps lost {found.steps_lost}, paused "
+        f"{found.pause_s:.1f} s, about ${found.saved_usd:.4f} saved"
+    )
+    check_loss(job, path, say=say)
+    return found
+
+
+def _rent_machines(running: House, zone: str) -> None:
+    """The house rents machines, and the provider's node is away."""
+    running.manage("tiers_set", zone, "--serverless", "1", "--serverful", "1", *TIERS)
+    running.manage("node_available", NODE, "--in-s", str(AWAY_S))
+
+
+def _choose_epochs(market: httpx.Client, first: Sale) -> int:
+    """As many epochs as train for long enough, and still fit before the deadline as sold."""
+    job = parse_answer(market.get(f"/api/jobs/{first.job_id}"))
+    plan = parse_answer(market.get(f"/api/bids/{first.bid_id}"))["decision"]["plan"]
+    done, epochs = job["progress"]["samples_done"], TRAINING["epochs"]
+    wanted = math.ceil(TRAINS_S * job["progress"]["samples_per_s"] * epochs / done)
+    most = int(FILLS * (DEADLINE_S - AWAY_S) / SLOT_S * epochs / len(plan))
+    return max(1, min(wanted, most))
+
+
+def _find_move_event(market: httpx.Client, job_id: str, *, must: bool) -> dict[str, Any] | None:
+    """The event that tells of the move, with when the job first started and when it moved.
+
+    ``None`` where there was none, unless there ``must`` have been.
+    """
+    deadline = time.monotonic() + TOLD_WITHIN_S
+    while True:
+        events = parse_answer(market.get(f"/api/jobs/{job_id}/events", params={"limit": 100}))[
+            "data"
+        ]
+        for event in events:
+            if "move" in event["data"]:
+                starts = [one["at"] for one in events if one["kind"] == "started"]
+                return event | {"started_at": starts[0], "moved_at": starts[-1]}
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    if not must:
+        return None
+    words = "\n".join(f"  {event['message']}" for event in events)
+    raise DemoFailed(f"Job {job_id} did not move. What happened to it:\n{words}")
+
+
+def _seconds_between(begun_at: str, at: str) -> float:
+    seconds = (datetime.fromisoformat(at) - datetime.fromisoformat(begun_at)).total_seconds()
+    return round(seconds, 1)

@@ -1,0 +1,249 @@
+"""The processes of one whole house on one machine, and the order they start in."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from marketplace.embedded.servers import (
+    Postgres,
+    Program,
+    Redis,
+    ServiceFailed,
+    find_free_port,
+    is_port_free,
+    prepare_postgres,
+    prepare_redis,
+    wait_for_postgres,
+    wait_for_redis,
+    write_private,
+)
+from marketplace.embedded.stack import Stack
+
+ROOT = Path(__file__).parents[2]
+CELERY = ("-m", "celery", "--app", "marketplace.config.celery")
+#: Everything that runs beside the servers, in the order of starting.
+MARKET_PROGRAMS = ("lane", "worker", "beat", "web")
+WEB_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A running house: where it is and how to act on its processes."""
+
+    stack: Stack
+    url: str
+    data_dir: Path
+    environment: dict[str, str] = field(repr=False)
+
+    def manage(self, *arguments: str) -> str:
+        """Run a management command and return what it printed.
+
+        Raises
+        ------
+        ServiceFailed
+            With the command's own words when it fails.
+        """
+        return self.run(sys.executable, "-W", "ignore", str(ROOT / "manage.py"), *arguments)
+
+    def run(self, *command: str) -> str:
+        """Run a command in the house's environment."""
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            words = " ".join(Path(part).name for part in command if part not in {"-W", "ignore"})
+            raise ServiceFailed(f"This failed: {words}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+
+@contextmanager
+def house(
+    *,
+    data_dir: Path,
+    port: int | None = None,
+    settings: str = "marketplace.config.settings.dev",
+    durable: bool = True,
+    own_servers: bool = False,
+    extra_environment: dict[str, str] | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[House]:
+    """Start servers, market and fake Stripe; migrate; stop all at the end.
+
+    GPU nodes are added with ``node_program`` once they have joined.
+
+    Parameters
+    ----------
+    data_dir
+        Database, files, logs and secrets of this house.
+    port
+        Port of the web server; a free one when it is ``None`` or taken.
+    durable
+        ``False`` trades crash safety of PostgreSQL for speed, for tests.
+    own_servers
+        Start PostgreSQL and Redis even where ``DATABASE_URL`` and ``REDIS_URL`` name some.
+    say
+        Told, in words for a person, what happens next.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    port = port if port is not None and is_port_free(port) else find_free_port()
+    postgres, redis = _prepare_servers(data_dir, durable=durable, own=own_servers)
+    url = f"http://127.0.0.1:{port}"
+    environment = _build_environment(
+        data_dir=data_dir, url=url, settings=settings, postgres=postgres, redis=redis
+    ) | (extra_environment or {})
+    servers = [server.program for server in (postgres, redis) if server is not None]
+    programs = [
+        *servers,
+        *_market_programs(port),
+        _stripe_program(data_dir),
+        node_program(data_dir),
+    ]
+    with Stack(data_dir=data_dir, programs=programs, environment=environment) as stack:
+        if servers:
+            say("Starting " + " and ".join(_proper(server.name) for server in servers))
+            stack.start(*(server.name for server in servers))
+        if postgres is not None:
+            wait_for_postgres(postgres)
+        if redis is not None:
+            wait_for_redis(redis)
+        running = House(stack=stack, url=url, data_dir=data_dir, environment=environment)
+        say("Bringing the database up to date; compiling the auction where that is still to do")
+        with ThreadPoolExecutor() as together:
+            warming = together.submit(running.run, sys.executable, "-m", "marketplace.config.warm")
+            running.manage("migrate", "--no-input", "-v", "0")
+            running.manage("collectstatic", "--no-input", "-v", "0")
+            warming.result()
+        say("Starting the market: auction lane, workers, beat, web, fake Stripe")
+        stack.start(*MARKET_PROGRAMS, "stripe")
+        wait_for_web(running)
+        yield running
+
+
+def wait_for_web(running: House) -> None:
+    """Wait until the web server answers that it is healthy."""
+    deadline = time.monotonic() + WEB_WITHIN_S
+    while True:
+        running.stack.check()
+        try:
+            answer = httpx.get(f"{running.url}/healthz", timeout=5)
+        except httpx.TransportError:
+            answer = None
+        if answer is not None and answer.status_code == 200:
+            return
+        if time.monotonic() > deadline:
+            raise ServiceFailed(running.stack.failure("web"))
+        time.sleep(0.1)
+
+
+def node_program(data_dir: Path, name: str = "node") -> Program:
+    """The GPU node whose credentials lie in ``data_dir/<name>``."""
+    # A node of a provider has none of the market's settings, so this one has none either.
+    hidden = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "DJANGO_SETTINGS_MODULE", "DATA_DIR")
+    without = tuple(part for variable in hidden for part in ("-u", variable))
+    return Program(
+        name=name,
+        command=("env", *without)
+        + (sys.executable, "-m", "workers", "run", "--state-dir", str(data_dir / name)),
+        priority=900,
+        # Time to write checkpoints and hand them in.
+        stop_within_s=30,
+    )
+
+
+def _prepare_servers(
+    data_dir: Path, *, durable: bool, own: bool
+) -> tuple[Postgres | None, Redis | None]:
+    """Own servers for what the environment does not name."""
+    own_postgres = own or not os.environ.get("DATABASE_URL")
+    own_redis = own or not os.environ.get("REDIS_URL")
+    return (
+        prepare_postgres(data_dir=data_dir, durable=durable) if own_postgres else None,
+        prepare_redis(data_dir=data_dir) if own_redis else None,
+    )
+
+
+def _build_environment(
+    *, data_dir: Path, url: str, settings: str, postgres: Postgres | None, redis: Redis | None
+) -> dict[str, str]:
+    environment = {
+        "DJANGO_SETTINGS_MODULE": settings,
+        "DATA_DIR": str(data_dir.resolve()),
+        "PUBLIC_URL": url,
+        "SECRET_KEY": _ensure_secret_key(data_dir / "secret_key"),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(ROOT),
+    }
+    if postgres is not None:
+        environment["DATABASE_URL"] = postgres.url
+    if redis is not None:
+        environment["REDIS_URL"] = redis.url
+    return environment
+
+
+def _ensure_secret_key(path: Path) -> str:
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(48))
+    return path.read_text()
+
+
+def _market_programs(port: int) -> list[Program]:
+    python = sys.executable
+    worker = (python, *CELERY, "worker", "--loglevel", "INFO", "--without-gossip")
+    return [
+        Program(
+            name="lane",
+            command=(*worker, "--queues", "lane", "--pool", "solo", "--hostname", "lane@%h"),
+            priority=100,
+        ),
+        Program(
+            name="worker",
+            command=(*worker, "--queues", "default", "--pool", "threads")
+            + ("--concurrency", "4", "--hostname", "worker@%h"),
+            priority=200,
+        ),
+        Program(name="beat", command=(python, *CELERY, "beat", "--loglevel", "INFO"), priority=300),
+        Program(
+            name="web",
+            command=(python, "-m", "marketplace.config.web_server", "--port", str(port)),
+            priority=400,
+        ),
+    ]
+
+
+def _stripe_program(data_dir: Path) -> Program:
+    """The stateful fake Stripe server; a separate program, never imported."""
+    directory = data_dir / "stripe"
+    directory.mkdir(exist_ok=True)
+    return Program(
+        name="stripe",
+        command=(
+            sys.executable,
+            "-m",
+            "localstripe",
+            "--port",
+            str(find_free_port()),
+            "--from-scratch",
+        ),
+        priority=400,
+        directory=directory,
+    )
+
+
+def _proper(name: str) -> str:
+    return {"postgres": "PostgreSQL", "redis": "Redis"}[name]

@@ -1,0 +1,140 @@
+"""Which price policy a zone has, its parameters, and who may set them to what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from marketplace.accounts.models import User
+from marketplace.common.errors import UserError
+from marketplace.fleet import locks
+from marketplace.fleet.models import Policy, Zone
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What a parameter of a price policy may be."""
+
+    kind: type
+    least: float = 0.0
+    most: float = math.inf
+    #: Whether ``null`` is a value.
+    optional: bool = False
+
+    @property
+    def words(self) -> str:
+        if self.kind is bool:
+            return "true or false"
+        number = "a whole number" if self.kind is int else "a number"
+        limits = f"at least {self.least:g}"
+        if self.most < math.inf:
+            limits = f"from {self.least:g} to {self.most:g}"
+        return f"{number}, {limits}{', or null' if self.optional else ''}"
+
+
+#: Rules of the engine itself, of which ``scheduler.auction.ZoneRules`` says what they do.
+RULE_PARAMETERS = {
+    "alpha": Parameter(float, optional=True),
+    "beta": Parameter(float, optional=True),
+    "money_scale": Parameter(float, optional=True),
+    "steepness": Parameter(float, most=10.0),
+    "refusal_hints": Parameter(bool),
+}
+#: Parameters of the ``lagrangian`` policy.
+POLICY_PARAMETERS = {
+    #: How fast a cell's price grows with its use between two solves.
+    "growth": Parameter(float, most=10.0),
+    #: Slots between two solves.
+    "solve_every_slots": Parameter(int, least=1, most=10_000),
+    #: Whole past days that a forecast looks at.
+    "past_days": Parameter(int, most=28),
+    #: Decided bids and days a zone's log must have before ``auto`` solves for prices.
+    "history_bids": Parameter(int),
+    "history_days": Parameter(float, most=365.0),
+    #: ``scheduler.auction.prices.Settings``.
+    "futures": Parameter(int, least=1, most=100),
+    "iterations": Parameter(int, least=1, most=1000),
+    "most_tasks": Parameter(int, least=1, most=20_000),
+    "first_step": Parameter(float, least=1e-6, most=1.0),
+    "last_step": Parameter(float, least=1e-6, most=1.0),
+}
+PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS
+
+
+def check_policy(policy: str) -> None:
+    """Refuse a policy that a live zone cannot have, with ``unknown_policy``."""
+    if policy in Policy.values:
+        return
+    known = ", ".join(Policy.values)
+    why = " 'printed' reproduces the paper and is not truthful." if policy == "printed" else ""
+    raise UserError("unknown_policy", f"A policy is one of {known}.{why}", param="policy")
+
+
+def check_policy_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse parameters that are unknown or out of bounds, with ``invalid_policy_setting``."""
+    if not isinstance(settings, Mapping):
+        raise UserError(
+            "invalid_policy_setting",
+            'Settings are an object of names and values, such as {"growth": 0.1}.',
+            param="settings",
+        )
+    for name, value in settings.items():
+        parameter = PARAMETERS.get(name)
+        if parameter is None:
+            raise UserError(
+                "invalid_policy_setting",
+                f"There is no setting {name!r}; there are {', '.join(sorted(PARAMETERS))}.",
+                param=f"settings.{name}",
+            )
+        if not _fits_parameter(parameter, value):
+            raise UserError(
+                "invalid_policy_setting",
+                f"{name} is {parameter.words}, not {value!r}.",
+                param=f"settings.{name}",
+            )
+
+
+def _fits_parameter(parameter: Parameter, value: object) -> bool:
+    if value is None:
+        return parameter.optional
+    if parameter.kind is bool or isinstance(value, bool):
+        return isinstance(value, bool) and parameter.kind is bool
+    if not isinstance(value, int if parameter.kind is int else (int, float)):
+        return False
+    return math.isfinite(value) and parameter.least <= value <= parameter.most
+
+
+def set_zone_policy(
+    *,
+    zone: Zone,
+    policy: str,
+    set_by: User | None,
+    now: datetime,
+    settings: Mapping[str, Any] | None = None,
+) -> Zone:
+    """Give a zone a price policy, and parameters unless ``settings`` is ``None``.
+
+    The zone's lane writes the change to its log before it decides the next bid. ``lagrangian``
+    comes into force with the first prices solved for it.
+
+    Raises
+    ------
+    UserError
+        ``unknown_policy`` or ``invalid_policy_setting``; nothing was changed.
+    """
+    check_policy(policy)
+    if settings is not None:
+        check_policy_settings(settings)
+    with transaction.atomic():
+        zone = locks.lock_zone(zone.pk)
+        zone.policy = policy
+        if settings is not None:
+            zone.settings = dict(settings)
+        zone.policy_set_by, zone.policy_set_at = set_by, now
+        zone.save(update_fields=["policy", "settings", "policy_set_by", "policy_set_at"])
+    return zone

@@ -1,0 +1,1 @@
+"""Replays of a log that check every decision and price in it."""

@@ -1,0 +1,183 @@
+"""Replay of a log: every decision, price and hash is worked out again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.auction.engine.decide import DeadlineHint
+from scheduler.auction.engine.engine import Engine
+from scheduler.auction.log.chain import ChainEntry, hash_entry
+from scheduler.auction.log.events import event_from_json, event_to_json
+from scheduler.auction.log.limits import MOST_MONEY
+from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
+from scheduler.auction.log.rules import ZoneRules
+from scheduler.types import Decision, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a replay found."""
+
+    ok: bool
+    #: Entries that agree, counted up to the first that does not.
+    entries: int
+    #: Hash of the last entry that agrees.
+    head_hash: str
+    #: Position of the first entry that does not agree.
+    position: int | None = None
+    #: What is wrong with it, in one sentence.
+    problem: str | None = None
+
+
+def verify(
+    entries: Iterable[ChainEntry],
+    snapshot: Mapping[str, Any] | None = None,
+    *,
+    rules: ZoneRules | None = None,
+) -> Verification:
+    """Replay entries and compare each with the log.
+
+    Parameters
+    ----------
+    entries : iterable of ChainEntry
+        The log after the snapshot, or from its first entry on.
+    snapshot : mapping, optional
+        State that the first entry builds on.
+    rules : ZoneRules, optional
+        The zone's rules; needed, and only used, without a snapshot.
+
+    Raises
+    ------
+    ValueError
+        If neither a snapshot nor rules are given.
+    """
+    engine = _begin(snapshot, rules)
+    count = 0
+    for entry in entries:
+        problem = _compare(engine, entry)
+        if problem is not None:
+            return Verification(
+                ok=False,
+                entries=count,
+                head_hash=entry.prev_hash if count == 0 else engine.head_hash,
+                position=entry.position,
+                problem=problem,
+            )
+        count += 1
+    return Verification(ok=True, entries=count, head_hash=engine.head_hash)
+
+
+def verify_public(
+    entries: Iterable[Mapping[str, Any]],
+    snapshot: Mapping[str, Any] | None = None,
+    *,
+    rules: ZoneRules | None = None,
+) -> Verification:
+    """Replay a log in which bids are left out (``log.hide_bid``).
+
+    The chain, and with it the commitment to every bid, is checked whole. So is
+    every schedule, price and payment: they do not depend on the bid. What the
+    missing bids did to prices is taken from the log; that a bid was above its
+    price can be checked only where it is shown.
+
+    Parameters
+    ----------
+    entries : iterable of mapping
+        Entries as JSON values.
+    snapshot, rules
+        As for ``verify``.
+    """
+    engine = _begin(snapshot, rules)
+    position, head = engine.position, engine.head_hash
+    count = 0
+    for data in entries:
+        problem = _compare_public(engine, data, position=position, head=head)
+        if problem is not None:
+            return Verification(
+                ok=False,
+                entries=count,
+                head_hash=head,
+                position=int(data["position"]),
+                problem=problem,
+            )
+        position, head, count = position + 1, str(data["hash"]), count + 1
+    return Verification(ok=True, entries=count, head_hash=head)
+
+
+#: Parts of a decision that only its bid explains.
+_BY_BID = ("surplus", "winning_deadline_slot", "winning_deadline_price")
+
+
+def _compare_public(
+    engine: Engine, data: Mapping[str, Any], *, position: int, head: str
+) -> str | None:
+    if int(data["position"]) != position + 1:
+        return f"entry {position + 1} is missing: the log goes on at {data['position']}"
+    if data["prev_hash"] != head:
+        return "the entry does not build on the one before it"
+    task: dict[str, Any] | None = data["event"].get("task")
+    hidden = task if task is not None and "bid" not in task else None
+    event_data, outcome_data = dict(data["event"]), dict(data["outcome"])
+    if hidden is not None:
+        # Any bid on the right side of the price leads to the same schedule.
+        lost = outcome_data.get("refusal") == Refusal.PRICE.value
+        event_data |= {"task": {**hidden, "bid": -MOST_MONEY if lost else MOST_MONEY}, "salt": ""}
+        outcome_data.setdefault("surplus", None)
+    event, logged = event_from_json(event_data), outcome_from_json(outcome_data)
+    shown = event_to_json(event)
+    if hidden is not None:
+        shown["task"] = {name: shown["task"][name] for name in shown["task"] if name != "bid"}
+        shown["task"]["bid_commitment"] = str(hidden["bid_commitment"])
+    if "private_commitment" in data["event"]:
+        shown = {name: shown[name] for name in shown if name not in ("private", "salt")}
+        shown["private_commitment"] = str(data["event"]["private_commitment"])
+    if (
+        hash_entry(
+            position=position + 1,
+            event=shown,
+            outcome=outcome_to_json(logged),
+            prev_hash=head,
+        )
+        != data["hash"]
+    ):
+        return "the hash is not that of the entry"
+    found = outcome_to_json(engine.follow(event, logged))
+    expected = outcome_to_json(logged)
+    fields = [
+        name
+        for name in found
+        if found[name] != expected.get(name) and not (hidden is not None and name in _BY_BID)
+    ]
+    return f"the replay differs from the log in {', '.join(fields)}" if fields else None
+
+
+def _begin(snapshot: Mapping[str, Any] | None, rules: ZoneRules | None) -> Engine:
+    if snapshot is not None:
+        return Engine.restore(dict(snapshot))
+    if rules is not None:
+        return Engine(rules)
+    raise ValueError("give the snapshot the log builds on, or the zone's rules")
+
+
+def _claim(outcome: Outcome) -> DeadlineHint | None:
+    if isinstance(outcome, Decision) and not outcome.admitted:
+        return DeadlineHint(outcome.winning_deadline_slot)
+    return None
+
+
+def _compare(engine: Engine, entry: ChainEntry) -> str | None:
+    """Apply one entry's event; say what differs from the log, if anything."""
+    if entry.position != engine.position + 1:
+        return f"entry {engine.position + 1} is missing: the log goes on at {entry.position}"
+    if entry.prev_hash != engine.head_hash:
+        return "the entry does not build on the one before it"
+    again, _ = engine.apply_serialized(entry.event, claim=_claim(entry.outcome))
+    if again.outcome != entry.outcome:
+        logged, found = outcome_to_json(entry.outcome), outcome_to_json(again.outcome)
+        fields = [name for name in found if logged.get(name) != found[name]]
+        return f"the replay differs from the log in {', '.join(fields) or 'type'}"
+    if again.hash != entry.hash:
+        return "the hash is not that of the entry"
+    return None

@@ -1,0 +1,1 @@
+"""The engine of one zone: events in, decisions out."""

@@ -1,0 +1,255 @@
+"""The auction of one zone: events in, decisions out, everything replayable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.auction.engine import decide, fleet_events, retrace, saved_state
+from scheduler.auction.engine.decide import DeadlineHint
+from scheduler.auction.engine.zone_state import Market
+from scheduler.auction.log.chain import ChainEntry, Written, digest, written
+from scheduler.auction.log.events import (
+    BidArrived,
+    CellsReleased,
+    Event,
+    NodeChanged,
+    NodeJoined,
+    NodeLeft,
+    PricesSolved,
+    RulesChanged,
+    SlotAdvanced,
+    TaskReplanned,
+)
+from scheduler.auction.log.limits import check_event
+from scheduler.auction.log.outcomes import Changed, Outcome, Released, Replan
+from scheduler.auction.log.rules import ZoneRules, rules_to_json
+from scheduler.auction.search.grid import Floats, Reservation
+from scheduler.types import Decision, Horizon, Node, Quote, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Dual prices of every cell on sale, nodes by slots."""
+
+    node_ids: tuple[str, ...]
+    first_slot: int
+    #: Per sample.
+    compute_price: Floats
+    #: Per GB and slot.
+    memory_price: Floats
+    #: Sold share of each cell; 0 where the node is not on sale.
+    compute_sold: Floats
+    memory_sold: Floats
+    #: Whether the node is on sale in the slot.
+    on_sale: NDArray[np.bool_]
+
+
+class Engine:
+    """One zone's auction, moved only by events.
+
+    All guarantees follow from how ``deciding`` prices a bid, and are tested as
+    such. Not safe for threads: a zone has one writer.
+
+    Parameters
+    ----------
+    rules : ZoneRules
+    """
+
+    def __init__(self, rules: ZoneRules) -> None:
+        self.position = 0
+        self.head_hash = digest(rules_to_json(rules))
+        self._market = Market(rules)
+
+    # -- events ----------------------------------------------------------------
+
+    def apply(self, event: Event) -> ChainEntry:
+        """Apply an event and chain it to the log.
+
+        Returns
+        -------
+        ChainEntry
+            The event, its outcome and the hash that the next entry builds on.
+
+        Raises
+        ------
+        ValueError
+            As ``transition``.
+        """
+        entry, _ = self.apply_serialized(event)
+        return entry
+
+    def apply_serialized(
+        self, event: Event, *, claim: DeadlineHint | None = None
+    ) -> tuple[ChainEntry, Written]:
+        """Apply an event as ``apply`` does; give also the texts that its hash is made of.
+
+        Parameters
+        ----------
+        event : Event
+        claim : DeadlineHint, optional
+            What a log says of a refused bid. The outcome is the same whatever it
+            says, and sooner there if it is true.
+
+        Raises
+        ------
+        ValueError
+            As ``transition``.
+        """
+        outcome = self.transition(event, claim=claim)
+        position, prev_hash = self.position + 1, self.head_hash
+        texts = written(position=position, event=event, outcome=outcome, prev_hash=prev_hash)
+        self.position, self.head_hash = position, texts.hash
+        entry = ChainEntry(
+            position=position, event=event, outcome=outcome, prev_hash=prev_hash, hash=texts.hash
+        )
+        return entry, texts
+
+    def transition(self, event: Event, *, claim: DeadlineHint | None = None) -> Outcome:
+        """Apply an event without keeping a log; simulations call this.
+
+        ``claim`` is as for ``apply_serialized``.
+
+        Raises
+        ------
+        ValueError
+            If the event carries a number that no price can be made of, or rules
+            that cannot change. The engine is as it was.
+        """
+        check_event(event)
+        market = self._market
+        match event:
+            case BidArrived(task=task, slot=slot):
+                return decide.decide(market, task, slot, claim)
+            case SlotAdvanced(slot=slot):
+                market.grid.advance(slot)
+                return Changed()
+            case NodeJoined(node=node):
+                return fleet_events.node_joined(market, node)
+            case NodeChanged(node=node):
+                return fleet_events.node_changed(market, node)
+            case NodeLeft(node_id=node_id, from_slot=from_slot):
+                return fleet_events.node_left(market, node_id, from_slot)
+            case CellsReleased(task_id=task_id, cells=cells):
+                return Released(cells=market.release(task_id, cells))
+            case TaskReplanned(task=task, slot=slot):
+                return fleet_events.replan(market, task, slot)
+            case PricesSolved():
+                market.set_prices(event)
+                return Changed()
+            case RulesChanged(rules=rules):
+                market.change_rules(rules)
+                return Changed()
+
+    def follow(self, event: Event, logged: Outcome) -> Outcome:
+        """Apply an event with price movements taken from its logged outcome.
+
+        For checking a log in which bids are left out: whatever does not depend on
+        them is worked out again. No entry is made.
+        """
+        market = self._market
+        market.followed = logged.raised if isinstance(logged, Decision | Replan) else None
+        try:
+            return self.transition(event)
+        finally:
+            market.followed = None
+
+    def retrace(self, event: Event, logged: Outcome, *, entry_hash: str) -> None:
+        """Come to the state after an entry of the log without deciding again.
+
+        What the log says was decided is taken as it stands, so whoever calls this
+        trusts it, as one trusts a snapshot; ``verify`` decides again. The state is the
+        same to the last bit, at a fraction of the time.
+
+        Raises
+        ------
+        ValueError
+            If the outcome is not one the event can have on this state. The engine is
+            as it was.
+        """
+        if not retrace.retrace(self._market, event, logged):
+            self.transition(event)
+        self.position, self.head_hash = self.position + 1, entry_hash
+
+    # -- questions that change nothing -------------------------------------------
+
+    def quote(self, task: Task, *, slot: int) -> Quote:
+        """Give the price of a task now and by deadline, reserving nothing.
+
+        Parameters
+        ----------
+        task : Task
+            Its bid is not looked at.
+        slot : int
+            Slot in which it would be decided.
+
+        Raises
+        ------
+        ValueError
+            If the task carries a number that no price can be made of.
+        """
+        check_event(BidArrived(task, slot))
+        return decide.quote(self._market, task, slot, position=self.position)
+
+    def prices(self) -> Prices:
+        """Give a copy of all prices, nodes by slots."""
+        grid = self._market.grid
+        on_sale = grid.compute_free > -np.inf
+        with np.errstate(divide="ignore", invalid="ignore"):
+            compute = 1 - np.where(on_sale, grid.compute_free, 0.0) / grid.compute_capacity
+            memory = 1 - np.where(on_sale, grid.memory_free, 0.0) / grid.memory_capacity
+        return Prices(
+            node_ids=tuple(node.id for node in grid.nodes),
+            first_slot=grid.first_slot,
+            compute_price=grid.compute_price.T.copy(),
+            memory_price=grid.memory_price.T.copy(),
+            compute_sold=np.where(on_sale & np.isfinite(compute), compute, 0.0).T.copy(),
+            memory_sold=np.where(on_sale & np.isfinite(memory), memory, 0.0).T.copy(),
+            on_sale=on_sale.T.copy(),
+        )
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """Give all cells held from the first slot on sale on."""
+        return tuple(self._market.grid.reservations())
+
+    @property
+    def rules(self) -> ZoneRules:
+        """The rules in force."""
+        return self._market.rules
+
+    @property
+    def horizon(self) -> Horizon:
+        """Slots on sale."""
+        return self._market.grid.horizon
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """Nodes on sale, in the order they joined."""
+        return tuple(self._market.grid.nodes)
+
+    # -- snapshots ---------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Give the whole state as JSON values; ``restore`` brings it back exactly."""
+        market = self._market
+        return saved_state.take(
+            rules=market.rules,
+            position=self.position,
+            head_hash=self.head_hash,
+            memory=market.memory,
+            grid=market.grid,
+        )
+
+    @classmethod
+    def restore(cls, snapshot: dict[str, Any]) -> Engine:
+        """Bring an engine back from ``snapshot``."""
+        state = saved_state.read(snapshot)
+        engine = cls(state.rules)
+        engine.position = state.position
+        engine.head_hash = state.head_hash
+        engine._market.memory = state.memory
+        engine._market.grid = state.grid
+        return engine

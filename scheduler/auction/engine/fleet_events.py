@@ -1,0 +1,82 @@
+"""What happens to cells that are sold already: nodes change, jobs are re-planned."""
+
+from __future__ import annotations
+
+from scheduler.auction.engine.zone_state import Market
+from scheduler.auction.log.outcomes import Changed, Dropped, Replan
+from scheduler.auction.search.grid import Hold, until
+from scheduler.types import Cell, Node, Task
+
+
+def node_joined(market: Market, node: Node) -> Changed:
+    """Put a node on sale; one of that name starts afresh."""
+    grid = market.grid
+    dropped: tuple[Dropped, ...] = ()
+    if node.id in grid.column:
+        dropped = _drop(market, grid.held_after(node.id, grid.first_slot))
+        grid.remove_node(node.id)
+    grid.add_node(node)
+    return Changed(dropped=dropped)
+
+
+def node_changed(market: Market, node: Node) -> Changed:
+    """Put a node's new terms in place; what it cannot keep is dropped."""
+    grid = market.grid
+    if node.id not in grid.column:
+        grid.add_node(node)
+        return Changed()
+    grid.change_node(node)
+    dropped = _drop(market, grid.overbooked(node.id))
+    grid.change_node(node)
+    return Changed(dropped=dropped)
+
+
+def node_left(market: Market, node_id: str, from_slot: int) -> Changed:
+    """End a node's sale; what it holds from then on is dropped."""
+    grid = market.grid
+    if node_id not in grid.column:
+        return Changed()
+    dropped = _drop(market, grid.held_after(node_id, from_slot))
+    if from_slot <= grid.first_slot:
+        grid.remove_node(node_id)
+    else:
+        grid.change_node(until(grid.nodes[grid.column[node_id]], from_slot - 1))
+    return Changed(dropped=dropped)
+
+
+def _drop(market: Market, lost: list[tuple[str, Hold]]) -> tuple[Dropped, ...]:
+    by_task: dict[str, list[Cell]] = {}
+    for task_id, hold in lost:
+        by_task.setdefault(task_id, []).append(hold.cell)
+    return tuple(
+        Dropped(task_id=task_id, cells=market.release(task_id, cells))
+        for task_id, cells in by_task.items()
+    )
+
+
+def replan(market: Market, task: Task, slot: int) -> Replan:
+    """Give a job a new plan for the work that is left, whatever it costs.
+
+    A job is never lost: if its deadline cannot be met, it ends as early as can
+    be, and if the horizon is too short for it, it gets as much of the work as can
+    be had at all.
+    """
+    grid = market.grid
+    released = market.release(task.id, grid.held(task.id, from_slot=slot))
+    search = market.search(task, slot, residual=True)
+    plan = search.find_plan(task.deadline_slot)
+    late = plan is None
+    if plan is None:
+        plan = search.soonest(first=task.deadline_slot + 1, last=grid.horizon.last_slot)
+    complete = plan is not None
+    if plan is None:
+        plan = search.find_most_work()
+    return Replan(
+        task_id=task.id,
+        schedule=None if plan is None else plan.schedule,
+        parts=None if plan is None else plan.parts,
+        released=released,
+        complete=complete,
+        late=late,
+        raised=() if plan is None else market.take(task, plan),
+    )

@@ -1,0 +1,66 @@
+"""The way back to a state that the log tells of, without deciding again."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.auction.engine.zone_state import Market
+from scheduler.auction.log.events import BidArrived, Event, TaskReplanned
+from scheduler.auction.log.outcomes import Outcome, Replan
+from scheduler.auction.search.task_search import Plan
+from scheduler.types import Decision, Task
+
+
+def retrace(market: Market, event: Event, logged: Outcome) -> bool:
+    """Take what the log says was decided as it stands, if it is a decision.
+
+    Returns
+    -------
+    bool
+        False when nothing was done: the event has to be applied.
+
+    Raises
+    ------
+    ValueError
+        If the outcome is not one the event can have on this market.
+    """
+    again = market.policy.raises_before_check
+    if isinstance(event, BidArrived) and isinstance(logged, Decision) and not again:
+        plan = _plan(market, event.task, logged) if logged.admitted else None
+        market.observe(event.task)
+        if plan is not None:
+            market.take(event.task, plan)
+        return True
+    if isinstance(event, TaskReplanned) and isinstance(logged, Replan):
+        task = event.task
+        plan = None if logged.schedule is None else _plan(market, task, logged)
+        market.release(task.id, market.grid.held(task.id, from_slot=event.slot))
+        if plan is not None:
+            market.take(task, _plan(market, task, logged))
+        return True
+    return False
+
+
+def _plan(market: Market, task: Task, logged: Decision | Replan) -> Plan:
+    """Give a logged schedule as the search would have given it."""
+    grid, schedule, parts = market.grid, logged.schedule, logged.parts
+    if schedule is None or parts is None:
+        raise ValueError(f"the log admits {task.id} without a schedule")
+    try:
+        nodes = [grid.column[cell.node] for cell in schedule.cells]
+        rate = [task.rates[grid.nodes[k].gpu_type] for k in nodes]
+    except KeyError as error:
+        raise ValueError(f"the log puts {task.id} on {error}, where it cannot run") from error
+    if any(cell.slot not in grid.horizon for cell in schedule.cells):
+        raise ValueError(f"the log puts {task.id} on slots that are not on sale")
+    rows = np.array([grid.row(cell.slot) for cell in schedule.cells], np.int64)
+    columns = np.array(nodes, np.int64)
+    return Plan(
+        schedule=schedule,
+        parts=parts,
+        rows=rows,
+        columns=columns,
+        rate=np.array(rate, np.float64),
+        compute_price=grid.compute_price[rows, columns],
+        memory_price=grid.memory_price[rows, columns],
+    )

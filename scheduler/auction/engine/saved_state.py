@@ -1,0 +1,126 @@
+"""The engine's whole state as JSON values, exact to the last bit.
+
+Arrays are base64 of little-endian 8-byte numbers: text of floats would be as
+exact but larger, and minus infinity has no JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scheduler.auction.engine.price_policies import Memory
+from scheduler.auction.log.events import node_from_json, node_to_json
+from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
+from scheduler.auction.search.grid import Grid, Hold
+from scheduler.types import Cell, Horizon
+
+_FORMAT = 1
+_ARRAYS = ("compute_price", "memory_price", "compute_free", "memory_free")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a snapshot holds, read back."""
+
+    rules: ZoneRules
+    position: int
+    head_hash: str
+    memory: Memory
+    grid: Grid
+
+
+def take(
+    *, rules: ZoneRules, position: int, head_hash: str, memory: Memory, grid: Grid
+) -> dict[str, Any]:
+    """Give the state as JSON values."""
+    return {
+        "format": _FORMAT,
+        "rules": rules_to_json(rules),
+        "position": position,
+        "head_hash": head_hash,
+        "memory": dict(memory),
+        "first_slot": grid.first_slot,
+        "nodes": [node_to_json(node) for node in grid.nodes],
+        "types": list(grid.types),
+        "usual_rates": {name: list(rates) for name, rates in grid.usual_rates.items()},
+        "arrays": {
+            **{name: _pack(getattr(grid, name), "<f8") for name in _ARRAYS},
+            "load": _pack(grid.load, "<i8"),
+        },
+        "holds": [
+            [
+                task_id,
+                [
+                    [h.cell.slot, h.cell.node, h.rate, h.memory, h.compute_rise, h.memory_rise]
+                    for h in held.each()
+                ],
+            ]
+            for task_id, held in grid.holds.items()
+        ],
+    }
+
+
+def read(data: Mapping[str, Any]) -> State:
+    """Read what ``take`` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the snapshot is of another format.
+    """
+    if data.get("format") != _FORMAT:
+        raise ValueError(
+            f"snapshot format {data.get('format')!r} is not {_FORMAT}: "
+            "replay the log from its beginning with this version"
+        )
+    rules = rules_from_json(data["rules"])
+    grid = Grid(
+        horizon=Horizon(first_slot=int(data["first_slot"]), slots=rules.horizon_slots),
+        base_memory=rules.base_memory,
+    )
+    grid.types = [str(name) for name in data["types"]]
+    for node in data["nodes"]:
+        grid.add_node(node_from_json(node))
+    grid.pack_by(
+        {str(name): tuple(map(float, rates)) for name, rates in data.get("usual_rates", {}).items()}
+    )
+    shape = (rules.horizon_slots, len(grid.nodes))
+    for name in _ARRAYS:
+        setattr(grid, name, _unpack(data["arrays"][name], "<f8", shape))
+    grid.load = _unpack(data["arrays"]["load"], "<i8", shape)
+    grid.restore_holdings(
+        {
+            str(task_id): [
+                Hold(
+                    cell=Cell(slot=int(slot), node=str(node)),
+                    rate=float(rate),
+                    memory=float(memory),
+                    compute_rise=float(compute_rise),
+                    memory_rise=float(memory_rise),
+                )
+                for slot, node, rate, memory, compute_rise, memory_rise in holds
+            ]
+            for task_id, holds in data["holds"]
+        }
+    )
+    return State(
+        rules=rules,
+        position=int(data["position"]),
+        head_hash=str(data["head_hash"]),
+        memory={str(name): float(value) for name, value in data["memory"].items()},
+        grid=grid,
+    )
+
+
+def _pack(array: Any, kind: str) -> str:
+    return base64.b64encode(np.ascontiguousarray(array, dtype=kind).tobytes()).decode("ascii")
+
+
+def _unpack(text: str, kind: str, shape: tuple[int, int]) -> Any:
+    flat = np.frombuffer(base64.b64decode(text), dtype=kind)
+    return flat.astype(kind.replace("<", "=")).reshape(shape).copy()

@@ -1,7 +1,0 @@
-"""The ``lagrangian`` policy: prices solved against a forecast of arrivals."""
-
-from scheduler.auction.lagrangian.bursts import is_burst
-from scheduler.auction.lagrangian.forecast import Forecast, forecast_futures
-from scheduler.auction.lagrangian.solve import Settings, solve_prices
-
-__all__ = ["Forecast", "Settings", "forecast_futures", "is_burst", "solve_prices"]

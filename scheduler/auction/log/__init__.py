@@ -1,0 +1,1 @@
+"""The decision log: events, outcomes, their canonical text and the hash chain."""

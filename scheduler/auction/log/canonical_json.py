@@ -1,0 +1,187 @@
+"""Canonical JSON of bids and decisions, written directly.
+
+Nearly all entries of a log are a bid and its decision, and hashing them takes longer
+than most searches when it goes through dictionaries. What is written here is, to the
+last character, what ``log.canonical`` writes of ``event_to_json`` and
+``outcome_to_json``; what is not of the plain kind it was made for is left to those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from json.encoder import encode_basestring_ascii
+from typing import Any, NamedTuple, TypeVar
+
+from scheduler.auction.log.events import BidArrived, Event, event_to_json
+from scheduler.auction.log.outcomes import Outcome, outcome_to_json
+from scheduler.types import Decision, PriceParts, Schedule, Task
+
+T = TypeVar("T")
+
+serialize_canonical = json.JSONEncoder(
+    sort_keys=True,
+    separators=(",", ":"),
+    ensure_ascii=True,
+    allow_nan=False,
+    # Values made for the log hold no cycles, and looking for them takes time.
+    check_circular=False,
+).encode
+
+_quoted = encode_basestring_ascii
+_number = float.__repr__
+_count = int.__repr__
+
+
+class Texts(NamedTuple):
+    """An event or an outcome as it is stored, and as the chain covers it."""
+
+    stored: str
+    #: With a commitment in place of the bid, and without what tells of it.
+    chained: str
+
+
+class _Unusual(Exception):
+    """A value that the general encoder has to see to."""
+
+
+def commitment(*, bid: float, salt: str) -> str:
+    """Give what stands for a bid in the chain: it can be opened, not guessed."""
+    return hashlib.sha256(f"{salt}|{float(bid)!r}".encode()).hexdigest()
+
+
+def serialize_bid(event: Event) -> Texts | None:
+    """Write the arrival of a bid; ``None`` if it is not one, or not of the plain kind."""
+    return _plainly(_bid_texts, event) if isinstance(event, BidArrived) else None
+
+
+def serialize_decision(outcome: Outcome) -> Texts | None:
+    """Write a decision; ``None`` if it is not one, or not of the plain kind."""
+    return _plainly(_decision_texts, outcome) if isinstance(outcome, Decision) else None
+
+
+def _plainly(write: Callable[[T], Texts], value: T) -> Texts | None:
+    try:
+        return write(value)
+    except (TypeError, AttributeError, _Unusual):
+        return None
+
+
+def serialize_event(event: Event) -> str:
+    """Give an event's one JSON text."""
+    texts = serialize_bid(event)
+    return serialize_canonical(event_to_json(event)) if texts is None else texts.stored
+
+
+def serialize_outcome(outcome: Outcome) -> str:
+    """Give an outcome's one JSON text."""
+    texts = serialize_decision(outcome)
+    return serialize_canonical(outcome_to_json(outcome)) if texts is None else texts.stored
+
+
+def _bid_texts(event: BidArrived) -> Texts:
+    task, slot = event.task, event.slot
+    for count in (slot, task.arrival_slot, task.deadline_slot):
+        if type(count) is not int:
+            raise _Unusual
+    bid = float(task.bid)
+    _check(bid)
+    arrival = f'"task":{{"arrival_slot":{task.arrival_slot},'
+    rest = _rest_of(task)
+    salt = _quoted(event.salt)
+    sealed = commitment(bid=bid, salt=event.salt)
+    return Texts(
+        f'{{"salt":{salt},"slot":{slot},{arrival}"bid":{_number(bid)},{rest}',
+        f'{{"slot":{slot},{arrival}"bid_commitment":"{sealed}",{rest}',
+    )
+
+
+def _rest_of(task: Task) -> str:
+    if task.operational_costs is not None:
+        raise _Unusual
+    compute, memory = float(task.compute_demand), float(task.memory_demand)
+    _check(compute + memory)
+    rates: list[str] = []
+    for name, rate in sorted(task.rates.items()):
+        number = float(rate)
+        _check(number)
+        rates.append(f"{_quoted(name)}:{_number(number)}")
+    vendors: list[str] = []
+    for vendor in task.vendors:
+        price = float(vendor.price)
+        _check(price)
+        vendors.append(f"[{_quoted(vendor.id)},{_number(price)},{_count(vendor.delay_slots)}]")
+    return (
+        f'"compute_demand":{_number(compute)},"deadline_slot":{task.deadline_slot},'
+        f'"id":{_quoted(task.id)},"memory_demand":{_number(memory)},"operational_costs":null,'
+        f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]}},"type":"BidArrived"}}'
+    )
+
+
+def _decision_texts(decision: Decision) -> Texts:
+    if type(decision.admitted) is not bool:
+        raise _Unusual
+    notes = serialize_canonical(dict(decision.notes)) if decision.notes else "{}"
+    refusal = "null" if decision.refusal is None else _quoted(decision.refusal.value)
+    slot = decision.winning_deadline_slot
+    begin = (
+        f'{{"admitted":{"true" if decision.admitted else "false"},"notes":{notes},'
+        f'"parts":{_parts(decision.parts)},"payment":{_amount(decision.payment)},'
+        f'"raised":{_raised(decision.raised)},"refusal":{refusal},'
+        f'"schedule":{_schedule(decision.schedule)},'
+    )
+    end = (
+        f'"task_id":{_quoted(decision.task_id)},"type":"Decision",'
+        f'"winning_deadline_price":{_amount(decision.winning_deadline_price)},'
+        f'"winning_deadline_slot":{"null" if slot is None else _count(slot)},'
+        f'"winning_price":{_amount(decision.winning_price)}}}'
+    )
+    return Texts(f'{begin}"surplus":{_amount(decision.surplus)},{end}', begin + end)
+
+
+def _parts(parts: PriceParts | None) -> str:
+    if parts is None:
+        return "null"
+    _check(parts.vendor + parts.operational + parts.compute + parts.memory + parts.rounding)
+    return (
+        f"[{_number(parts.vendor)},{_number(parts.operational)},{_number(parts.compute)},"
+        f"{_number(parts.memory)},{_number(parts.rounding)}]"
+    )
+
+
+def _schedule(schedule: Schedule | None) -> str:
+    if schedule is None:
+        return "null"
+    cells = ",".join([f"[{_count(c.slot)},{_quoted(c.node)}]" for c in schedule.cells])
+    return f'{{"cells":[{cells}],"vendor":{_count(schedule.vendor)}}}'
+
+
+def _raised(raised: tuple[tuple[float, float], ...]) -> str:
+    # Most cells of a schedule rise by the same, and numbers take long to write.
+    known: dict[tuple[float, float], str] = {}
+    texts: list[str] = []
+    for pair in raised:
+        text = known.get(pair)
+        if text is None:
+            compute, memory = pair
+            _check(compute + memory)
+            text = f"[{_number(compute)},{_number(memory)}]"
+            # Zeros of either sign are equal and not written the same.
+            if compute and memory:
+                known[pair] = text
+        texts.append(text)
+    return f"[{','.join(texts)}]"
+
+
+def _amount(value: float | None) -> str:
+    if value is None:
+        return "null"
+    _check(value)
+    return _number(value)
+
+
+def _check(number: Any) -> None:
+    """Leave what is not finite, or sums to what is not, to the encoder that refuses it."""
+    if number - number != 0.0:
+        raise _Unusual

@@ -1,0 +1,126 @@
+"""The decision log: hash-chained entries, and the check that replays them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scheduler.auction.log.canonical_json import (
+    Texts,
+    commitment,
+    serialize_bid,
+    serialize_canonical,
+    serialize_decision,
+)
+from scheduler.auction.log.events import Event, event_from_json, event_to_json
+from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
+
+
+def canonical(value: Any) -> bytes:
+    """Give the one JSON text of a value; floats are written so as to come back exactly."""
+    return serialize_canonical(value).encode("ascii")
+
+
+def digest(value: Any) -> str:
+    """Give the SHA-256 of a value's canonical JSON, in hex."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ChainEntry:
+    """One event, what it led to, and the chain up to it."""
+
+    #: 1 for the first entry of a log.
+    position: int
+    event: Event
+    outcome: Outcome
+    #: ``hash`` of the entry before; of the rules for the first entry.
+    prev_hash: str
+    #: SHA-256 over position, ``select_public_part`` and ``prev_hash``.
+    hash: str
+
+
+def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what the chain is made of: bids and what tells of them as commitments.
+
+    A log can so be shown with some bids left out and its chain still be checked.
+    Takes an event and an outcome as JSON values, bids given or left out already.
+    """
+    task = event.get("task")
+    if task is not None:
+        shown, event, outcome = dict(task), dict(event), dict(outcome)
+        salt = event.pop("salt", "")
+        if "bid" in shown:
+            shown["bid_commitment"] = commitment(bid=shown.pop("bid"), salt=salt)
+        event["task"] = shown
+        outcome.pop("surplus", None)
+    elif "private" in event:
+        hidden = {"private": event["private"], "salt": event["salt"]}
+        event = {name: value for name, value in event.items() if name not in hidden}
+        event["private_commitment"] = digest(hidden)
+    return {"event": event, "outcome": outcome}
+
+
+def hash_entry(
+    *, position: int, event: Mapping[str, Any], outcome: Mapping[str, Any], prev_hash: str
+) -> str:
+    """Give the hash of an entry from its JSON values."""
+    body = select_public_part(event, outcome)
+    return digest({"position": position, "prev_hash": prev_hash, **body})
+
+
+def hide_bid(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Give an entry's JSON with its bid replaced by the commitment to it."""
+    return {**data, **select_public_part(data["event"], data["outcome"])}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An entry as it is stored."""
+
+    event: str
+    outcome: str
+    hash: str
+
+
+def written(*, position: int, event: Event, outcome: Outcome, prev_hash: str) -> Written:
+    """Give the texts and the hash of an entry."""
+    told, decided = serialize_bid(event), serialize_decision(outcome)
+    if told is None or decided is None:
+        event_data, outcome_data = event_to_json(event), outcome_to_json(outcome)
+        public = select_public_part(event_data, outcome_data)
+        told = Texts(serialize_canonical(event_data), serialize_canonical(public["event"]))
+        decided = Texts(serialize_canonical(outcome_data), serialize_canonical(public["outcome"]))
+    chained = (
+        f'{{"event":{told.chained},"outcome":{decided.chained},'
+        f'"position":{position},"prev_hash":{serialize_canonical(prev_hash)}}}'
+    )
+    return Written(
+        event=told.stored,
+        outcome=decided.stored,
+        hash=hashlib.sha256(chained.encode("ascii")).hexdigest(),
+    )
+
+
+def entry_to_json(entry: ChainEntry) -> dict[str, Any]:
+    """Give an entry as plain JSON values."""
+    return {
+        "position": entry.position,
+        "event": event_to_json(entry.event),
+        "outcome": outcome_to_json(entry.outcome),
+        "prev_hash": entry.prev_hash,
+        "hash": entry.hash,
+    }
+
+
+def entry_from_json(data: Mapping[str, Any]) -> ChainEntry:
+    """Read what ``entry_to_json`` wrote; the hash is taken as it stands."""
+    return ChainEntry(
+        position=int(data["position"]),
+        event=event_from_json(data["event"]),
+        outcome=outcome_from_json(data["outcome"]),
+        prev_hash=str(data["prev_hash"]),
+        hash=str(data["hash"]),
+    )

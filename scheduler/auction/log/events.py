@@ -1,0 +1,305 @@
+"""What can happen to a zone, as frozen values that go to JSON and back exactly."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
+from scheduler.types import Cell, LaborVendor, Node, Task
+
+
+@dataclass(frozen=True, slots=True)
+class BidArrived:
+    """A bid is to be decided."""
+
+    task: Task
+    #: Slot in which it is decided; it may use no earlier one.
+    slot: int
+    #: Secret text that the log's commitment to the bid is made with.
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAdvanced:
+    """``slot`` is now the first one on sale."""
+
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """A node goes on sale; an id seen before starts afresh."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """A node's ask, capacity or availability is now as given."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """A node is gone from ``from_slot`` on; what was reserved there is dropped."""
+
+    node_id: str
+    from_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellsReleased:
+    """A job needs these cells no longer: they go back on sale."""
+
+    task_id: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReplanned:
+    """Find an admitted job a new plan at no cost to its owner.
+
+    ``task`` carries the work that is left; what it still holds is released
+    first.
+    """
+
+    task: Task
+    slot: int
+    #: Secret text that the log's commitment to the bid is made with.
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PricesSolved:
+    """A policy solved for new prices off the decision path."""
+
+    #: First slot of the price rows below.
+    first_slot: int
+    #: New compute price of each node, one amount per slot.
+    compute_price: Mapping[str, tuple[float, ...]]
+    #: New memory price of each node, one amount per slot.
+    memory_price: Mapping[str, tuple[float, ...]]
+    #: Seed of every random choice made on the way.
+    seed: int = 0
+    #: What the solver was given, enough to run it again.
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: Rates that tasks usually have, by GPU type: ties between nodes are broken so
+    #: that no odd remainder is left.
+    usual_rates: Mapping[str, tuple[float, ...]] = field(
+        default_factory=dict[str, tuple[float, ...]]
+    )
+    #: What would tell about single bids; a published log only commits to it.
+    private: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: Secret text that this commitment is made with.
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RulesChanged:
+    """From here on the zone goes by these rules; what concerns cells must be as before.
+
+    Prices stay, with one exception: under a policy that prices only what is sold,
+    empty cells cost nothing again.
+    """
+
+    rules: ZoneRules
+
+
+Event = (
+    BidArrived
+    | SlotAdvanced
+    | NodeJoined
+    | NodeChanged
+    | NodeLeft
+    | CellsReleased
+    | TaskReplanned
+    | PricesSolved
+    | RulesChanged
+)
+
+
+def task_to_json(task: Task) -> dict[str, Any]:
+    """Give a task as plain JSON values."""
+    costs = task.operational_costs
+    return {
+        "id": task.id,
+        "arrival_slot": task.arrival_slot,
+        "deadline_slot": task.deadline_slot,
+        "compute_demand": float(task.compute_demand),
+        "memory_demand": float(task.memory_demand),
+        "bid": float(task.bid),
+        "rates": {name: float(rate) for name, rate in task.rates.items()},
+        "vendors": [[v.id, float(v.price), v.delay_slots] for v in task.vendors],
+        "operational_costs": None
+        if costs is None
+        else {node: [float(x) for x in row] for node, row in costs.items()},
+    }
+
+
+def task_from_json(data: Mapping[str, Any]) -> Task:
+    """Read what ``task_to_json`` wrote."""
+    costs = data["operational_costs"]
+    return Task(
+        id=str(data["id"]),
+        arrival_slot=int(data["arrival_slot"]),
+        deadline_slot=int(data["deadline_slot"]),
+        compute_demand=float(data["compute_demand"]),
+        memory_demand=float(data["memory_demand"]),
+        bid=float(data["bid"]),
+        rates={str(name): float(rate) for name, rate in data["rates"].items()},
+        vendors=tuple(
+            LaborVendor(id=str(v[0]), price=float(v[1]), delay_slots=int(v[2]))
+            for v in data["vendors"]
+        ),
+        operational_costs=None
+        if costs is None
+        else {str(node): tuple(float(x) for x in row) for node, row in costs.items()},
+    )
+
+
+def node_to_json(node: Node) -> dict[str, Any]:
+    """Give a node as plain JSON values."""
+    return {
+        "id": node.id,
+        "gpu_type": node.gpu_type,
+        "compute_capacity": float(node.compute_capacity),
+        "memory_capacity": float(node.memory_capacity),
+        "ask": float(node.ask),
+        "available_from": node.available_from,
+        "available_until": node.available_until,
+    }
+
+
+def node_from_json(data: Mapping[str, Any]) -> Node:
+    """Read what ``node_to_json`` wrote."""
+    begin, end = data["available_from"], data["available_until"]
+    return Node(
+        id=str(data["id"]),
+        gpu_type=str(data["gpu_type"]),
+        compute_capacity=float(data["compute_capacity"]),
+        memory_capacity=float(data["memory_capacity"]),
+        ask=float(data["ask"]),
+        available_from=None if begin is None else int(begin),
+        available_until=None if end is None else int(end),
+    )
+
+
+def cells_to_json(cells: tuple[Cell, ...]) -> list[list[Any]]:
+    """Give cells as ``[slot, node]`` pairs."""
+    return [[cell.slot, cell.node] for cell in cells]
+
+
+def cells_from_json(data: list[list[Any]]) -> tuple[Cell, ...]:
+    """Read what ``cells_to_json`` wrote."""
+    return tuple(Cell(slot=int(slot), node=str(node)) for slot, node in data)
+
+
+def _prices_to_json(prices: Mapping[str, tuple[float, ...]]) -> dict[str, Any]:
+    """Give each row once and the nodes that have it: those of one pool have the same."""
+    rows: dict[bytes, int] = {}
+    listed: list[list[float]] = []
+    nodes: dict[str, int] = {}
+    for node, row in prices.items():
+        # By its bits: 0.0 and -0.0 are equal and not the same.
+        key = array("d", row).tobytes()
+        if key not in rows:
+            rows[key] = len(listed)
+            listed.append([float(x) for x in row])
+        nodes[node] = rows[key]
+    return {"rows": listed, "nodes": nodes}
+
+
+def _prices_from_json(data: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    rows = [tuple(float(x) for x in row) for row in data["rows"]]
+    return {str(node): rows[int(place)] for node, place in data["nodes"].items()}
+
+
+def event_to_json(event: Event) -> dict[str, Any]:
+    """Give an event as plain JSON values, its ``type`` named."""
+    match event:
+        case BidArrived(task=task, slot=slot, salt=salt):
+            return {"type": "BidArrived", "task": task_to_json(task), "slot": slot, "salt": salt}
+        case SlotAdvanced(slot=slot):
+            return {"type": "SlotAdvanced", "slot": slot}
+        case NodeJoined(node=node):
+            return {"type": "NodeJoined", "node": node_to_json(node)}
+        case NodeChanged(node=node):
+            return {"type": "NodeChanged", "node": node_to_json(node)}
+        case NodeLeft(node_id=node_id, from_slot=from_slot):
+            return {"type": "NodeLeft", "node_id": node_id, "from_slot": from_slot}
+        case CellsReleased(task_id=task_id, cells=cells):
+            return {"type": "CellsReleased", "task_id": task_id, "cells": cells_to_json(cells)}
+        case TaskReplanned(task=task, slot=slot, salt=salt):
+            return {
+                "type": "TaskReplanned",
+                "task": task_to_json(task),
+                "slot": slot,
+                "salt": salt,
+            }
+        case PricesSolved():
+            rates = {name: list(row) for name, row in event.usual_rates.items()}
+            return {
+                "type": "PricesSolved",
+                "first_slot": event.first_slot,
+                "compute_price": _prices_to_json(event.compute_price),
+                "memory_price": _prices_to_json(event.memory_price),
+                "seed": event.seed,
+                "inputs": dict(event.inputs),
+                "private": dict(event.private),
+                "salt": event.salt,
+                # Left out when there are none, as before there were any.
+                **({"usual_rates": rates} if rates else {}),
+            }
+        case RulesChanged(rules=rules):
+            return {"type": "RulesChanged", "rules": rules_to_json(rules)}
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event:
+    """Read what ``event_to_json`` wrote.
+
+    Raises
+    ------
+    ValueError
+        If the type is not one of this module's.
+    """
+    match data.get("type"):
+        case "BidArrived":
+            return BidArrived(
+                task=task_from_json(data["task"]), slot=int(data["slot"]), salt=str(data["salt"])
+            )
+        case "SlotAdvanced":
+            return SlotAdvanced(slot=int(data["slot"]))
+        case "NodeJoined":
+            return NodeJoined(node=node_from_json(data["node"]))
+        case "NodeChanged":
+            return NodeChanged(node=node_from_json(data["node"]))
+        case "NodeLeft":
+            return NodeLeft(node_id=str(data["node_id"]), from_slot=int(data["from_slot"]))
+        case "CellsReleased":
+            return CellsReleased(task_id=str(data["task_id"]), cells=cells_from_json(data["cells"]))
+        case "TaskReplanned":
+            return TaskReplanned(
+                task=task_from_json(data["task"]), slot=int(data["slot"]), salt=str(data["salt"])
+            )
+        case "PricesSolved":
+            return PricesSolved(
+                first_slot=int(data["first_slot"]),
+                compute_price=_prices_from_json(data["compute_price"]),
+                memory_price=_prices_from_json(data["memory_price"]),
+                seed=int(data["seed"]),
+                inputs=dict(data["inputs"]),
+                private=dict(data.get("private", {})),
+                salt=str(data.get("salt", "")),
+                usual_rates={
+                    str(name): tuple(map(float, rates))
+                    for name, rates in data.get("usual_rates", {}).items()
+                },
+            )
+        case "RulesChanged":
+            return RulesChanged(rules=rules_from_json(data["rules"]))
+        case other:
+            raise ValueError(f"unknown event type {other!r}: the log is from another version")

@@ -1,0 +1,136 @@
+"""Which numbers an event may carry.
+
+Events come from outside. One number that is not finite, or so large that sums
+overflow, would spoil every later price, and a negative ask or price would have
+a provider pay; such an event is refused before anything is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from scheduler.auction.log.events import (
+    BidArrived,
+    CellsReleased,
+    Event,
+    NodeChanged,
+    NodeJoined,
+    NodeLeft,
+    PricesSolved,
+    RulesChanged,
+    SlotAdvanced,
+    TaskReplanned,
+)
+from scheduler.types import Node, Task
+
+#: Most an amount of money or a price may be, in whatever unit.
+MOST_MONEY = 1e30
+#: Slots count no further than floats count exactly.
+MOST_SLOT = 2**53
+
+
+def check_event(event: Event) -> None:
+    """Refuse an event that carries a number no price can be made of.
+
+    Raises
+    ------
+    ValueError
+        The message names the number.
+    """
+    match event:
+        case BidArrived(task=task, slot=slot) | TaskReplanned(task=task, slot=slot):
+            _slots("slot", slot)
+            _task_check(task)
+        case NodeJoined(node=node) | NodeChanged(node=node):
+            _node_check(node)
+        case PricesSolved():
+            _slots("first_slot", event.first_slot)
+            for name, prices in (
+                ("compute_price", event.compute_price),
+                ("memory_price", event.memory_price),
+            ):
+                for node_id, row in prices.items():
+                    _numbers(f"{name} of node {node_id}", row, -math.inf, MOST_MONEY)
+            for gpu_type, rates in event.usual_rates.items():
+                _numbers(f"usual_rates of {gpu_type}", rates, -math.inf, math.inf)
+            _text("inputs", event.inputs)
+            _text("private", event.private)
+        case SlotAdvanced(slot=slot) | NodeLeft(from_slot=slot):
+            _slots("slot", slot)
+        case RulesChanged(rules=rules):
+            _text("settings", rules.settings)
+        case CellsReleased():
+            pass
+
+
+def _task_check(task: Task) -> None:
+    if _plain(task):
+        return
+    of = f"of task {task.id}"
+    _slots(f"window {of}", task.arrival_slot, task.deadline_slot)
+    _numbers(f"bid {of}", (task.bid,), -MOST_MONEY, MOST_MONEY)
+    _numbers(f"demand {of}", (task.compute_demand, task.memory_demand), 0.0, math.inf)
+    _numbers(f"rates {of}", task.rates.values(), -math.inf, math.inf)
+    for vendor in task.vendors:
+        _numbers(f"price of vendor {vendor.id} {of}", (vendor.price,), 0.0, MOST_MONEY)
+        _slots(f"delay of vendor {vendor.id} {of}", vendor.delay_slots)
+    for node_id, row in (task.operational_costs or {}).items():
+        _numbers(f"operational_costs on node {node_id} {of}", row, 0.0, MOST_MONEY)
+
+
+def _plain(task: Task) -> bool:
+    """Tell at a glance that a task is fine, as nearly all are; False: look closely."""
+    try:
+        for slot in (task.arrival_slot, task.deadline_slot):
+            if not -MOST_SLOT <= slot <= MOST_SLOT:
+                return False
+        for rate in task.rates.values():
+            if not -math.inf < rate < math.inf:
+                return False
+        for vendor in task.vendors:
+            if not 0.0 <= vendor.price <= MOST_MONEY:
+                return False
+            if not -MOST_SLOT <= vendor.delay_slots <= MOST_SLOT:
+                return False
+        return (
+            -MOST_MONEY <= task.bid <= MOST_MONEY
+            and 0.0 <= task.compute_demand < math.inf
+            and 0.0 <= task.memory_demand < math.inf
+            and task.operational_costs is None
+        )
+    except TypeError:
+        return False
+
+
+def _node_check(node: Node) -> None:
+    of = f"of node {node.id}"
+    _numbers(f"ask {of}", (node.ask,), 0.0, MOST_MONEY)
+    _numbers(f"capacity {of}", (node.compute_capacity, node.memory_capacity), 0.0, math.inf)
+    for slot in (node.available_from, node.available_until):
+        if slot is not None:
+            _slots(f"availability {of}", slot)
+
+
+def _numbers(name: str, values: Iterable[float], least: float, most: float) -> None:
+    for value in values:
+        number = float(value)
+        # Written so that NaN fails.
+        if not (least <= number <= most and abs(number) < math.inf):
+            raise ValueError(f"{name} is {value}: it must be finite and in [{least:g}, {most:g}]")
+
+
+def _slots(name: str, *slots: int) -> None:
+    for slot in slots:
+        if not -MOST_SLOT <= slot <= MOST_SLOT:
+            raise ValueError(f"{name} is {slot}: slots are within {MOST_SLOT} of zero")
+
+
+def _text(name: str, values: Mapping[str, Any]) -> None:
+    """Refuse what the log could not hash once the event has changed the market."""
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} cannot be written as JSON: {error}") from error

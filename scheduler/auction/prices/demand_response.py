@@ -1,0 +1,101 @@
+"""Tasks as arrays, for the compiled answer to prices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.auction.prices.capacity import Supply, check_costs
+from scheduler.auction.prices.response_kernel import respond
+from scheduler.auction.search.grid import Floats, Ints
+from scheduler.types import LaborVendor, Task
+
+_NO_OFFER = (LaborVendor(id="", price=0.0, delay_slots=0),)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How tasks answer to prices."""
+
+    #: Upper bound on the sum of what they gain.
+    upper: float
+    #: The same at the schedules found.
+    surplus: float
+    #: Samples and GB used, slots by pools.
+    compute: Floats
+    memory: Floats
+
+
+class Demand:
+    """Tasks with weights, laid out over a supply of pools.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+    pools : Supply
+    weights : float64[task], optional
+        How many tasks each one stands for.
+    """
+
+    def __init__(self, tasks: Sequence[Task], pools: Supply, weights: Floats | None = None) -> None:
+        check_costs(tasks)
+        self._pools = pools
+        first = pools.first_slot
+        self._begin: Ints = np.array([max(t.arrival_slot - first, 0) for t in tasks], np.int64)
+        self._end: Ints = np.array(
+            [min(t.deadline_slot, pools.last_slot) - first for t in tasks], np.int64
+        )
+        self._work: Floats = np.array([t.compute_demand for t in tasks], np.float64)
+        self._memory: Floats = np.array([t.memory_demand for t in tasks], np.float64)
+        self._bid: Floats = np.array([max(t.bid, 0.0) for t in tasks], np.float64)
+        self._weight: Floats = np.ones(len(tasks)) if weights is None else weights
+        self._rate: Floats = np.array(
+            [[t.rates.get(name, 0.0) for name in pools.types] for t in tasks], np.float64
+        ).reshape(len(tasks), len(pools.types))
+        counts = [len(t.vendors or _NO_OFFER) for t in tasks]
+        self._offers: Ints = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        listed = [(t, offer) for t in tasks for offer in t.vendors or _NO_OFFER]
+        self._price: Floats = np.array([offer.price for _, offer in listed], np.float64)
+        self._ready: Ints = np.array(
+            [t.arrival_slot + offer.delay_slots - first for t, offer in listed], np.int64
+        )
+        #: Where the next answer begins to look.
+        self._work_price: Floats = np.zeros(len(listed))
+
+    def money_per_sample(self) -> float:
+        """Give a middling worth of one sample, 0 without tasks."""
+        able = self._work > 0
+        return float(np.median(self._bid[able] / self._work[able])) if np.any(able) else 0.0
+
+    def samples_per_gb(self) -> float:
+        """Give the samples that go with one GB of a middling task in a slot."""
+        fastest = self._rate.max(axis=1, initial=0.0)
+        able = (self._memory > 0) & (fastest > 0)
+        return float(np.median(fastest[able] / self._memory[able])) if np.any(able) else 0.0
+
+    def answer(self, compute_price: Floats, memory_price: Floats) -> Answer:
+        """Let the tasks choose at prices given by slot and pool."""
+        used_compute = np.zeros_like(compute_price)
+        used_memory = np.zeros_like(compute_price)
+        upper, surplus = respond(
+            compute_price,
+            memory_price,
+            self._pools.ask,
+            self._pools.compute,
+            self._begin,
+            self._end,
+            self._work,
+            self._memory,
+            self._bid,
+            self._weight,
+            self._rate,
+            self._offers,
+            self._price,
+            self._ready,
+            self._work_price,
+            used_compute,
+            used_memory,
+        )
+        return Answer(upper=upper, surplus=surplus, compute=used_compute, memory=used_memory)

@@ -1,0 +1,251 @@
+"""How arrivals may go on today, and how likely each course is.
+
+A *way* to foretell takes today's count and past days and gives the rest of the day:
+how far the shape of past days is followed, and how much weight their count has beside
+today's. How well each way would have foretold past days from one another, and today
+so far, tells how likely it is to be right now, and how far from right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.auction.search.grid import Floats
+
+#: Ways to foretell: the share of past days' shape in the rest of the day (what is left
+#: is even), and the slots' worth of a past day's bids that today's count is averaged with.
+_WAYS = ((0.0, 3.0), (0.0, 48.0), (0.5, 3.0), (0.5, 48.0), (1.0, 3.0), (1.0, 48.0))
+#: Stretches of slots that they are judged by, as seen from every ``_EVERY``-th slot.
+_STRETCHES, _EVERY = ((0, 6), (6, 18), (18, 48)), 12
+_SHORTEST = 3
+#: Bids that counts of a stretch are compared with: in mean slots, and more.
+_FEW_SLOTS, _FEW_BIDS = 0.5, 5.0
+#: Error in logs that a way is taken to make, for as much as one past day, and how much
+#: what was foretold for one stretch counts: the next has much the same error.
+_PRIOR_ERROR, _EVIDENCE = 0.15, 0.5
+#: Standard deviation of a log over its mean absolute error, and the most it is taken for.
+_SPREAD, _MOST_SPREAD = 1.25, 0.8
+#: Share of what follows no past shape that ends at a past day's total, where totals are
+#: alike, and the spread of their logs at which half of it is left.
+_SAME_TOTAL, _TOTALS_STRAY = 0.5, 0.2
+#: Slots' worth of a past day that today's rate is averaged with, and the least share of
+#: that rate that is still to come, when a past day's total is as good as reached.
+_TOTAL_PRIOR, _LEAST_LEFT = 3.0, 0.5
+#: Slots that are compared at a time when today is held against past days.
+_BIN_SLOTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How arrivals may go, by slot of the day."""
+
+    #: How likely it is taken to be.
+    share: float
+    #: What it would have had until now, and has from now on.
+    before: Floats
+    rest: Floats
+    #: Whether the sum of the rest is known: deviations of today move bids, and add none.
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Courses:
+    """The courses that arrivals may take."""
+
+    #: Those with the fewest bids to come first; shares sum to 1.
+    courses: tuple[Course, ...]
+    #: How far today has the shape of past days, and they each other's, 0 to 1.
+    trust: float
+    #: Standard deviation of the log of what comes over what is foretold.
+    spread: float
+
+
+def find_scenarios(seen: Floats, past: Sequence[Floats], remaining: int) -> Courses:
+    """Give the courses that the rest of the day may take.
+
+    Parameters
+    ----------
+    seen : float64[slot]
+        Today's bids until now.
+    past : sequence of float64[slot]
+        Past days' bids, as long as today and the rest together.
+    remaining : int
+        Slots to foretell.
+    """
+    elapsed, so_far = len(seen), float(seen.sum())
+    if not past:
+        level = so_far / elapsed if elapsed else 0.0
+        only = Course(1.0, np.full(elapsed, level), np.full(remaining, level))
+        return Courses((only,), 0.0, 0.0)
+    mean = np.sum(past, axis=0) / len(past)
+    usual = _as_usual(seen, past)
+    shares, error = _likely(seen, past, mean, usual)
+    # A day like past ones tells of its total itself.
+    same = _ended_share(past) * (1.0 - usual)
+    ended = same * float(shares[~_SHAPED].sum())
+    shares[~_SHAPED] *= 1.0 - same
+    found: list[Course] = []
+    for share, (like, prior) in zip(shares.tolist(), _WAYS, strict=True):
+        whole = _foretold(seen, mean, like, prior)
+        before, rest = whole[:elapsed], whole[elapsed:]
+        if like < 1.0:
+            found.append(Course(share, before, rest))
+            continue
+        scale = _scale(seen, mean, prior)
+        # One day's own bursts, half smoothed by the other days.
+        found += [
+            Course(share / len(past), before, 0.5 * (rest + day[elapsed:] * scale)) for day in past
+        ]
+    level = _foretold(seen, mean, 0.0, _TOTAL_PRIOR)
+    left = (float(mean.sum()) - so_far) / max(remaining, 1)
+    rest = np.maximum(left, _LEAST_LEFT * level[elapsed:])
+    found.append(Course(ended, level[:elapsed], rest, whole=True))
+    found.sort(key=lambda course: float(course.rest.sum()))
+    trust = _trust(seen, mean[:elapsed], days=len(past)) * _alike(past)
+    return Courses(tuple(found), trust, min(_SPREAD * error, _MOST_SPREAD))
+
+
+_SHAPED = np.array([like > 0 for like, _ in _WAYS])
+
+
+def _scale(seen: Floats, shape: Floats, prior: float) -> float:
+    """Give today's count so far as a multiple of a shape's, drawn towards 1."""
+    more = float(shape.mean()) * prior
+    usual = float(shape[: len(seen)].sum()) + more
+    return (float(seen.sum()) + more) / usual if usual > 0 else 1.0
+
+
+def _foretold(seen: Floats, mean: Floats, like: float, prior: float) -> Floats:
+    """Give the whole day as a way foretells it from what was seen."""
+    level = float(mean.mean())
+    if like == 0.0:
+        rate = (float(seen.sum()) + prior * level) / max(len(seen) + prior, 1.0)
+        return np.full(len(mean), rate)
+    shape = like * mean + (1.0 - like) * level
+    return shape * _scale(seen, shape, prior)
+
+
+def _likely(
+    seen: Floats, past: Sequence[Floats], mean: Floats, usual: float
+) -> tuple[Floats, float]:
+    """Give how likely each way is to be right, and the error in logs to be expected.
+
+    Errors are taken to be Laplace's, their scale as on past days, each foretold by the
+    others. Ways that follow a shape count as far as today has had it as ``usual``.
+    """
+    count = len(past)
+    scale = np.full(len(_WAYS), _PRIOR_ERROR)
+    for day in past:
+        # A single day can only be foretold by itself: what it has of a shape stands out.
+        others = (count * mean - day) / (count - 1) if count > 1 else day
+        scale += _errors(day, others, len(mean))
+    scale /= count + 1
+    own, stretches = _errors(seen, mean, len(seen)), len(seen) / _EVERY
+    cost = (count * len(mean) / _EVERY + stretches) * np.log(scale)
+    # An error that all ways share tells nothing of one.
+    cost += stretches * (own - own.min()) / scale
+    shares = np.exp(-_EVIDENCE * (cost - cost.min()))
+    shares /= shares.sum()
+    shaped = float(shares[_SHAPED].sum())
+    kept = shaped * usual
+    for ways, now, then in ((_SHAPED, shaped, kept), (~_SHAPED, 1.0 - shaped, 1.0 - kept)):
+        # Even if all of it underflowed, it is shared out.
+        shares[ways] = shares[ways] * (then / now) if now > 1e-12 else then / int(ways.sum())
+    return shares, float(np.sum(shares * scale))
+
+
+def _errors(day: Floats, mean: Floats, until: int) -> Floats:
+    """Give each way's mean absolute error in logs over a day's first slots."""
+    rows = [
+        (at, at + low, min(at + high, len(mean)))
+        for at in range(0, until, _EVERY)
+        for low, high in _STRETCHES
+    ]
+    kept = [row for row in rows if row[2] <= until and row[2] - row[1] >= _SHORTEST]
+    if not kept:
+        return np.zeros(len(_WAYS))
+    at, begin, end = np.array(kept, np.int64).T
+    level = float(mean.mean())
+    few = _FEW_SLOTS * level + _FEW_BIDS
+    had = np.concatenate([[0.0], np.cumsum(day)])
+    came = np.log(had[end] - had[begin] + few)
+    found = np.empty(len(_WAYS))
+    for n, (like, prior) in enumerate(_WAYS):
+        usual = np.concatenate([[0.0], np.cumsum(like * mean + (1.0 - like) * level)])
+        if like == 0.0:
+            rate = (had[at] + prior * level) / (at + prior)
+            told = rate * (end - begin)
+        else:
+            more = usual[at] + prior * level
+            scale = (had[at] + prior * level) / np.where(more > 0, more, 1.0)
+            told = (usual[end] - usual[begin]) * scale
+        found[n] = float(np.mean(np.abs(np.log(told + few) - came)))
+    return found
+
+
+def _ended_share(past: Sequence[Floats]) -> float:
+    """Give the share of what follows no shape that ends at a past day's total."""
+    totals = np.log([max(float(day.sum()), 1.0) for day in past])
+    return _SAME_TOTAL / (1.0 + float(np.var(totals)) / _TOTALS_STRAY**2)
+
+
+def _as_usual(seen: Floats, past: Sequence[Floats]) -> float:
+    """Tell how far today has had the shape of past days, 0 to 1, as they had each other's."""
+    elapsed, count, total = len(seen), len(past), np.sum(past, axis=0)
+    off, like = _off(seen, total[:elapsed] / count)
+    usual = _chance(like, days=count)
+    if count > 1:
+        others = [_off(d[:elapsed], (total - d)[:elapsed] / (count - 1))[0] for d in past]
+        usual = max(usual, float(np.mean(others)))
+    return float(np.clip(1.0 - 3.0 * max(off - usual, 0.0), 0.0, 1.0))
+
+
+def _alike(past: Sequence[Floats]) -> float:
+    """Tell how far past days tell of each other, 0 to 1.
+
+    They do where each has the shape of the others but for chance, and where the
+    others' mean foretells it better than even arrivals do; an eighth better is
+    enough.
+    """
+    if len(past) < 2:
+        return 1.0
+    total, others = np.sum(past, axis=0), len(past) - 1
+    means = [(total - day) / others for day in past]
+    pairs = list(zip(past, means, strict=True))
+    trust = float(np.mean([_trust(day, mean, days=others) for day, mean in pairs]))
+    off = sum(_off(day, mean)[0] for day, mean in pairs)
+    off_even = sum(_off(day, np.ones(len(day)))[0] for day in past)
+    better = 1.0 - off / off_even if off_even > 0 else 0.0
+    return float(np.clip(max(trust, 8.0 * better), 0.0, 1.0))
+
+
+def _trust(today: Floats, past: Floats, *, days: int) -> float:
+    """Tell how far today so far has had the shape of past days, 0 to 1.
+
+    The share of today's bids that would have to move to give the past's shape,
+    less what chance alone would make of it, three times.
+    """
+    off, like = _off(today, past)
+    return float(np.clip(1.0 - 3.0 * max(off - _chance(like, days=days), 0.0), 0.0, 1.0))
+
+
+def _chance(like: Floats, *, days: int) -> float:
+    """Give the share of bids that chance alone makes move: Poisson counts of this size."""
+    return float(np.sqrt(2 / np.pi * like * (1 + 1 / days)).sum() / max(2 * like.sum(), 1e-9))
+
+
+def _off(today: Floats, past: Floats) -> tuple[float, Floats]:
+    """Give the share of bids that would have to move, and what the past's shape is.
+
+    Some slots at a time; 0 where there is too little to tell.
+    """
+    bins = len(today) // _BIN_SLOTS
+    held = today[: bins * _BIN_SLOTS].reshape(bins, _BIN_SLOTS).sum(axis=1)
+    like = past[: bins * _BIN_SLOTS].reshape(bins, _BIN_SLOTS).sum(axis=1)
+    if bins < 2 or held.sum() <= 0 or like.sum() <= 0:
+        return 0.0, np.zeros(0)
+    like = like * (held.sum() / like.sum())
+    return float(np.abs(held - like).sum() / (2 * held.sum())), like

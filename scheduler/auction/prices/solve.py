@@ -1,0 +1,206 @@
+"""The solve: engine state and past bids in, a ``PricesSolved`` event out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from scheduler.auction.engine.engine import Engine
+from scheduler.auction.log.chain import digest
+from scheduler.auction.log.events import PricesSolved, task_to_json
+from scheduler.auction.prices.capacity import Supply, grouped
+from scheduler.auction.prices.demand_response import Demand
+from scheduler.auction.prices.descent import descend, dual_value
+from scheduler.auction.prices.forecast import forecast_futures
+from scheduler.auction.search.grid import Floats
+from scheduler.types import Task
+
+#: Rates of one GPU type that nodes are packed by.
+_USUAL_RATES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Parameters of the solve; a zone may set them in ``ZoneRules.settings``."""
+
+    #: Futures drawn; prices are the mean of what suits each.
+    futures: int = 6
+    #: Steps of the descent for each of them.
+    iterations: int = 24
+    #: Forecast tasks at most, over all futures.
+    most_tasks: int = 1800
+    #: First and last step, as shares of a middling worth per sample.
+    first_step: float = 0.2
+    last_step: float = 0.01
+
+
+def solve_prices(
+    engine: Engine,
+    *,
+    slot: int,
+    last_slot: int,
+    day_start: int,
+    today: Sequence[Task],
+    past_days: Sequence[Sequence[Task]],
+    seed: int,
+    settings: Settings | None = None,
+    each: float = 1.0,
+    given: Mapping[str, Any] | None = None,
+    salt: str = "",
+) -> PricesSolved:
+    """Price what is left against what is expected.
+
+    Pure: reads the engine, changes nothing, and draws from ``seed`` alone. The
+    event carries the prices, so a replay takes them as they are; ``inputs`` says
+    what they were made from, so that the solve itself can be run again on the
+    state the log gives at that position. What would tell about single bids (a
+    digest can be guessed where there is one of them, and a dual value is made of
+    them) is ``private``: a published log commits to it.
+
+    Parameters
+    ----------
+    engine : Engine
+        At the position the event will follow.
+    slot, last_slot, day_start, today, past_days
+        As ``forecast_futures`` takes them.
+    seed : int
+    settings : Settings, optional
+    each : float
+        Bids that each of the given ones stands for, where they are a sample.
+    given : mapping, optional
+        Where the bids were taken from; goes to ``inputs`` as it is.
+    salt : str
+        Secret text for the commitment to ``private``.
+    """
+    chosen = settings or Settings()
+    futures = forecast_futures(
+        slot=slot,
+        last_slot=last_slot,
+        day_start=day_start,
+        today=today,
+        past_days=past_days,
+        most=max(chosen.most_tasks // chosen.futures, 1),
+        futures=chosen.futures,
+        seed=seed,
+    )
+    tasks = [task for future in futures for task in future.tasks]
+    expected = sum(len(f.tasks) * f.weight * each for f in futures) / len(futures)
+    prices = engine.prices()
+    nodes = engine.nodes
+    supply, start = _left(engine, forecast_rate=_middling_rate(tasks))
+    pools, pool_of = grouped(supply)
+    lam = np.zeros_like(pools.compute)
+    phi = np.zeros_like(pools.memory)
+    value = before = 0.0
+    begin = _pooled(start, pool_of, len(pools.types))
+    for future in futures if nodes else ():
+        # A future without bids wants nothing, at no price.
+        if not future.tasks:
+            continue
+        demand = Demand(future.tasks, pools, np.full(len(future.tasks), future.weight * each))
+        before += dual_value(pools, demand, *begin) / len(futures)
+        _, mean = descend(
+            pools,
+            demand,
+            iterations=chosen.iterations,
+            start=begin,
+            first_step=chosen.first_step,
+            last_step=chosen.last_step,
+        )
+        lam += mean.compute_price / len(futures)
+        phi += mean.memory_price / len(futures)
+        value += mean.value / len(futures)
+    return PricesSolved(
+        first_slot=prices.first_slot,
+        compute_price={n.id: tuple(lam[:, pool_of[k]].tolist()) for k, n in enumerate(nodes)},
+        memory_price={n.id: tuple(phi[:, pool_of[k]].tolist()) for k, n in enumerate(nodes)},
+        usual_rates=_usual_rates(tasks),
+        seed=seed,
+        inputs={
+            "position": engine.position,
+            "slot": slot,
+            "last_slot": last_slot,
+            "day_start": day_start,
+            "bids_today": len(today),
+            "past_days": len(past_days),
+            "forecast_tasks": len(tasks),
+            # Times the tasks: the bids expected, on average over the futures.
+            "forecast_weight": float(expected / len(tasks)) if tasks else 0.0,
+            "settings": asdict(chosen),
+            **(given or {}),
+        },
+        private={
+            "forecast_digest": digest([task_to_json(task) for task in tasks]),
+            # Bounds on the welfare still to be had, at the prices before and at these.
+            "dual_value_before": float(before),
+            "dual_value": float(value),
+        },
+        salt=salt,
+    )
+
+
+def _usual_rates(tasks: Sequence[Task]) -> dict[str, tuple[float, ...]]:
+    """Give the rates that most tasks have, by GPU type, in rising order."""
+    counts: dict[str, Counter[float]] = {}
+    for task in tasks:
+        for name, rate in task.rates.items():
+            if rate > 0:
+                counts.setdefault(name, Counter())[rate] += 1
+    return {
+        name: tuple(sorted(sorted(found, key=lambda r: (-found[r], r))[:_USUAL_RATES]))
+        for name, found in sorted(counts.items())
+    }
+
+
+def _middling_rate(tasks: Sequence[Task]) -> dict[str, float]:
+    """Give a middling rate per GPU type."""
+    rates: dict[str, list[float]] = {}
+    for task in tasks:
+        for name, rate in task.rates.items():
+            rates.setdefault(name, []).append(rate)
+    return {name: float(np.median(found)) for name, found in rates.items()}
+
+
+def _left(
+    engine: Engine, *, forecast_rate: dict[str, float]
+) -> tuple[Supply, tuple[Floats, Floats]]:
+    """Give the room left and the prices now, slots by nodes.
+
+    What is left of a cell below half a middling task's rate serves nobody and is
+    not counted.
+    """
+    prices = engine.prices()
+    nodes = engine.nodes
+    base = engine.rules.base_memory
+    capacity = np.array([n.compute_capacity for n in nodes], np.float64).reshape(1, -1)
+    gigabytes = np.array([max(n.memory_capacity - base, 0.0) for n in nodes]).reshape(1, -1)
+    on_sale = prices.on_sale.T
+    compute = np.where(on_sale, capacity * (1.0 - prices.compute_sold.T), 0.0)
+    memory = np.where(on_sale, gigabytes * (1.0 - prices.memory_sold.T), 0.0)
+    least = np.array([forecast_rate.get(n.gpu_type, 0.0) * 0.5 for n in nodes]).reshape(1, -1)
+    useful = (compute >= least) & (compute > 0)
+    supply = Supply(
+        types=tuple(n.gpu_type for n in nodes),
+        first_slot=prices.first_slot,
+        compute=np.where(useful, compute, 0.0),
+        memory=np.where(useful, np.maximum(memory, 0.0), 0.0),
+        ask=np.array(
+            [n.ask / n.compute_capacity if n.compute_capacity > 0 else 0.0 for n in nodes]
+        ),
+    )
+    return supply, (prices.compute_price.T, prices.memory_price.T)
+
+
+def _pooled(start: tuple[Floats, Floats], pool_of: np.ndarray, pools: int) -> tuple[Floats, Floats]:
+    """Give each pool the least price among its nodes, slot by slot."""
+    out: list[Floats] = []
+    for price in start:
+        table = np.full((price.shape[0], pools), np.inf)
+        for k, g in enumerate(pool_of.tolist()):
+            table[:, g] = np.minimum(table[:, g], price[:, k])
+        out.append(np.where(np.isfinite(table), table, 0.0))
+    return out[0], out[1]

@@ -1,0 +1,414 @@
+"""The cells on sale in one zone: capacity, prices and reservations.
+
+Rows are slots from ``first_slot`` on, columns are nodes in the order they
+joined. A cell that is not on sale has minus infinity free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.types import Cell, Horizon, Node
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: Share of a capacity by which sums of floats may exceed it.
+TOLERANCE = 1e-9
+
+
+#: Parts that a node's capacity is seen in when nodes are packed.
+WASTE_UNITS = 2048
+
+
+@lru_cache(maxsize=64)
+def unfilled(rates: tuple[float, ...], *, unit: float) -> Floats:
+    """Give what no mix of rates fills of 0 to ``WASTE_UNITS`` units, in samples.
+
+    Rates are rounded up to whole units, so what counts as filled does fit.
+    """
+    sizes = [n for rate in rates if 0 < (n := math.ceil(rate / unit - 1e-6)) <= WASTE_UNITS]
+    if not sizes:
+        return np.zeros(WASTE_UNITS + 1)
+    filled = np.zeros(WASTE_UNITS + 1, np.int64)
+    for n in range(1, WASTE_UNITS + 1):
+        # Either a unit stays empty, or some rate ends here.
+        filled[n] = max([filled[n - 1], *(filled[n - s] + s for s in sizes if s <= n)])
+    left: Floats = np.asarray(np.arange(WASTE_UNITS + 1) - filled, np.float64)
+    return left * unit
+
+
+class Hold(NamedTuple):
+    """What one task holds of one cell; a tuple, since decisions make many."""
+
+    cell: Cell
+    #: Samples per slot.
+    rate: float
+    #: GB.
+    memory: float
+    #: Constant terms its admission added to the cell's prices (eqs. 7-8), kept
+    #: so that a release can take them back.
+    compute_rise: float = 0.0
+    memory_rise: float = 0.0
+
+
+class TaskHolding(NamedTuple):
+    """What one task holds, in slot order: few objects, since a zone has many of them."""
+
+    cells: tuple[Cell, ...]
+    #: Of each cell, as in ``Hold``.
+    rates: tuple[float, ...]
+    memories: tuple[float, ...]
+    compute_rises: tuple[float, ...]
+    memory_rises: tuple[float, ...]
+
+    def each(self) -> list[Hold]:
+        """Give it cell by cell."""
+        return list(map(Hold, *self))
+
+    @staticmethod
+    def of(holds: list[Hold]) -> TaskHolding:
+        """Put holds together."""
+        return TaskHolding(
+            tuple(hold.cell for hold in holds),
+            tuple(hold.rate for hold in holds),
+            tuple(hold.memory for hold in holds),
+            tuple(hold.compute_rise for hold in holds),
+            tuple(hold.memory_rise for hold in holds),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One cell that one task holds."""
+
+    task_id: str
+    cell: Cell
+    #: Samples per slot.
+    rate: float
+    #: GB.
+    memory: float
+
+
+class Grid:
+    """Mutable arrays behind the engine; nothing outside the package holds one."""
+
+    def __init__(self, *, horizon: Horizon, base_memory: float) -> None:
+        self.first_slot = horizon.first_slot
+        self.slots = horizon.slots
+        self.base_memory = base_memory
+        self.nodes: list[Node] = []
+        self.column: dict[str, int] = {}
+        #: GPU types in order of first appearance, and each node's index.
+        self.types: list[str] = []
+        self.node_type: Ints = np.empty(0, np.int64)
+        self.compute_capacity: Floats = np.empty(0)
+        #: Base model taken off.
+        self.memory_capacity: Floats = np.empty(0)
+        #: Ask per sample: operational cost of a cell is this times the rate.
+        self.ask_per_sample: Floats = np.empty(0)
+        #: GB by which sums may exceed a node's capacity; minus infinity where the
+        #: base model leaves nothing.
+        self.memory_slack: Floats = np.empty(0)
+        #: What tasks of the same rates have in common, until the nodes change.
+        self.by_rates: dict[tuple[tuple[str, float], ...], Any] = {}
+        shape = (self.slots, 0)
+        self.compute_price: Floats = np.empty(shape)
+        self.memory_price: Floats = np.empty(shape)
+        self.compute_free: Floats = np.empty(shape)
+        self.memory_free: Floats = np.empty(shape)
+        #: Tasks per cell.
+        self.load: Ints = np.empty(shape, np.int64)
+        #: Usual rates by GPU type, for packing; see ``pack_by``.
+        self.usual_rates: dict[str, tuple[float, ...]] = {}
+        self.waste: Floats = np.empty((0, 0))
+        self.waste_unit: Floats = np.empty(0)
+        #: What tasks hold, in order of admission. Cells of past slots stay until the
+        #: task's last one is past.
+        self.holds: dict[str, TaskHolding] = {}
+        #: Tasks by a last slot they have or had; ``advance`` looks at those alone.
+        self._ending: dict[int, list[str]] = {}
+        #: One object for each cell named so far, by slot and column.
+        self._cells: dict[int, Cell] = {}
+
+    @property
+    def horizon(self) -> Horizon:
+        return Horizon(first_slot=self.first_slot, slots=self.slots)
+
+    def cells_of(self, slots: Ints, columns: Ints) -> tuple[Cell, ...]:
+        """Give the cells at slots and columns; the same again is the same object."""
+        known = self._cells
+        places: list[int] = (slots * len(self.nodes) + columns).tolist()
+        try:
+            return tuple(map(known.__getitem__, places))
+        except KeyError:
+            pass
+        for place in places:
+            if place not in known:
+                slot, k = divmod(place, len(self.nodes))
+                known[place] = Cell(slot, self.nodes[k].id)
+        return tuple(map(known.__getitem__, places))
+
+    def row(self, slot: int) -> int:
+        """Give the row of a slot on sale."""
+        return slot - self.first_slot
+
+    # -- nodes ---------------------------------------------------------------
+
+    def add_node(self, node: Node) -> None:
+        """Append a node's cells, all free, at zero price."""
+        self.nodes.append(node)
+        self.column[node.id] = len(self.nodes) - 1
+        self._refresh_columns()
+        zeros = np.zeros((self.slots, 1))
+        self.compute_price = np.hstack([self.compute_price, zeros])
+        self.memory_price = np.hstack([self.memory_price, zeros])
+        self.load = np.hstack([self.load, np.zeros((self.slots, 1), np.int64)])
+        self.compute_free = np.hstack([self.compute_free, zeros])
+        self.memory_free = np.hstack([self.memory_free, zeros])
+        self._restock(len(self.nodes) - 1)
+
+    def remove_node(self, node_id: str) -> None:
+        """Take a node's column out; its reservations must be gone already."""
+        k = self.column.pop(node_id)
+        del self.nodes[k]
+        self.column = {node.id: i for i, node in enumerate(self.nodes)}
+        self._refresh_columns()
+        self.compute_price = np.ascontiguousarray(np.delete(self.compute_price, k, axis=1))
+        self.memory_price = np.ascontiguousarray(np.delete(self.memory_price, k, axis=1))
+        self.compute_free = np.ascontiguousarray(np.delete(self.compute_free, k, axis=1))
+        self.memory_free = np.ascontiguousarray(np.delete(self.memory_free, k, axis=1))
+        self.load = np.ascontiguousarray(np.delete(self.load, k, axis=1))
+
+    def change_node(self, node: Node) -> None:
+        """Put a node's new terms in place; prices of its cells stay."""
+        k = self.column[node.id]
+        self.nodes[k] = node
+        self._refresh_columns()
+        self._restock(k)
+
+    def _refresh_columns(self) -> None:
+        for node in self.nodes:
+            if node.gpu_type not in self.types:
+                self.types.append(node.gpu_type)
+        place = {name: i for i, name in enumerate(self.types)}
+        self.node_type = np.array([place[n.gpu_type] for n in self.nodes], np.int64)
+        self.compute_capacity = np.array([n.compute_capacity for n in self.nodes], np.float64)
+        self.memory_capacity = np.array(
+            [n.memory_capacity - self.base_memory for n in self.nodes], np.float64
+        )
+        self.ask_per_sample = np.array(
+            [n.ask / n.compute_capacity if n.compute_capacity > 0 else 0.0 for n in self.nodes],
+            np.float64,
+        )
+        self.memory_slack = np.where(
+            self.memory_capacity > 0, TOLERANCE * np.abs(self.memory_capacity), -np.inf
+        )
+        self.by_rates = {}
+        self._cells = {}
+        self._refresh_waste()
+
+    def pack_by(self, usual_rates: Mapping[str, tuple[float, ...]]) -> None:
+        """Break ties between nodes so that little is left which usual rates cannot fill."""
+        self.usual_rates = dict(usual_rates)
+        self._refresh_waste()
+
+    def _refresh_waste(self) -> None:
+        if not any(self.usual_rates.values()):
+            self.waste, self.waste_unit = np.empty((0, 0)), np.empty(0)
+            return
+        most = np.zeros(len(self.types))
+        np.maximum.at(most, self.node_type, self.compute_capacity)
+        self.waste_unit = np.where(most > 0, most, 1.0) / WASTE_UNITS
+        self.waste = np.zeros((len(self.types), WASTE_UNITS + 1))
+        for g, name in enumerate(self.types):
+            self.waste[g] = unfilled(self.usual_rates.get(name, ()), unit=self.waste_unit[g])
+
+    def _restock(self, k: int) -> None:
+        """Work out from the reservations what is free in one column."""
+        node = self.nodes[k]
+        self.compute_free[:, k] = self.compute_capacity[k]
+        self.memory_free[:, k] = self.memory_capacity[k]
+        self.load[:, k] = 0
+        for _, hold in self._holds_on(node.id):
+            self._subtract(hold)
+        for row in range(self.slots):
+            if not self._on_sale(node, self.first_slot + row):
+                self.compute_free[row, k] = -np.inf
+                self.memory_free[row, k] = -np.inf
+
+    def _on_sale(self, node: Node, slot: int) -> bool:
+        after = node.available_from is None or slot >= node.available_from
+        before = node.available_until is None or slot <= node.available_until
+        return after and before
+
+    # -- time ----------------------------------------------------------------
+
+    def advance(self, slot: int) -> None:
+        """Retire the slots before ``slot`` and open as many at the end."""
+        step = slot - self.first_slot
+        if step <= 0:
+            return
+        self.first_slot = slot
+        kept = max(self.slots - step, 0)
+        for array in (
+            self.compute_price,
+            self.memory_price,
+            self.compute_free,
+            self.memory_free,
+            self.load,
+        ):
+            array[:kept] = array[self.slots - kept :]
+        self.compute_price[kept:] = 0.0
+        self.memory_price[kept:] = 0.0
+        self.load[kept:] = 0
+        self.compute_free[kept:] = self.compute_capacity
+        self.memory_free[kept:] = self.memory_capacity
+        for k, node in enumerate(self.nodes):
+            if node.available_from is not None or node.available_until is not None:
+                for row in range(kept, self.slots):
+                    if not self._on_sale(node, slot + row):
+                        self.compute_free[row, k] = -np.inf
+                        self.memory_free[row, k] = -np.inf
+        self._forget_ended(slot)
+        for node in [n for n in self.nodes if _over(n, slot)]:
+            self.remove_node(node.id)
+
+    def _forget_ended(self, slot: int) -> None:
+        """Drop what tasks held whose last cell is past, and cells named that are."""
+        for end in [end for end in self._ending if end < slot]:
+            for task_id in self._ending.pop(end):
+                held = self.holds.get(task_id)
+                if held is not None and held.cells[-1].slot < slot:
+                    del self.holds[task_id]
+        if len(self._cells) > 2 * self.slots * len(self.nodes):
+            self._cells = {}
+
+    # -- reservations --------------------------------------------------------
+
+    def restore_holdings(self, holds: Mapping[str, list[Hold]]) -> None:
+        """Take over what tasks hold, in order of admission; free room is as it is."""
+        self.holds, self._ending = {}, {}
+        for task_id, held in holds.items():
+            self._hold(task_id, TaskHolding.of(held))
+
+    def _hold(self, task_id: str, held: TaskHolding) -> None:
+        self.holds[task_id] = held
+        self._ending.setdefault(held.cells[-1].slot, []).append(task_id)
+
+    def fits(self, cells: Iterable[Cell], *, rates: dict[str, float], memory: float) -> bool:
+        """Tell whether every cell has room for the task."""
+        for cell in cells:
+            k, row = self.column[cell.node], self.row(cell.slot)
+            need = rates[self.nodes[k].gpu_type] - TOLERANCE * self.compute_capacity[k]
+            if self.compute_free[row, k] < need:
+                return False
+            if self.memory_free[row, k] < memory - TOLERANCE * abs(self.memory_capacity[k]):
+                return False
+        return True
+
+    def reserve(
+        self, task_id: str, holding: TaskHolding, *, rows: Ints, columns: Ints, rate: Floats
+    ) -> None:
+        """Take cells off sale for a task; rows and columns say where they are."""
+        self.compute_free[rows, columns] -= rate
+        self.memory_free[rows, columns] -= holding.memories[0]
+        self.load[rows, columns] += 1
+        held = self.holds.get(task_id)
+        if held is not None:
+            both = held.each() + holding.each()
+            holding = TaskHolding.of(sorted(both, key=lambda h: h.cell))
+        self._hold(task_id, holding)
+
+    def release(self, task_id: str, cells: Iterable[Cell]) -> list[Hold]:
+        """Put cells back on sale; cells the task does not hold are ignored."""
+        wanted = {cell for cell in cells if cell.slot >= self.first_slot}
+        holding = self.holds.get(task_id)
+        held = [] if holding is None else holding.each()
+        gone = [hold for hold in held if hold.cell in wanted]
+        left = [hold for hold in held if hold.cell not in wanted]
+        if left:
+            self._hold(task_id, TaskHolding.of(left))
+        else:
+            self.holds.pop(task_id, None)
+        for hold in gone:
+            self._add(hold)
+        return gone
+
+    def reservations(self) -> Iterator[Reservation]:
+        """Give all cells held, in order of admission."""
+        for task_id, held in self.holds.items():
+            for cell, rate, memory in zip(held.cells, held.rates, held.memories, strict=True):
+                if cell.slot >= self.first_slot:
+                    yield Reservation(task_id=task_id, cell=cell, rate=rate, memory=memory)
+
+    def held(self, task_id: str, *, from_slot: int) -> tuple[Cell, ...]:
+        """Give the cells a task holds from a slot on, none of them past."""
+        begin = max(from_slot, self.first_slot)
+        held = self.holds.get(task_id)
+        return () if held is None else tuple(cell for cell in held.cells if cell.slot >= begin)
+
+    def held_after(self, node_id: str, slot: int) -> list[tuple[str, Hold]]:
+        """Give what is held on a node from a slot on."""
+        return [(task, hold) for task, hold in self._holds_on(node_id) if hold.cell.slot >= slot]
+
+    def overbooked(self, node_id: str) -> list[tuple[str, Hold]]:
+        """Give the holds, youngest first, that a changed node cannot keep."""
+        k = self.column[node_id]
+        node = self.nodes[k]
+        compute: dict[int, float] = {}
+        memory: dict[int, float] = {}
+        dropped: list[tuple[str, Hold]] = []
+        for task, hold in self._holds_on(node_id):
+            slot = hold.cell.slot
+            samples = compute.get(slot, 0.0) + hold.rate
+            gigabytes = memory.get(slot, 0.0) + hold.memory
+            if (
+                not self._on_sale(node, slot)
+                or samples > self.compute_capacity[k] * (1 + TOLERANCE)
+                or gigabytes > self.memory_capacity[k] + TOLERANCE * abs(self.memory_capacity[k])
+            ):
+                dropped.append((task, hold))
+            else:
+                compute[slot], memory[slot] = samples, gigabytes
+        return dropped
+
+    def _holds_on(self, node_id: str) -> Iterator[tuple[str, Hold]]:
+        for task_id, held in self.holds.items():
+            for hold in held.each():
+                if hold.cell.node == node_id and hold.cell.slot >= self.first_slot:
+                    yield task_id, hold
+
+    def _subtract(self, hold: Hold) -> None:
+        k, row = self.column[hold.cell.node], self.row(hold.cell.slot)
+        self.compute_free[row, k] -= hold.rate
+        self.memory_free[row, k] -= hold.memory
+        self.load[row, k] += 1
+
+    def _add(self, hold: Hold) -> None:
+        k, row = self.column[hold.cell.node], self.row(hold.cell.slot)
+        self.load[row, k] -= 1
+        if self.load[row, k] == 0 and self.compute_free[row, k] > -np.inf:
+            # Exactly what an unsold cell has: rounding does not pile up.
+            self.compute_free[row, k] = self.compute_capacity[k]
+            self.memory_free[row, k] = self.memory_capacity[k]
+        else:
+            self.compute_free[row, k] += hold.rate
+            self.memory_free[row, k] += hold.memory
+
+
+def _over(node: Node, slot: int) -> bool:
+    return node.available_until is not None and node.available_until < slot
+
+
+def until(node: Node, last_slot: int) -> Node:
+    """Give the node with its sale ended no later than a slot."""
+    end = last_slot if node.available_until is None else min(last_slot, node.available_until)
+    return replace(node, available_until=end)

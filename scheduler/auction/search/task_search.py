@@ -1,0 +1,409 @@
+"""The per-task search: the cheapest schedules of one task at given prices.
+
+Solves problem (12) of the paper exactly, for one deadline or for all of them,
+over all labour vendors at once. Departures from the paper's Algorithm 2, each
+needed for exactness: slot a + h is usable (line 9 starts one late), maxima of
+prices are not carried in one label per amount of work (eq. 13), and work is not
+rounded to a grid of samples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler.auction.search.grid import Floats, Grid, Ints
+from scheduler.auction.search.kernels.cells import Cells, Job, Offer, gather_cells
+from scheduler.auction.search.kernels.curves import trace_prices_by_deadline
+from scheduler.auction.search.kernels.deadlines import (
+    find_earliest_below,
+    solve_curve,
+    solve_deadline,
+    solve_offer,
+    solve_with_hint,
+    trace_cover_curve,
+)
+from scheduler.auction.search.rates import Rates, find_rates
+from scheduler.types import NO_VENDOR, PriceParts, Refusal, Schedule, Task
+
+#: Above this many counts of cells and slots a curve is found tread by tread: in the
+#: additive form, where one pass over them does, and in the max form, with one a box.
+_MANY = 30_000_000
+_MANY_A_BOX = 2_000_000
+#: Share of a price by which plans must differ to be told apart for certain; what
+#: rounding and the dearer later slots come to is a hundredth of it.
+_MARGIN = 1e-6
+#: Deadlines looked at first for one at which a bid would win.
+_NEAR = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule, its cells as array indices, and what it costs."""
+
+    schedule: Schedule
+    parts: PriceParts
+    rows: Ints
+    columns: Ints
+    #: s_ik of each cell.
+    rate: Floats
+    #: Prices of each cell.
+    compute_price: Floats
+    memory_price: Floats
+
+    @property
+    def price(self) -> float:
+        """Give the price before rounding to whole units of money."""
+        return self.parts.total
+
+
+class Search:
+    """One task laid out over a grid, ready to be searched.
+
+    Parameters
+    ----------
+    grid : Grid
+        Not changed; must not change while the search is in use.
+    task : Task
+    from_slot : int
+        First slot the task may use, besides its own arrival.
+    additive : bool
+        Form of the prices.
+    residual : bool
+        Only cells with room are used.
+    """
+
+    def __init__(
+        self, *, grid: Grid, task: Task, from_slot: int, additive: bool, residual: bool
+    ) -> None:
+        self._grid = grid
+        self._task = task
+        self._additive = additive
+        self._residual = residual
+        self._begin = max(task.arrival_slot, from_slot, grid.first_slot)
+        self._last = grid.first_slot + grid.slots - 1
+        self._rates: Rates = find_rates(grid, task.rates)
+        slots = max(self._last - self._begin + 1, 0)
+        self._entry = np.full(slots, np.inf)
+        self._entry_vendor = {0: NO_VENDOR}
+        #: First row that a vendor is ready at; as many as there are slots: none.
+        self._start = slots
+        if task.vendors:
+            for index, vendor in enumerate(task.vendors):
+                at = max(task.arrival_slot + vendor.delay_slots - self._begin, 0)
+                if at < slots and vendor.price < self._entry[at]:
+                    self._entry[at] = vendor.price
+                    self._entry_vendor[at] = index
+                    self._start = min(self._start, at)
+        elif slots:
+            self._entry[0] = 0.0
+            self._start = 0
+        self._cost = self._costs()
+        # GB that a node must have free; one without any for tasks is never used.
+        self._need_memory: Floats = task.memory_demand - grid.memory_slack
+        self._job = Job(
+            self._rates.rate,
+            self._rates.units,
+            self._rates.need(task.compute_demand, slots=grid.slots),
+            task.memory_demand,
+            self._entry,
+        )
+        self._listed: Cells | None = None
+
+    def _costs(self) -> Floats:
+        grid, task = self._grid, self._task
+        if task.operational_costs is None:
+            return self._rates.node_cost
+        slots = len(self._entry)
+        cost = np.repeat(self._rates.node_cost, max(slots, 2), axis=0)
+        offset = self._begin - task.arrival_slot
+        for k, node in enumerate(grid.nodes):
+            row = task.operational_costs.get(node.id)
+            if row is not None:
+                own = np.array(row[offset : offset + slots], np.float64)
+                cost[: len(own), k] = own
+        return cost
+
+    def _cells(self, last_slot: int) -> Cells:
+        """Gather at least up to a slot; rows of the cost matrix count from ``_begin``.
+
+        Lists are in slot order, so a longer one serves any earlier deadline.
+        """
+        if self._listed is None or not self._lists(last_slot):
+            self._listed = gather_cells(self._offer(last_slot), self._job, self._additive)
+        return self._listed
+
+    def _lists(self, last_slot: int) -> bool:
+        """Tell whether cells have been gathered up to a slot."""
+        listed = self._listed
+        return listed is not None and len(listed.starts) > last_slot - self._begin + 1
+
+    def _offer(self, last_slot: int) -> Offer:
+        grid, rates = self._grid, self._rates
+        rows = slice(grid.row(self._begin), grid.row(last_slot) + 1)
+        need_compute, need_memory = rates.need_compute, self._need_memory
+        if not self._residual:
+            need_compute = np.full(len(grid.nodes), -1e300)
+            need_memory = np.where(np.isfinite(need_memory), -1e300, need_memory)
+        return Offer(
+            grid.compute_price[rows],
+            grid.memory_price[rows],
+            grid.compute_free[rows],
+            grid.memory_free[rows],
+            self._cost,
+            rates.node_rate,
+            rates.node_class,
+            need_compute,
+            need_memory,
+            grid.waste,
+            grid.waste_unit,
+            grid.node_type,
+            rates.order,
+            rates.able,
+        )
+
+    def find_plan(self, deadline: int) -> Plan | None:
+        """Give the cheapest plan that ends by a deadline, if there is one."""
+        deadline = min(deadline, self._last)
+        if deadline < self._begin or not self._enough_slots(deadline):
+            return None
+        row = deadline - self._begin
+        if not self._lists(deadline):
+            # In one call what the lists would be used for once.
+            count, door, slots, columns = solve_offer(
+                self._offer(deadline), self._job, self._additive, row
+            )
+            return self._plan_at(slots, columns, door) if count else None
+        listed = self._cells(deadline)
+        picked = np.empty(row + 1, np.int64)
+        _, count, door, _ = solve_deadline(listed, self._job, row, math.inf, -math.inf, picked)
+        return self._plan_of(listed, picked[:count], door) if count else None
+
+    def check_hint(
+        self, claim: int | None, *, deadline: int, ceiling: float
+    ) -> tuple[Plan | None, bool, Plan | None]:
+        """Give the plan of a deadline, and see whether a claim about later ones is true.
+
+        Parameters
+        ----------
+        claim : int or None
+            Said to be the first deadline after ``deadline`` with a plan cheaper than
+            ``ceiling``; ``None``: none on sale has one.
+        deadline : int
+        ceiling : float
+
+        Returns
+        -------
+        plan : Plan or None
+            As ``find_plan`` gives it.
+        clear : bool
+            The claim is true, and no rounding can have made it so. False says nothing.
+        later : Plan or None
+            Of the claimed deadline.
+        """
+        first, deadline = max(deadline + 1, self._begin), min(deadline, self._last)
+        # A cheaper deadline makes all later ones cheaper, so one is enough to rule out.
+        before = self._last if claim is None else claim - 1
+        if before < first or not self._enough_slots(before):
+            before = None
+        known = claim is None or (first <= claim <= self._last and self._enough_slots(claim))
+        looked = [slot for slot in (before, claim) if slot is not None]
+        if not (known and looked and 0.0 < ceiling < math.inf):
+            return self.find_plan(deadline), known and not looked, None
+        possible = deadline >= self._begin and self._enough_slots(deadline)
+        margin = _MARGIN * ceiling
+        (count, door, slots, columns), none, (more, last_door, last_slots, last_columns) = (
+            solve_with_hint(
+                self._offer(max(looked)),
+                self._job,
+                self._additive,
+                self._row(deadline if possible else None),
+                self._row(before),
+                self._row(claim),
+                ceiling + margin,
+            )
+        )
+        plan = self._plan_at(slots, columns, door) if count else None
+        later = self._plan_at(last_slots, last_columns, last_door) if more else None
+        if claim is not None:
+            none = none and later is not None and later.price < ceiling - margin
+        return plan, none, later
+
+    def _row(self, slot: int | None) -> int:
+        return -1 if slot is None else slot - self._begin
+
+    def _enough_slots(self, deadline: int) -> bool:
+        """Tell whether the work would fit the window on the fastest of idle nodes."""
+        slots = deadline - self._begin - self._start + 1
+        return slots > 0 and slots * self._rates.most_units >= self._job.need
+
+    def find_plans_by_deadline(self, *, first: int, last: int) -> dict[int, Plan]:
+        """Give the cheapest plan for each deadline at which it gets cheaper.
+
+        Parameters
+        ----------
+        first, last : int
+            Deadline slots, inclusive; slots not on sale are left out.
+
+        Returns
+        -------
+        dict of int to Plan
+            First deadline of every tread of the price curve, in order. Empty
+            when no deadline in the range has a plan.
+        """
+        first, last = max(first, self._begin), min(last, self._last)
+        if last < first or not len(self._rates.rate):
+            return {}
+        listed = self._cells(last)
+        _, count, door, cells = solve_curve(
+            listed, self._job, first - self._begin, last - self._begin
+        )
+        treads: dict[int, Plan] = {}
+        least = math.inf
+        before: Ints | None = None
+        for i in np.flatnonzero(count).tolist():
+            picked = cells[i, : count[i]]
+            if before is not None and np.array_equal(picked, before):
+                continue
+            before = picked
+            plan = self._plan_of(listed, picked, int(door[i]))
+            if plan.price < least * (1 - 1e-12):
+                least = plan.price
+                treads[first + i] = plan
+        return treads
+
+    def trace_price_curve(self, *, first: int, last: int) -> list[tuple[int, float]]:
+        """Give ``(deadline, price)`` where the price falls, in order.
+
+        The prices of ``find_plans_by_deadline`` (up to rounding in the last digits) without
+        its plans.
+        """
+        first, last = max(first, self._begin), min(last, self._last)
+        if last < first or not len(self._rates.rate):
+            return []
+        cells = self._cells(last)
+        tries = self._rates.tries(self._job.need, last - self._begin + 1)
+        if tries < (_MANY if self._additive else _MANY_A_BOX):
+            at_once = trace_cover_curve if self._additive else trace_prices_by_deadline
+            price = at_once(cells, self._job, last - self._begin)[first - self._begin :]
+        else:
+            price, _, _, _ = solve_curve(cells, self._job, first - self._begin, last - self._begin)
+        treads: list[tuple[int, float]] = []
+        least = math.inf
+        for i, now in enumerate(price.tolist()):
+            if now < least * (1 - 1e-12):
+                least = now
+                treads.append((first + i, now))
+        return treads
+
+    def find_earliest_below(self, *, first: int, last: int, ceiling: float) -> int | None:
+        """Give the first deadline of a range with a plan cheaper than a ceiling."""
+        first, last = max(first, self._begin), min(last, self._last)
+        if last < first or not len(self._rates.rate):
+            return None
+        # Most such deadlines are near: look there before laying out what is far.
+        reach = _NEAR
+        while True:
+            end = min(first + reach - 1, last)
+            if self._enough_slots(end):
+                at = find_earliest_below(
+                    self._cells(end), self._job, first - self._begin, end - self._begin, ceiling
+                )
+                if at >= 0:
+                    return self._begin + at
+            if end == last:
+                return None
+            first, reach = end + 1, 2 * reach
+
+    def soonest(self, *, first: int, last: int) -> Plan | None:
+        """Give the cheapest plan of the first deadline of a range that has any."""
+        deadline = self.find_earliest_below(first=first, last=last, ceiling=math.inf)
+        return None if deadline is None else self.find_plan(deadline)
+
+    def find_most_work(self) -> Plan | None:
+        """Give the fastest cell of every slot on sale, cheapest first among equals.
+
+        For a job whose work does not fit the horizon any more; vendors are not
+        looked at.
+        """
+        if self._begin > self._last or not len(self._rates.rate):
+            return None
+        cells = self._cells(self._last)
+        picked: list[int] = []
+        for begin, end in zip(cells.starts[:-1].tolist(), cells.starts[1:].tolist(), strict=True):
+            if begin < end:
+                picked.append(
+                    min(
+                        range(begin, end),
+                        key=lambda j: (
+                            -cells.cls[j],
+                            cells.own[j],
+                            cells.lam[j],
+                            cells.phi[j],
+                            cells.node[j],
+                        ),
+                    )
+                )
+        return self._plan_of(cells, np.array(picked, np.int64), None) if picked else None
+
+    def _plan_of(self, cells: Cells, picked: Ints, door: int | None) -> Plan:
+        return self._plan_at(cells.slot[picked], cells.node[picked], door)
+
+    def _plan_at(self, slots: Ints, columns: Ints, door: int | None) -> Plan:
+        """Price a schedule with the vendor that is ready at ``door``, if any."""
+        grid, task = self._grid, self._task
+        rows = slots + grid.row(self._begin)
+        rate = self._rates.node_rate[columns]
+        cost = self._cost[slots if self._cost.shape[0] > 1 else 0, columns]
+        lam = grid.compute_price[rows, columns]
+        phi = grid.memory_price[rows, columns]
+        if self._additive:
+            compute = math.fsum((rate * lam).tolist())
+            memory = math.fsum((task.memory_demand * phi).tolist())
+        else:
+            compute = float(lam.max()) * math.fsum(rate.tolist())
+            memory = float(phi.max()) * (task.memory_demand * len(phi))
+        vendor = NO_VENDOR if door is None else self._entry_vendor[door]
+        named = grid.cells_of(slots + self._begin, columns)
+        return Plan(
+            schedule=Schedule(cells=named, vendor=vendor),
+            parts=PriceParts(
+                vendor=0.0 if vendor == NO_VENDOR else float(task.vendors[vendor].price),
+                operational=math.fsum(cost.tolist()),
+                compute=compute,
+                memory=memory,
+            ),
+            rows=rows,
+            columns=columns,
+            rate=rate,
+            compute_price=lam,
+            memory_price=phi,
+        )
+
+    def refusal(self) -> Refusal:
+        """Say why no plan exists; call only when none does."""
+        grid, rates = self._grid, self._rates
+        if not grid.nodes:
+            return Refusal.CAPACITY
+        able = (
+            (rates.node_class >= 0)
+            & (grid.memory_capacity >= self._need_memory)
+            & (grid.compute_capacity >= rates.need_compute)
+        )
+        if not able.any():
+            return Refusal.MEMORY
+        deadline = min(self._task.deadline_slot, self._last)
+        if deadline < self._begin + self._start:
+            return Refusal.WINDOW
+        rows = slice(grid.row(self._begin + self._start), grid.row(deadline) + 1)
+        units = np.where(able, rates.units[rates.node_class], 0)
+        fastest = int(units.argmax())
+        if (rows.stop - rows.start) * int(units[fastest]) < self._job.need:
+            return Refusal.WINDOW
+        on_sale = grid.compute_free[rows] > -np.inf
+        if on_sale[:, fastest].all():
+            return Refusal.CAPACITY
+        most = int((on_sale * units).max(axis=1).sum())
+        return Refusal.WINDOW if most < self._job.need else Refusal.CAPACITY

@@ -1,0 +1,141 @@
+"""One day under one policy or baseline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scheduler.auction import Engine, ZoneRules
+from scheduler.auction.log import events
+from scheduler.auction.prices import Settings, is_burst, solve_prices
+from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
+from scheduler.experiments.auction.bounds import make_capacity
+from scheduler.experiments.auction.scenario import Scenario
+from scheduler.types import Decision, Task
+
+#: Slots between two solves of ``lagrangian``.
+SOLVE_EVERY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DayResult:
+    """What a day came to."""
+
+    welfare: float
+    admitted: int
+    bids: int
+    #: Sum of payments; 0 for baselines, which set no prices.
+    revenue: float
+    #: CPU seconds, solves included.
+    seconds: float
+    decisions: list[Decision] = field(default_factory=list[Decision], repr=False)
+
+
+def rules_for(
+    scenario: Scenario, policy: str, *, steepness: float = 0.1, pays_eq14: bool = False
+) -> ZoneRules:
+    """Give a zone's rules for one day, nothing sold beyond its end."""
+    return ZoneRules(
+        policy=policy,
+        base_memory=scenario.base_memory_gb,
+        horizon_slots=scenario.slots,
+        steepness=steepness,
+        pays_eq14=pays_eq14,
+        refusal_hints=False,
+    )
+
+
+def run_policy(
+    scenario: Scenario,
+    tasks: Sequence[Task],
+    *,
+    rules: ZoneRules,
+    past_days: Sequence[Sequence[Task]] = (),
+    seed: int = 0,
+    settings: Settings | None = None,
+) -> DayResult:
+    """Run the live engine over a day's bids."""
+    engine = Engine(rules)
+    for node in scenario.fleet():
+        engine.transition(events.NodeJoined(node))
+    start = time.process_time()
+    decisions: list[Decision] = []
+    welfare = revenue = 0.0
+    slot, since = -1, 0
+    solves = rules.policy == "lagrangian"
+
+    def solve(upto: int, first: int) -> None:
+        engine.transition(
+            solve_prices(
+                engine,
+                slot=first,
+                last_slot=scenario.slots - 1,
+                day_start=0,
+                today=tasks[:upto],
+                past_days=past_days,
+                seed=seed * 100_003 + upto,
+                settings=settings,
+            )
+        )
+
+    for index, task in enumerate(tasks):
+        while slot < task.arrival_slot:
+            slot += 1
+            engine.transition(events.SlotAdvanced(slot))
+            since = 0
+            if solves and slot % SOLVE_EVERY == 0:
+                # Later tasks of the list have not arrived yet.
+                solve(index, slot)
+        if solves and is_burst(bids=since, today=index, slots=slot + 1):
+            solve(index, slot)
+            since = 0
+        since += 1
+        decision = engine.transition(events.BidArrived(task, slot))
+        assert isinstance(decision, Decision)
+        decisions.append(decision)
+        if decision.admitted and decision.parts is not None:
+            welfare += task.bid - decision.parts.vendor - decision.parts.operational
+            revenue += decision.payment
+    return DayResult(
+        welfare=welfare,
+        admitted=sum(d.admitted for d in decisions),
+        bids=len(tasks),
+        revenue=revenue,
+        seconds=time.process_time() - start,
+        decisions=decisions,
+    )
+
+
+def run_baseline(
+    name: str, scenario: Scenario, tasks: Sequence[Task], *, seed: int, time_limit_s: float
+) -> DayResult:
+    """Run ``eft``, ``ntm`` or ``titan`` over a day's bids.
+
+    Raises
+    ------
+    ValueError
+        If there is no such baseline.
+    """
+    supply = make_capacity(
+        scenario.fleet(),
+        base_memory=scenario.base_memory_gb,
+        first_slot=0,
+        slots=scenario.slots,
+    )
+    start = time.process_time()
+    if name == "eft":
+        outcome = earliest_finish(tasks, supply)
+    elif name == "ntm":
+        outcome = no_merging(tasks, supply, seed=seed)
+    elif name == "titan":
+        outcome = titan(tasks, supply, seed=seed, time_limit_s=time_limit_s)
+    else:
+        raise ValueError(f"unknown baseline {name!r}: choose eft, ntm or titan")
+    return DayResult(
+        welfare=outcome.welfare,
+        admitted=len(outcome.served),
+        bids=len(tasks),
+        revenue=0.0,
+        seconds=time.process_time() - start,
+    )

@@ -1,0 +1,1 @@
+"""The simulator of the tier policies and its experiments."""

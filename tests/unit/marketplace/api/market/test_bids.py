@@ -1,0 +1,337 @@
+"""``/api/bids`` over HTTP, with a lane behind it."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+
+from marketplace.auction.bidding import wait
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.models import Bid
+from marketplace.common import clock
+from marketplace.jobs.models import Dataset, Job
+from marketplace.payments.models import Hold
+from marketplace.payments.selectors import ledger_check, wallet
+from tests import builders
+from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
+from tests.unit.marketplace.common.threads import at_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_bid_is_decided_in_the_same_request(api, zone, lane):
+    answer = api.post("/api/bids", body_of(api, zone))
+    assert answer.status_code == 201, answer.content
+    bid = answer.json()
+    assert answer["Location"] == f"/api/bids/{bid['id']}"
+    assert bid["status"] == "admitted"
+    assert bid["price"] == "5.000000"
+    assert bid["decision"]["payment"] == "0.100000"
+    assert bid["decision"]["price_parts"]["operational"] == "0.100000000"
+    assert len(bid["decision"]["plan"]) == 1
+    assert bid["job_id"] == Job.objects.get().pk
+    assert api.get(f"/api/bids/{bid['id']}").json() == bid
+    assert api.get(f"/api/jobs/{bid['job_id']}").json()["plan"] == bid["decision"]["plan"]
+    assert wallet(organisation=api.owner).available_micros == 9_900_000
+
+
+def test_refused_bid_carries_its_id_its_reason_and_what_would_win(api, zone, lane):
+    answer = api.post("/api/bids", body_of(api, zone, price="0.05"))
+    body = assert_problem(answer, 402, "bid_below_price")
+    assert body["reason"] == "price"
+    assert body["posted_price"] == "0.100000"
+    assert body["bid"]["id"] == Bid.objects.get().pk
+    assert body["bid"]["status"] == "refused"
+    assert answer["x-should-retry"] == "false"
+    assert "Bid more than the posted price" in body["detail"]
+    assert wallet(organisation=api.owner).available_micros == 10_000_000
+
+
+def test_bid_that_is_not_decided_in_time_is_accepted_with_where_to_look(api, zone, monkeypatch):
+    monkeypatch.setattr("marketplace.auction.bidding.wait.WAIT_S", 0.1)
+    answer = api.post("/api/bids", body_of(api, zone), key="again")
+    assert answer.status_code == 202
+    bid = answer.json()
+    assert (bid["status"], bid["decision"]) == ("pending", None)
+    assert answer["Location"] == f"/api/bids/{bid['id']}"
+    assert answer["Retry-After"] == "1"
+
+
+def test_pending_bid_sent_again_under_its_key_is_answered_with_its_decision(
+    api, zone, request, monkeypatch
+):
+    body = body_of(api, zone)
+    monkeypatch.setattr(wait, "WAIT_S", 0.1)
+    first = api.post("/api/bids", body, key="again")
+    assert first.status_code == 202
+    request.getfixturevalue("lane")
+    monkeypatch.setattr(wait, "WAIT_S", 20)
+    second = api.post("/api/bids", body, key="again")
+    assert second.status_code == 201
+    assert second.json()["id"] == first.json()["id"]
+    assert Bid.objects.count() == 1
+
+
+def test_same_key_and_body_is_answered_the_same_and_bids_once(api, zone, lane):
+    body = body_of(api, zone)
+    first = api.post("/api/bids", body, key="k1")
+    second = api.post("/api/bids", body, key="k1")
+    assert first.status_code == second.status_code == 201
+    assert first.json() == second.json()
+    assert second["Idempotent-Replayed"] == "true"
+    assert Bid.objects.count() == 1
+
+
+def test_same_key_with_another_body_is_a_conflict(api, zone, lane):
+    body = body_of(api, zone)
+    api.post("/api/bids", body, key="k1")
+    answer = api.post("/api/bids", body | {"price": "6.00"}, key="k1")
+    assert_problem(answer, 409, "idempotency_key_reused")
+    assert Bid.objects.count() == 1
+
+
+def test_same_key_in_parallel_requests_bids_once(api, zone, lane):
+    body = body_of(api, zone)
+    answers = at_once([lambda: api.post("/api/bids", body, key="k1")] * 6)
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert Bid.objects.count() == 1
+
+
+def test_refused_bid_is_not_decided_again_under_its_key(api, zone, lane):
+    body = body_of(api, zone, price="0.05")
+    first = api.post("/api/bids", body, key="k1")
+    second = api.post("/api/bids", body, key="k1")
+    assert (first.status_code, second.status_code) == (402, 402)
+    assert second.json()["bid"]["id"] == first.json()["bid"]["id"]
+    assert Bid.objects.count() == 1
+
+
+def test_request_that_did_nothing_may_be_put_right_under_its_key(api, zone, lane):
+    body = body_of(api, zone, price="50.00")
+    refused = api.post("/api/bids", body, key="k1")
+    assert_problem(refused, 402, "insufficient_funds")
+    builders.fund_wallet(api.owner, usd="90")
+    assert api.post("/api/bids", body, key="k1").status_code == 201
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
+def test_keys_that_cannot_be_kept_are_refused(api, zone, key):
+    headers = api.headers | {"Idempotency-Key": key}
+    answer = Client().post(
+        "/api/bids", data=body_of(api, zone), content_type="application/json", headers=headers
+    )
+    assert_problem(answer, 400, "invalid_idempotency_key")
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "code"),
+    [
+        ({"price": "0"}, 400, "invalid_price"),
+        ({"price": "-1"}, 400, "invalid_price"),
+        ({"price": "NaN"}, 400, "invalid_price"),
+        ({"price": "1e999"}, 400, "invalid_price"),
+        ({"price": "0.0000001"}, 400, "invalid_price"),
+        ({"price": True}, 400, "invalid_price"),
+        ({"price": []}, 400, "invalid_price"),
+        ({"price": None}, 400, "invalid_request"),
+        ({"deadline": "2020-01-01T00:00:00Z"}, 400, "invalid_deadline"),
+        ({"deadline": "2100-01-01T00:00:00Z"}, 400, "invalid_deadline"),
+        ({"deadline": "2026-11-21T06:00:00"}, 400, "invalid_deadline"),
+        ({"deadline": "2026-13-41T06:00:00Z"}, 400, "invalid_deadline"),
+        ({"deadline": "soon"}, 400, "invalid_deadline"),
+        ({"deadline": 5}, 400, "invalid_deadline"),
+        ({"zone": "nowhere"}, 404, "unknown_zone"),
+        ({"dataset_id": "ds_nothing"}, 404, "unknown_dataset"),
+        ({"dataset_id": "a\0b"}, 400, "invalid_request"),
+        ({"dataset_id": None}, 400, "dataset_required"),
+        ({"training": {"epochs": 0}}, 400, "invalid_hyperparameter"),
+        ({"training": "epochs"}, 400, "invalid_request"),
+        ({"training": []}, 400, "invalid_request"),
+        ({"adapter": {"rank": "big"}}, 400, "invalid_hyperparameter"),
+        ({"dead_line": "soon"}, 400, "invalid_request"),
+        ({"name": "x" * 100}, 400, "invalid_name"),
+        ({"price": "50"}, 402, "insufficient_funds"),
+    ],
+)
+def test_bids_that_cannot_be_taken_are_answered_in_words_and_leave_no_trace(
+    api, zone, changed, status, code
+):
+    answer = api.post("/api/bids", body_of(api, zone, **changed))
+    assert_problem(answer, status, code)
+    assert not Bid.objects.exists()
+    assert not Hold.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "invalid_request"),
+        (b"{", "malformed_request"),
+        (b"[]", "invalid_request"),
+        (b"null", "invalid_request"),
+        (b'{"price": NaN}', "malformed_request"),
+        (b'"\xff"', "malformed_request"),
+        (b"[" * 100_000, "malformed_request"),
+    ],
+)
+def test_bodies_that_are_no_bid_are_answered_in_words(api, zone, content, code):
+    answer = Client().post(
+        "/api/bids", data=content, content_type="application/json", headers=api.headers
+    )
+    assert_problem(answer, 400, code)
+
+
+def test_other_content_types_are_refused(api):
+    answer = Client().post(
+        "/api/bids", data=b"<bid/>", content_type="text/xml", headers=api.headers
+    )
+    assert_problem(answer, 415, "unsupported_media_type")
+
+
+def test_bid_of_somebody_else_is_not_there(api, zone, lane):
+    bid = api.post("/api/bids", body_of(api, zone)).json()
+    other = Api(builders.organisation())
+    assert_problem(other.get(f"/api/bids/{bid['id']}"), 404, "unknown_bid")
+    assert_problem(other.delete(f"/api/bids/{bid['id']}"), 404, "unknown_bid")
+    assert other.get("/api/bids").json() == {"data": [], "has_more": False}
+
+
+def test_pending_bid_is_taken_back(api, zone, monkeypatch):
+    monkeypatch.setattr("marketplace.auction.bidding.wait.WAIT_S", 0.05)
+    bid = api.post("/api/bids", body_of(api, zone)).json()
+    cancelled = api.delete(f"/api/bids/{bid['id']}")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
+    assert api.post(f"/api/bids/{bid['id']}/cancel").json()["status"] == "cancelled"
+    assert wallet(organisation=api.owner).available_micros == 10_000_000
+
+
+def test_decided_bid_is_not_taken_back(api, zone, lane):
+    bid = api.post("/api/bids", body_of(api, zone)).json()
+    assert_problem(api.delete(f"/api/bids/{bid['id']}"), 409, "bid_already_decided")
+
+
+def test_bids_are_listed_newest_first_page_by_page(api, zone, lane):
+    ids = [api.post("/api/bids", body_of(api, zone, price="0.20")).json() for _ in range(5)]
+    ids = [item.get("id") or item["bid"]["id"] for item in ids]
+    seen, after = [], ""
+    while True:
+        page = api.get(f"/api/bids?limit=2{after}").json()
+        assert len(page["data"]) <= 2
+        seen += [item["id"] for item in page["data"]]
+        if not page["has_more"]:
+            break
+        after = f"&after={seen[-1]}"
+    assert seen == sorted(ids, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("limit=0", "invalid_limit"),
+        ("limit=101", "invalid_limit"),
+        ("limit=ten", "invalid_limit"),
+        ("limit=²", "invalid_limit"),
+        ("after=bid_nothing", "invalid_cursor"),
+        ("after=%00", "invalid_cursor"),
+        ("status=lost", "invalid_status"),
+    ],
+)
+def test_pages_that_cannot_be_turned_to_are_refused(api, query, code):
+    assert_problem(api.get(f"/api/bids?{query}"), 400, code)
+
+
+def test_batch_answers_each_bid_for_itself_and_decides_in_order(api, zone, lane):
+    bids = [
+        body_of(api, zone),
+        body_of(api, zone, price="0.01"),
+        body_of(api, zone, price="NaN"),
+        body_of(api, zone, zone="nowhere"),
+        body_of(api, zone, price="1.00"),
+    ]
+    answer = api.post("/api/bids:batch", {"bids": bids}, key="b1")
+    assert answer.status_code == 200, answer.content
+    items = answer.json()["data"]
+    assert [item["status"] for item in items] == [201, 402, 400, 404, 201]
+    assert items[2]["body"]["code"] == "invalid_price"
+    decided = Bid.objects.order_by("arrival")
+    assert [bid.price_micros for bid in decided] == [5_000_000, 10_000, 1_000_000]
+    positions = [bid.position for bid in decided]
+    assert positions == sorted(positions)
+    again = api.post("/api/bids:batch", {"bids": bids}, key="b1")
+    assert again.json() == answer.json()
+    assert Bid.objects.count() == 3
+    assert verify_zone(zone).problems == []
+
+
+@pytest.mark.parametrize("bids", [None, [], "all", [1], [{}] * 101])
+def test_batches_that_are_none_are_refused(api, bids):
+    assert_problem(api.post("/api/bids:batch", {"bids": bids}), 400, "invalid_request")
+
+
+def test_bid_and_data_set_in_one_form(api, zone, lane, tokenizer_zone):
+    fields = {
+        "zone": tokenizer_zone.name,
+        "price": "5.00",
+        "deadline": (clock.now() + timedelta(seconds=500)).isoformat(),
+        "training": json.dumps({"epochs": 1, "batch_size": 8}),
+        "file": SimpleUploadedFile("talk.jsonl", ROWS),
+    }
+    answer = api.form("/api/bids", fields, key="f1")
+    assert answer.status_code == 201, answer.content
+    bid = answer.json()
+    assert bid["name"] == "talk.jsonl"
+    assert bid["work"]["samples"] == 90
+    dataset = Dataset.objects.get()
+    assert (bid["dataset_id"], dataset.rows) == (dataset.pk, 100)
+    again = api.form(
+        "/api/bids", fields | {"file": SimpleUploadedFile("talk.jsonl", ROWS)}, key="f1"
+    )
+    assert again.json() == bid
+    assert (Bid.objects.count(), Dataset.objects.count()) == (1, 1)
+
+
+def test_form_with_unusable_data_names_the_lines_and_takes_no_bid(api, zone, tokenizer_zone):
+    fields = {
+        "zone": tokenizer_zone.name,
+        "price": "5.00",
+        "deadline": (clock.now() + timedelta(seconds=500)).isoformat(),
+        "file": SimpleUploadedFile("talk.jsonl", b'{"messages": []}\n{"mess\n'),
+    }
+    body = assert_problem(api.form("/api/bids", fields), 400, "invalid_dataset")
+    assert body["errors"][0]["line"] == 1
+    assert not Bid.objects.exists()
+    assert not Dataset.objects.exists()
+
+
+def test_books_balance_after_a_crowd_of_parallel_bids(api, zone, lane):
+    others = [Api(builders.organisation(usd="10")) for _ in range(4)]
+    bodies = [body_of(one, zone, price="0.50") for one in others for _ in range(3)]
+    answers = at_once(
+        [
+            lambda one=one, body=body: one.post("/api/bids", body)
+            for one, body in zip([one for one in others for _ in range(3)], bodies, strict=True)
+        ]
+    )
+    assert {answer.status_code for answer in answers} <= {201, 402}
+    assert Bid.objects.exclude(status="pending").count() == 12
+    assert ledger_check().balanced
+    assert verify_zone(zone).problems == []
+
+
+def test_form_for_a_closed_zone_stores_no_data(api, tokenizer_zone):
+    tokenizer_zone.is_open = False
+    tokenizer_zone.save()
+    fields = {
+        "zone": tokenizer_zone.name,
+        "price": "5.00",
+        "deadline": (clock.now() + timedelta(seconds=300)).isoformat(),
+        "file": SimpleUploadedFile("d.jsonl", ROWS),
+    }
+    assert_problem(api.form("/api/bids", fields), 404, "unknown_zone")
+    assert not Dataset.objects.exists()
+    assert not Bid.objects.exists()

@@ -1,0 +1,68 @@
+"""What usual jobs would cost: round sizes, real prices, nothing where nothing is on sale."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from marketplace.auction.bidding.quotes import make_quote
+from marketplace.auction.bidding.typical import EPOCHS, TypicalQuote, typical_quotes
+from marketplace.fleet.models import Zone
+from tests import builders, market_builders
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+def list_a_zone() -> Zone:
+    zone = market_builders.zone()
+    market_builders.node(zone)
+    return zone
+
+
+def test_sizes_are_round_and_rise() -> None:
+    quotes = typical_quotes(zone=list_a_zone(), now=NOW)
+    sizes = [quote.job.rows for quote in quotes]
+    assert sizes == sorted(set(sizes))
+    assert all(str(rows).rstrip("0") in ("1", "2", "5") for rows in sizes)
+    assert all(quote.job.tokens % quote.job.rows == 0 for quote in quotes)
+
+
+def test_prices_are_those_of_a_real_quote() -> None:
+    zone = list_a_zone()
+    owner = builders.organisation()
+    for quote in typical_quotes(zone=zone, now=NOW):
+        data = market_builders.dataset(owner, zone, rows=quote.job.rows)
+        real = make_quote(
+            organisation=owner,
+            zone=zone,
+            dataset=data,
+            adapter={},
+            training={"epochs": EPOCHS, "sequence_length": zone.reference_sequence_length},
+            deadline_at=quote.deadlines[-1],
+            now=NOW,
+        )
+        assert quote.prices[-1] == real.price_micros is not None
+
+
+def test_a_later_deadline_never_costs_more_and_an_early_one_may_be_too_soon() -> None:
+    quotes = typical_quotes(zone=list_a_zone(), now=NOW)
+    for quote in quotes:
+        assert quote.deadlines == tuple(sorted(quote.deadlines))
+        known = [price for price in quote.prices if price is not None]
+        assert known == sorted(known, reverse=True)
+        assert quote.prices[len(quote.prices) - len(known) :] == tuple(known)
+    assert quotes[-1].prices[0] is None
+
+
+def test_one_answer_serves_everybody_for_a_moment() -> None:
+    zone = list_a_zone()
+    first = typical_quotes(zone=zone, now=NOW)
+    assert typical_quotes(zone=zone, now=NOW + timedelta(seconds=9)) is first
+    assert typical_quotes(zone=zone, now=NOW + timedelta(seconds=11)) is not first
+
+
+def test_a_zone_without_nodes_has_no_typical_prices() -> None:
+    none: tuple[TypicalQuote, ...] = ()
+    assert typical_quotes(zone=market_builders.zone(), now=NOW) == none

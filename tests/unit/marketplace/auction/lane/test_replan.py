@@ -1,0 +1,202 @@
+"""Jobs whose nodes are lost get new cells, and their owners pay nothing more."""
+
+from __future__ import annotations
+
+import pytest
+
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.sweep import jobs_replan, refresh_zone
+from marketplace.auction.models import LogEntry, Reservation
+from marketplace.fleet.models import NodeStatus
+from marketplace.jobs.models import Job, JobEvent
+from marketplace.jobs.services import request_job_replan, slots_dispatch
+from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def zone():
+    return market.zone()
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="10")
+
+
+def admitted(owner, zone, **terms):
+    bid = market.bid(owner, zone, **terms)
+    decide_pending_bids(zone=zone, now=NOW)
+    bid.refresh_from_db()
+    assert bid.status == "admitted"
+    return bid, Job.objects.get(bid_id=bid.pk)
+
+
+def kinds(zone):
+    rows = LogEntry.objects.filter(zone=zone).order_by("position")
+    return list(rows.values_list("kind", flat=True))
+
+
+def held_cells(bid):
+    rows = Reservation.objects.filter(bid=bid, released_at=None).order_by("slot")
+    return [[row.slot, row.node_id] for row in rows]
+
+
+def test_job_on_a_silent_node_is_planned_again_at_once_and_free(zone, owner):
+    first = market.node(zone, ask_micros=200_000)
+    bid, job = admitted(owner, zone, epochs=3)
+    second = market.node(zone, ask_micros=8_000_000)
+    first.status = NodeStatus.OFFLINE
+    first.save()
+
+    refresh_zone(zone=zone, now=NOW)
+
+    job.refresh_from_db()
+    assert job.cells == [[101, second.pk], [102, second.pk], [103, second.pk]]
+    assert not job.needs_replan
+    assert held_cells(bid) == job.cells
+    assert kinds(zone)[-3:] == ["NodeLeft", "NodeJoined", "TaskReplanned"] or kinds(zone)[-3:] == [
+        "NodeJoined",
+        "NodeLeft",
+        "TaskReplanned",
+    ]
+    bid.refresh_from_db()
+    assert bid.payment_micros == 150_000
+    assert wallet(organisation=owner) == Wallet(available_micros=9_850_000, held_micros=0)
+    assert verify_zone(zone).problems == []
+    messages = JobEvent.objects.filter(job=job, kind="replanned").values_list("message", flat=True)
+    assert list(messages) == [
+        f"Planned again on {second.pk}, at no cost to you; the deadline stands."
+    ]
+
+
+def test_only_the_work_that_is_left_is_planned_again(zone, owner):
+    first = market.node(zone)
+    _, job = admitted(owner, zone, epochs=10)
+    assert len(job.cells) == 9
+    market.node(zone)
+    first.status = NodeStatus.OFFLINE
+    first.save()
+    Job.objects.filter(pk=job.pk).update(total_steps=100, checkpoint_step=70, step=75)
+
+    refresh_zone(zone=zone, now=market.slot_at(zone, 105))
+
+    job.refresh_from_db()
+    # 900 samples, 30 % of them left: three cells, after the present slot.
+    assert [slot for slot, _ in job.cells if slot > 105] == [106, 107, 108]
+
+
+def test_job_without_another_node_waits_and_is_tried_once_a_slot(zone, owner):
+    node = market.node(zone)
+    bid, job = admitted(owner, zone, epochs=3)
+    node.status = NodeStatus.OFFLINE
+    node.save()
+    refresh_zone(zone=zone, now=NOW)
+    refresh_zone(zone=zone, now=NOW)
+    job.refresh_from_db()
+    assert job.needs_replan
+    assert held_cells(bid) == []
+    assert kinds(zone).count("TaskReplanned") == 1
+
+    market.node(zone)
+    refresh_zone(zone=zone, now=market.slot_at(zone, 101))
+
+    job.refresh_from_db()
+    assert not job.needs_replan
+    assert [slot for slot, _ in job.cells if slot > 101] == [102, 103, 104]
+    assert kinds(zone).count("TaskReplanned") == 2
+    assert verify_zone(zone).problems == []
+
+
+def test_job_that_can_go_nowhere_fails_at_its_deadline_by_our_fault(zone, owner):
+    node = market.node(zone)
+    _, job = admitted(owner, zone, epochs=3, slots=5)
+    node.status = NodeStatus.OFFLINE
+    node.save()
+    refresh_zone(zone=zone, now=NOW)
+    refresh_zone(zone=zone, now=market.slot_at(zone, 107))
+    job.refresh_from_db()
+    assert (job.status, job.fault) == ("failed", "system")
+    assert verify_zone(zone).problems == []
+
+
+def test_job_too_late_for_its_deadline_is_planned_after_it(zone, owner):
+    node = market.node(zone)
+    _, job = admitted(owner, zone, epochs=3, slots=4)
+    market.node(zone)
+    node.status = NodeStatus.OFFLINE
+    node.save()
+    refresh_zone(zone=zone, now=market.slot_at(zone, 103))
+    job.refresh_from_db()
+    assert [slot for slot, _ in job.cells if slot > 103] == [104, 105, 106]
+    message = JobEvent.objects.filter(job=job, kind="replanned").latest("seq").message
+    assert "after the deadline" in message
+
+
+def test_draining_node_serves_what_was_sold_and_nothing_later(zone, owner):
+    node = market.node(zone)
+    bid, job = admitted(owner, zone, epochs=3)
+    node.status = NodeStatus.DRAINING
+    node.save()
+    late = market.bid(owner, zone, price_micros=4_000_000, epochs=4)
+    decide_pending_bids(zone=zone, now=NOW)
+    job.refresh_from_db()
+    late.refresh_from_db()
+    assert job.cells == [[101, node.pk], [102, node.pk], [103, node.pk]]
+    assert held_cells(bid) == job.cells
+    assert late.status == "refused"
+    assert "TaskReplanned" not in kinds(zone)
+
+
+def test_shorter_availability_keeps_the_cells_already_sold(zone, owner):
+    node = market.node(zone)
+    bid, job = admitted(owner, zone, epochs=3)
+    node.available_until_at = market.slot_at(zone, 102)
+    node.save()
+    refresh_zone(zone=zone, now=NOW)
+    job.refresh_from_db()
+    assert held_cells(bid) == [[101, node.pk], [102, node.pk], [103, node.pk]]
+    assert kinds(zone)[-1] == "NodeChanged"
+
+
+def test_node_whose_time_is_over_is_not_joined_again_and_again(zone, owner):
+    node = market.node(zone, available_until_at=market.slot_at(zone, 103))
+    market.node(zone)
+    refresh_zone(zone=zone, now=NOW)
+    assert kinds(zone).count("NodeJoined") == 2
+    for slot in (104, 104, 105):
+        refresh_zone(zone=zone, now=market.slot_at(zone, slot))
+    assert kinds(zone).count("NodeJoined") == 2
+    assert node.pk not in LogEntry.objects.filter(zone=zone).latest("position").event
+
+
+def test_refresh_with_nothing_new_writes_nothing(zone, owner):
+    market.node(zone)
+    refresh_zone(zone=zone, now=NOW)
+    before = LogEntry.objects.count()
+    refresh_zone(zone=zone, now=NOW)
+    assert LogEntry.objects.count() == before == 2
+
+
+def test_job_that_was_slower_than_measured_gets_more_cells(zone, owner):
+    market.node(zone)
+    _, job = admitted(owner, zone, epochs=3)
+    Job.objects.filter(pk=job.pk).update(total_steps=100, step=60, checkpoint_step=60)
+    request_job_replan(job=job, reason="It did not end in time.", now=market.slot_at(zone, 103))
+    jobs_replan(now=market.slot_at(zone, 103))
+    job.refresh_from_db()
+    assert [slot for slot, _ in job.cells if slot > 103] == [104, 105]
+    assert ledger_check().balanced
+
+
+def test_dispatch_runs_what_the_lane_planned(zone, owner):
+    node = market.node(zone)
+    _, job = admitted(owner, zone, epochs=3)
+    slots_dispatch(now=market.slot_at(zone, 101))
+    held = market.open_slice(job)
+    assert (held.node_id, held.first_slot) == (node.pk, 101)

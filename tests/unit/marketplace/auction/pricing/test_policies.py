@@ -1,0 +1,419 @@
+"""From ``residual`` to ``lagrangian`` and back: what the log, the readers and the operator see."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timedelta
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from marketplace.auction.book import engine_cache as books
+from marketplace.auction.book.transcript import transcript_lines
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Snapshot
+from marketplace.auction.pricing import past_bids
+from marketplace.auction.pricing.past_bids import (
+    ForecastSpan,
+    choose_span,
+    find_log_start_slot,
+    has_enough_history,
+    load_past_bids,
+)
+from marketplace.auction.pricing.solve import prices_apply, prices_solve
+from marketplace.auction.selectors import policy_in_force
+from marketplace.fleet.models import Zone
+from marketplace.fleet.services import set_zone_policy
+from scheduler.auction import ZoneRules
+from scheduler.auction.audit.transcripts import verify_transcript
+from tests import builders
+from tests import market_builders as market
+from tests.audits import alter_row
+from tests.builders import NOW
+
+pytestmark = pytest.mark.django_db
+
+#: A log of three bids is history enough.
+SOON = {"history_bids": 3, "history_days": 0}
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="1000")
+
+
+@pytest.fixture
+def zone():
+    zone = market.zone(policy_settings=SOON, horizon_slots=12)
+    market.node(zone)
+    return zone
+
+
+def sell(owner, zone, *, now=NOW, count=3, slots=9, **terms):
+    placed = [
+        market.bid(owner, zone, price_micros=2_000_000 + number, now=now, slots=slots, **terms)
+        for number in range(count)
+    ]
+    decide_pending_bids(zone=zone, now=now)
+    return placed
+
+
+def reprice(zone, now: datetime) -> bool:
+    def clock() -> datetime:
+        return now
+
+    return prices_solve(zone_id=zone.pk, clock=clock) and prices_apply(zone_id=zone.pk, clock=clock)
+
+
+def rules(zone) -> ZoneRules:
+    with books.read_book(zone=zone, now=NOW) as book:
+        return book.engine.rules
+
+
+def kinds(zone) -> list[str]:
+    rows = LogEntry.objects.filter(zone=zone).order_by("position")
+    return list(rows.values_list("kind", flat=True))
+
+
+def set_policy(zone, policy, *, settings=None, now=NOW) -> Zone:
+    return set_zone_policy(
+        zone=zone, policy=policy, settings=settings, set_by=builders.operator(), now=now
+    )
+
+
+# -- the operator's wish and the log -----------------------------------------------------
+
+
+def test_an_automatic_zone_is_residual_until_it_has_history_and_then_lagrangian(zone, owner):
+    sell(owner, zone, count=2, slots=9)
+    assert not reprice(zone, NOW)
+    assert (rules(zone).policy, Pricing.objects.get().policy) == ("residual", "residual")
+    sell(owner, zone, count=1, slots=9)
+    later = market.slot_at(zone, 101)
+    assert reprice(zone, later)
+    # The rules and the first prices come into force together.
+    assert kinds(zone)[-2:] == ["RulesChanged", "PricesSolved"]
+    assert rules(zone).policy == "lagrangian"
+    row = Pricing.objects.get()
+    assert (row.policy, row.policy_since_at, row.status) == ("lagrangian", later, "applied")
+    sell(owner, zone, now=later, slots=9)
+    assert verify_zone(zone).problems == []
+
+
+def test_a_pin_takes_hold_before_the_next_decision_and_in_the_log(zone, owner):
+    sell(owner, zone, slots=9)
+    later = market.slot_at(zone, 101)
+    reprice(zone, later)
+    set_policy(zone, "residual", now=later)
+    market.bid(owner, zone, slots=9, now=later)
+    zone.refresh_from_db()
+    decide_pending_bids(zone=zone, now=later)
+    assert kinds(zone)[-2:] == ["RulesChanged", "BidArrived"]
+    assert rules(zone).policy == "residual"
+    assert Pricing.objects.get().policy == "residual"
+    set_policy(zone, "auto", now=later)
+    assert reprice(zone, later + timedelta(seconds=5))
+    assert rules(zone).policy == "lagrangian"
+    for _ in range(2):
+        books.discard_lane_book(zone_id=zone.pk)
+        sell(owner, zone, now=later, slots=9)
+    assert verify_zone(zone).problems == []
+
+
+def test_a_zone_pinned_to_lagrangian_begins_under_it_and_one_pinned_later_waits_for_prices(owner):
+    begun = market.zone(policy="lagrangian")
+    refresh_zone(zone=begun, now=NOW)
+    assert rules(begun).policy == "lagrangian"
+    other = market.zone()
+    market.node(other)
+    sell(owner, other, count=1)
+    other = set_policy(other, "lagrangian")
+    sell(owner, other, count=1)
+    assert rules(other).policy == "residual"
+    assert reprice(other, NOW)
+    assert rules(other).policy == "lagrangian"
+
+
+def test_settings_are_changed_by_an_entry_of_the_log(zone, owner):
+    sell(owner, zone)
+    zone = set_policy(zone, "residual", settings={"steepness": 0.5, "growth": 0.3})
+    sell(owner, zone)
+    assert (rules(zone).steepness, rules(zone).settings) == (0.5, {"growth": 0.3})
+    zone = set_policy(zone, "residual", settings={})
+    sell(owner, zone)
+    assert (rules(zone).steepness, rules(zone).settings) == (0.2, {})
+    assert kinds(zone).count("RulesChanged") == 2
+    # A lane that read the zone before the change does not take it back.
+    stale = Zone.objects.get(pk=zone.pk)
+    stale.settings = {"steepness": 0.5}
+    refresh_zone(zone=stale, now=NOW)
+    assert kinds(zone).count("RulesChanged") == 2
+    assert verify_zone(zone).problems == []
+
+
+def test_lanes_that_take_turns_all_see_a_setting_that_was_changed_and_changed_back(zone, owner):
+    """Two engines for one zone, as in two processes."""
+    kept: list[dict] = [{}, {}]
+
+    def lane(which: int) -> None:
+        books._lane_books.clear()
+        books._lane_books.update(kept[which])
+        refresh_zone(zone=Zone.objects.get(pk=zone.pk), now=NOW)
+        kept[which] = dict(books._lane_books)
+
+    set_policy(zone, "residual", settings={"steepness": 0.5})
+    lane(0)
+    lane(1)
+    set_policy(zone, "residual", settings={"steepness": 0.7})
+    lane(1)
+    set_policy(zone, "residual", settings={"steepness": 0.5})
+    lane(0)
+    assert rules(zone).steepness == 0.5
+    lane(1)
+    assert kinds(zone).count("RulesChanged") == 2
+    assert verify_zone(zone).problems == []
+
+
+def test_rules_that_the_engine_refuses_do_not_stop_the_lane(zone, owner, monkeypatch, caplog):
+    sell(owner, zone)
+    zone = set_policy(zone, "residual", settings={"steepness": 0.5})
+    with monkeypatch.context() as patch:
+        patch.setattr("scheduler.auction.engine.zone_state.make_policy", lambda _rules: int("odd"))
+        sell(owner, zone)
+    assert "goes on under its old rules: invalid literal" in caplog.text
+    assert rules(zone).steepness == 0.2
+    assert not Bid.objects.filter(status="pending").exists()
+    assert verify_zone(zone).problems == []
+
+
+def test_growth_moves_prices_between_solves_by_as_much_as_the_operator_says(owner):
+    risen = {}
+    for growth in (0.0, 2.0):
+        zone = market.zone(
+            policy="lagrangian", horizon_slots=12, policy_settings={"growth": growth}
+        )
+        market.node(zone)
+        for _ in range(16):
+            market.bid(owner, zone, price_micros=3_000_000, slots=9, epochs=3)
+        decide_pending_bids(zone=zone, now=NOW)
+        later = market.slot_at(zone, 101)
+        reprice(zone, later)
+        paid = []
+        for _ in range(2):
+            bid = market.bid(owner, zone, price_micros=9_000_000, slots=10, epochs=2, now=later)
+            decide_pending_bids(zone=zone, now=later)
+            bid.refresh_from_db()
+            assert bid.status == "admitted"
+            paid.append(bid.parts["compute"])
+        risen[growth] = paid[1] / paid[0]
+    # Each cell of the two is used by a quarter.
+    assert risen[0.0] == 1.0
+    assert risen[2.0] == pytest.approx(1 + 2.0 * 0.25)
+
+
+def test_rows_with_settings_that_nobody_checked_do_not_stop_the_lane(zone, owner):
+    sell(owner, zone)
+    Zone.objects.filter(pk=zone.pk).update(settings={"growth": "fast"})
+    zone.refresh_from_db()
+    sell(owner, zone)
+    assert Bid.objects.filter(status="pending").count() == 0
+    assert rules(zone).settings == SOON
+    assert not reprice(zone, NOW + timedelta(seconds=10))
+    assert Pricing.objects.get().status in ("none", "failed")
+
+
+def test_a_log_begun_under_the_papers_policy_goes_on_under_residual(zone, owner, monkeypatch):
+    real = books.with_zone_settings
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            books,
+            "with_zone_settings",
+            lambda rules, *, zone, policy: real(rules, zone=zone, policy="printed"),
+        )
+        books.begin_log(zone=zone, now=NOW)
+    assert rules(zone).policy == "printed"
+    sell(owner, zone)
+    assert kinds(zone)[0:2] == ["SlotAdvanced", "RulesChanged"]
+    assert rules(zone).policy == "residual"
+    assert verify_zone(zone).problems == []
+
+
+def test_a_restart_from_a_snapshot_knows_the_policy_in_force(zone, owner, monkeypatch):
+    monkeypatch.setattr(books, "SNAPSHOT_AT_LATEST", 3)
+    sell(owner, zone)
+    later = market.slot_at(zone, 101)
+    reprice(zone, later)
+    sell(owner, zone, now=later)
+    taken = Snapshot.objects.latest("position")
+    assert taken.position > LogEntry.objects.get(kind="PricesSolved").position - 3
+    books.discard_lane_book(zone_id=zone.pk)
+    sell(owner, zone, now=later)
+    assert rules(zone).policy == "lagrangian"
+    assert verify_zone(zone).problems == []
+
+
+# -- history -----------------------------------------------------------------------------
+
+
+def test_history_is_so_many_bids_over_so_many_days(zone, owner):
+    sell(owner, zone, count=2)
+    enough = {"zone": zone, "bids": 2, "days": 1.0}
+    assert find_log_start_slot(zone) == 100
+    assert not has_enough_history(now=NOW + timedelta(hours=23, minutes=59), **enough)
+    assert has_enough_history(now=NOW + timedelta(hours=24), **enough)
+    assert not has_enough_history(now=NOW + timedelta(hours=24), **enough | {"bids": 3})
+    assert has_enough_history(now=NOW, zone=zone, bids=0, days=0)
+    assert not has_enough_history(now=NOW, zone=market.zone(), bids=0, days=0)
+
+
+@pytest.mark.parametrize(
+    ("began", "slot", "last_slot", "past_days", "expected"),
+    [
+        # Days of 10 slots. The first hours: today is all there is.
+        (100, 103, 106, 2, (100, ())),
+        # A day and a half: of yesterday only a part is known.
+        (100, 115, 118, 2, (105, ())),
+        (100, 120, 123, 2, (110, (100,))),
+        (100, 190, 193, 2, (180, (170, 160))),
+        (100, 190, 193, 0, (180, ())),
+        # A horizon longer than a day: yesterday's sequel is not known yet.
+        (100, 190, 201, 2, (180, (160, 150))),
+    ],
+)
+def test_a_forecast_takes_days_that_the_log_knows_whole(
+    began, slot, last_slot, past_days, expected
+):
+    zone = Zone(slot_s=8640)
+    span = choose_span(zone=zone, began=began, slot=slot, last_slot=last_slot, past_days=past_days)
+    assert (span.day_start, span.past_starts) == expected
+    assert all(start + span.length <= slot for start in span.past_starts)
+
+
+@pytest.fixture
+def days(owner, monkeypatch):
+    """A zone whose days are 4 slots, after 13 slots with as many bids as the slot's place in it."""
+    monkeypatch.setattr(past_bids, "DAY_S", 40)
+    zone = market.zone(horizon_slots=6)
+    market.node(zone)
+    for slot in range(100, 113):
+        sell(owner, zone, now=market.slot_at(zone, slot), count=slot % 4, slots=4)
+        refresh_zone(zone=zone, now=market.slot_at(zone, slot))
+    return zone
+
+
+def test_bids_are_told_apart_by_day(days):
+    span = ForecastSpan(day_start=109, slot=113, last_slot=114, past_starts=(105, 101))
+    position = MarketHead.objects.get().position
+    seen = load_past_bids(zone=days, span=span, position=position)
+    # Bids of slot 108 start in slot 109.
+    assert [task.arrival_slot for task in seen.today] == [110, 111, 111, 112, 112, 112]
+    expected = [1, 2, 2, 3, 3, 3, 5]
+    assert [[task.arrival_slot for task in day] for day in seen.past_days] == [expected] * 2
+    assert {task.deadline_slot - task.arrival_slot for task in seen.past_days[0]} == {3}
+    assert (seen.each, seen.last_position) == (1, position)
+    # The log begins in slot 100, which is where the search for slot 101 begins.
+    assert seen.first_position == 1
+
+
+def test_of_a_long_log_an_even_sample_is_read(days, monkeypatch):
+    monkeypatch.setattr(past_bids, "MOST_ENTRIES", 12)
+    span = ForecastSpan(day_start=109, slot=113, last_slot=114, past_starts=(105, 101))
+    position = MarketHead.objects.get().position
+    seen = load_past_bids(zone=days, span=span, position=position)
+    assert seen.each == -(-(position - seen.first_position + 1) // 12)
+    assert seen.each > 1
+    read = LogEntry.objects.filter(
+        kind="BidArrived", position__in=range(seen.first_position, position + 1, seen.each)
+    )
+    slots = [
+        json.loads(event)["task"]["arrival_slot"] for event in read.values_list("event", flat=True)
+    ]
+    assert sorted(task.arrival_slot for task in seen.today) == sorted(
+        slot for slot in slots if slot >= 109
+    )
+
+
+# -- checks and what is published ----------------------------------------------------------
+
+
+@pytest.fixture
+def traded(zone, owner):
+    """A zone that went from residual to lagrangian, with bids decided under both."""
+    sell(owner, zone, count=14, slots=9, epochs=3)
+    later = market.slot_at(zone, 101)
+    reprice(zone, later)
+    sell(owner, zone, now=later, count=4, slots=11, epochs=2)
+    return zone
+
+
+def test_a_payment_under_solved_prices_altered_by_a_cent_is_found(traded):
+    call_command("auction_verify")
+    solved = LogEntry.objects.get(kind="PricesSolved")
+    bid = Bid.objects.filter(position__gt=solved.position, status="admitted").latest("position")
+    assert bid.parts["compute"] > 0
+    alter_row(
+        "UPDATE auction_bid SET payment_micros = payment_micros - 10000 WHERE id = %s", bid.pk
+    )
+    with pytest.raises(CommandError):
+        call_command("auction_verify")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("RulesChanged", "event = replace(event, '\"lagrangian\"', '\"residual\"')"),
+        ("RulesChanged", "event = replace(event, '\"history_bids\":3', '\"history_bids\":4')"),
+        ("PricesSolved", "event = replace(event, '\"seed\":', '\"seed\":1')"),
+        ("PricesSolved", "event = replace(event, '\"dual_value\":', '\"dual_value\":1')"),
+        ("PricesSolved", "event = replace(event, '\"bids_today\":', '\"bids_today\":1')"),
+    ],
+)
+def test_a_change_of_rules_or_a_solve_that_was_altered_is_found(traded, kind, change):
+    entry = LogEntry.objects.get(kind=kind)
+    alter_row(f"UPDATE auction_logentry SET {change} WHERE id = %s", entry.pk)
+    assert verify_zone(traded).problems[0].startswith(f"log position {entry.position}:")
+    with pytest.raises(CommandError):
+        call_command("auction_verify")
+
+
+@pytest.mark.parametrize("change", ["policy = 'residual'", "applied_position = NULL"])
+def test_what_the_operator_is_shown_is_compared_with_the_log(traded, change):
+    alter_row(f"UPDATE auction_pricing SET {change}")
+    [problem] = verify_zone(traded).problems
+    assert problem.startswith("policy and position of the last solve are shown as ")
+
+
+def test_a_published_transcript_is_replayed_over_the_change_and_tells_no_bid(traded):
+    lines = list(transcript_lines(traded, with_bids=False))
+    found = verify_transcript(lines)
+    assert (found.ok, found.head_hash) == (True, MarketHead.objects.get().head_hash)
+    [solved] = [json.loads(line)["event"] for line in lines if '"PricesSolved"' in line]
+    assert set(solved) == {
+        *("type", "first_slot", "compute_price", "memory_price", "seed", "inputs"),
+        *("usual_rates", "private_commitment"),
+    }
+    text = "\n".join(lines)
+    for hidden in ("dual_value", "forecast_digest", '"bid":', '"salt": "'):
+        assert hidden not in text
+    cheaper = re.search(r'"payment": ([1-9][0-9]{4,})\.0', lines[-1])
+    assert cheaper is not None
+    forged = lines[-1].replace(cheaper[0], f'"payment": {int(cheaper[1]) - 10_000}.0')
+    assert not verify_transcript([*lines[:-1], forged]).ok
+
+
+def test_the_operators_transcript_shows_bids_and_solves_whole(traded):
+    lines = list(transcript_lines(traded, with_bids=True))
+    assert verify_transcript(lines).ok
+    assert any('"dual_value"' in line for line in lines)
+
+
+def test_everybody_is_told_the_policy_in_force_and_not_the_operators_wish(zone, owner):
+    assert (zone.policy, policy_in_force(zone)) == ("auto", "residual")
+    assert policy_in_force(market.zone(policy="lagrangian")) == "lagrangian"
+    sell(owner, zone)
+    assert policy_in_force(zone) == "residual"
+    reprice(zone, market.slot_at(zone, 101))
+    assert (zone.policy, policy_in_force(zone)) == ("auto", "lagrangian")

@@ -1,0 +1,443 @@
+"""Prices solved apart from the lane, and what becomes of them when things go otherwise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import connection
+
+from marketplace.auction.book import engine_cache as books
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.price_changes import take_solved_prices
+from marketplace.auction.lane.sweep import refresh_zone
+from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing
+from marketplace.auction.pricing import solve as solving
+from marketplace.auction.pricing.solve import (
+    find_due_solve,
+    prices_apply,
+    prices_solve,
+    request_due_solves,
+)
+from marketplace.auction.selectors import load_market
+from marketplace.fleet.models import Node, Speed, Zone
+from marketplace.fleet.services import set_zone_policy
+from scheduler.auction.log import events
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.unit.marketplace.auction.bidding.test_quotes import quote
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def zone():
+    """One node, of which the bids of ``crowd`` want far more than there is."""
+    zone = market.zone(policy="lagrangian", horizon_slots=12)
+    market.node(zone)
+    return zone
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="1000")
+
+
+def at(slot: int, zone: Zone) -> datetime:
+    return market.slot_at(zone, slot)
+
+
+def crowd(owner, zone, *, now=NOW, count=16, price_micros=3_000_000) -> None:
+    """Bids of one slot, each for three cells of the next nine."""
+    for number in range(count):
+        amount = price_micros + 10_000 * number
+        market.bid(owner, zone, price_micros=amount, slots=9, epochs=3, now=now)
+    decide_pending_bids(zone=zone, now=now)
+
+
+def solve(zone, now) -> bool:
+    return prices_solve(zone_id=zone.pk, clock=lambda: now)
+
+
+def apply(zone, now) -> bool:
+    return prices_apply(zone_id=zone.pk, clock=lambda: now)
+
+
+def pricing(zone) -> Pricing:
+    return Pricing.objects.get(zone=zone)
+
+
+def solves(zone) -> list[events.PricesSolved]:
+    rows = LogEntry.objects.filter(zone=zone, kind="PricesSolved").order_by("position")
+    read = [events.event_from_json(json.loads(row.event)) for row in rows]
+    return [event for event in read if isinstance(event, events.PricesSolved)]
+
+
+def kinds(zone) -> list[str]:
+    rows = LogEntry.objects.filter(zone=zone).order_by("position")
+    return list(rows.values_list("kind", flat=True))
+
+
+def dearest(zone, now) -> float:
+    return max(max(row.compute_price) for row in load_market(zone, now=now).rows)
+
+
+def test_solved_prices_enter_the_log_with_what_they_were_made_from(zone, owner):
+    crowd(owner, zone)
+    later = at(101, zone)
+    refresh_zone(zone=zone, now=later)
+    position = MarketHead.objects.get().position
+
+    assert solve(zone, later)
+    assert kinds(zone)[-1] == "SlotAdvanced"
+    assert pricing(zone).status == "waiting"
+    assert apply(zone, later)
+
+    assert kinds(zone)[-1] == "PricesSolved"
+    [solved] = solves(zone)
+    head = LogEntry.objects.get(zone=zone, position=position)
+    assert solved.seed == int(head.hash[:8], 16)
+    assert solved.inputs["position"] == position
+    assert (solved.inputs["slot"], solved.inputs["last_slot"]) == (102, 112)
+    assert (solved.inputs["bids_today"], solved.inputs["past_days"]) == (16, 0)
+    assert (solved.inputs["first_position"], solved.inputs["last_position"]) == (1, position)
+    assert solved.private["dual_value"] > 0
+    row = pricing(zone)
+    assert (row.status, row.problem, row.waiting) == ("applied", "", None)
+    assert (row.applied_position, row.applied_slot, row.applied_at) == (position + 1, 101, later)
+    assert row.expected_bids == pytest.approx(11 * 16)
+    assert row.gain is not None
+    assert row.solve_s is not None
+    assert dearest(zone, later) > 0
+    assert verify_zone(zone).problems == []
+
+
+def test_a_bid_pays_the_quote_at_solved_prices(zone, owner):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    apply(zone, later)
+    terms = {"data": market.dataset(owner, zone), "epochs": 2, "now": later}
+    posted = quote(owner, zone, slots=12, **terms)
+    assert posted.parts is not None
+    assert posted.parts.compute > 0
+    terms["deadline_at"] = posted.deadline_at
+    bid = market.bid(owner, zone, price_micros=posted.price_micros, **terms)
+    decide_pending_bids(zone=zone, now=later)
+    bid.refresh_from_db()
+    assert (bid.status, bid.refusal) == ("refused", "price")
+    bid = market.bid(owner, zone, price_micros=posted.price_micros + 1, **terms)
+    decide_pending_bids(zone=zone, now=later)
+    bid.refresh_from_db()
+    assert (bid.status, bid.payment_micros) == ("admitted", posted.price_micros)
+
+
+def test_a_solve_and_its_application_run_twice_are_done_once(zone, owner):
+    crowd(owner, zone)
+    later = at(101, zone)
+    assert [solve(zone, later), solve(zone, later)] == [True, False]
+    assert [apply(zone, later), apply(zone, later)] == [True, False]
+    assert kinds(zone).count("PricesSolved") == 1
+    assert not solve(zone, later)
+
+
+def test_bids_decided_while_prices_were_solved_keep_their_decisions(zone, owner):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    crowd(owner, zone, now=later, count=3)
+    before = list(Bid.objects.order_by("arrival").values_list("status", "payment_micros", "cells"))
+    assert apply(zone, later)
+    after = list(Bid.objects.order_by("arrival").values_list("status", "payment_micros", "cells"))
+    assert after == before
+    assert solves(zone)[0].inputs["position"] < MarketHead.objects.get().position - 3
+    assert verify_zone(zone).problems == []
+
+
+@pytest.mark.parametrize(("slots_late", "status"), [(1, "applied"), (2, "discarded")])
+def test_prices_may_be_one_slot_late_and_no_more(zone, owner, slots_late, status):
+    crowd(owner, zone)
+    solve(zone, at(101, zone))
+    late = at(101 + slots_late, zone)
+    assert apply(zone, late) is (status == "applied")
+    row = pricing(zone)
+    assert row.status == status
+    assert kinds(zone).count("PricesSolved") == (status == "applied")
+    if status == "discarded":
+        assert "slot had passed" in row.problem
+        # Whatever waited is gone, and the next solve is due.
+        assert row.waiting is None
+        assert solve(zone, late + timedelta(seconds=5))
+        assert apply(zone, late + timedelta(seconds=5))
+
+
+def test_prices_come_to_nothing_when_the_operator_pinned_residual_meanwhile(zone, owner):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    set_zone_policy(zone=zone, policy="residual", set_by=builders.operator(), now=later)
+    assert not apply(Zone.objects.get(pk=zone.pk), later)
+    assert pricing(zone).policy == "residual"
+    assert "pinned" in pricing(zone).problem
+    assert kinds(zone)[-2:] == ["SlotAdvanced", "RulesChanged"]
+    assert not solve(zone, later + timedelta(hours=1))
+
+
+def test_prices_solved_earlier_never_replace_later_ones(zone, owner):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    old = pricing(zone).waiting
+    apply(zone, later)
+    crowd(owner, zone, now=later, count=2)
+    Pricing.objects.update(waiting=old)
+    prices = dearest(zone, later)
+    assert not apply(zone, later)
+    assert "later" in pricing(zone).problem
+    assert dearest(zone, later) == prices
+    assert kinds(zone).count("PricesSolved") == 1
+
+
+@pytest.mark.parametrize("waiting", ["{}", "nonsense", '{"type": "SlotAdvanced", "slot": 900}'])
+def test_what_the_lane_cannot_read_is_discarded_and_moves_nothing(zone, owner, waiting):
+    crowd(owner, zone)
+    Pricing.objects.update(waiting=waiting)
+    before = MarketHead.objects.get().position
+    assert not apply(zone, NOW)
+    assert (pricing(zone).status, pricing(zone).waiting) == ("discarded", None)
+    assert MarketHead.objects.get().position == before
+
+
+def test_a_solve_that_fails_leaves_the_prices_and_the_lane_as_they_are(zone, owner, monkeypatch):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    apply(zone, later)
+    in_force = dearest(zone, later)
+    due_at = at(102, zone)
+    waits = []
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(solving, "solve_prices", lambda *_, **__: 1 / 0)
+            assert not solve(zone, due_at)
+        row = pricing(zone)
+        assert row.status == "failed"
+        assert row.problem == "ZeroDivisionError: division by zero"
+        waits.append((row.next_at - due_at).total_seconds())
+        assert find_due_solve(zone=zone, now=row.next_at - timedelta(seconds=1)) is None
+        due_at = row.next_at
+    assert waits == [15, 30, 60]
+    market.bid(owner, zone, price_micros=3_000_000, slots=9, epochs=1, now=later)
+    assert decide_pending_bids(zone=zone, now=later).decided == 1
+    assert dearest(zone, later) >= in_force > 0
+    assert pricing(zone).applied_slot == 101
+    assert solve(zone, due_at)
+    assert apply(zone, due_at)
+    assert (pricing(zone).status, pricing(zone).failures) == ("applied", 0)
+    assert verify_zone(zone).problems == []
+
+
+@pytest.mark.parametrize("price", [float("nan"), float("inf"), -1.0])
+def test_what_is_no_price_never_reaches_the_lane(zone, owner, monkeypatch, price):
+    crowd(owner, zone)
+    node = Node.objects.get()
+
+    def odd(*args, **terms):
+        solved = solve_prices(*args, **terms)
+        row = solved.compute_price[node.pk]
+        return replace(solved, compute_price={node.pk: (price, *row[1:])})
+
+    solve_prices = solving.solve_prices
+    monkeypatch.setattr(solving, "solve_prices", odd)
+    assert not solve(zone, at(101, zone))
+    assert pricing(zone).status == "failed"
+    assert "negative or not a number" in pricing(zone).problem
+    assert pricing(zone).waiting is None
+
+
+def test_a_solver_that_died_halfway_is_followed_by_the_next(zone, owner, monkeypatch):
+    crowd(owner, zone)
+    later = at(101, zone)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(solving, "solve_prices", killed)
+        with pytest.raises(Killed):
+            solve(zone, later)
+    assert pricing(zone).status == "solving"
+    assert solve(zone, later)
+    assert apply(zone, later)
+
+
+def test_a_lane_that_died_while_taking_prices_takes_them_the_next_time(zone, owner, monkeypatch):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+
+    def broken(lane):
+        take_solved_prices(lane)
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(solving, "take_solved_prices", broken)
+        with pytest.raises(RuntimeError, match="killed"):
+            apply(zone, later)
+    assert "PricesSolved" not in kinds(zone)
+    assert pricing(zone).status == "waiting"
+    assert apply(zone, later)
+    assert kinds(zone).count("PricesSolved") == 1
+    assert verify_zone(zone).problems == []
+
+
+def test_a_lane_whose_wake_up_was_lost_is_told_again(zone, owner, monkeypatch):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    told = []
+    monkeypatch.setattr(solving, "enqueue", lambda name, **terms: told.append((name, terms)))
+    assert request_due_solves(clock=lambda: later) == []
+    assert told == [("auction.prices_apply", {"zone_id": zone.pk})]
+
+
+def test_zones_that_are_due_are_asked_for_and_a_broken_one_does_not_stop_them(owner, monkeypatch):
+    broken, fine, quiet = (market.zone(policy="lagrangian") for _ in range(3))
+    for zone in (broken, fine):
+        market.node(zone)
+        refresh_zone(zone=zone, now=NOW)
+    Pricing.objects.filter(zone=broken).delete()
+    told = []
+    monkeypatch.setattr(solving, "enqueue", lambda name, **terms: told.append((name, terms)))
+    assert request_due_solves(clock=lambda: NOW) == [fine.pk]
+    assert told == [("auction.prices_solve", {"expires_s": 60.0, "zone_id": fine.pk})]
+    assert not MarketHead.objects.filter(zone=quiet).exists()
+
+
+def test_a_zone_without_a_log_or_without_nodes_is_not_solved_for():
+    zone = market.zone(policy="lagrangian")
+    assert not solve(zone, NOW)
+    assert not LogEntry.objects.exists()
+    refresh_zone(zone=zone, now=NOW)
+    assert not solve(zone, NOW)
+    assert pricing(zone).status == "none"
+
+
+def test_a_zone_without_bids_is_priced_at_nothing_but_cost(zone):
+    refresh_zone(zone=zone, now=NOW)
+    assert solve(zone, NOW)
+    assert apply(zone, NOW)
+    assert dearest(zone, NOW) == 0.0
+    assert (pricing(zone).gain, pricing(zone).expected_bids) == (None, 0.0)
+
+
+def test_one_bid_is_enough_to_solve_and_without_a_speed_row_as_well(zone, owner):
+    crowd(owner, zone, count=1)
+    Speed.objects.all().delete()
+    later = at(101, zone)
+    assert solve(zone, later)
+    assert apply(zone, later)
+    assert solves(zone)[0].inputs["bids_today"] == 1
+    assert pricing(zone).expected_bids == pytest.approx(11.0)
+
+
+def test_a_zone_with_a_broken_log_is_not_solved_for_and_says_so(zone, owner):
+    crowd(owner, zone)
+    MarketHead.objects.update(head_hash="0" * 64)
+    books._read_books.clear()
+    assert not solve(zone, at(101, zone))
+    assert pricing(zone).status == "failed"
+    assert "auction_verify" in pricing(zone).problem
+
+
+def test_prices_are_solved_again_after_some_slots_and_when_the_fleet_changes(zone, owner):
+    set_zone_policy(
+        zone=zone,
+        policy="lagrangian",
+        settings={"solve_every_slots": 4},
+        set_by=None,
+        now=NOW,
+    )
+    zone.refresh_from_db()
+    crowd(owner, zone)
+    # At its beginning, a log is solved for in every slot.
+    solved_in = []
+    for slot in range(101, 117):
+        if solve(zone, at(slot, zone)):
+            apply(zone, at(slot, zone))
+            solved_in.append(slot)
+    assert solved_in == [101, 102, 103, 104, 105, 106, 110, 114]
+    market.node(zone)
+    assert solve(zone, at(116, zone))
+
+
+def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner):
+    crowd(owner, zone)
+    for slot in range(101, 107):
+        solve(zone, at(slot, zone))
+        apply(zone, at(slot, zone))
+    quiet = at(107, zone)
+    assert not solve(zone, quiet)
+    crowd(owner, zone, now=quiet, count=19)
+    assert not solve(zone, quiet)
+    # 36 bids of eight slots, with what else is in the log: twenty of one slot are a burst.
+    crowd(owner, zone, now=quiet, count=1)
+    assert solve(zone, quiet)
+    assert apply(zone, quiet)
+    # Those have been seen.
+    assert not solve(zone, quiet)
+    crowd(owner, zone, now=quiet, count=19)
+    assert not solve(zone, quiet)
+    # Nor are bids of the slot before a burst of this one.
+    assert not solve(zone, at(108, zone))
+    assert verify_zone(zone).problems == []
+
+
+def test_a_burst_is_measured_by_the_slots_of_the_day(zone, owner):
+    for slot in range(100, 107):
+        crowd(owner, zone, now=at(slot, zone), count=20)
+        solve(zone, at(slot + 1, zone))
+        apply(zone, at(slot + 1, zone))
+    assert pricing(zone).applied_slot == 106
+    for count, burst in ((22, False), (12, True)):
+        crowd(owner, zone, now=at(107, zone), count=count)
+        assert solve(zone, at(107, zone)) is burst
+
+
+def test_a_zone_rests_between_solves_for_longer_than_they_take(zone, owner, monkeypatch):
+    monkeypatch.setattr(solving, "REST", 4.0)
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    apply(zone, later)
+    row = pricing(zone)
+    assert row.next_at == later + timedelta(seconds=4.0 * row.solve_s)
+    Pricing.objects.update(next_at=at(108, zone))
+    assert find_due_solve(zone=zone, now=at(107, zone)) is None
+    assert find_due_solve(zone=zone, now=at(108, zone)) is not None
+
+
+def test_an_altered_solved_price_is_found(zone, owner):
+    crowd(owner, zone)
+    later = at(101, zone)
+    solve(zone, later)
+    apply(zone, later)
+    crowd(owner, zone, now=later, count=3)
+    entry = LogEntry.objects.get(kind="PricesSolved")
+    event = json.loads(entry.event)
+    event["compute_price"]["rows"][0][3] += 0.01
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL session_replication_role = replica")
+        cursor.execute(
+            "UPDATE auction_logentry SET event = %s WHERE id = %s", [json.dumps(event), entry.pk]
+        )
+        cursor.execute("SET LOCAL session_replication_role = origin")
+    [problem] = verify_zone(zone).problems
+    assert problem == f"log position {entry.position}: the hash is not that of the entry"

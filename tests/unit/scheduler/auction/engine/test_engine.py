@@ -1,0 +1,272 @@
+"""Decisions, refusals and the rolling grid, to the last digit."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scheduler.auction import Changed, Dropped, Engine, Released, Replan, ZoneRules
+from scheduler.auction.log import events
+from scheduler.types import Cell, LaborVendor, Refusal
+from tests.unit.scheduler.auction.builders import decide, node, task, zone
+
+
+def test_an_empty_zone_sells_at_the_operational_cost_alone() -> None:
+    engine = zone(node(ask=5.0))
+    decision = decide(engine, task())
+    assert decision.admitted
+    assert decision.payment == 4.0  # two slots, 4 of 10 samples each, ask 5
+    assert decision.surplus == 96.0
+    assert decision.schedule is not None
+    assert decision.schedule.cells == (Cell(0, "n"), Cell(1, "n"))
+    assert decision.parts is not None
+    assert (decision.parts.compute, decision.parts.memory) == (0.0, 0.0)
+
+
+def test_a_bid_equal_to_the_price_is_refused() -> None:
+    decision = decide(zone(node(ask=5.0)), task(bid=4.0))
+    assert not decision.admitted
+    assert decision.refusal is Refusal.PRICE
+    assert decision.winning_price == 4.0
+    assert decision.surplus == 0.0
+
+
+def test_over_coverage_is_paid() -> None:
+    decision = decide(zone(node(ask=5.0)), task(compute_demand=4.1))
+    assert decision.payment == 4.0
+
+
+def test_payments_are_rounded_up_to_whole_units() -> None:
+    engine = zone(node(ask=5.1), money_quantum=1.0)
+    decision = decide(engine, task())
+    assert decision.payment == 5.0
+    assert decision.parts is not None
+    assert decision.parts.rounding == pytest.approx(5.0 - 4.08)
+    assert decision.parts.total == 5.0
+    assert not decide(zone(node(ask=5.1), money_quantum=1.0), task(bid=5.0)).admitted
+    assert decide(zone(node(ask=5.1), money_quantum=1.0), task(bid=5.5)).admitted
+
+
+def test_a_rounding_error_does_not_cost_a_whole_unit() -> None:
+    # 3 x (0.1 * 4 / 10 * 25) is 3 in exact arithmetic and not in floats.
+    engine = zone(node(ask=0.1 * 25, compute_capacity=10.0), money_quantum=1.0)
+    decision = decide(engine, task(compute_demand=12.0))
+    assert decision.payment == 3.0
+
+
+def test_the_cheapest_vendor_that_is_done_in_time_is_taken() -> None:
+    offers = (LaborVendor("slow", 1.0, 5), LaborVendor("dear", 9.0, 0), LaborVendor("mid", 3.0, 4))
+    decision = decide(zone(node()), task(vendors=offers))
+    assert decision.schedule is not None
+    assert decision.schedule.vendor == 2
+    assert decision.schedule.cells == (Cell(4, "n"), Cell(5, "n"))  # slot a + h is usable
+    assert decision.payment == 3.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"memory_demand": 11.0}, Refusal.MEMORY),
+        ({"rates": {"other": 4.0}}, Refusal.MEMORY),
+        ({"rates": {"g": 40.0}}, Refusal.MEMORY),
+        ({"compute_demand": 25.0}, Refusal.WINDOW),
+        ({"deadline_slot": 0}, Refusal.WINDOW),
+        ({"arrival_slot": 6, "deadline_slot": 9}, Refusal.WINDOW),
+        ({"vendors": (LaborVendor("slow", 0.0, 5),)}, Refusal.WINDOW),
+        ({"bid": 0.0}, Refusal.PRICE),
+    ],
+)
+def test_a_refusal_names_what_failed(changes: dict[str, Any], refusal: Refusal) -> None:
+    engine = zone(node(ask=1.0))
+    before = engine.snapshot()
+    decision = decide(engine, task(**changes))
+    assert not decision.admitted
+    assert decision.refusal is refusal
+    assert decision.payment == 0.0
+    after = engine.snapshot()
+    assert (after["arrays"], after["holds"]) == (before["arrays"], before["holds"])
+
+
+def test_sold_cells_are_a_matter_of_capacity_and_a_later_deadline_may_win() -> None:
+    engine = zone(node(ask=1.0, memory_capacity=4.0))
+    assert decide(engine, task("one", memory_demand=3.0)).admitted
+    refused = decide(engine, task("two", memory_demand=3.0, deadline_slot=1))
+    assert refused.refusal is Refusal.CAPACITY
+    assert refused.winning_price is None
+    assert refused.winning_deadline_slot == 3
+    assert refused.winning_deadline_price == 0.8
+
+
+def test_a_zone_without_nodes_has_no_capacity() -> None:
+    assert decide(zone(), task()).refusal is Refusal.CAPACITY
+
+
+def test_any_finite_task_is_answered() -> None:
+    engine = zone(node())
+    odd: tuple[dict[str, Any], ...] = (
+        {"compute_demand": 1e300},
+        {"compute_demand": 0.0},
+        {"compute_demand": 1e-300},
+        {"rates": {}},
+        {"rates": {"g": 1e-300}},
+        {"rates": {"g": -1.0}},
+        {"memory_demand": 0.0},
+        {"deadline_slot": -5},
+        {"arrival_slot": 10**9, "deadline_slot": 10**9},
+        {"bid": -1.0},
+    )
+    for changes in odd:
+        decide(engine, task(**changes))
+        engine.quote(task(**changes), slot=0)
+
+
+def test_prices_rise_by_equations_7_and_8() -> None:
+    engine = zone(
+        node(base := "n", memory_capacity=12.0),
+        base_memory=2.0,
+        alpha=0.5,
+        beta=0.25,
+        money_scale=1.0,
+    )
+    decide(engine, task())
+    density = 100.0 / (2 * 4.0 + 2 * 2.0)
+    prices = engine.prices()
+    assert prices.node_ids == (base,)
+    assert prices.compute_price[0, 0] == pytest.approx(0.5 * density * 4.0 / 10.0)
+    assert prices.memory_price[0, 0] == pytest.approx(0.25 * density * 2.0 / 10.0)
+    assert prices.compute_price[0, 2] == 0.0
+    assert prices.compute_sold[0].tolist() == pytest.approx([0.4, 0.4, 0, 0, 0, 0])
+    # Two other cells are free of charge, so the next task goes there; the one
+    # after it has to pay for the first two again.
+    second = decide(engine, task("second"))
+    assert second.schedule is not None
+    assert second.schedule.start_slot == 2
+    decide(engine, task("third"))
+    first = prices.compute_price[0, 0]
+    decide(engine, task("fourth"))
+    again = engine.prices().compute_price[0, 0]
+    paid = 8.0 * first + 4.0 * prices.memory_price[0, 0]
+    value = 100.0
+    assert again == pytest.approx(first * 1.4 + 0.5 * (value / 12.0) * 0.4)
+    assert paid < value
+
+
+def test_running_maxima_hold_decided_bids_only() -> None:
+    engine = zone(node(), money_scale=1.0)
+    dear = task(bid=1e6)
+    first = decide(engine, dear)
+    assert first.payment == 0.0
+    quote = engine.quote(replace(dear, id="next", deadline_slot=1), slot=0)
+    assert quote.price is not None
+    assert quote.price > 0
+
+
+def test_slots_retire_and_open_at_the_end_at_no_price() -> None:
+    engine = zone(node(), alpha=1.0, beta=1.0, money_scale=1.0)
+    decide(engine, task(compute_demand=24.0))
+    assert (engine.prices().compute_price > 0).all()
+    assert engine.apply(events.SlotAdvanced(2)).outcome == Changed()
+    prices = engine.prices()
+    assert prices.first_slot == 2
+    assert (prices.compute_price[0] > 0).tolist() == [True] * 4 + [False] * 2
+    assert [r.cell.slot for r in engine.reservations()] == [2, 3, 4, 5]
+    engine.apply(events.SlotAdvanced(1))
+    assert engine.horizon.first_slot == 2
+    engine.apply(events.SlotAdvanced(100))
+    assert engine.reservations() == ()
+    assert not engine.prices().compute_price.any()
+
+
+def test_a_node_that_leaves_takes_its_cells_along_and_says_whose() -> None:
+    engine = zone(node("a"), node("b", available_from=3))
+    decide(engine, task(compute_demand=16.0, deadline_slot=3))
+    left = engine.apply(events.NodeLeft("a", 2)).outcome
+    assert left == Changed(dropped=(Dropped("t", (Cell(2, "a"), Cell(3, "a"))),))
+    assert [n.available_until for n in engine.nodes] == [1, None]
+    plan = engine.apply(events.TaskReplanned(task(compute_demand=8.0, deadline_slot=4), 2)).outcome
+    assert isinstance(plan, Replan)
+    assert plan.schedule is not None
+    assert plan.schedule.cells == (Cell(3, "b"), Cell(4, "b"))
+    assert plan.complete
+    assert not plan.late
+    engine.apply(events.SlotAdvanced(2))
+    assert [n.id for n in engine.nodes] == ["b"]
+    assert engine.apply(events.NodeLeft("nobody", 0)).outcome == Changed()
+
+
+def test_a_node_that_comes_back_starts_afresh() -> None:
+    engine = zone(node())
+    decide(engine, task())
+    back = engine.apply(events.NodeJoined(node())).outcome
+    assert back == Changed(dropped=(Dropped("t", (Cell(0, "n"), Cell(1, "n"))),))
+    assert engine.reservations() == ()
+    assert not engine.prices().compute_price.any()
+
+
+def test_a_smaller_node_keeps_its_oldest_jobs() -> None:
+    engine = zone(node())
+    decide(engine, task("old", deadline_slot=1))
+    decide(engine, task("young", deadline_slot=1))
+    changed = engine.apply(events.NodeChanged(node(compute_capacity=5.0, ask=7.0))).outcome
+    assert changed == Changed(dropped=(Dropped("young", (Cell(0, "n"), Cell(1, "n"))),))
+    assert {r.task_id for r in engine.reservations()} == {"old"}
+
+
+def test_a_replan_that_cannot_make_the_deadline_is_late_and_one_that_cannot_end_is_incomplete() -> (
+    None
+):
+    engine = zone(node())
+    late = engine.apply(events.TaskReplanned(task(deadline_slot=0), 0)).outcome
+    assert isinstance(late, Replan)
+    assert (late.complete, late.late) == (True, True)
+    assert late.schedule is not None
+    assert late.schedule.finish_slot == 1
+    never = engine.apply(events.TaskReplanned(task(compute_demand=1000.0), 0)).outcome
+    assert isinstance(never, Replan)
+    assert (never.complete, never.late) == (False, True)
+    assert never.released == (Cell(0, "n"), Cell(1, "n"))
+    assert never.schedule is not None
+    assert len(never.schedule.cells) == 6
+
+
+def test_only_cells_that_are_held_can_be_released() -> None:
+    engine = zone(node())
+    decide(engine, task())
+    release = events.CellsReleased("t", (Cell(1, "n"), Cell(5, "n")))
+    assert engine.apply(release).outcome == Released((Cell(1, "n"),))
+    assert engine.apply(release).outcome == Released(())
+    assert [r.cell for r in engine.reservations()] == [Cell(0, "n")]
+
+
+def test_solved_prices_are_taken_as_given_for_the_slots_on_sale() -> None:
+    engine = zone(node(), node("other"))
+    engine.apply(
+        events.PricesSolved(
+            first_slot=-1,
+            compute_price={"n": (9.0, 0.5, 0.25), "gone": (1.0,)},
+            memory_price={"n": (9.0, 0.125)},
+            seed=7,
+        )
+    )
+    prices = engine.prices()
+    assert prices.compute_price.tolist() == [[0.5, 0.25, 0, 0, 0, 0], [0.0] * 6]
+    assert prices.memory_price[0, 0] == 0.125
+
+
+def test_a_snapshot_survives_json_and_a_foreign_one_is_refused() -> None:
+    engine = zone(node(available_until=3), node("b"))
+    decide(engine, task())
+    text = json.dumps(engine.snapshot())
+    assert json.dumps(Engine.restore(json.loads(text)).snapshot()) == text
+    with pytest.raises(ValueError, match="snapshot format 0 is not 1"):
+        Engine.restore({**json.loads(text), "format": 0})
+
+
+def test_rules_are_checked() -> None:
+    with pytest.raises(ValueError, match="unknown price policy 'free'"):
+        Engine(ZoneRules(policy="free"))
+    with pytest.raises(ValueError, match="horizon_slots"):
+        ZoneRules(horizon_slots=0)

@@ -1,0 +1,154 @@
+"""A zone that goes on under other rules, and what a published log tells of a solve."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scheduler.auction import ChainEntry, Engine, ZoneRules
+from scheduler.auction.audit import verify
+from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.log import events
+from scheduler.auction.log.chain import entry_to_json, hide_bid
+from scheduler.auction.log.events import event_from_json, event_to_json
+from scheduler.types import Decision
+from tests.unit.scheduler.auction.builders import node, task
+
+RESIDUAL = ZoneRules(policy="residual", horizon_slots=6)
+LAGRANGIAN = replace(RESIDUAL, policy="lagrangian", settings={"growth": 0.5})
+
+
+def begun() -> tuple[Engine, list[ChainEntry]]:
+    """A zone that has sold a cell of its one node and refused a bid."""
+    engine = Engine(RESIDUAL)
+    return engine, [
+        engine.apply(events.NodeJoined(node(ask=0.25))),
+        engine.apply(events.BidArrived(task("a", bid=9.0), 0, salt="1")),
+        engine.apply(events.BidArrived(task("low", bid=1e-9), 0, salt="2")),
+    ]
+
+
+def solved(price: float = 2.0) -> events.PricesSolved:
+    return events.PricesSolved(
+        first_slot=0,
+        compute_price={"n": (price,) * 6},
+        memory_price={"n": (0.5,) * 6},
+        seed=11,
+        inputs={"bids_today": 2},
+        private={"dual_value": 8.75},
+        salt="secret",
+    )
+
+
+def test_a_log_that_changes_its_policy_twice_replays_to_the_same_hash() -> None:
+    engine, log = begun()
+    for event in (
+        events.RulesChanged(LAGRANGIAN),
+        solved(),
+        events.BidArrived(task("b", bid=50.0), 0, salt="3"),
+        events.SlotAdvanced(1),
+        events.RulesChanged(RESIDUAL),
+        events.BidArrived(task("c", bid=50.0, arrival_slot=1), 1, salt="4"),
+    ):
+        log.append(engine.apply(event))
+    assert verify(log, rules=RESIDUAL).head_hash == engine.head_hash
+    again = Engine.restore(json.loads(json.dumps(engine.snapshot())))
+    assert again.rules == RESIDUAL
+    middle = Engine(RESIDUAL)
+    for entry in log[:5]:
+        middle.apply(entry.event)
+    restored = Engine.restore(json.loads(json.dumps(middle.snapshot())))
+    assert restored.rules == LAGRANGIAN
+    assert [restored.apply(entry.event).hash for entry in log[5:]] == [e.hash for e in log[5:]]
+
+
+def test_bids_after_the_change_pay_the_solved_price_and_those_before_keep_their_cells() -> None:
+    engine, _ = begun()
+    held = engine.reservations()
+    engine.apply(events.RulesChanged(LAGRANGIAN))
+    engine.apply(solved())
+    assert engine.reservations() == held
+    later = engine.apply(events.BidArrived(task("b", bid=50.0), 0)).outcome
+    assert isinstance(later, Decision)
+    assert later.parts is not None
+    # Two cells of 4 samples and 2 GB each.
+    assert (later.parts.compute, later.parts.memory) == (2 * 4 * 2.0, 2 * 2 * 0.5)
+    assert later.payment == later.parts.operational + 18.0
+    assert engine.reservations()[: len(held)] == held
+
+
+def test_under_a_policy_that_prices_what_is_sold_empty_cells_cost_nothing_again() -> None:
+    engine, _ = begun()
+    engine.apply(events.RulesChanged(LAGRANGIAN))
+    engine.apply(solved())
+    engine.apply(events.RulesChanged(RESIDUAL))
+    prices = engine.prices()
+    sold = prices.compute_sold[0] > 0
+    assert sold.tolist() == [True] * 2 + [False] * 4
+    np.testing.assert_array_equal(prices.compute_price[0], np.where(sold, 2.0, 0.0))
+    np.testing.assert_array_equal(prices.memory_price[0], np.where(sold, 0.5, 0.0))
+
+
+def test_what_a_policy_remembers_outlives_a_change_of_its_own_parameters() -> None:
+    engine, _ = begun()
+    before = engine.snapshot()["memory"]
+    assert before["density_count"] == 2.0
+    engine.apply(events.RulesChanged(replace(RESIDUAL, steepness=0.4)))
+    assert engine.snapshot()["memory"] == before
+    engine.apply(events.RulesChanged(LAGRANGIAN))
+    assert engine.snapshot()["memory"] == {}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"horizon_slots": 7}, {"base_memory": 1.0}, {"first_slot": 1}, {"money_quantum": 1.0}],
+)
+def test_rules_that_the_cells_were_made_by_cannot_change(changed: dict[str, float]) -> None:
+    engine, _ = begun()
+    head = engine.head_hash
+    with pytest.raises(ValueError, match=f"{next(iter(changed))} cannot change"):
+        engine.apply(events.RulesChanged(replace(RESIDUAL, **changed)))
+    assert (engine.head_hash, engine.rules) == (head, RESIDUAL)
+
+
+def test_a_published_log_commits_to_what_a_solve_was_made_from_and_does_not_tell_it() -> None:
+    engine, log = begun()
+    log.append(engine.apply(events.RulesChanged(LAGRANGIAN)))
+    log.append(engine.apply(solved()))
+    log.append(engine.apply(events.BidArrived(task("b", bid=50.0), 0, salt="3")))
+    shown = hide_bid(entry_to_json(log[4]))
+    assert "8.75" not in json.dumps(shown)
+    assert "secret" not in json.dumps(shown)
+    lines = list(transcript_lines(log, rules=RESIDUAL, shows=lambda _: False))
+    found = verify_transcript(lines)
+    assert (found.ok, found.entries, found.head_hash) == (True, 6, engine.head_hash)
+    forged = [line.replace(shown["event"]["private_commitment"], "0" * 64) for line in lines]
+    assert (verify_transcript(forged).ok, verify_transcript(forged).position) == (False, 5)
+    dearer = [line.replace("[2.0, 2.0", "[2.01, 2.0") for line in lines]
+    assert (verify_transcript(dearer).ok, verify_transcript(dearer).position) == (False, 5)
+
+
+def test_the_commitment_depends_on_the_values_and_on_the_salt() -> None:
+    def head(event: events.PricesSolved) -> str:
+        return Engine(LAGRANGIAN).apply(event).hash
+
+    other = replace(solved(), private={"dual_value": 8.76})
+    assert len({head(solved()), head(other), head(replace(solved(), salt="x"))}) == 3
+
+
+def test_rows_that_nodes_share_are_written_once_and_come_back_to_the_last_bit() -> None:
+    event = events.PricesSolved(
+        first_slot=3,
+        compute_price={"a": (0.1, 0.0), "b": (0.1, -0.0), "c": (0.1, 0.0)},
+        memory_price={"a": (1.0,), "c": (1.0,)},
+    )
+    data = json.loads(json.dumps(event_to_json(event)))
+    assert data["compute_price"] == {
+        "rows": [[0.1, 0.0], [0.1, -0.0]],
+        "nodes": {"a": 0, "b": 1, "c": 0},
+    }
+    assert data["memory_price"] == {"rows": [[1.0]], "nodes": {"a": 0, "c": 0}}
+    assert repr(event_from_json(data)) == repr(event)

@@ -1,0 +1,245 @@
+"""Entries, transcripts and the check that anybody can run."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
+from scheduler.auction.audit import verify
+from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.log import events
+from scheduler.auction.log.chain import canonical, commitment, hide_bid
+from scheduler.auction.log.events import event_from_json, event_to_json
+from scheduler.auction.log.outcomes import outcome_from_json
+from scheduler.types import Cell, LaborVendor
+from tests.unit.scheduler.auction.builders import node, task
+
+EVENTS = (
+    events.NodeJoined(node(ask=0.1, available_from=-1)),
+    events.NodeJoined(node("b", ask=1e-7, available_until=4)),
+    events.BidArrived(
+        task(
+            bid=1e22,
+            vendors=(LaborVendor("v", 1 / 3, 1),),
+            operational_costs={"n": (0.1, 0.2), "b": (1.0,)},
+        ),
+        0,
+    ),
+    events.BidArrived(task("low", bid=0.0), 0),
+    events.SlotAdvanced(1),
+    events.NodeChanged(node("b", ask=2.0)),
+    events.CellsReleased("t", (Cell(1, "n"),)),
+    events.TaskReplanned(task(compute_demand=4.0), 1, salt="s3"),
+    events.PricesSolved(1, {"n": (0.1, 0.2)}, {"b": (0.3,)}, seed=3, inputs={"bids": 2}),
+    events.PricesSolved(1, {"n": (0.3, 0.2)}, {}, private={"dual_value": 7.25}, salt="s4"),
+    events.RulesChanged(ZoneRules(policy="lagrangian", horizon_slots=6, settings={"growth": 0.2})),
+    events.NodeLeft("n", 3),
+)
+
+
+def _log(rules: ZoneRules) -> tuple[Engine, list[ChainEntry]]:
+    engine = Engine(rules)
+    return engine, [engine.apply(event) for event in EVENTS]
+
+
+RULES = ZoneRules(horizon_slots=6, settings={"k": [1, 2]})
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
+def test_an_event_comes_back_from_json_as_it_was(event: events.Event) -> None:
+    assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
+
+
+def test_entries_come_back_even_where_a_store_writes_numbers_its_own_way() -> None:
+    """A jsonb column gives 1e+22 back as an integer and sorts keys its own way."""
+    _, log = _log(RULES)
+
+    def reordered(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: reordered(value[key]) for key in sorted(value, reverse=True)}
+        if isinstance(value, list):
+            return [reordered(item) for item in value]
+        if isinstance(value, float) and value == int(value):
+            return int(value)
+        return value
+
+    read = [entry_from_json(json.loads(json.dumps(reordered(entry_to_json(e))))) for e in log]
+    assert read == log
+    assert verify(read, rules=RULES).ok
+
+
+def test_canonical_json_is_one_text_per_value() -> None:
+    assert canonical({"b": 0.1, "a": [1, None, True]}) == b'{"a":[1,null,true],"b":0.1}'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical(float("nan"))
+
+
+def test_unknown_types_are_named() -> None:
+    with pytest.raises(ValueError, match="unknown event type 'Rain'"):
+        event_from_json({"type": "Rain"})
+    with pytest.raises(ValueError, match="unknown outcome type 'Rain'"):
+        outcome_from_json({"type": "Rain"})
+
+
+def test_the_chain_commits_to_a_bid_and_does_not_tell_it() -> None:
+    def arrived(bid: float, salt: str) -> ChainEntry:
+        engine = Engine(RULES)
+        return engine.apply(events.BidArrived(task(bid=bid), 0, salt=salt))
+
+    assert arrived(5.0, "a").hash == arrived(5.0, "a").hash
+    assert len({arrived(b, s).hash for b in (5.0, 6.0) for s in ("a", "b")}) == 4
+    hidden = hide_bid(entry_to_json(arrived(5.0, "a")))
+    assert hidden["event"]["task"]["bid_commitment"] == commitment(bid=5.0, salt="a")
+    assert "5.0" not in json.dumps(hidden["event"])
+
+
+def test_a_log_is_a_chain_from_the_rules_on() -> None:
+    engine, log = _log(RULES)
+    assert [entry.position for entry in log] == list(range(1, len(EVENTS) + 1))
+    assert log[0].prev_hash == Engine(RULES).head_hash
+    assert log[0].prev_hash != Engine(replace(RULES, horizon_slots=7)).head_hash
+    for before, after in pairwise(log):
+        assert after.prev_hash == before.hash
+    assert log[-1].hash == engine.head_hash
+
+
+@pytest.mark.parametrize("at", range(len(EVENTS)))
+def test_a_transcript_verifies_from_its_rules_and_from_any_snapshot(at: int) -> None:
+    engine = Engine(RULES)
+    log = [engine.apply(event) for event in EVENTS[:at]]
+    snapshot = engine.snapshot()
+    tail = [engine.apply(event) for event in EVENTS[at:]]
+    whole = verify_transcript(transcript_lines([*log, *tail], rules=RULES))
+    assert (whole.ok, whole.entries, whole.head_hash) == (True, len(EVENTS), engine.head_hash)
+    part = verify_transcript(transcript_lines(tail, snapshot=snapshot))
+    assert (part.ok, part.entries, part.head_hash) == (True, len(tail), engine.head_hash)
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict | list):
+        keys = value if isinstance(value, dict) else range(len(value))
+        for key in keys:
+            yield from _leaves(value[key], (*path, key))
+    else:
+        yield path
+
+
+def _other(value: bool | float | str | None) -> Any:
+    """The nearest value that is not the same."""
+    match value:
+        case bool():
+            return not value
+        case int():
+            return value + 1
+        case float():
+            return math.nextafter(value, math.inf)
+        case str():
+            return value + "x"
+        case None:
+            return {}
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["bids shown", "bids left out"])
+def test_no_value_of_a_transcript_can_be_altered_unnoticed(shown: bool) -> None:
+    """Not by the last bit of a number, nor in what is only there to be read."""
+    _, log = _log(RULES)
+    shows = None if shown else lambda _: False
+    lines = [json.loads(line) for line in transcript_lines(log, rules=RULES, shows=shows)]
+    header = {"bids_left_out"}
+    paths = [path for path in _leaves(lines) if not header.intersection(path)]
+    assert len(paths) > 200
+    unnoticed: list[tuple[Any, ...]] = []
+    for path in paths:
+        altered = json.loads(json.dumps(lines))
+        *above, name = path
+        place = reduce(lambda value, key: value[key], above, altered)
+        place[name] = _other(place[name])
+        try:
+            found = verify_transcript(map(json.dumps, altered))
+        except (ValueError, TypeError, IndexError):
+            # No transcript any more, as the command line says of such a file.
+            continue
+        if found.ok:
+            unnoticed.append(path)
+    assert unnoticed == []
+
+
+def test_verify_needs_something_to_start_from() -> None:
+    with pytest.raises(ValueError, match="snapshot"):
+        verify([])
+    with pytest.raises(ValueError, match="either"):
+        next(transcript_lines([]))
+
+
+def _verify(path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scheduler", "auction", "verify", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
+    tmp_path: Path,
+) -> None:
+    engine, log = _log(RULES)
+    lines = list(transcript_lines(log, rules=RULES))
+    path = tmp_path / "transcript.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    done = _verify(path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "ok": True,
+        "entries": len(EVENTS),
+        "head_hash": engine.head_hash,
+        "position": None,
+        "problem": None,
+    }
+    altered = json.loads(lines[3])
+    altered["outcome"]["payment"] += 0.01
+    path.write_text("\n".join([*lines[:3], json.dumps(altered), *lines[4:]]))
+    done = _verify(path)
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert (found["ok"], found["position"], found["entries"]) == (False, 3, 2)
+    assert found["problem"] == "the replay differs from the log in payment"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "line 1 is not JSON"),
+        ("{}", "neither rules nor a snapshot"),
+        ("[]", "line 1 is not a JSON object"),
+        (next(transcript_lines([], rules=RULES)) + "\n{}", "line 2 is not a log entry"),
+    ],
+)
+def test_a_file_that_is_no_transcript_is_refused_by_line(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_text(text)
+    done = _verify(path)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_unknown_command_prints_the_known_ones() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scheduler", "sing"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "auction" in done.stderr

@@ -1,0 +1,150 @@
+"""Agreement with files that independent implementations wrote."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.experiments.auction.interchange import replay, solve
+
+DATA = Path(__file__).parents[4] / "data" / "auction"
+TOLERANCE = 1e-8
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+SOLVE_FILES = sorted(p for p in DATA.glob("*.json") if not p.name.startswith("seq_"))
+REPLAY_FILES = sorted(DATA.glob("seq_*.json"))
+
+
+def test_the_example_files_are_all_there() -> None:
+    assert len(SOLVE_FILES) == 6
+    assert len(REPLAY_FILES) == 2
+
+
+@pytest.mark.parametrize("path", SOLVE_FILES, ids=lambda p: p.stem)
+def test_solve_agrees_with_the_example(path: Path) -> None:
+    expected = _read(path)
+    found = solve(expected)
+    assert len(found["per_vendor"]) == len(expected["per_vendor"])
+    for ours, theirs in zip(found["per_vendor"], expected["per_vendor"], strict=True):
+        assert (ours["vendor"], ours["h"], ours["feasible"]) == (
+            theirs["vendor"],
+            theirs["h"],
+            theirs["feasible"],
+        )
+        assert ours["q"] == theirs["q"]
+        if theirs["feasible"]:
+            assert ours["obj"] == pytest.approx(theirs["obj"], abs=TOLERANCE, rel=0)
+            assert ours["cells"] == theirs["cells"]
+    assert found["best_vendor"] == expected["best_vendor"]
+    if expected["best_F"] is None:
+        assert found["best_F"] is None
+    else:
+        assert found["best_F"] == pytest.approx(expected["best_F"], abs=TOLERANCE, rel=0)
+
+
+@pytest.mark.parametrize("policy", ["printed", "residual"])
+@pytest.mark.parametrize("path", REPLAY_FILES, ids=lambda p: p.stem)
+def test_replay_agrees_with_the_example(path: Path, policy: str) -> None:
+    data = _read(path)
+    expected = data["expected"][f"{policy}_critical"]
+    found = replay(data, policy=policy)
+    assert len(found["log"]) == len(expected["log"])
+    for ours, theirs in zip(found["log"], expected["log"], strict=True):
+        assert {name: ours[name] for name in ("id", "admit", "reason", "vendor", "cells")} == {
+            name: theirs[name] for name in ("id", "admit", "reason", "vendor", "cells")
+        }
+        assert ours["payment"] == pytest.approx(theirs["payment"], abs=TOLERANCE, rel=0)
+        if theirs["F"] is None:
+            assert ours["F"] is None
+        else:
+            assert ours["F"] == pytest.approx(theirs["F"], abs=TOLERANCE, rel=0)
+    assert found["welfare"] == pytest.approx(expected["welfare"], abs=TOLERANCE, rel=0)
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "scheduler", "auction", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_command_line_prints_what_the_functions_return() -> None:
+    path = DATA / "small_00.json"
+    done = _run("solve", str(path))
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == solve(_read(path))
+    path = DATA / "seq_00.json"
+    done = _run("replay", str(path), "--policy", "printed")
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == replay(_read(path), policy="printed")
+
+
+def test_a_file_that_is_not_there_is_named_and_nothing_is_printed(tmp_path: Path) -> None:
+    done = _run("solve", str(tmp_path / "gone.json"))
+    assert done.returncode == 2
+    assert "gone.json" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "half.json"
+    path.write_text("{}")
+    done = _run("solve", str(path))
+    assert done.returncode == 2
+    assert "field 'T' is missing" in done.stderr
+
+
+def test_a_replay_with_scaled_units_is_refused(tmp_path: Path) -> None:
+    data = _read(DATA / "seq_00.json")
+    data["scale"] = {"cb": 2, "cs": 1, "cr": 1}
+    path = tmp_path / "scaled.json"
+    path.write_text(json.dumps(data))
+    done = _run("replay", str(path), "--policy", "residual")
+    assert done.returncode == 2
+    assert "scale must be 1" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "change", "said"),
+    [
+        (["solve"], {"K": 10**12}, "must have K = 1000000000000 rows"),
+        (["solve"], {"lam": [[1.0], [1.0, 2.0]]}, "inhomogeneous"),
+        (["solve"], {"task": {"id": "t"}}, "field 'a' is missing"),
+        (["replay", "--policy", "residual"], {"tasks": [7]}, "not subscriptable"),
+        (["replay", "--policy", "residual"], {"scale": [2]}, "no attribute"),
+        (["replay", "--policy", "residual"], {"alpha": -1.0}, "alpha is -1.0"),
+        (["replay", "--policy", "residual"], {"T": 10**12}, "horizon_slots must be between"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_a_line(
+    tmp_path: Path, command: list[str], change: dict[str, Any], said: str
+) -> None:
+    name = "small_00.json" if command[0] == "solve" else "seq_00.json"
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(_read(DATA / name) | change))
+    done = _run(command[0], str(path), *command[1:])
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.startswith(str(path))
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_file_nested_beyond_reading_is_no_failed_verification(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    for command in (["verify"], ["solve"], ["replay", "--policy", "residual"]):
+        done = _run(command[0], str(path), *command[1:])
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr

@@ -1,0 +1,162 @@
+"""Joining a market: a real self-test on the bundled model, real HTTP, real files."""
+
+import re
+import stat
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.unit.workers.node.market_double import TINY
+from workers.node import join, self_test
+from workers.node.credentials import StateDir, load_credentials
+from workers.node.process import EXIT_SETTINGS
+from workers.node.process import main as run_main
+from workers.node.self_test import (
+    SpeedCase,
+    compute_offered_memory_gb,
+    count_usable_cores,
+    measure_node,
+    normalize_gpu_name,
+)
+from workers.protocol import PROTOCOL_VERSION
+
+ONE_CASE = (SpeedCase(2, 0.05, 2),)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(self_test, "CASES", ONE_CASE)
+
+
+def joining(market, folder, *more: str) -> int:
+    arguments = ["--url", market.url, "--state-dir", str(folder), "--device", "cpu", *more]
+    return join.main(arguments)
+
+
+def test_joining_measures_registers_and_keeps_the_credentials(market, tmp_path, quick, capsys):
+    assert joining(market, tmp_path / "s", "--token", "join-token", "--name", "box-1") == 0
+    (request,) = market.joins
+    assert (request.token, request.name) == ("join-token", "box-1")
+    facts = request.facts
+    assert (facts.device, facts.gpu_type, facts.gpu_count) == ("cpu", "cpu", 0)
+    assert facts.protocol_version == PROTOCOL_VERSION
+    assert facts.cores == count_usable_cores()
+    assert facts.memory_gb == pytest.approx(compute_offered_memory_gb("cpu"), abs=0.001)
+    (speed,) = facts.speeds
+    assert (speed.base_model, speed.batch_size, speed.sequence_length, speed.jobs) == (
+        "tiny",
+        2,
+        25,
+        2,
+    )
+    assert speed.samples_per_s > 0
+    assert speed.tokens_per_s == pytest.approx(25 * speed.samples_per_s, rel=0.01)
+    assert 0.005 < speed.base_memory_gb < 0.02
+    assert speed.job_memory_gb > 0
+    state = StateDir(tmp_path / "s")
+    credentials = load_credentials(state)
+    assert credentials.node_id == "node_1"
+    assert credentials.market_url == market.url
+    assert credentials.queue == "node.node_1"
+    assert credentials.memory_gb == facts.memory_gb
+    assert stat.S_IMODE(state.credentials.stat().st_mode) == 0o600
+    assert "Joined as box-1 (node_1)." in capsys.readouterr().out
+
+
+def test_the_token_may_come_from_the_environment(market, tmp_path, quick, monkeypatch):
+    monkeypatch.setenv(join.TOKEN_VARIABLE, "join-token")
+    assert joining(market, tmp_path, "--memory-gb", "3.5") == 0
+    assert market.joins[0].facts.memory_gb == 3.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--token", "wrong"], "The market says unknown_join_token."),
+        ([], "Pass the join token with --token"),
+        (["--token", "join-token", "--memory-gb", "-1"], "--memory-gb must be above 0."),
+    ],
+)
+def test_a_refused_join_leaves_no_trace(market, tmp_path, capsys, monkeypatch, arguments, says):
+    monkeypatch.delenv(join.TOKEN_VARIABLE, raising=False)
+    assert joining(market, tmp_path, *arguments) == join.EXIT_REFUSED
+    assert says in capsys.readouterr().err
+    assert market.joins == []
+    assert not (tmp_path / "node.json").exists()
+
+
+def test_a_state_directory_that_cannot_be_made_spares_the_token(market, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    code = joining(market, tmp_path / "file" / "x", "--token", "join-token")
+    assert code == join.EXIT_REFUSED
+    assert "Choose another with --state-dir" in capsys.readouterr().err
+    assert market.requests == []
+
+
+def test_a_model_that_cannot_be_trained_here_is_said_before_joining(market, tmp_path, capsys):
+    missing = replace(TINY, source="bundled:missing")
+    market.join_reply = replace(market.join_reply, base_models=(missing,))
+    assert joining(market, tmp_path, "--token", "join-token") == join.EXIT_REFUSED
+    assert "no bundled model" in capsys.readouterr().err
+    assert market.joins == []
+
+
+def test_a_market_that_is_away_is_said(market, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(join, "_PATIENCE", join.Patience(total_s=0.0))
+    url = market.url
+    market.close()
+    code = join.main(["--url", url, "--token", "t", "--state-dir", str(tmp_path)])
+    assert code == join.EXIT_REFUSED
+    assert re.search(r"no answer", capsys.readouterr().err)
+
+
+def test_running_without_having_joined_says_how(tmp_path, capsys):
+    assert run_main(["--state-dir", str(tmp_path)]) == EXIT_SETTINGS
+    assert "python -m workers join" in capsys.readouterr().err
+
+
+def test_every_case_becomes_a_row_of_the_table():
+    said: list[str] = []
+    facts = measure_node(
+        device="cpu",
+        base_models=[TINY],
+        cases=(SpeedCase(1, 0.03, 1), SpeedCase(1, 0.03, 3)),
+        seconds_each=0.5,
+        say=said.append,
+    )
+    assert [(row.batch_size, row.sequence_length, row.jobs) for row in facts.speeds] == [
+        (1, 15, 1),
+        (1, 15, 3),
+    ]
+    assert all(row.samples_per_s > 0 and row.job_memory_gb > 0 for row in facts.speeds)
+    assert said[0] == "loading tiny"
+    assert len(said) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "short"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 79.25, "A100-80GB"),
+        ("NVIDIA A100-PCIE-40GB", 39.4, "A100-40GB"),
+        ("NVIDIA A40", 44.4, "A40-48GB"),
+        ("NVIDIA H100 80GB HBM3", 79.1, "H100-80GB"),
+        ("NVIDIA H200", 139.8, "H200-141GB"),
+        ("NVIDIA L40S", 44.5, "L40S-48GB"),
+        ("Tesla T4", 14.6, "T4-16GB"),
+        ("NVIDIA GeForce RTX 4090", 23.6, "RTX-4090-24GB"),
+        ("NVIDIA RTX A6000", 47.5, "RTX-A6000-48GB"),
+        ("Strange Device / 9", 7.9, "Strange-Device-9-8GB"),
+        ("", 10.0, "gpu-11GB"),
+    ],
+)
+def test_gpus_have_short_names(name, gib, short):
+    assert normalize_gpu_name(name, int(gib * 1024**3)) == short

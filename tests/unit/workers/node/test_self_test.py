@@ -1,0 +1,56 @@
+"""Several nodes on one machine measure it once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workers.node import join, self_test
+from workers.node.self_test import SpeedCase
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was measured, in order; one small case each time."""
+    done: list[str] = []
+    whole = self_test.measure_node
+
+    def facts(**terms):
+        done.append(terms["device"])
+        return whole(**terms | {"cases": (SpeedCase(2, 0.05, 1),), "seconds_each": 0.01})
+
+    monkeypatch.setattr(self_test, "measure_node", facts)
+    return done
+
+
+def joins(market, folder: Path, *more: str) -> None:
+    arguments = ["--url", market.url, "--state-dir", str(folder), "--token", "join-token"]
+    assert join.main([*arguments, "--device", "cpu", *more]) == 0
+
+
+def test_the_second_node_goes_by_what_the_first_measured(market, tmp_path, measured) -> None:
+    kept = ("--measured", str(tmp_path / "facts" / "measured.json"))
+    joins(market, tmp_path / "one", "--name", "one", *kept)
+    joins(market, tmp_path / "two", "--name", "two", *kept, "--memory-gb", "2.5")
+    assert measured == ["cpu"]
+    first, second = (request.facts for request in market.joins)
+    assert second.speeds == first.speeds
+    assert (first.memory_gb, second.memory_gb) == (pytest.approx(first.memory_gb), 2.5)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"hostname": "elsewhere"}, {"torch_version": "0.1"}, {"speeds": []}, {"surprise": 1}],
+    ids=["another machine", "another torch", "other models", "another format"],
+)
+def test_figures_of_another_machine_are_not_gone_by(market, tmp_path, measured, changed) -> None:
+    path = tmp_path / "measured.json"
+    joins(market, tmp_path / "one", "--name", "one", "--measured", str(path))
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+    joins(market, tmp_path / "two", "--name", "two", "--measured", str(path))
+    assert measured == ["cpu", "cpu"]
+    # What was measured anew is what the next one goes by.
+    joins(market, tmp_path / "three", "--name", "three", "--measured", str(path))
+    assert measured == ["cpu", "cpu"]

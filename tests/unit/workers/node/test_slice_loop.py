@@ -1,0 +1,540 @@
+"""What a node does with plans, and what it tells the market, whatever goes wrong."""
+
+import io
+import json
+import os
+import threading
+import time
+import zipfile
+
+import pytest
+
+from tests.unit.workers.node.market_double import TINY, Lease, MarketDouble
+from tests.unit.workers.node.runtime_double import RuntimeDouble
+from workers.node.blob_cache import BlobCache
+from workers.node.credentials import StateDir
+from workers.node.market_client import MarketClient, Patience
+from workers.node.slice_loop import SliceLoop
+from workers.protocol import (
+    CheckpointRef,
+    DataFormat,
+    Fault,
+    HeartbeatReply,
+    JobSpec,
+    SliceSpec,
+    SliceStatus,
+    SlotPlan,
+)
+from workers.training.faults import SystemFault, UserFault
+
+DATA = b'{"text": "a"}\n' * 10
+
+
+class World:
+    """A node between a market on a socket and a runtime that the test steps."""
+
+    def __init__(self, market: MarketDouble, folder) -> None:
+        self.market = market
+        self.state = StateDir(folder / "state")
+        self.state.prepare()
+        self.runtime = RuntimeDouble(self.state.work)
+        self.nodes: list[tuple[SliceLoop, MarketClient, threading.Event]] = []
+        self.node = self.boot()
+
+    def boot(self) -> SliceLoop:
+        stopping = threading.Event()
+        client = MarketClient(
+            self.market.url,
+            token=self.market.token,
+            patience=Patience(total_s=2.0, first_pause_s=0.01, longest_pause_s=0.05),
+            stopping=stopping,
+        )
+        self.cache = BlobCache(self.state.cache, client)
+        node = SliceLoop(
+            node_id="node_1",
+            client=client,
+            runtime=self.runtime,
+            cache=self.cache,
+            work=self.state.work,
+            outbox=self.state.outbox,
+            keepalive_s=0.2,
+        )
+        node.start()
+        self.nodes.append((node, client, stopping))
+        return node
+
+    def close(self) -> None:
+        self.runtime.gate.set()
+        for node, client, stopping in self.nodes:
+            stopping.set()
+            node.close()
+            client.close()
+
+    def slice(self, job_id="job-a", token="lease-a", *, expires_in=60.0, resume=None) -> SliceSpec:
+        expires_at = time.time() + expires_in
+        self.market.leases.setdefault(token, Lease(expires_at=expires_at))
+        dataset = self.market.blob(DATA, url=f"/leases/{token}/dataset")
+        resume_from = None
+        if resume is not None:
+            step, content = resume
+            blob = self.market.blob(content, url=f"/leases/{token}/checkpoint")
+            resume_from = CheckpointRef(blob=blob, step=step)
+        return SliceSpec(
+            lease_token=token,
+            lease_expires_at=expires_at,
+            job=JobSpec(
+                job_id=job_id, base_model=TINY, data_format=DataFormat.TEXT, dataset=dataset
+            ),
+            resume_from=resume_from,
+        )
+
+    def plan(self, *slices: SliceSpec, slot=5, revision=1, ends_in=60.0, **changes) -> None:
+        now = time.time()
+        plan = SlotPlan(
+            node_id=changes.pop("node_id", "node_1"),
+            slot=slot,
+            starts_at=now,
+            ends_at=now + ends_in,
+            slices=slices,
+            revision=revision,
+            **changes,
+        )
+        self.node.offer(plan)
+
+    def started(self, *slices: SliceSpec, **plan) -> None:
+        self.plan(*slices, **plan)
+        for spec in slices:
+            self.runtime.wait_for(f"attached {spec.job.job_id}")
+
+    def lease(self, token="lease-a") -> Lease:
+        return self.market.leases[token]
+
+    def result(self, token="lease-a"):
+        self.market.wait_until(lambda: self.lease(token).result)
+        return self.lease(token).result
+
+    def eventually(self, condition) -> None:
+        """Wait until what the node's thread did makes it true."""
+        ends_at = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < ends_at, "it never came true"
+            self.settled()
+            time.sleep(0.005)
+
+    def settled(self) -> None:
+        """Everything offered so far was taken in by the node's thread."""
+        done = threading.Event()
+        self.node._inbox.put(done.set)
+        assert done.wait(30)
+
+
+@pytest.fixture
+def world(market, tmp_path):
+    world = World(market, tmp_path)
+    yield world
+    world.close()
+
+
+class TestPlans:
+    def test_a_plan_attaches_its_jobs_with_their_data(self, world):
+        world.started(world.slice(), world.slice("job-b", "lease-b"))
+        assert world.runtime.attached["job-a"].data == DATA
+        assert world.runtime.attached["job-a"].checkpoint is None
+        assert set(world.node.leases()) == {"lease-a", "lease-b"}
+
+    def test_a_job_goes_on_from_the_markets_checkpoint(self, world):
+        world.started(world.slice(resume=(40, b"state at 40")))
+        assert world.runtime.attached["job-a"].checkpoint == b"state at 40"
+
+    def test_the_same_plan_twice_changes_nothing(self, world):
+        spec = world.slice()
+        world.started(spec)
+        world.plan(spec)
+        world.plan(spec)
+        world.settled()
+        assert world.runtime.history == ["attaching job-a", "attached job-a"]
+
+    def test_data_that_two_jobs_share_are_fetched_once(self, world):
+        world.started(world.slice(), world.slice("job-b", "lease-b"))
+        fetched = [path for method, path, _ in world.market.requests if path.endswith("dataset")]
+        assert len(fetched) == 1
+
+    def test_a_job_absent_from_the_next_plan_is_handed_over(self, world):
+        world.started(world.slice(), world.slice("job-b", "lease-b"))
+        world.runtime.steps("job-a", 7)
+        world.plan(world.slice("job-b", "lease-b"), slot=6)
+        result = world.result()
+        assert result.status is SliceStatus.PAUSED
+        assert result.step == 7
+        assert result.valid_loss_before == 3.1
+        assert world.lease().checkpoints == {7: b"checkpoint of step 7"}
+        assert world.lease().events[-1].step == 7
+        assert "job-b" in world.runtime.attached
+        assert world.lease("lease-b").result is None
+
+    @pytest.mark.parametrize(
+        "change",
+        [{"ends_in": -1.0}, {"slot": 4}, {"revision": 0}, {"node_id": "node_2"}, {"version": 2}],
+        ids=["late", "earlier slot", "earlier revision", "another node", "another version"],
+    )
+    def test_a_plan_that_does_not_hold_is_ignored(self, world, change):
+        world.started(world.slice())
+        world.plan(world.slice("job-b", "lease-b"), **change)
+        world.settled()
+        assert list(world.runtime.attached) == ["job-a"]
+        assert world.node.leases() == ("lease-a",)
+
+    def test_a_later_revision_of_the_same_slot_holds(self, world):
+        world.started(world.slice())
+        world.plan(world.slice(), world.slice("job-b", "lease-b"), revision=2)
+        world.runtime.wait_for("attached job-b")
+        assert set(world.runtime.attached) == {"job-a", "job-b"}
+
+    def test_a_slice_whose_lease_is_over_already_is_not_begun(self, world):
+        world.plan(world.slice(expires_in=-1.0))
+        world.settled()
+        assert world.node.leases() == ()
+
+    def test_a_job_name_that_leads_out_of_the_folder_is_not_begun(self, world):
+        world.plan(world.slice("../../etc"))
+        world.settled()
+        assert world.node.leases() == ()
+        assert world.runtime.history == []
+
+    def test_a_running_job_goes_on_under_a_new_lease(self, world):
+        world.started(world.slice())
+        world.runtime.steps("job-a", 3)
+        world.market.wait_until(lambda: world.lease().last_seq == 1)
+        world.plan(world.slice(token="lease-b", resume=(2, b"older")), slot=6)
+        world.settled()
+        world.runtime.steps("job-a", 1)
+        world.market.wait_until(lambda: world.lease("lease-b").events)
+        assert [event.seq for event in world.lease("lease-b").events] == [1]
+        assert world.lease("lease-b").events[0].step == 4
+        assert world.runtime.history == ["attaching job-a", "attached job-a"]
+        assert world.node.leases() == ("lease-b",)
+
+    def test_a_job_that_comes_back_while_it_is_handed_over_begins_again(self, world):
+        world.started(world.slice())
+        world.runtime.steps("job-a", 3)
+        world.plan(slot=6)
+        world.plan(world.slice(token="lease-b", resume=(1, b"older")), slot=7)
+        world.runtime.wait_for("attached job-a", times=2)
+        # Its own checkpoint is ahead of the market's, but a double's file is no checkpoint.
+        assert world.runtime.attached["job-a"].checkpoint == b"older"
+        assert world.result().status is SliceStatus.PAUSED
+        assert world.node.leases() == ("lease-b",)
+
+
+class TestProgress:
+    def test_what_gathered_between_two_reports_is_told_as_one(self, world):
+        world.started(world.slice())
+        world.runtime.steps("job-a", 4)
+        world.market.wait_until(lambda: world.lease().events)
+        (event,) = world.lease().events
+        assert (event.seq, event.step) == (1, 4)
+        assert event.log == ("step 1", "step 2", "step 3", "step 4")
+
+    def test_reports_come_at_most_twice_a_second(self, world):
+        seen = []
+
+        def trouble(_method, path):
+            if path.endswith("/progress"):
+                seen.append(time.monotonic())
+
+        world.market.trouble = trouble
+        began = time.monotonic()
+        world.started(world.slice())
+        for count in range(1, 6):
+            world.runtime.steps("job-a")
+            world.market.wait_until(lambda count=count: len(world.lease().events) >= count)
+        # However late each of them arrived, no more than one can have left per half second.
+        assert 5 <= len(seen) <= 1 + (time.monotonic() - began) / 0.5
+
+    def test_an_idle_jobs_lease_is_kept_alive_by_empty_reports(self, world):
+        world.started(world.slice(expires_in=2.0))
+        before = world.lease().expires_at
+        world.market.wait_until(lambda: world.lease().expires_at > before + 10)
+        assert world.lease().events == []
+
+    def test_a_loss_that_is_no_number_is_left_out(self, world):
+        world.started(world.slice())
+        world.runtime.steps("job-a", loss=float("nan"))
+        world.market.wait_until(lambda: world.lease().events)
+        assert world.lease().events[0].train_loss is None
+
+    def test_nothing_is_lost_or_doubled_while_the_market_is_down(self, world):
+        world.started(world.slice())
+        world.market.trouble = lambda _method, _path: 503
+        for _ in range(12):
+            world.runtime.steps("job-a")
+        world.settled()
+        world.market.trouble = lambda _method, _path: None
+        world.market.wait_until(
+            lambda: world.lease().events and world.lease().events[-1].step == 12
+        )
+        assert [event.seq for event in world.lease().events] == list(
+            range(1, len(world.lease().events) + 1)
+        )
+        lines = [line for event in world.lease().events for line in event.log]
+        assert lines == [f"step {step}" for step in range(1, 13)]
+
+    def test_an_answer_that_got_lost_does_not_double_the_report(self, world):
+        world.started(world.slice())
+        lost = []
+
+        def trouble(_method, path):
+            if path.endswith("/progress") and not lost and world.lease().last_seq == 0:
+                lost.append(path)
+                return "drop"
+            return None
+
+        world.market.trouble = trouble
+        world.runtime.steps("job-a", 2)
+        world.market.wait_until(lambda: world.lease().events)
+        assert lost
+        assert [event.seq for event in world.lease().events] == [1]
+
+    def test_a_market_that_is_ahead_is_caught_up_with(self, world):
+        spec = world.slice()
+        world.lease().last_seq = 41
+        world.started(spec)
+        world.runtime.steps("job-a", 2)
+        world.market.wait_until(lambda: world.lease().events)
+        assert world.lease().events[0].seq == 42
+        assert world.lease().events[0].log == ("step 1", "step 2")
+
+
+class TestEnds:
+    def test_a_jobs_data_stays_on_disk_for_as_long_as_the_job_is_here(self, world):
+        spec = world.slice()
+        world.started(spec)
+        path = world.state.cache / spec.job.dataset.sha256
+        os.utime(path, (1000, 1000))
+        world.cache.sweep()
+        assert path.exists()
+        world.runtime.finish("job-a")
+        world.result()
+        world.eventually(lambda: world.node.leases() == ())
+        world.cache.sweep()
+        assert not path.exists()
+
+    def test_a_finished_job_leaves_its_adapter_and_result(self, world):
+        world.started(world.slice())
+        world.runtime.steps("job-a", 2)
+        world.runtime.write_checkpoint("job-a")
+        world.runtime.finish("job-a")
+        result = world.result()
+        assert result.status is SliceStatus.FINISHED
+        assert (result.step, result.valid_loss_after, result.fault) == (100, 2.1, None)
+        names = zipfile.ZipFile(io.BytesIO(world.lease().adapter)).namelist()
+        assert names == ["adapter_config.json", "adapter_model.safetensors"]
+        world.eventually(lambda: not (world.state.work / "job-a").exists())
+        assert world.node.leases() == ()
+        assert list(world.state.outbox.iterdir()) == []
+
+    def test_a_failure_says_whose_it_was_after_the_last_checkpoint(self, world):
+        world.started(world.slice())
+        world.runtime.steps("job-a", 2)
+        world.runtime.write_checkpoint("job-a")
+        world.runtime.fail("job-a", Fault.USER, "The loss is not a number. Lower the rate.")
+        result = world.result()
+        assert result.status is SliceStatus.FAILED
+        assert result.fault is Fault.USER
+        assert result.reason == "The loss is not a number. Lower the rate."
+        assert world.lease().checkpoints == {2: b"checkpoint of step 2"}
+
+    @pytest.mark.parametrize(
+        ("fault", "whose"),
+        [(UserFault("Bad rows."), Fault.USER), (SystemFault("No."), Fault.SYSTEM)],
+    )
+    def test_a_job_that_cannot_start_fails_with_the_reason(self, world, fault, whose):
+        world.runtime.fault = fault
+        world.plan(world.slice())
+        result = world.result()
+        assert (result.status, result.fault, result.reason) == (
+            SliceStatus.FAILED,
+            whose,
+            str(fault),
+        )
+
+    def test_data_that_arrive_damaged_are_the_houses_fault(self, world):
+        spec = world.slice()
+        world.market.blobs[spec.job.dataset.url] = b"something else"
+        world.plan(spec)
+        assert world.result().fault is Fault.SYSTEM
+
+    def test_checkpoints_are_sent_while_the_job_goes_on(self, world):
+        world.started(world.slice())
+        for step in (1, 2):
+            world.runtime.steps("job-a")
+            world.runtime.write_checkpoint("job-a")
+            world.market.wait_until(lambda step=step: step in world.lease().checkpoints)
+        assert world.lease().result is None
+        assert "job-a" in world.runtime.attached
+
+    def test_of_checkpoints_that_pile_up_the_newest_is_sent(self, world):
+        world.started(world.slice())
+        world.market.trouble = lambda method, _path: 503 if method == "PUT" else None
+        for _ in range(5):
+            world.runtime.steps("job-a")
+            world.runtime.write_checkpoint("job-a")
+        world.settled()
+        world.market.trouble = lambda _method, _path: None
+        world.market.wait_until(lambda: 5 in world.lease().checkpoints)
+        assert set(world.lease().checkpoints) <= {1, 5}
+        world.eventually(lambda: not list(world.state.outbox.iterdir()))
+
+    def test_a_result_waits_for_a_market_that_is_down(self, world):
+        world.started(world.slice())
+        world.market.trouble = lambda _method, _path: "drop"
+        world.runtime.finish("job-a")
+        world.settled()
+        world.market.trouble = lambda _method, _path: None
+        assert world.result().status is SliceStatus.FINISHED
+        assert world.lease().adapter is not None
+
+    def test_an_adapter_the_market_refuses_is_a_failure_of_the_house(self, world):
+        world.started(world.slice())
+        world.market.trouble = lambda _m, path: 400 if path.endswith("/adapter") else None
+        world.runtime.finish("job-a")
+        result = world.result()
+        assert (result.status, result.fault) == (SliceStatus.FAILED, Fault.SYSTEM)
+        assert (
+            result.reason == "The finished adapter could not be delivered: The market says trouble."
+        )
+
+    def test_a_checkpoint_the_market_refuses_does_not_stop_the_job(self, world):
+        world.started(world.slice())
+        refused = []
+
+        def trouble(method, path):
+            if method == "PUT" and path.endswith("/1"):
+                refused.append(path)
+                return 422
+            return None
+
+        world.market.trouble = trouble
+        for _ in range(2):
+            world.runtime.steps("job-a")
+            world.runtime.write_checkpoint("job-a")
+            world.market.wait_until(lambda: refused)
+        world.market.wait_until(lambda: 2 in world.lease().checkpoints)
+        assert "job-a" in world.runtime.attached
+
+
+class TestLeases:
+    def test_a_lost_lease_stops_the_job_and_sends_nothing(self, world):
+        world.started(world.slice())
+        world.lease().lost = True
+        world.runtime.steps("job-a", 2)
+        world.runtime.wait_for("detached job-a without checkpoint")
+        world.settled()
+        assert world.node.leases() == ()
+        assert world.lease().checkpoints == {}
+        assert world.lease().result is None
+
+    def test_a_lease_revoked_by_a_heartbeat_is_dropped(self, world):
+        world.started(world.slice(), world.slice("job-b", "lease-b"))
+        world.node.heard(HeartbeatReply(revoked=("lease-a", "unknown")))
+        world.runtime.wait_for("detached job-a without checkpoint")
+        world.settled()
+        assert world.node.leases() == ("lease-b",)
+
+    def test_a_lease_revoked_while_its_data_are_fetched_is_dropped(self, world):
+        world.runtime.gate.clear()
+        world.plan(world.slice())
+        world.runtime.wait_for("attaching job-a")
+        world.node.heard(HeartbeatReply(revoked=("lease-a",)))
+        world.settled()
+        world.runtime.gate.set()
+        world.runtime.wait_for("detached job-a without checkpoint")
+        world.settled()
+        assert world.lease().result is None
+        assert world.runtime.attached == {}
+
+    def test_the_market_can_ask_for_a_checkpoint_and_the_job_off_the_node(self, world):
+        world.started(world.slice())
+        world.runtime.steps("job-a", 9)
+        world.lease().checkpoint_and_stop = True
+        result = world.result()
+        assert (result.status, result.step) == (SliceStatus.PAUSED, 9)
+        assert world.lease().checkpoints == {9: b"checkpoint of step 9"}
+
+    def test_a_lease_that_is_not_renewed_stops_the_job(self, world):
+        world.market.trouble = lambda _method, path: 503 if "progress" in path else None
+        world.started(world.slice(expires_in=1.0))
+        world.runtime.steps("job-a", 2)
+        world.runtime.wait_for("detached job-a with checkpoint")
+        assert world.runtime.attached == {}
+
+    def test_an_upload_under_a_lost_lease_closes_the_slice(self, world):
+        world.started(world.slice())
+        world.market.trouble = lambda _method, path: 503 if "progress" in path else None
+        world.runtime.steps("job-a", 2)
+        world.lease().lost = True
+        world.runtime.write_checkpoint("job-a")
+        world.runtime.wait_for("detached job-a without checkpoint")
+        assert world.lease().checkpoints == {}
+
+    def test_data_that_the_market_no_longer_gives_end_the_slice_quietly(self, world):
+        spec = world.slice()
+        world.market.trouble = lambda method, _path: 410 if method == "GET" else None
+        world.plan(spec)
+        world.market.wait_until(lambda: any(m == "GET" for m, _, _ in world.market.requests))
+        world.eventually(lambda: world.node.leases() == ())
+        assert world.lease().result is None
+        assert world.runtime.history == []
+
+
+class TestLeaving:
+    def test_a_node_that_drains_takes_no_more_and_ends_when_all_is_done(self, world):
+        world.started(world.slice())
+        world.node.heard(HeartbeatReply(drain=True))
+        world.plan(world.slice(), world.slice("job-b", "lease-b"), slot=6)
+        world.settled()
+        assert world.node.draining
+        assert world.node.leases() == ("lease-a",)
+        assert not world.node.finished.is_set()
+        world.runtime.finish("job-a")
+        assert world.result().status is SliceStatus.FINISHED
+        assert world.node.finished.wait(30)
+
+    def test_a_node_told_to_stop_hands_everything_over(self, world):
+        world.started(world.slice(), world.slice("job-b", "lease-b"))
+        world.runtime.steps("job-a", 3)
+        world.node.drain()
+        assert world.node.finished.wait(30)
+        assert world.result().status is SliceStatus.PAUSED
+        assert world.result("lease-b").status is SliceStatus.PAUSED
+        assert world.lease().checkpoints == {3: b"checkpoint of step 3"}
+
+    def test_a_node_the_market_does_not_know_drops_everything(self, world):
+        world.started(world.slice())
+        world.market.token = "another"
+        world.runtime.steps("job-a")
+        assert world.node.finished.wait(30)
+        assert world.node.refusal == "The market says unknown_node."
+        assert world.runtime.attached == {}
+
+    def test_a_node_that_died_goes_on_from_the_markets_last_checkpoint(self, world):
+        world.started(world.slice())
+        world.runtime.steps("job-a", 5)
+        world.runtime.write_checkpoint("job-a")
+        world.market.wait_until(lambda: 5 in world.lease().checkpoints)
+        world.runtime.steps("job-a", 3)
+        # kill -9: neither a checkpoint nor a word.
+        world.node.close()
+        world.runtime.attached.clear()
+        world.node = world.boot()
+        stored = world.lease().checkpoints[5]
+        world.started(world.slice(token="lease-b", resume=(5, stored)), slot=6)
+        world.runtime.wait_for("attached job-a", times=2)
+        assert world.runtime.attached["job-a"].checkpoint == stored
+
+
+def test_results_are_json_the_protocol_reads(world):
+    world.started(world.slice())
+    world.runtime.fail("job-a", Fault.SYSTEM, "x" * 5000)
+    assert len(world.result().reason) == 1000
+    assert json.dumps(world.result().reason)

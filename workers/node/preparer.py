@@ -1,0 +1,119 @@
+"""Getting a job onto the device: its data, the state to go on from, the runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from workers.node.blob_cache import BlobCache, DiskFullError
+from workers.node.market_client import MarketError, MarketRefusal, ShuttingDownError
+from workers.node.sender import LEASE_LOST
+from workers.node.upload_files import discard, local_checkpoint
+from workers.protocol import Fault, JobSpec, SliceSpec
+from workers.runtime.job_sink import JobSink
+from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint
+from workers.training.faults import SystemFault, UserFault
+
+log = logging.getLogger(__name__)
+
+
+class Runtime(Protocol):
+    """What the node needs of ``workers.runtime.node_runtime.NodeRuntime``."""
+
+    def attach(
+        self,
+        *,
+        job: JobSpec,
+        data_path: Path,
+        validation_path: Path | None,
+        checkpoint_path: Path | None,
+        sink: JobSink,
+    ) -> None: ...
+
+    def detach(self, job_id: str, *, checkpoint: bool) -> None: ...
+
+
+class PreparationError(Exception):
+    """A job could not be started; the text is for its owner."""
+
+    def __init__(self, fault: Fault, reason: str, *, lease_lost: bool = False) -> None:
+        super().__init__(reason)
+        self.fault = fault
+        #: The market does not give its files under this lease any more.
+        self.lease_lost = lease_lost
+
+
+class Preparer:
+    """Used from the threads of a pool.
+
+    Parameters
+    ----------
+    work : Path
+        The runtime's folder: its own checkpoints are used when they are not behind the
+        market's.
+    """
+
+    def __init__(self, *, runtime: Runtime, cache: BlobCache, work: Path) -> None:
+        self._runtime = runtime
+        self._cache = cache
+        self._work = work
+
+    def prepare(self, spec: SliceSpec, *, sink: JobSink) -> None:
+        """Fetch what the slice needs and attach its job.
+
+        Raises
+        ------
+        PreparationError
+            With whose fault it is.
+        ShuttingDownError
+            The node is shutting down.
+        """
+        try:
+            self._attach(spec, sink)
+        except ShuttingDownError:
+            raise
+        except UserFault as fault:
+            raise PreparationError(Fault.USER, str(fault)) from fault
+        except MarketRefusal as refusal:
+            lost = refusal.status in LEASE_LOST
+            raise PreparationError(Fault.SYSTEM, str(refusal), lease_lost=lost) from refusal
+        except (SystemFault, MarketError, DiskFullError) as fault:
+            raise PreparationError(Fault.SYSTEM, str(fault)) from fault
+        # Whatever else goes wrong is this node's fault, and must not leave the slice hanging.
+        except Exception as error:
+            log.exception("%s could not be started", spec.job.job_id)
+            reason = f"The node could not start the job: {error}."
+            raise PreparationError(Fault.SYSTEM, reason) from error
+
+    def _attach(self, spec: SliceSpec, sink: JobSink) -> None:
+        job = spec.job
+        with contextlib.ExitStack() as stack:
+            data = stack.enter_context(self._cache.opened(job.dataset))
+            validation = None
+            if job.validation_dataset is not None:
+                validation = stack.enter_context(self._cache.opened(job.validation_dataset))
+            checkpoint = self._local_checkpoint(spec)
+            if checkpoint is None and spec.resume_from is not None:
+                checkpoint = stack.enter_context(self._cache.opened(spec.resume_from.blob))
+            self._runtime.attach(
+                job=job,
+                data_path=data,
+                validation_path=validation,
+                checkpoint_path=checkpoint,
+                sink=sink,
+            )
+
+    def _local_checkpoint(self, spec: SliceSpec) -> Path | None:
+        local = local_checkpoint(self._work / spec.job.job_id)
+        least = spec.resume_from.step if spec.resume_from else 1
+        if local is None or local[1] < least:
+            return None
+        try:
+            load_checkpoint(local[0])
+        except CorruptCheckpointError as error:
+            log.warning("%s; the market's checkpoint is used", error)
+            discard(local[0])
+            return None
+        return local[0]

@@ -1,0 +1,231 @@
+"""``python -m workers run``: one process that trains what the market plans for this node.
+
+Threads: the main one waits for signals; ``plans`` receives from Celery, ``node`` owns all
+slices, ``training`` is the runtime's loop, ``heartbeat`` beats, small pools fetch and send.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from workers.node.credentials import (
+    Credentials,
+    SettingsError,
+    StateDir,
+    default_state_dir,
+    load_credentials,
+)
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_SETTINGS = 2
+#: The market does not know this node any more.
+EXIT_SENT_AWAY = 3
+#: Checkpoints of jobs that never came back are kept this long.
+_WORK_KEPT_S = 24 * 3600
+#: Seconds between two looks for data sets that have been kept long enough.
+_SWEEP_EVERY_S = 3600.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m workers run", description=__doc__)
+    add_run_arguments(parser)
+    return run(parser.parse_args(arguments))
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state-dir",
+        type=Path,
+        default=default_state_dir(),
+        help="where this node keeps its credentials and files (%(default)s)",
+    )
+    parser.add_argument(
+        "--grace-s",
+        type=float,
+        default=30.0,
+        help="seconds to hand over checkpoints when asked to stop (%(default)s)",
+    )
+    parser.add_argument(
+        "--cache-days",
+        type=float,
+        default=14.0,
+        help="days a data set stays on disk that no job asks for (%(default)s)",
+    )
+    parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO or WARNING")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run until told to stop; the exit status says why it ended."""
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
+    )
+    quiet_library_logs()
+    state = StateDir(options.state_dir)
+    try:
+        credentials = load_credentials(state)
+        state.prepare()
+        with lock_state_dir(state):
+            return NodeProcess(
+                credentials, state, grace_s=options.grace_s, cache_days=options.cache_days
+            ).run()
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return EXIT_SETTINGS
+
+
+def quiet_library_logs() -> None:
+    """A line for each request and plan, and bars that redraw, would drown the node's own log."""
+    for name in ("httpx", "celery.app.trace", "celery.worker.strategy"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+@contextmanager
+def lock_state_dir(state: StateDir) -> Iterator[None]:
+    """Hold the state directory; two processes would train every job twice.
+
+    Raises
+    ------
+    SettingsError
+        When another process holds it.
+    """
+    descriptor = os.open(state.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SettingsError(
+                f"Another process runs this node already ({state.path}). "
+                "Stop it first, or choose another --state-dir."
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class NodeProcess:
+    """The parts of a running node, wired together."""
+
+    def __init__(
+        self, credentials: Credentials, state: StateDir, *, grace_s: float, cache_days: float
+    ) -> None:
+        # Torch takes seconds to import; what only needs settings must not wait for it.
+        from workers.node.blob_cache import BlobCache
+        from workers.node.heartbeats import Heartbeats
+        from workers.node.market_client import MarketClient
+        from workers.node.plan_receiver import PlanReceiver
+        from workers.node.self_test import memory_used_gb
+        from workers.node.slice_loop import SliceLoop
+        from workers.runtime.node_runtime import NodeRuntime
+
+        self._credentials = credentials
+        self._grace_s = grace_s
+        self._stop_asked = threading.Event()
+        #: Once set, no call to the market waits or starts.
+        self._stopping = threading.Event()
+        remove_leftovers(state)
+        self._client = MarketClient(
+            credentials.market_url, token=credentials.api_token, stopping=self._stopping
+        )
+        self._runtime = NodeRuntime(
+            device=credentials.device,
+            cache_dir=state.work,
+            memory_limit_gb=credentials.memory_gb,
+        )
+        self._cache = BlobCache(state.cache, self._client, kept_days=cache_days)
+        self._node = SliceLoop(
+            node_id=credentials.node_id,
+            client=self._client,
+            runtime=self._runtime,
+            cache=self._cache,
+            work=state.work,
+            outbox=state.outbox,
+            keepalive_s=min(10.0, credentials.heartbeat_every_s),
+        )
+        self._heartbeats = Heartbeats(
+            node=self._node,
+            client=self._client,
+            every_s=credentials.heartbeat_every_s,
+            memory_used_gb=lambda: memory_used_gb(credentials.device),
+        )
+        self._plans = PlanReceiver(credentials, offer=self._node.offer)
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        # Base models are loaded before the first plan, not while a slot runs.
+        for base in self._credentials.base_models:
+            self._runtime.resident(base)
+        self._node.start()
+        self._heartbeats.start()
+        self._plans.start()
+        log.info("node %s is ready", self._credentials.node_id)
+        sweep_at = time.monotonic()
+        while not self._stop_asked.wait(0.5) and not self._node.finished.is_set():
+            if time.monotonic() >= sweep_at:
+                self._cache.sweep()
+                sweep_at = time.monotonic() + _SWEEP_EVERY_S
+        if self._stop_asked.is_set():
+            self._hand_over()
+        return self._close()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._stop_asked.is_set():
+            # A second one: do not wait for anything.
+            self._stopping.set()
+        self._stop_asked.set()
+
+    def _hand_over(self) -> None:
+        """Checkpoint every job and send what is there, within the grace."""
+        log.info("stopping; handing over jobs")
+        self._node.drain()
+        ends_at = time.monotonic() + self._grace_s
+        while time.monotonic() < ends_at and not self._stopping.is_set():
+            if self._node.finished.wait(0.2):
+                return
+        log.warning("not everything was sent; checkpoints stay on this disk")
+
+    def _close(self) -> int:
+        self._plans.close()
+        self._heartbeats.close()
+        refusal = self._node.refusal
+        if refusal is None and not self._stop_asked.is_set():
+            # The market asked this node to leave, and nothing is left to do.
+            self._heartbeats.beat()
+        self._stopping.set()
+        self._node.close()
+        self._runtime.close()
+        self._client.close()
+        if refusal is not None:
+            print(f"The market does not accept this node: {refusal}", file=sys.stderr)
+            return EXIT_SENT_AWAY
+        log.info("stopped")
+        return EXIT_OK
+
+
+def remove_leftovers(state: StateDir) -> None:
+    """Throw out what an earlier process left that nobody can want any more."""
+    shutil.rmtree(state.outbox, ignore_errors=True)
+    oldest = time.time() - _WORK_KEPT_S
+    for folder in state.work.iterdir():
+        if folder.stat().st_mtime < oldest:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
