@@ -9,6 +9,7 @@ from collections.abc import Sequence
 #: Module of each command; it has ``main(argv) -> exit status``.
 COMMANDS = {
     "auction": "scheduler.experiments.auction.commands",
+    "merging": "scheduler.experiments.merging.commands",
     "reproduce": "scheduler.experiments.reproduce",
     "simulate": "scheduler.experiments.simulate",
 }

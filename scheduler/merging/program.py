@@ -1,0 +1,196 @@
+"""A choice for each unit, within the GPUs, at the least cost: an integer program for HiGHS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+#: Why HiGHS may stop before it has proved its answer.
+LIMITS = (highspy.HighsModelStatus.kTimeLimit, highspy.HighsModelStatus.kSolutionLimit)
+#: Halvings of the search for the price of a GPU.
+PRICE_STEPS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Binary variables: what may be chosen, for one unit or for two at once."""
+
+    #: Objective, ``[C]``.
+    cost: Floats
+    #: GPUs taken in the capacity row, ``[C]``.
+    gpus: Ints
+    #: Units that the choice serves; ``second`` is -1 for one unit, ``[C]``.
+    first: Ints
+    second: Ints
+
+    def __len__(self) -> int:
+        return len(self.cost)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the solver found."""
+
+    #: Whether each column is chosen, ``[C]``.
+    picked: Bools
+    objective: float
+    #: Proven lower bound.
+    bound: float
+    optimal: bool
+
+
+def choose_columns(
+    columns: Columns,
+    *,
+    units: int,
+    gpus: int,
+    time_limit_s: float,
+    gap: float,
+    node_limit: int | None = None,
+) -> Chosen:
+    """Choose columns so that each unit is served once and the GPUs suffice.
+
+    ``min cost u`` subject to one row per unit, ``sum of its columns = 1``, and
+    ``sum of gpus u <= R``. The search starts from :func:`choose_by_price`, so that there
+    is an answer however short the time.
+
+    Parameters
+    ----------
+    columns : Columns
+        Each unit has a column of its own that takes no GPUs (it waits).
+    units, gpus : int
+        Rows, and the right side of the last one.
+    time_limit_s : float
+        Wall-clock seconds for the solver.
+    gap : float
+        Relative distance from the bound at which to stop.
+    node_limit : int, optional
+        Nodes of the search tree; unlike time the same on every machine.
+
+    Returns
+    -------
+    Chosen
+        ``optimal`` is false when time or nodes ran out first.
+
+    Raises
+    ------
+    RuntimeError
+        When HiGHS stops for another reason than optimality or a limit.
+    """
+    if len(columns) == units:
+        # Nothing but waiting is possible.
+        cost = float(columns.cost.sum())
+        return Chosen(np.ones(units, np.bool_), cost, cost, optimal=True)
+    start = choose_by_price(columns, units=units, gpus=gpus)
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("random_seed", 0)
+    solver.setOptionValue("mip_rel_gap", gap)
+    solver.setOptionValue("time_limit", time_limit_s)
+    if node_limit is not None:
+        solver.setOptionValue("mip_max_nodes", node_limit)
+    solver.passModel(_model(columns, units=units, gpus=gpus))
+    known = highspy.HighsSolution()
+    known.col_value = start.astype(np.float64).tolist()
+    solver.setSolution(known)
+    solver.run()
+    status = solver.getModelStatus()
+    optimal = status == highspy.HighsModelStatus.kOptimal
+    if not optimal and status not in LIMITS:
+        raise RuntimeError(f"HiGHS stopped with {solver.modelStatusToString(status)}")
+    info = solver.getInfo()
+    picked, objective = start, float(columns.cost[start].sum())
+    feasible = int(highspy.SolutionStatus.kSolutionStatusFeasible)
+    if int(info.primal_solution_status) == feasible and (
+        optimal or info.objective_function_value < objective
+    ):
+        picked = np.array(solver.getSolution().col_value) > 0.5
+        objective = float(columns.cost[picked].sum())
+    bound = min(float(info.mip_dual_bound), objective)
+    return Chosen(picked, objective, bound, optimal)
+
+
+def choose_by_price(columns: Columns, *, units: int, gpus: int) -> Bools:
+    """A good choice without pairs: one price for a GPU, each unit for itself.
+
+    At a price p each unit takes its column with the least ``cost + p gpus``. The lowest
+    price at which the GPUs suffice is found by bisection, and what is left over goes to
+    the units for which it saves the most per GPU.
+    """
+    alone = np.flatnonzero(columns.second < 0)
+    order = alone[np.lexsort((columns.gpus[alone], columns.first[alone]))]
+    owner, cost, need = columns.first[order], columns.cost[order], columns.gpus[order]
+    starts = np.searchsorted(owner, np.arange(units))
+    place = np.arange(len(order))
+
+    def cheapest(price: float) -> Ints:
+        charged = cost + price * need
+        least = np.minimum.reduceat(charged, starts)
+        return np.minimum.reduceat(np.where(charged == least[owner], place, len(order)), starts)
+
+    low, high = 0.0, float(np.ptp(cost)) + 1.0
+    taken = cheapest(low)
+    if need[taken].sum() > gpus:
+        for _ in range(PRICE_STEPS):
+            middle = (low + high) / 2.0
+            if need[cheapest(middle)].sum() > gpus:
+                low = middle
+            else:
+                high = middle
+        taken = cheapest(high)
+    _spend_rest(taken, cost, need, owner, gpus)
+    picked = np.zeros(len(columns), np.bool_)
+    picked[order[taken]] = True
+    return picked
+
+
+def _spend_rest(taken: Ints, cost: Floats, need: Ints, owner: Ints, gpus: int) -> None:
+    """Exchange columns, the best saving per GPU first, while GPUs are left."""
+    left = gpus - int(need[taken].sum())
+    while left > 0:
+        more = need - need[taken][owner]
+        fits = (more > 0) & (more <= left)
+        saving = np.where(fits, (cost[taken][owner] - cost) / np.maximum(more, 1), 0.0)
+        column = int(np.argmax(saving))
+        if saving[column] <= 0:
+            return
+        left -= int(more[column])
+        taken[owner[column]] = column
+
+
+def _model(columns: Columns, *, units: int, gpus: int) -> highspy.HighsLp:
+    """The program, column by column: its unit, its second unit, its GPUs."""
+    entries = 1 + (columns.second >= 0) + (columns.gpus > 0)
+    start = np.r_[0, np.cumsum(entries)]
+    index = np.empty(start[-1], np.int32)
+    value = np.ones(start[-1])
+    at = start[:-1]
+    index[at] = columns.first
+    pair = columns.second >= 0
+    index[at[pair] + 1] = columns.second[pair]
+    taking = columns.gpus > 0
+    last = start[1:][taking] - 1
+    index[last] = units
+    value[last] = columns.gpus[taking]
+    lp = highspy.HighsLp()
+    lp.num_col_ = len(columns)
+    lp.num_row_ = units + 1
+    lp.col_cost_ = columns.cost
+    lp.col_lower_ = np.zeros(len(columns))
+    lp.col_upper_ = np.ones(len(columns))
+    lp.row_lower_ = np.r_[np.ones(units), -np.inf]
+    lp.row_upper_ = np.r_[np.ones(units), float(gpus)]
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = start.astype(np.int32)
+    lp.a_matrix_.index_ = index
+    lp.a_matrix_.value_ = value
+    lp.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
+    return lp
