@@ -74,6 +74,8 @@ browser: | $(VENV)/.installed-dev
 lint: setup-dev ## Style
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
+	@awk 'length > 100 { print FILENAME ":" FNR ": a template line longer than 100 columns"; long = 1 } \
+	  END { exit long }' $$(find marketplace -name '*.html')
 
 format: setup-dev ## Rewrite to the house's style
 	$(PYTHON) -m ruff check --fix .

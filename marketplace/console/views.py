@@ -90,6 +90,7 @@ def _nodes_context(request: PageRequest) -> dict[str, Any]:
         "nodes": [
             {
                 "node": node,
+                "is_up": node.status in (NodeStatus.ONLINE, NodeStatus.DRAINING),
                 "jobs": running.get(node.pk, 0),
                 "sold": _mean(rows[node.pk].compute_sold) if node.pk in rows else None,
                 "band": _ask_band(node),

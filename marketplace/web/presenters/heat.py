@@ -32,6 +32,11 @@ class HeatCell:
     #: Share of memory sold, as a height.
     memory_share: str
 
+    @property
+    def facts(self) -> str:
+        """What the page's script shows in the tooltip."""
+        return "|".join((self.title, self.when, self.price, self.sold, self.memory))
+
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:

@@ -161,6 +161,22 @@ def refusal_word(refusal: str) -> str:
     return _REFUSALS.get(refusal, refusal)
 
 
+@register.simple_tag
+def button_class(attrs: dict[str, Any]) -> str:
+    """The look of a button of the accounts library, from its type and tags."""
+    tags = set(attrs.get("tags") or ())
+    if "prominent" in tags:
+        return "btn primary lg wide"
+    if tags & {"danger", "delete"}:
+        return "btn danger"
+    is_main = attrs.get("type") == "submit" and tags
+    return (
+        "btn primary"
+        if is_main and not tags & {"cancel", "secondary", "link", "outline"}
+        else "btn"
+    )
+
+
 @register.filter
 def sentence_case(text: str) -> str:
     """``Enter code`` from the ``Enter Code`` of the accounts library, and its spaces taken off."""

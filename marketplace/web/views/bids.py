@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
@@ -307,7 +308,8 @@ def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
         context |= {
             "words": describe_bid_refusal(bid),
             "short_micros": (bid.winning_price_micros or 0) - bid.price_micros,
-            "again_deadline": bid.winning_deadline_at and _local_input(bid.winning_deadline_at),
+            "again_query": bid.winning_deadline_at
+            and urlencode({"again": bid.pk, "deadline": _local_input(bid.winning_deadline_at)}),
         }
     return render(request, "web/bid.html", context)
 

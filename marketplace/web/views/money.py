@@ -72,6 +72,7 @@ def _list_rows(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]
             "paid_micros": -(row.held_change_micros + row.available_change_micros)
             if row.kind == "charge"
             else None,
+            "rest_came_back": row.kind == "charge" and row.available_change_micros > 0,
             "in_micros": row.available_change_micros if row.available_change_micros > 0 else None,
             "out_micros": -row.available_change_micros if row.available_change_micros < 0 else None,
             "legs": [

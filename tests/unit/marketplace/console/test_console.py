@@ -18,6 +18,7 @@ from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.services import set_zone_tiers
 from tests import builders, market_builders
 from tests.builders import NOW
+from tests.pages import read_page
 
 pytestmark = pytest.mark.django_db
 
@@ -36,7 +37,7 @@ def provider(node: Node, client: Client) -> Client:
 
 def test_a_provider_sees_its_own_nodes_only(provider: Client, node: Node) -> None:
     other = market_builders.node(node.zone)
-    text = provider.get("/nodes").content.decode()
+    text = read_page(provider.get("/nodes"))
     assert node.name in text
     assert other.name not in text
 
@@ -50,7 +51,7 @@ def test_an_ask_is_set_and_a_wrong_one_is_told_and_changes_nothing(
     page = provider.post(f"/nodes/{node.pk}/ask", {"ask": "cheap"}, follow=True)
     node.refresh_from_db()
     assert node.ask_micros == 250_000
-    assert "is not an amount" in page.content.decode()
+    assert "is not an amount" in read_page(page)
 
 
 def test_draining_is_switched_on_and_off(provider: Client, node: Node) -> None:
@@ -71,11 +72,11 @@ def test_nobody_changes_somebody_elses_node(provider: Client, node: Node) -> Non
 def test_the_join_command_holds_a_token_that_is_shown_once(provider: Client, node: Node) -> None:
     form = {"zone": node.zone.name, "tier": "marketplace", "ask": "0.10", "until": ""}
     made = provider.post("/nodes/new", form)
-    text = made.content.decode()
+    text = read_page(made)
     assert re.search(r"python -m workers join --url \S+ --token \S{20,}", text)
     token = JoinToken.objects.get()
     assert token.ask_micros == 100_000
-    assert made.context["secret"] not in provider.get("/nodes/new").content.decode()
+    assert made.context["secret"] not in read_page(provider.get("/nodes/new"))
 
 
 @pytest.mark.parametrize("ask", ["", "-1", "much", "99999999"])
@@ -93,7 +94,7 @@ def test_the_operator_sees_the_books_and_others_do_not(client: Client, node: Nod
     client.force_login(builders.operator())
     page = client.get("/operator")
     assert page.context["check"].balanced
-    assert node.name in page.content.decode()
+    assert node.name in read_page(page)
 
 
 @pytest.fixture
@@ -104,18 +105,18 @@ def operator(client: Client) -> Client:
 
 def test_the_operator_sees_which_policy_runs_and_pins_another(operator: Client, node: Node) -> None:
     zone = node.zone
-    text = operator.get("/operator").content.decode()
+    text = read_page(operator.get("/operator"))
     assert "not begun" in text
     refresh_zone(zone=zone, now=NOW)
-    assert ">residual</td>" in operator.get("/operator").content.decode()
+    assert ">residual</td>" in read_page(operator.get("/operator"))
     page = operator.post(f"/operator/zones/{zone.pk}/policy", {"policy": "lagrangian"}, follow=True)
-    assert f"{zone.name} is set to lagrangian." in page.content.decode()
+    assert f"{zone.name} is set to lagrangian." in read_page(page)
     zone.refresh_from_db()
     assert (zone.policy, zone.policy_set_at) == ("lagrangian", NOW)
     assert prices_solve(zone_id=zone.pk, clock=lambda: NOW)
-    assert "Waiting for the lane" in operator.get("/operator").content.decode()
+    assert "Waiting for the lane" in read_page(operator.get("/operator"))
     assert prices_apply(zone_id=zone.pk, clock=lambda: NOW)
-    text = operator.get("/operator").content.decode()
+    text = read_page(operator.get("/operator"))
     assert ">lagrangian</td>" in text
     assert "In force" in text
 
@@ -130,7 +131,7 @@ def test_the_operator_sees_why_prices_were_not_solved_and_which_bids_wait(
     )
     bid = market_builders.bid(builders.organisation(usd="10"), zone)
     Bid.objects.filter(pk=bid.pk).update(failure="TypeError: odd", failures=1, retry_at=NOW)
-    text = operator.get("/operator").content.decode()
+    text = read_page(operator.get("/operator"))
     assert "ValueError: odd" in text
     assert "2 in a row" in text
     assert "1 bid cannot be decided" in text
@@ -144,7 +145,7 @@ def test_a_policy_that_there_is_not_is_told_and_changes_nothing(
 ) -> None:
     address = f"/operator/zones/{node.zone.pk}/policy"
     page = operator.post(address, {"policy": policy}, follow=True)
-    assert "A policy is one of auto, residual, lagrangian." in page.content.decode()
+    assert "A policy is one of auto, residual, lagrangian." in read_page(page)
     node.zone.refresh_from_db()
     assert node.zone.policy == "auto"
     assert operator.post("/operator/zones/zone_none/policy", {"policy": "auto"}).status_code == 404
@@ -175,14 +176,14 @@ def test_who_asks_to_provide_lists_nothing_until_an_operator_approves(
 ) -> None:
     stranger, operator = Client(), builders.operator()
     stranger.force_login(builders.user())
-    assert "Ask to provide" in stranger.get("/nodes/new").content.decode()
-    assert "Ask to provide" in stranger.post("/nodes/new", node_form(node)).content.decode()
+    assert "Ask to provide" in read_page(stranger.get("/nodes/new"))
+    assert "Ask to provide" in read_page(stranger.post("/nodes/new", node_form(node)))
     for _ in range(2):
-        page = stranger.post("/nodes/provide", follow=True).content.decode()
+        page = read_page(stranger.post("/nodes/provide", follow=True))
         assert "Waits for approval" in page
     provider = Provider.objects.get(approved_at=None)
     assert not provider.organisation.is_provider
-    assert "Waits for approval" in stranger.post("/nodes/new", node_form(node)).content.decode()
+    assert "Waits for approval" in read_page(stranger.post("/nodes/new", node_form(node)))
     with pytest.raises(NotAllowed, match="once the operator of this market has approved it"):
         create_join_token(
             zone=node.zone, provider=provider, created_by=None, ask_micros=100_000, now=NOW
@@ -191,15 +192,15 @@ def test_who_asks_to_provide_lists_nothing_until_an_operator_approves(
 
     assert stranger.post(f"/operator/providers/{provider.pk}/approve").status_code == 403
     client.force_login(operator)
-    assert provider.organisation.name in client.get("/operator").content.decode()
+    assert provider.organisation.name in read_page(client.get("/operator"))
     for _ in range(2):
         page = client.post(f"/operator/providers/{provider.pk}/approve", follow=True)
-        assert "may list nodes" in page.content.decode()
+        assert "may list nodes" in read_page(page)
     provider.refresh_from_db()
     assert (provider.approved_at, provider.approved_by) == (NOW, operator)
     assert provider.organisation.is_provider
-    assert "Providers who ask" not in client.get("/operator").content.decode()
-    assert "--token" in stranger.post("/nodes/new", node_form(node)).content.decode()
+    assert "Providers who ask" not in read_page(client.get("/operator"))
+    assert "--token" in read_page(stranger.post("/nodes/new", node_form(node)))
     assert JoinToken.objects.filter(provider=provider).count() == 1
 
 
@@ -213,7 +214,7 @@ def test_only_operators_approve_and_only_providers_there_are(node: Node, client:
 def test_where_no_approval_is_needed_a_provider_lists_at_once(node: Node) -> None:
     stranger = Client()
     stranger.force_login(builders.user())
-    assert "--token" in stranger.post("/nodes/new", node_form(node)).content.decode()
+    assert "--token" in read_page(stranger.post("/nodes/new", node_form(node)))
 
 
 def test_who_waited_for_approval_lists_once_none_is_needed_any_more(node: Node, settings) -> None:
@@ -222,7 +223,7 @@ def test_who_waited_for_approval_lists_once_none_is_needed_any_more(node: Node, 
     settings.PROVIDERS_NEED_APPROVAL = True
     stranger.post("/nodes/provide")
     settings.PROVIDERS_NEED_APPROVAL = False
-    assert "--token" in stranger.post("/nodes/new", node_form(node)).content.decode()
+    assert "--token" in read_page(stranger.post("/nodes/new", node_form(node)))
 
 
 def test_the_house_rents_nothing_for_a_provider_that_is_not_approved(

@@ -22,6 +22,7 @@ from marketplace.tiers.services import run_tier_tick
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at
+from tests.pages import read_page
 from tests.unit.marketplace.tiers.backends import CHEAP, DEAR, SERVERLESS, MemoryBackend, tiers
 from workers.protocol.messages import SliceStatus as Ended
 
@@ -38,7 +39,7 @@ def page(client: Client, name: str, *terms: str, seconds: float) -> str:
     with time_machine.travel(at(seconds), tick=False):
         answer = client.get(reverse(name, args=terms))
     assert answer.status_code == 200
-    return answer.content.decode()
+    return read_page(answer)
 
 
 def test_a_job_s_page_shows_its_stay_on_serverless_and_its_move(

@@ -19,6 +19,7 @@ from marketplace.web.presenters.curve import horizon_ends_at
 from marketplace.web.views import bids as bid_views
 from tests import builders, market_builders
 from tests.builders import NOW
+from tests.pages import read_page
 from tests.unit.marketplace.web.conftest import Site
 
 pytestmark = pytest.mark.django_db
@@ -43,7 +44,7 @@ def test_a_new_form_quotes_a_chosen_data_set_at_once(site: Site) -> None:
     assert page.status_code == 200
     # Left to the house: 10 epochs in batches of 4, which are 18 cells.
     assert page.context["quote"].price_micros == 18 * market_builders.CELL_MICROS
-    assert "$1.80" in page.content.decode()
+    assert "$1.80" in read_page(page)
 
 
 def test_a_bid_above_the_price_is_admitted_and_pays_the_price(site: Site) -> None:
@@ -51,7 +52,7 @@ def test_a_bid_above_the_price_is_admitted_and_pays_the_price(site: Site) -> Non
     bid = Bid.objects.get()
     assert reply.headers["Location"] == f"/bids/{bid.pk}"
     page = site.client.get(f"/bids/{bid.pk}")
-    text = page.content.decode()
+    text = read_page(page)
     assert bid.status == "admitted"
     assert "You pay $0.10" in text
     assert "It did not change the price." in text
@@ -69,12 +70,12 @@ def test_the_same_submission_twice_is_one_bid(site: Site) -> None:
 def test_a_refusal_says_why_and_what_would_win(site: Site) -> None:
     site.client.post("/bids/new", site.bid_form(price="0.01"))
     bid = Bid.objects.get()
-    text = site.client.get(f"/bids/{bid.pk}").content.decode()
+    text = read_page(site.client.get(f"/bids/{bid.pk}"))
     assert bid.status == "refused"
     assert "The price was above your limit" in text
     assert "above $0.10" in text
     assert "Nothing was charged and the hold is released." in text
-    again = site.client.get(f"/bids/new?again={bid.pk}").content.decode()
+    again = read_page(site.client.get(f"/bids/new?again={bid.pk}"))
     assert 'value="support-tone"' in again
     assert 'value="0.01"' in again
     assert wallet(organisation=site.organisation).available_micros == 100_000_000
@@ -114,7 +115,7 @@ def test_a_mistake_is_told_beside_its_field_and_leaves_no_trace(
 def test_a_bid_beyond_the_wallet_is_refused_and_keeps_the_form(site: Site) -> None:
     reply = site.client.post("/bids/new", site.bid_form(price="100.01"))
     assert reply.status_code == 402
-    assert 'value="100.01"' in reply.content.decode()
+    assert 'value="100.01"' in read_page(reply)
     assert Bid.objects.count() == 0
 
 
@@ -123,7 +124,7 @@ def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site)
     form = site.bid_form(do="check", dataset="") | {"file": file}
     with patch("marketplace.jobs.services.datasets._load_tokenizer", return_value=None):
         reply = site.client.post("/bids/new", form)
-    text = reply.content.decode()
+    text = read_page(reply)
     assert "This file cannot be used." in text
     assert re.search(r'class="ln">\s*1<', text)
     assert Dataset.objects.filter(name="bad.jsonl").count() == 0
@@ -138,13 +139,13 @@ def test_keys_that_are_not_trained_on_are_shown_before_a_bid(site: Site) -> None
         site.client.post("/bids/new", form)
     dataset = Dataset.objects.get(name="extra.jsonl")
     for page in (f"/bids/new?dataset={dataset.pk}", f"/datasets/{dataset.pk}"):
-        text = site.client.get(page).content.decode()
+        text = read_page(site.client.get(page))
         assert "Keys of the rows are not trained on" in text
         assert (
             '<span class="mono">weight</span>, in 2 rows. Rows cannot be weighted: leave out or '
             "repeat rows instead."
         ) in text
-        assert '<span class="mono">&lt;i&gt;</span>, in 2 rows</p>' in text
+        assert '<span class="mono">&lt;i&gt;</span>, in 2 rows' in text
 
 
 def test_new_data_brings_its_own_deadline_unless_one_was_chosen(

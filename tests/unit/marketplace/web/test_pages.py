@@ -16,6 +16,7 @@ from marketplace.jobs.services import record_progress, slots_dispatch, store_ada
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
+from tests.pages import read_page
 from tests.unit.marketplace.web.conftest import Site
 
 pytestmark = pytest.mark.django_db
@@ -33,7 +34,7 @@ def job(site: Site) -> Job:
 def test_the_market_page_is_public(site: Site, job: Job, client: Client) -> None:
     client.logout()
     page = client.get("/")
-    text = page.content.decode()
+    text = read_page(page)
     assert page.status_code == 200
     assert site.node.name in text
     assert "Admitted" in text
@@ -44,14 +45,14 @@ def test_the_market_page_is_public(site: Site, job: Job, client: Client) -> None
 def test_what_is_not_there_is_said_in_words(site: Site, path: str) -> None:
     reply = site.client.get(path)
     assert reply.status_code == 404
-    assert "<h1>Nothing here</h1>" in reply.content.decode()
+    assert "<h1>Nothing here</h1>" in read_page(reply)
 
 
 def test_no_page_has_inline_script_or_style(site: Site, job: Job) -> None:
     paths = ("/", "/jobs", "/bids/new", "/wallet", "/datasets", "/settings/api-keys")
     for path in (*paths, *(f"/jobs/{job.pk}{tab}" for tab in TABS), f"/bids/{job.bid_id}"):
         reply = site.client.get(path)
-        text = reply.content.decode()
+        text = read_page(reply)
         assert reply.status_code == 200, path
         assert not re.search(r"<[^>]+\sstyle=", text), path
         assert not re.search(r"\son\w+=", text), path
@@ -81,7 +82,7 @@ def test_the_list_shows_bids_and_their_jobs_and_can_be_searched(site: Site, job:
 
 def test_a_jobs_page_tells_money_time_and_progress(site: Site, job: Job) -> None:
     slots_dispatch(now=NOW)
-    text = site.client.get(f"/jobs/{job.pk}").content.decode()
+    text = read_page(site.client.get(f"/jobs/{job.pk}"))
     bid = Bid.objects.get()
     assert "you kept $4.90" in text
     assert 'title="$0.10"' in text
@@ -129,7 +130,7 @@ def test_the_wallet_shows_each_entry_and_that_it_sums_to_zero(site: Site, job: J
     for item in page.context["rows"]:
         legs = item["legs"]
         assert sum(leg["debit"] or 0 for leg in legs) == sum(leg["credit"] or 0 for leg in legs)
-    assert "$99.90" in page.content.decode()
+    assert "$99.90" in read_page(page)
 
 
 def test_a_key_is_shown_in_the_answer_that_makes_it_and_never_again(site: Site) -> None:
@@ -138,7 +139,7 @@ def test_a_key_is_shown_in_the_answer_that_makes_it_and_never_again(site: Site) 
     secret = made.context["secret"]
     assert secret.startswith("ft_")
     assert made.headers["Cache-Control"].find("no-store") >= 0
-    assert secret not in site.client.get("/settings/api-keys").content.decode()
+    assert secret not in read_page(site.client.get("/settings/api-keys"))
     key = ApiKey.objects.get()
     site.client.post(f"/settings/api-keys/{key.pk}/revoke")
     key.refresh_from_db()
@@ -156,13 +157,13 @@ def test_one_may_act_only_for_an_organisation_one_belongs_to(site: Site) -> None
 
 def test_times_are_in_the_visitors_zone(site: Site, job: Job) -> None:
     site.client.cookies["tz"] = "Europe/Amsterdam"
-    assert ">10:00:00</time>" in site.client.get(f"/bids/{job.bid_id}").content.decode()
+    assert ">10:00:00</time>" in read_page(site.client.get(f"/bids/{job.bid_id}"))
     site.client.cookies["tz"] = "../../etc/passwd"
-    assert ">09:00:00</time>" in site.client.get(f"/bids/{job.bid_id}").content.decode()
+    assert ">09:00:00</time>" in read_page(site.client.get(f"/bids/{job.bid_id}"))
 
 
 def test_the_first_paint_has_the_chosen_theme(site: Site) -> None:
     site.client.cookies["theme"] = "dark"
-    assert '<html lang="en" data-theme="dark"' in site.client.get("/jobs").content.decode()
+    assert '<html lang="en" data-theme="dark"' in read_page(site.client.get("/jobs"))
     site.client.cookies["theme"] = '"><script>'
-    assert '<html lang="en" data-theme="auto"' in site.client.get("/jobs").content.decode()
+    assert '<html lang="en" data-theme="auto"' in read_page(site.client.get("/jobs"))

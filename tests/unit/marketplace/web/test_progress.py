@@ -24,6 +24,7 @@ from tests import job_builders as build
 from tests import market_builders
 from tests.builders import NOW
 from tests.job_builders import SLOT, at
+from tests.pages import read_page
 from tests.unit.marketplace.web.conftest import Site
 from workers.protocol.messages import RowOutlier
 from workers.protocol.messages import SliceStatus as Ended
@@ -109,7 +110,7 @@ def test_the_data_page_shows_rows_that_stand_out_as_text(site: Site, client: Cli
     _, job = sold(site)
     site.dataset.file.save("data", ContentFile(b"<script>alert(1)</script>\n"))
     ended(job, RowOutlier(line=1, loss=4.5))
-    page = site.client.get(f"/jobs/{job.pk}/data").content.decode()
+    page = read_page(site.client.get(f"/jobs/{job.pk}/data"))
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "4.500" in page
 
