@@ -57,10 +57,22 @@ describe("the check of a decision", () => {
     expect(report.ok).toBe(true);
   });
 
-  it("sees that another limit was put in the record", async () => {
-    expect(await broken(record, { limitMicros: 60_000_000 })).toEqual([
+  it("tells a limit that does not fit from a record that does not hold", async () => {
+    const mistyped = { limitMicros: 60_000_000 };
+    expect(await broken(record, mistyped)).toEqual(["The record holds another limit"]);
+    expect((await decisionCheck(record, { ...claim, ...mistyped })).onlyLimit).toBe(true);
+    const forged = { ...mistyped, paymentMicros: 2 };
+    expect(await broken(record, forged)).toEqual([
       "The record holds another limit",
+      "The record says something else",
     ]);
+    expect((await decisionCheck(record, { ...claim, ...forged })).onlyLimit).toBe(false);
+    expect((await decisionCheck(record, claim)).onlyLimit).toBe(false);
+  });
+
+  it("judges the decision only by a limit that the record was made with", async () => {
+    const report = await decisionCheck(record, { ...claim, limitMicros: 1 });
+    expect(report.steps.map((step) => step.title)).not.toContain("The price is not below your limit");
   });
 
   it("sees a receipt with another price, another outcome or another bid", async () => {
@@ -70,9 +82,14 @@ describe("the check of a decision", () => {
   });
 
   it("sees a price that is not below the limit", async () => {
-    expect(await broken(record, { limitMicros: 1 })).toEqual([
-      "The record holds another limit",
+    const dear = record.replace(
+      /("task_id": "bid_own", "admitted": true, "payment": )1\.0/,
+      (_, head: string) => `${head}60000001.0`,
+    );
+    expect(await broken(dear, { paymentMicros: 60_000_001 })).toEqual([
       "The price is not below your limit",
+      "The record was changed",
+      "What came later does not build on it",
     ]);
   });
 

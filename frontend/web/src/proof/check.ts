@@ -25,6 +25,8 @@ export interface Step {
 
 export interface Report {
   ok: boolean;
+  /** Everything holds but the limit, which the reader typed from memory. */
+  onlyLimit: boolean;
   steps: Step[];
 }
 
@@ -58,21 +60,26 @@ export async function decisionCheck(text: string, claim: Claim): Promise<Report>
   const own = entries.find((entry) => plain(member(entry, "position")) === claim.position);
   if (!own) {
     const detail = `Entry ${count(claim.position)} is not among what the house sent.`;
-    return { ok: false, steps: [{ ok: false, title: "The record holds your bid", detail }] };
+    return { ok: false, onlyLimit: false, steps: [{ ok: false, title: "The record holds your bid", detail }] };
   }
   const before = entries.find((entry) => plain(member(entry, "position")) === claim.position - 1);
   const later = entries.filter(
     (entry) => Number(plain(member(entry, "position"))) > claim.position,
   );
-  const steps = [
-    await commitmentHolds(proof, own, claim),
+  const limit = await commitmentHolds(proof, own, claim);
+  const record = [
     saysTheSame(own, claim),
-    follows(own, claim),
     await hashHolds(own, claim),
     await buildsOn(own, before),
     await builtUpon(own, later),
   ];
-  return { ok: steps.every((step) => step.ok), steps };
+  const recordHolds = record.every((step) => step.ok);
+  if (!limit.ok) return { ok: false, onlyLimit: recordHolds, steps: [limit, ...record] };
+  // The decision can be judged only by the limit that it was made for.
+  const decision = follows(own, claim);
+  const [said, ...chain] = record;
+  const steps = [limit, said!, decision, ...chain];
+  return { ok: recordHolds && decision.ok, onlyLimit: false, steps };
 }
 
 async function commitmentHolds(proof: Value, own: Value, claim: Claim): Promise<Step> {

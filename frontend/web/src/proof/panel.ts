@@ -1,5 +1,5 @@
 /** The card in which a decision is checked: a button, then every step with its result. */
-import { parseUsd } from "../shared/format";
+import { parseUsd, usdExact } from "../shared/format";
 import { decisionCheck, type Claim, type Report } from "./check";
 
 /** Until this has run the button waits: pressed sooner, it would fetch the bare record. */
@@ -33,7 +33,7 @@ async function run(form: HTMLFormElement): Promise<void> {
     const reply = await fetch(form.action, { headers: { Accept: "application/json" } });
     if (!reply.ok) throw new Error(`the house answered ${reply.status}`);
     const report = await decisionCheck(await reply.text(), claimOf(form, limit));
-    show(result, report);
+    show(result, report, limit);
   } catch (error) {
     const broken = error instanceof SyntaxError;
     const words = broken
@@ -57,12 +57,23 @@ function claimOf(form: HTMLFormElement, limitMicros: number): Claim {
   };
 }
 
-function show(result: HTMLElement, report: Report): void {
+function show(result: HTMLElement, report: Report, limit: number): void {
   const wrong = report.steps.filter((step) => !step.ok).length;
-  const words = report.ok
-    ? "Checked in this browser. Everything holds."
-    : `${wrong} of ${report.steps.length} checks failed. Do not trust this decision; write to the operator and keep the record.`;
-  say(result, report.ok ? "ok" : "bad", words, report.steps);
+  if (report.ok) say(result, "ok", "Checked in this browser. Everything holds.", report.steps);
+  else if (report.onlyLimit)
+    say(
+      result,
+      "warn",
+      `The record was made with another limit than ${usdExact(limit)}. Is that exactly what you bid? Everything else holds. If you are sure of your limit, keep the record and write to the operator.`,
+      report.steps,
+    );
+  else
+    say(
+      result,
+      "bad",
+      `${wrong} of ${report.steps.length} checks failed. Do not trust this decision; write to the operator and keep the record.`,
+      report.steps,
+    );
 }
 
 function say(
