@@ -218,14 +218,16 @@ class Outlier:
 
 
 def list_row_outliers(job: Job) -> list[Outlier]:
-    """What the job's latest finished slice said of rows that stand out, worst first."""
-    results = (
-        Slice.objects.filter(job=job, result__isnull=False)
-        .order_by("-closed_at")
-        .values_list("result", flat=True)
-    )
-    rows = next((result.get("outliers") for result in results if result.get("outliers")), None)
-    return [Outlier(line=row["line"], loss=row["loss"]) for row in rows or ()]
+    """Rows that stand out after the last pass over the data, worst first.
+
+    Until the job is done there are none: losses of an earlier pass are those of a model that had
+    not learnt yet.
+    """
+    if job.status != JobStatus.SUCCEEDED:
+        return []
+    results = Slice.objects.filter(job=job, result__isnull=False).order_by("-closed_at")
+    last = results.values_list("result", flat=True).first() or {}
+    return [Outlier(line=row["line"], loss=row["loss"]) for row in last.get("outliers") or ()]
 
 
 def add_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]:

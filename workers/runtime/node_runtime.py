@@ -289,6 +289,8 @@ class NodeRuntime:
                 "Lower the learning rate or check the validation rows."
             )
         running.evaluated(found)
+        # The loss belongs to this step alone, so it is not left to a later report.
+        self._tell(lambda: running.report(force=True))
 
     def _finish(self, running: RunningJob) -> None:
         try:

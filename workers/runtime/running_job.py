@@ -161,7 +161,7 @@ class RunningJob:
             epoch=job.epoch,
             samples_done=job.progress.samples_done,
             train_loss=job.progress.last_train_loss,
-            valid_loss=self.valid_loss,
+            valid_loss=self.valid_loss if self.evaluated_step == job.progress.step else None,
             learning_rate=None if last is None else last.learning_rate,
             grad_norm=None if last is None else last.grad_norm,
             tokens_per_s=tokens_per_s,

@@ -158,7 +158,6 @@ def _update_job(job: Job, event: ProgressEvent, now: datetime) -> None:
     job.samples_done = event.samples_done
     for name in (
         "train_loss",
-        "valid_loss",
         "learning_rate",
         "grad_norm",
         "tokens_per_s",
@@ -170,8 +169,11 @@ def _update_job(job: Job, event: ProgressEvent, now: datetime) -> None:
             setattr(job, name, value)
     if job.first_train_loss is None:
         job.first_train_loss = event.train_loss
-    if job.valid_loss_before is None:
-        job.valid_loss_before = event.valid_loss
+    if event.valid_loss is not None:
+        if event.step == 0:
+            job.valid_loss_before = event.valid_loss
+        else:
+            job.valid_loss = event.valid_loss
     job.eta_at = None
     if event.eta_s is not None and 0 <= event.eta_s < _CLOCK_SLACK.total_seconds() * 365:
         job.eta_at = now + timedelta(seconds=event.eta_s)

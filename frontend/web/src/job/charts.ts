@@ -45,8 +45,6 @@ export function progressOf(state: JobState): Point[] {
   ]);
 }
 
-/** So few evaluations are shown one by one: the line between them was not measured. */
-const EACH_WITHIN = 24;
 /** Of the work's own time; a deadline later than this is not on the chart. */
 const DEADLINE_WITHIN = 2.2;
 
@@ -100,10 +98,7 @@ function steps(state: JobState): { x: readonly [number, number]; ticks: [number,
 function lossChart(state: JobState, keep: number, plan: PlanData | null): void {
   const svg = byId<SVGSVGElement>("chart-loss");
   const train = series(state, "train_loss");
-  // Every report repeats the newest evaluation; only the evaluations themselves are points.
-  const valid = series(state, "valid_loss").filter(
-    ([, v], i, all) => i === 0 || v !== all[i - 1]![1],
-  );
+  const valid = series(state, "valid_loss");
   if (!svg || !(train.length || valid.length)) return;
   const { x, ticks } = steps(state);
   const earlier = (plan?.earlier?.loss ?? []).filter(([step]) => step <= x[1]);
@@ -115,7 +110,7 @@ function lossChart(state: JobState, keep: number, plan: PlanData | null): void {
       ...(earlier.length ? [{ points: earlier, tone: "cg", ghost: true }] : []),
       ...(keep > 0 ? [{ points: train, tone: "c3", raw: true }] : []),
       { points: keep > 0 ? smooth(train, keep) : train, tone: "c3", dot: true },
-      { points: valid, tone: "c2", dot: true, each: valid.length <= EACH_WITHIN },
+      { points: valid, tone: "c2", each: true },
     ],
     x,
     y,

@@ -9,7 +9,7 @@ export interface Series {
   raw?: boolean;
   dot?: boolean;
   area?: boolean;
-  /** Every point has a dot of its own. */
+  /** Measured one by one: dots, and no line between them. */
   each?: boolean;
   /** What was expected or was before: dashed, behind the rest. */
   ghost?: boolean;
@@ -173,10 +173,13 @@ export function lineChart(svg: SVGSVGElement, options: ChartOptions): void {
         d: `M${from} ${base}L${path}L${to} ${base}Z`,
       });
     }
-    draw(svg, "path", { class: `line ${series.tone}${series.raw ? " raw" : ""}${series.ghost ? " ghost" : ""}`, d: `M${path}` });
-    if (series.each)
+    if (series.each) {
       for (const [x, y] of points)
-        draw(svg, "circle", { class: `dot ${series.tone}`, cx: X(x), cy: Y(y), r: 3.5 });
+        draw(svg, "circle", { class: `dot ${series.tone}`, cx: X(x), cy: Y(y), r: 4 });
+      continue;
+    }
+    const css = `line ${series.tone}${series.raw ? " raw" : ""}${series.ghost ? " ghost" : ""}`;
+    draw(svg, "path", { class: css, d: `M${path}` });
     const end = points.at(-1)!;
     if (series.dot)
       draw(svg, "circle", { class: `dot ${series.tone}`, cx: X(end[0]), cy: Y(end[1]), r: 4.5 });
