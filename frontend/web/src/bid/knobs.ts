@@ -1,7 +1,7 @@
 /** The two handles of the curve, by pointer and by keyboard. */
 import { draw } from "../shared/dom";
 import { usd } from "../shared/format";
-import { snapDeadline, treadAt, type Quote } from "./quote";
+import { snapDeadline, soonest, treadAt, type Quote } from "./quote";
 
 export interface CurveState {
   quote: Quote;
@@ -103,7 +103,7 @@ export function deadlineKnob(
 ): void {
   const { handle: x, base, top, at } = place;
   const here = treadAt(state.quote.curve, state.deadline);
-  const first = state.quote.curve[0]?.deadline ?? state.quote.slotEdge;
+  const first = soonest(state.quote);
   const knob = draw(svg, "g", {
     class: "knob dl",
     role: "slider",

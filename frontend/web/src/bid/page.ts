@@ -1,18 +1,12 @@
 /** The new-bid page: data is checked and prices move while the form is filled. */
 import { onResize } from "../shared/chart";
-import { byId, pageData, setText } from "../shared/dom";
-import {
-  bytes,
-  clock,
-  duration,
-  localInput,
-  parseUsd,
-  spare,
-  usd,
-  usdInput,
-} from "../shared/format";
+import { byId, pageData, setText, throttle } from "../shared/dom";
+import { localInput, parseUsd, usdInput } from "../shared/format";
+import { progressWords, sendFile, showUpload } from "../shared/upload";
+import { answerWords, showNudges, showQuote } from "./card";
 import { drawCurve } from "./curve";
-import { earliestWin, nudges, treadAt, wins, type Quote } from "./quote";
+import { treadAt, type Quote } from "./quote";
+import { whyNotYet } from "./ready";
 
 const RENEW_AT_LEAST_MS = 5000;
 const form = byId<HTMLFormElement>("bid-form");
@@ -20,21 +14,29 @@ const svg = byId<SVGSVGElement>("curve");
 let quote: Quote | null = null;
 let quotedAt = 0;
 let asking: AbortController | null = null;
+let isUploading = false;
 let focusKnob: string | null = null;
 /** Somebody chose the deadline; until then it follows the data. */
 let deadlineChosen = new URLSearchParams(location.search).has("deadline");
 
 const deadlineField = () => byId<HTMLInputElement>("id_deadline");
 const priceField = () => byId<HTMLInputElement>("id_price");
+const limit = (): number | null => parseUsd(priceField()?.value ?? "");
 
 function deadline(): number {
   const typed = Date.parse(deadlineField()?.value ?? "") / 1000;
   return Number.isFinite(typed) ? typed : (quote?.askedDeadline ?? 0);
 }
 
-const limit = (): number | null => parseUsd(priceField()?.value ?? "");
+function chooseDeadline(at: number): void {
+  const field = deadlineField();
+  deadlineChosen = true;
+  if (field) field.value = localInput(at, quote?.horizonEnd);
+}
 
 if (form && svg) {
+  const table = document.querySelector<HTMLDetailsElement>("[data-curve-table]");
+  if (table) table.open = false;
   adopt();
   onResize(svg, show);
   form.addEventListener("change", (event) => changed(event.target as HTMLElement));
@@ -48,10 +50,11 @@ if (form && svg) {
     if (micros !== null && field) field.value = usdInput(micros);
   });
   form.addEventListener("click", (event) => {
-    const button = (event.target as Element).closest<HTMLButtonElement>("[data-check]");
-    if (!button) return;
-    event.preventDefault();
-    void ask();
+    const button = (event.target as Element).closest<HTMLButtonElement>("button");
+    if (button?.matches("[data-check]")) {
+      event.preventDefault();
+      void ask();
+    } else if (button?.matches("[data-upload-stop]")) asking?.abort();
   });
   dropzone(form);
   window.setInterval(countDown, 500);
@@ -69,11 +72,7 @@ function adopt(): void {
   for (const selector of ["[data-curve-wrap]", "[data-curve-key]"]) {
     document.querySelector<HTMLElement>(selector)?.toggleAttribute("hidden", !drawn);
   }
-  const table = document.querySelector<HTMLDetailsElement>("[data-curve-table]");
-  if (table) {
-    table.open = false;
-    table.dataset["ready"] = "";
-  }
+  document.querySelector<HTMLElement>("[data-curve-table]")?.setAttribute("data-ready", "");
   show();
 }
 
@@ -93,171 +92,146 @@ function changed(target: HTMLElement): void {
   void ask();
 }
 
-/** Send the form as it stands to be checked, and put the parts of the answer in place. */
-async function ask(): Promise<void> {
+/**
+ * Send the form as it stands to be checked, and put the parts of the answer in place. To `renew`
+ * is to ask for today's price of what was asked before: the deadline stays.
+ */
+async function ask(renew = false): Promise<void> {
   if (!form) return;
   asking?.abort();
   const control = (asking = new AbortController());
   const body = new FormData(form);
   body.set("do", "check");
-  if (!deadlineChosen) body.set("untouched", "1");
+  if (!deadlineChosen && !renew) body.set("untouched", "1");
   const file = body.get("file");
-  const words = form.querySelector<HTMLElement>("[data-upload-state]");
-  if (file instanceof File && file.size > 0) {
-    if (words) words.textContent = `Uploading and checking ${file.name}, ${bytes(file.size)}`;
-  } else body.delete("file");
+  const sent = !renew && file instanceof File && file.name ? file : null;
+  if (!sent) body.delete("file");
   form.setAttribute("aria-busy", "true");
+  isUploading = sent !== null;
+  show();
   try {
-    const reply = await fetch(form.action, { method: "POST", body, signal: control.signal });
-    const page = new DOMParser().parseFromString(await reply.text(), "text/html");
-    if (!page.getElementById("bid-form")) throw new Error(`the server answered ${reply.status}`);
-    const open = byId<HTMLDetailsElement>("advanced")?.open ?? false;
-    const focused = document.activeElement?.id;
-    for (const part of form.querySelectorAll<HTMLElement>("[data-part]")) {
-      const next = page.getElementById(part.id);
-      if (next) part.replaceWith(document.adoptNode(next));
-    }
-    if (open) byId<HTMLDetailsElement>("advanced")?.setAttribute("open", "");
-    if (focused) byId(focused)?.focus({ preventScroll: true });
+    const text = sent ? await upload(sent, body, control.signal) : await post(body, control.signal);
+    const page = new DOMParser().parseFromString(text, "text/html");
+    if (!page.getElementById("bid-form")) throw new Error("the answer is not the form");
+    if (asking === control) isUploading = false;
+    replaceParts(page);
     adopt();
   } catch (error) {
-    if (control.signal.aborted) return;
-    if (words) words.textContent = "The check did not come back. Your form is kept; try again.";
+    const stopped = control.signal.aborted;
+    if (sent) showUpload(form, stopped ? "Stopped. Nothing was stored." : FAILED, null);
+    if (stopped) return;
+    setText("q-news", FAILED);
     console.error(error);
   } finally {
-    if (asking === control) form.removeAttribute("aria-busy");
+    if (asking === control) {
+      isUploading = false;
+      form.removeAttribute("aria-busy");
+      show();
+    }
   }
+}
+
+const FAILED = "The check did not come back. Your form is as you left it; try again.";
+
+async function post(body: FormData, signal: AbortSignal): Promise<string> {
+  const reply = await fetch(form!.action, { method: "POST", body, signal });
+  return reply.text();
+}
+
+async function upload(file: File, body: FormData, signal: AbortSignal): Promise<string> {
+  const progress = (share: number) =>
+    showUpload(form!, progressWords(file.name, file.size, share), share);
+  progress(0);
+  return (await sendFile(form!.action, body, signal, progress)).text;
+}
+
+/** What the server drew takes the place of what is there, but for the field somebody types in. */
+function replaceParts(page: Document): void {
+  const active = document.activeElement;
+  const open = new Map(
+    [...form!.querySelectorAll<HTMLDetailsElement>("details[id]")].map((d) => [d.id, d.open]),
+  );
+  for (const part of form!.querySelectorAll<HTMLElement>("[data-part]")) {
+    if (active?.matches("input[type=text]") && part.contains(active)) continue;
+    const next = page.getElementById(part.id);
+    if (next) part.replaceWith(document.adoptNode(next));
+  }
+  for (const details of form!.querySelectorAll<HTMLDetailsElement>("details[id]")) {
+    const was = open.get(details.id);
+    // What the server opened, for a message within, stays open.
+    if (was !== undefined && !details.querySelector(".hint.bad")) details.open = was;
+  }
+  if (active?.id && document.activeElement !== active) byId(active.id)?.focus({ preventScroll: true });
 }
 
 function show(): void {
-  if (!quote || !svg) return;
-  const chosen = deadline();
-  const worth = limit();
-  if (quote.curve.length) {
-    // A drawing replaces its handles; the one in use stays in use.
-    const active = document.activeElement;
-    if (active && svg.contains(active)) focusKnob = active.id;
-    drawCurve(
-      svg,
-      { quote, deadline: chosen, limit: worth },
-      {
-        deadline: (at, done) => {
-          const field = deadlineField();
-          deadlineChosen = true;
-          if (field) field.value = localInput(at, quote?.horizonEnd);
-          focusKnob = "knob-deadline";
-          show();
-          if (done) void ask();
-        },
-        limit: (micros) => {
-          const field = priceField();
-          if (field) field.value = usdInput(micros);
-          focusKnob = "knob-limit";
-          show();
-        },
-      },
-    );
-    if (focusKnob) byId<SVGGElement>(focusKnob)?.focus({ preventScroll: true });
-    focusKnob = null;
+  if (quote && svg) {
+    const chosen = deadline();
+    if (quote.curve.length) draw(svg, quote, chosen);
+    showQuote(quote, chosen, limit());
+    showNudges(quote, chosen, (at) => {
+      chooseDeadline(at);
+      show();
+      void ask();
+    });
   }
-  showQuote(chosen, worth);
-  showNudges(chosen);
+  showReady();
 }
 
-function pill(tone: string, words: string): void {
-  const box = byId("q-pill");
-  if (!box) return;
-  const span = document.createElement("span");
-  span.className = `pill ${tone}`;
-  span.textContent = words;
-  box.replaceChildren(span);
-}
-
-function showQuote(chosen: number, worth: number | null): void {
-  if (!quote) return;
-  const now = new Date();
-  const here = treadAt(quote.curve, chosen);
-  const at = (seconds: number) => clock(new Date(seconds * 1000), now, (quote?.slot ?? 60) < 60);
-  const split = byId("q-split");
-  const price = byId("q-price");
-  price?.classList.toggle("short", !here);
-  const away = chosen - now.getTime() / 1000;
-  setText("dl-words", away > 0 ? `in ${duration(away)}` : "in the past");
-  if (!here) {
-    const first = quote.curve[0];
-    pill("no", "No plan");
-    setText("q-price", first ? "Too soon" : "No plan");
-    setText("q-done", first ? `The earliest deadline is ${at(first.deadline)}` : "");
-    setText("q-spare", first ? `, at ${usd(first.price)}.` : quote.message);
-    setText("m-price", "No plan by then");
-    setText("m-sub", first ? `from ${at(first.deadline)} on` : "");
-    split?.setAttribute("hidden", "");
-    return;
-  }
-  setText("q-price", usd(here.price));
-  setText("q-done", `Done by ${at(here.finish)}`);
-  setText("q-spare", `, ${spare(chosen - here.finish)}`);
-  setText("m-price", usd(here.price));
-  setText("m-sub", `done by ${at(here.finish)}`);
-  const ok = worth !== null && wins(here, worth);
-  if (worth === null) pill("", "Say what it is worth");
-  else pill(ok ? "ok" : "no", ok ? "This bid wins" : "This bid does not win");
-  split?.toggleAttribute("hidden", !ok);
-  if (ok && worth !== null) {
-    byId("q-bar")?.setAttribute("width", `${((here.price / worth) * 100).toFixed(2)}%`);
-    setText("q-pay", usd(here.price));
-    setText("q-keep", usd(worth - here.price));
-    setText(
-      "q-hold",
-      `Holds ${usd(worth)}, charges ${usd(here.price)}, releases ${usd(worth - here.price)}`,
-    );
-  } else if (worth !== null) {
-    const later = earliestWin(quote.curve, worth, chosen);
-    setText(
-      "q-hold",
-      later
-        ? `With this limit ${at(later.deadline)} would win at ${usd(later.price)}.`
-        : `The price is ${usd(here.price)}; a bid must be above it.`,
-    );
-  } else
-    setText("q-hold", "The limit is held until the answer, then the rest comes straight back.");
-}
-
-function showNudges(chosen: number): void {
-  const shelf = byId("nudges");
-  if (!shelf || !quote) return;
-  const now = new Date();
-  const found = nudges(
-    quote.curve,
-    chosen,
-    quote.slot / 2,
-    (later, saves) => `${duration(later)} later saves ${usd(saves)}`,
-  );
-  shelf.hidden = found.length === 0;
-  shelf.replaceChildren(
-    ...found.map((nudge) => {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.className = "nudge";
-      const line = document.createElement("b");
-      for (const text of [
-        clock(new Date(nudge.deadline * 1000), now, (quote?.slot ?? 60) < 60),
-        usd(nudge.price),
-      ]) {
-        line.append(Object.assign(document.createElement("span"), { textContent: text }));
-      }
-      button.append(line, nudge.words);
-      button.addEventListener("click", () => {
-        const field = deadlineField();
-        deadlineChosen = true;
-        if (field) field.value = localInput(nudge.deadline, quote?.horizonEnd);
+function draw(drawing: SVGSVGElement, of: Quote, chosen: number): void {
+  // A drawing replaces its handles; the one in use stays in use.
+  const active = document.activeElement;
+  if (active && drawing.contains(active)) focusKnob = active.id;
+  drawCurve(
+    drawing,
+    { quote: of, deadline: chosen, limit: limit() },
+    {
+      deadline: (at, done) => {
+        chooseDeadline(at);
+        focusKnob = "knob-deadline";
         show();
-        void ask();
-      });
-      return button;
-    }),
+        if (done) void ask();
+      },
+      limit: (micros) => {
+        const field = priceField();
+        if (field) field.value = usdInput(micros);
+        focusKnob = "knob-limit";
+        show();
+      },
+    },
   );
+  if (focusKnob) byId<SVGGElement>(focusKnob)?.focus({ preventScroll: true });
+  focusKnob = null;
 }
+
+/** Place bid can be pressed when nothing is missing; otherwise it says what is. */
+function showReady(): void {
+  if (!form) return;
+  const data = form.querySelector<HTMLInputElement>("input[name=dataset], select[name=dataset]");
+  const why = whyNotYet({
+    hasData: Boolean(data?.value),
+    isUploading,
+    fault: byId("part-errors")?.querySelector<HTMLElement>("[data-fault]")?.innerText.trim() ?? "",
+    quote,
+    deadline: deadline(),
+    limit: limit(),
+    available: Number(byId("balance")?.dataset["available"] ?? Infinity),
+  });
+  for (const button of document.querySelectorAll<HTMLButtonElement>("[data-place]"))
+    button.disabled = why !== "";
+  setText("place-why", why);
+  byId("place-why")?.toggleAttribute("hidden", why === "");
+  byId("q-hold")?.toggleAttribute("hidden", why !== "");
+  const tread = quote && treadAt(quote.curve, deadline());
+  const short = tread !== null && (limit() ?? 0) > Number(byId("balance")?.dataset["available"] ?? Infinity);
+  byId("short")?.toggleAttribute("hidden", !short);
+  announce();
+}
+
+/** At most once a second, and only what is new. */
+const announce = throttle(() => {
+  if (quote) setText("q-news", answerWords(quote, deadline(), limit()));
+}, 1000);
 
 /** The ring runs down; a quote that ran out is renewed while somebody looks. */
 function countDown(): void {
@@ -268,19 +242,10 @@ function countDown(): void {
     "stroke-dasharray",
     `${(Math.max(0, left / whole) * 37.7).toFixed(1)} 38`,
   );
-  setText("q-expiry", left > 0 ? `Holds for ${duration(left)}` : "Renewing");
-  const busy = form.getAttribute("aria-busy") === "true" || form.dataset["sent"];
-  const typing =
-    document.activeElement instanceof HTMLInputElement && form.contains(document.activeElement);
-  if (
-    left <= 0 &&
-    !busy &&
-    !typing &&
-    document.visibilityState === "visible" &&
-    Date.now() - quotedAt > RENEW_AT_LEAST_MS
-  ) {
-    void ask();
-  }
+  setText("q-expiry", left > 0 ? `Holds for ${Math.ceil(left)} s` : "Renewing");
+  const isBusy = form.getAttribute("aria-busy") === "true" || form.dataset["sent"];
+  const isSeen = document.visibilityState === "visible";
+  if (left <= 0 && !isBusy && isSeen && Date.now() - quotedAt > RENEW_AT_LEAST_MS) void ask(true);
 }
 
 function dropzone(host: HTMLElement): void {
@@ -295,7 +260,7 @@ function dropzone(host: HTMLElement): void {
   });
   host.addEventListener("drop", (event) => {
     const zone = (event.target as Element).closest<HTMLElement>("[data-dropzone]");
-    const input = zone?.querySelector<HTMLInputElement>("input[type=file]");
+    const input = host.querySelector<HTMLInputElement>("input[type=file]");
     if (!zone || !input || !event.dataTransfer?.files.length) return;
     event.preventDefault();
     delete zone.dataset["over"];

@@ -51,9 +51,19 @@ export function earliestWin(
   return curve.find((tread) => tread.deadline > deadline && wins(tread, limit)) ?? null;
 }
 
+/** Where slots are short, the earliest deadline is gone before anybody has pressed a button. */
+const SPARE_S = 30;
+
+/** The earliest deadline that a handle can be put on. */
+export function soonest(quote: Quote): number {
+  const first = quote.curve[0]?.deadline ?? quote.slotEdge;
+  const slots = quote.slot < 2 * SPARE_S ? Math.ceil(SPARE_S / quote.slot) : 0;
+  return Math.min(quote.horizonEnd, first + slots * quote.slot);
+}
+
 /** The slot edge nearest to `at`, inside what is on sale. */
 export function snapDeadline(quote: Quote, at: number): number {
-  const first = quote.curve[0]?.deadline ?? quote.slotEdge;
+  const first = soonest(quote);
   const steps = Math.round((at - quote.slotEdge) / quote.slot);
   return Math.min(quote.horizonEnd, Math.max(first, quote.slotEdge + steps * quote.slot));
 }
