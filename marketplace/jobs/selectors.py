@@ -21,6 +21,7 @@ from marketplace.jobs.models import (
     Dataset,
     Job,
     JobEvent,
+    JobStatus,
     MetricPoint,
     Slice,
     SliceStatus,

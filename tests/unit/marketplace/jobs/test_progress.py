@@ -58,7 +58,8 @@ def test_a_report_is_kept_and_renews_the_lease(running):
     )
     assert (job.step, job.total_steps, job.samples_done) == (2, 12, 16)
     assert (job.train_loss, job.first_train_loss) == (2.5, 2.5)
-    assert (job.valid_loss, job.valid_loss_before) == (3.0, 3.0)
+    # Measured before training; nothing is known yet of after.
+    assert (job.valid_loss_before, job.valid_loss) == (3.0, None)
     assert (job.learning_rate, job.eta_at, job.progressed_at) == (1e-3, at(16), at(12))
     first, second = MetricPoint.objects.filter(job=job).order_by("seq")
     assert (first.seq, first.step, first.valid_loss, first.train_loss) == (1, 0, 3.0, None)
