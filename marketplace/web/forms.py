@@ -118,11 +118,18 @@ class BidForm(forms.Form):
     def training(self) -> dict[str, Any]:
         return {name: self.cleaned_data.get(name, AUTO) for name in TRAINING}
 
-    def refuse(self, error: UserError) -> None:
-        """Put a service's refusal beside the field it is about."""
+    @property
+    def has_hyper_errors(self) -> bool:
+        return any(name in self.errors for name in HYPER)
+
+    def find_field(self, error: UserError) -> str | None:
+        """The field that a service's refusal is about."""
         param = (error.param or "").rpartition(".")[2]
-        field = PARAMS.get(param, param if param in HYPER else None)
-        self.add_error(field, error.message)
+        return PARAMS.get(param, param if param in HYPER else None)
+
+    def refuse(self, error: UserError) -> None:
+        """Put a service's refusal beside the field that it is about."""
+        self.add_error(self.find_field(error), error.message)
 
 
 def get_bid_defaults(*, zone: Zone | None, now: datetime) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def take_screens(camera: Camera) -> None:
         _bid_filled(owner)
         camera.take(owner, "bid-new")
         _bid_filled(owner, limit="0.000001")
-        owner.page.locator("#place").click()
+        owner.place_too_low()
         expect(owner.page.locator("#decision")).to_contain_text("Not admitted")
         camera.take(owner, "bid-refused")
         owner.go("/jobs?find=support-tone")

@@ -76,7 +76,8 @@ def test_a_bid_below_the_price_is_refused_with_ways_to_win(
     expect(page.get_by_text("120 rows ready")).to_be_visible()
     fill_bid(owner, name="too-cheap", limit="0.000001")
     expect(page.locator("#q-pill")).to_have_text("This bid does not win")
-    page.locator("#place").click()
+    expect(page.locator("#place-why")).to_have_text("Your limit must be above the price.")
+    owner.place_too_low()
 
     decision = page.locator("#decision")
     expect(decision.get_by_text("Not admitted")).to_be_visible()
@@ -93,7 +94,7 @@ def test_a_double_click_places_one_bid(owner: Visitor, support_tone: bytes) -> N
     owner.upload("tone.jsonl", support_tone)
     expect(page.get_by_text("120 rows ready")).to_be_visible()
     fill_bid(owner, name="clicked-twice", limit="0.000001")
-    page.locator("#place").dblclick()
+    owner.place_too_low(clicks=2)
     expect(page.locator("#decision")).to_be_visible()
     owner.go("/jobs?find=clicked-twice")
     expect(page.get_by_role("link", name="clicked-twice")).to_have_count(1)

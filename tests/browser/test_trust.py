@@ -24,7 +24,7 @@ def refused_bid(owner: Visitor, support_tone: bytes, *, name: str) -> None:
     expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
     page.get_by_label("Name").fill(name)
     page.locator("#id_price").fill("0.000001")
-    page.locator("#place").click()
+    owner.place_too_low()
     expect(page.locator("#decision")).to_contain_text("The price was above your limit")
 
 
@@ -104,15 +104,44 @@ def test_a_bid_is_placed_without_a_mouse(owner: Visitor, support_tone: bytes) ->
     expect(deadline).to_be_focused()
     tab_to(page, page.locator("#id_price"))
     page.keyboard.type("0.000001")
-    tab_to(page, page.locator("#place"))
+    place = page.locator("#place")
+    expect(place).to_be_disabled()
+    expect(place).to_have_accessible_description("Your limit must be above the price.")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("5")
+    expect(place).to_be_enabled()
+    tab_to(page, place)
     page.keyboard.press("Enter")
 
     decision = page.locator("#decision")
-    expect(decision).to_contain_text("Not admitted")
+    expect(decision).to_contain_text("Admitted")
     expect(decision).to_be_focused()
     tab_to(page, page.get_by_role("button", name="Check it here"))
     page.keyboard.press("Enter")
     expect(page.locator(".verdict")).to_contain_text("Everything holds.")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("link", name="Follow the job").click()
+    page.get_by_role("button", name=re.compile("^Cancel")).click()
+    expect(page.locator("#part-pill")).to_have_text("Cancelled")
+
+
+def test_a_quote_is_renewed_while_somebody_types(owner: Visitor, support_tone: bytes) -> None:
+    page = owner.page
+    owner.go("/bids/new")
+    owner.upload("tone.jsonl", support_tone)
+    expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
+    limit = page.locator("#id_price")
+    limit.click()
+    page.keyboard.type("4.")
+    # Each quote ends with its slot; the next one comes although the field has the focus.
+    for _ in range(2):
+        with page.expect_response(lambda reply: reply.request.method == "POST"):
+            pass
+    page.keyboard.type("25")
+    expect(limit).to_be_focused()
+    expect(limit).to_have_value("4.25")
+    expect(page.locator("#q-pill")).to_have_text("This bid wins")
+    expect(page.locator("#q-news")).to_have_text(re.compile(r"This bid wins\.$"))
 
 
 def test_a_lost_connection_is_said_quietly_and_mended(visitor: Visitor) -> None:

@@ -68,3 +68,11 @@ class Visitor:
         self.page.locator("#id_file").set_input_files(
             {"name": name, "mimeType": "application/jsonl", "buffer": content}
         )
+
+    def place_too_low(self, *, clicks: int = 1) -> None:
+        """Place a bid that cannot win, as when the price rose in the moment of the click."""
+        expect(self.page.locator("#place")).to_be_disabled()
+        self.page.locator("#place").evaluate(
+            "(button, clicks) => { button.disabled = false; while (clicks--) button.click(); }",
+            clicks,
+        )

@@ -41,8 +41,13 @@ describe("the price by deadline", () => {
   it("moves the handle by whole slots, inside what is on sale", () => {
     expect(snapDeadline(quote, 204)).toBe(200);
     expect(snapDeadline(quote, 206)).toBe(210);
-    expect(snapDeadline(quote, 10)).toBe(100);
     expect(snapDeadline(quote, 9999)).toBe(600);
+  });
+
+  it("leaves half a minute after the earliest deadline, where slots are short", () => {
+    expect(snapDeadline(quote, 10)).toBe(130);
+    expect(snapDeadline({ ...quote, slot: 300, slotEdge: 100 }, 10)).toBe(100);
+    expect(snapDeadline({ ...quote, horizonEnd: 110 }, 10)).toBe(110);
   });
 
   it("offers later deadlines that are cheaper, and none that is as good as here", () => {

@@ -28,6 +28,7 @@ from marketplace.fleet.models import NodeStatus, Zone
 from marketplace.fleet.selectors import list_open_zones, nodes_on_sale
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import create_dataset
+from marketplace.payments.selectors import wallet
 from marketplace.web.forms import ADAPTER, TRAINING, BidForm, get_bid_defaults
 from marketplace.web.presenters.curve import curve_table, horizon_ends_at, quote_data
 from marketplace.web.presenters.plans import build_bid_ribbon
@@ -50,9 +51,7 @@ def bid_new(request: PageRequest) -> HttpResponse:
         form = BidForm(
             _format_initial(initial), organisation=request.organisation, zones=zones, prefix=None
         )
-        return _form_page(
-            request, form, zones, now=now, status=200, fresh="deadline" not in request.GET
-        )
+        return _form_page(request, form, zones, now=now, status=200, follows_data=True)
     form = BidForm(request.POST, request.FILES, organisation=request.organisation, zones=zones)
     upload_error = _upload(request, form, now=now)
     if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
@@ -69,8 +68,7 @@ def bid_new(request: PageRequest) -> HttpResponse:
         now=now,
         status=200 if request.POST.get("do") != "place" else 400,
         upload_error=upload_error,
-        # New data under a deadline nobody chose: the form starts as if opened with that data.
-        fresh="untouched" in request.POST and "file" in request.FILES,
+        follows_data="untouched" in request.POST,
     )
 
 
@@ -126,22 +124,38 @@ def _form_page(
     now: datetime,
     status: int,
     upload_error: UserError | None = None,
-    fresh: bool = False,
+    follows_data: bool = False,
 ) -> HttpResponse:
+    """The form with a quote for what it holds.
+
+    ``follows_data`` says that nobody has chosen the deadline on this page: it is moved to where
+    there are plans to choose from, unless the address names one that can be met.
+    """
     form.is_valid()
     data = form.cleaned_data
     dataset: Dataset | None = data.get("dataset")
     zone: Zone | None = data.get("zone") or zones.first()
     quote, refusal = _quote(request.organisation, form, zone, dataset, now=now)
-    if fresh and quote is not None:
+    if follows_data and refusal is not None and form.find_field(refusal) == "deadline":
+        form.cleaned_data["deadline"] = get_bid_defaults(zone=zone, now=now)["deadline"]
+        quote, refusal = _quote(request.organisation, form, zone, dataset, now=now)
+    is_named = "deadline" in request.GET and quote is not None and quote.price_micros is not None
+    if follows_data and quote is not None and not is_named:
         quote = _quote_halfway(request.organisation, form, quote, now=now)
+    refusal_is_marked = refusal is not None and form.find_field(refusal) is not None
+    if refusal is not None and refusal_is_marked:
+        form.refuse(refusal)
+    balance = wallet(organisation=request.organisation)
     context = {
         "form": form,
+        "wallet": balance,
+        "is_short": balance.available_micros == 0,
         "zone": zone,
         "dataset": dataset,
         "upload_error": upload_error,
         "quote": quote,
         "quote_refusal": refusal,
+        "refusal_is_marked": refusal_is_marked,
         "quote_data": None if quote is None else quote_data(quote),
         "curve_table": [] if quote is None else curve_table(quote),
         "models": _models(request.organisation, zones, form, dataset, chosen=zone),

@@ -9,6 +9,8 @@ from unittest.mock import patch
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.utils.html import escape
 
 from marketplace.auction.bidding.wait import decide_pending_bids
 from marketplace.auction.models import Bid
@@ -175,6 +177,36 @@ def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
     assert left["quote"].deadline_at == offered
     assert curve[0] < offered
     assert left["form"]["deadline"].value() == f"{offered:%Y-%m-%dT%H:%M:%S}"
+
+
+def test_the_form_never_opens_on_a_deadline_that_cannot_be_met(site: Site) -> None:
+    soon = f"{NOW + timedelta(seconds=3 * site.zone.slot_s):%Y-%m-%dT%H:%M:%S}"
+    for named in ("", f"&deadline={soon}", "&deadline=2026-03-02T08:00:00"):
+        page = site.client.get(f"/bids/new?dataset={site.dataset.pk}{named}").context
+        assert page["quote"].price_micros is not None, named
+        assert page["form"].errors == {}, named
+    met = site.client.get(f"/bids/new?dataset={site.dataset.pk}&deadline=2026-03-02T09:06:00")
+    assert met.context["form"]["deadline"].value() == "2026-03-02T09:06:00"
+
+
+def test_a_wrong_setting_is_said_once_at_its_field(site: Site) -> None:
+    reply = site.client.post("/bids/new", site.bid_form(do="check", rank="9999"))
+    text = read_page(reply)
+    [message] = reply.context["form"].errors["rank"]
+    assert text.count("9999") - text.count('value="9999"') == 1
+    assert escape(message) in text
+    assert '<details class="adv" open id="advanced">' in text
+    assert "Correct what is marked to see prices." in text
+
+
+def test_the_wallet_stands_beside_the_limit(site: Site, client: Client) -> None:
+    text = read_page(site.client.get(f"/bids/new?dataset={site.dataset.pk}"))
+    assert 'data-available="100000000"> $100.00 in your wallet' in text
+    assert 'id="short" hidden' in text
+    client.force_login(builders.user())
+    text = read_page(client.get("/bids/new"))
+    assert 'data-available="0"> $0.00 in your wallet' in text
+    assert 'id="short" >' in text
 
 
 def test_somebody_elses_bid_is_not_found(site: Site) -> None:

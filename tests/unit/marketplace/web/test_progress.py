@@ -99,7 +99,7 @@ def test_rows_that_stand_out_are_those_of_the_last_pass_also_when_it_found_none(
     ended(job, RowOutlier(line=17, loss=4.5), RowOutlier(line=3, loss=4.25))
     # Losses of an earlier pass accuse good rows: the model had not learnt them yet.
     assert list_row_outliers(job) == []
-    Job.objects.update(status=JobStatus.SUCCEEDED)
+    Job.objects.update(status=JobStatus.SUCCEEDED, finished_at=at(60))
     job.refresh_from_db()
     assert list_row_outliers(job) == [Outlier(line=17, loss=4.5), Outlier(line=3, loss=4.25)]
     last = Slice.objects.get(job=job)
@@ -122,7 +122,7 @@ def test_the_data_page_shows_rows_that_stand_out_as_text(site: Site, client: Cli
     _, job = sold(site)
     site.dataset.file.save("data", ContentFile(b"<script>alert(1)</script>\n"))
     ended(job, RowOutlier(line=1, loss=4.5))
-    Job.objects.update(status=JobStatus.SUCCEEDED)
+    Job.objects.update(status=JobStatus.SUCCEEDED, finished_at=at(60))
     page = read_page(site.client.get(f"/jobs/{job.pk}/data"))
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "4.500" in page
