@@ -20,7 +20,7 @@ RUN pip install --no-cache-dir --constraint constraints.txt '.[web]' && pip unin
 COPY --from=pages /src/marketplace/web/static marketplace/web/static
 # The values are for this step only; serving demands real ones.
 RUN SECRET_KEY=for-collecting-static-files-only-never-used-to-serve-anyone PUBLIC_URL=https://localhost \
-    ALLOWED_HOSTS=localhost METRICS_TOKEN=unused DATABASE_URL=postgresql://build/build REDIS_URL=redis://build/0 \
+    ALLOWED_HOSTS=localhost METRICS_TOKEN=unused DATABASE_URL=postgresql://build/build REDIS_URL=redis://:unused@build/0 \
     python manage.py collectstatic --no-input \
     && useradd --system --uid 10001 --home /data finetender && mkdir /data && chown finetender /data
 USER finetender

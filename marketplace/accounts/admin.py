@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.contrib.auth.models import Group
 from django.http import HttpRequest
@@ -11,6 +12,8 @@ from marketplace.accounts.models import ApiKey, Invitation, Membership, Organisa
 
 # Roles and capabilities say who may do what; Django's groups would be a second way.
 admin.site.unregister(Group)
+# One sign-in for everybody: limited by address and account, and asking for the second factor.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
 
 
 class MembershipInline(TabularInline):

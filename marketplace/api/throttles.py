@@ -17,6 +17,7 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from marketplace.accounts.models import ApiKey
+from marketplace.common.client_address import client_address
 
 log = logging.getLogger(__name__)
 
@@ -120,4 +121,4 @@ def _identity(request: Request) -> str:
         return request.auth.pk
     if request.user and request.user.is_authenticated:
         return str(request.user.pk)
-    return request.META.get("REMOTE_ADDR", "unknown")
+    return client_address(request._request)

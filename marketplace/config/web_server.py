@@ -73,6 +73,8 @@ def main(arguments: list[str]) -> None:
             access_log=False,
             log_level=options.log_level,
             ws="websockets",
+            # One notion of where a request comes from: ``marketplace.common.client_address``.
+            proxy_headers=False,
         )
 
 

@@ -83,7 +83,7 @@ def house(
     extra_environment: dict[str, str] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[House]:
-    """Start servers, market and fake Stripe; migrate; stop all at the end.
+    """Start servers and market; migrate; stop all at the end.
 
     GPU nodes are added with ``node_program`` once they have joined.
 
@@ -111,7 +111,6 @@ def house(
     programs = [
         *servers,
         *_market_programs(port),
-        _stripe_program(data_dir),
         node_program(data_dir),
     ]
     with Stack(data_dir=data_dir, programs=programs, environment=environment) as stack:
@@ -129,8 +128,8 @@ def house(
             running.manage("migrate", "--no-input", "-v", "0")
             running.manage("collectstatic", "--no-input", "-v", "0")
             warming.result()
-        say("Starting the market: auction lane, workers, beat, web, fake Stripe")
-        stack.start(*MARKET_PROGRAMS, "stripe")
+        say("Starting the market: auction lane, workers, beat, web")
+        stack.start(*MARKET_PROGRAMS)
         wait_for_web(running)
         yield running
 
@@ -224,25 +223,6 @@ def _market_programs(port: int) -> list[Program]:
             priority=400,
         ),
     ]
-
-
-def _stripe_program(data_dir: Path) -> Program:
-    """The stateful fake Stripe server; a separate program, never imported."""
-    directory = data_dir / "stripe"
-    directory.mkdir(exist_ok=True)
-    return Program(
-        name="stripe",
-        command=(
-            sys.executable,
-            "-m",
-            "localstripe",
-            "--port",
-            str(find_free_port()),
-            "--from-scratch",
-        ),
-        priority=400,
-        directory=directory,
-    )
 
 
 def _proper(name: str) -> str:

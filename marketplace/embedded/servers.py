@@ -22,6 +22,8 @@ import redis
 
 #: Left to the servers to come up, seconds; a cold disk is slow.
 READY_WITHIN_S = 60.0
+#: Messages are small and short-lived; more means that somebody fills it.
+REDIS_MEMORY = "512mb"
 #: The first port that is taken for a server, and the one after the last.
 PORTS = (20_000, 32_768)
 #: Where Linux says which ports it gives to outgoing connections.
@@ -47,8 +49,6 @@ class Program:
     stop_within_s: int = 10
     #: Environment of this process only.
     environment: tuple[tuple[str, str], ...] = ()
-    #: Where it runs; ``None`` is where we are.
-    directory: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,9 @@ def prepare_redis(*, data_dir: Path) -> Redis:
     write_private(
         configuration,
         f"bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir {directory}\n"
-        'appendonly yes\nappendfsync everysec\nsave ""\ndaemonize no\n',
+        'appendonly yes\nappendfsync everysec\nsave ""\ndaemonize no\n'
+        # Full is an error of the one who writes; nothing that waits for a worker is dropped.
+        f"maxmemory {REDIS_MEMORY}\nmaxmemory-policy noeviction\n",
     )
     program = Program(
         name="redis", command=(_find_redis_executable(), str(configuration)), priority=10

@@ -217,7 +217,6 @@ class Stack:
             f"stdout_logfile={self.log_dir}/{program.name}.log\n"
             "stdout_logfile_maxbytes=20MB\nstdout_logfile_backups=1\n"
             + (f"environment={environment}\n" if environment else "")
-            + (f"directory={program.directory}\n" if program.directory else "")
         )
 
 

@@ -21,8 +21,9 @@ from marketplace.fleet.secrets import node_secret
 _PREFIX = "ftnode-"
 #: What kombu's Redis transport does with the keys of one queue, and no way to look at others'.
 _COMMANDS = (
-    *("+@read", "+@write", "+@connection", "+@transaction", "+@scripting"),
-    *("-@dangerous", "-@admin", "-scan", "-randomkey", "-dbsize"),
+    # No scripts: one that never ends would stop the market, and all users share their sandbox.
+    *("+@read", "+@write", "+@connection", "+@transaction"),
+    *("-@dangerous", "-@admin", "-@scripting", "-scan", "-randomkey", "-dbsize"),
     # A connection names its database and itself first.
     *("+select", "+client|setinfo", "+client|setname", "+client|id"),
 )

@@ -10,8 +10,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 from marketplace.embedded.house import wait_for_web
@@ -118,6 +120,29 @@ def assert_whole(market: Market, ids: dict[str, str]) -> None:
 
 def kill(market: Market, name: str) -> None:
     os.kill(market.house.stack.pid(name), signal.SIGKILL)
+
+
+def test_no_process_of_the_house_listens_beyond_loopback(market: Market) -> None:
+    listening = {
+        connection.laddr
+        for process in psutil.Process().children(recursive=True)
+        for connection in process.net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert {address for address, _ in listening} == {"127.0.0.1"}
+    ports = {port for _, port in listening}
+    servers = (market.url, market.house.environment["REDIS_URL"])
+    assert {urlsplit(url).port for url in servers} <= ports
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/static/nowhere.css"])
+def test_what_is_not_there_is_a_404_that_tells_nothing_of_the_house(
+    market: Market, path: str
+) -> None:
+    answer = httpx.get(market.url + path)
+    assert answer.status_code == 404
+    for word in ("DEBUG", "URLconf", "Traceback"):
+        assert word not in answer.text
 
 
 def test_a_web_process_killed_in_the_middle_of_requests_loses_and_doubles_nothing(

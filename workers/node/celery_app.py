@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from ssl import CERT_REQUIRED
+from typing import Any
+from urllib.parse import urlsplit
+
 from celery import Celery
 
 
@@ -17,6 +21,7 @@ def build_celery_app(*, broker_url: str, queue: str) -> Celery:
     # application into this process, and plans would be looked up in that one.
     app = Celery("finetender-node", broker=broker_url, set_as_current=False, fixups=set())
     app.conf.update(
+        **_transport_settings(broker_url),
         task_default_queue=queue,
         task_create_missing_queues=False,
         task_ignore_result=True,
@@ -46,3 +51,12 @@ def build_celery_app(*, broker_url: str, queue: str) -> Celery:
         },
     )
     return app
+
+
+def _transport_settings(broker_url: str) -> dict[str, Any]:
+    """The node's own transport for Redis, with certificates checked where TLS is spoken."""
+    scheme = urlsplit(broker_url).scheme
+    if scheme not in {"redis", "rediss"}:
+        return {}
+    own = {"broker_transport": "workers.node.broker_transport:Transport"}
+    return own if scheme == "redis" else own | {"broker_use_ssl": {"ssl_cert_reqs": CERT_REQUIRED}}

@@ -87,6 +87,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "marketplace.accounts.second_factor.OperatorSecondFactorMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "marketplace.web.acting.ActingMiddleware",
     "marketplace.config.change_history.PeopleHistoryMiddleware",
@@ -141,7 +142,11 @@ else:
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CACHES = {
-    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "OPTIONS": {"serializer": "marketplace.common.json_cache.JsonSerializer"},
+    }
 }
 CHANNEL_LAYERS = {
     "default": {
@@ -243,6 +248,8 @@ ACCOUNT_DEFAULT_HTTP_PROTOCOL = _PUBLIC.scheme
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Finetender] "
 MFA_SUPPORTED_TYPES = ["totp", "recovery_codes"]
 MFA_TOTP_ISSUER = "Finetender"
+#: Whether operators must have a second factor before they see anything.
+OPERATORS_NEED_MFA = environment.flag("OPERATORS_NEED_MFA", default=True)
 
 DEFAULT_FROM_EMAIL = environment.text(
     "DEFAULT_FROM_EMAIL", f"Finetender <no-reply@{_PUBLIC.hostname}>"
@@ -307,6 +314,11 @@ UNFOLD = {
 }
 
 # --- Protection -------------------------------------------------------------------------------
+
+DEFAULT_EXCEPTION_REPORTER = "marketplace.config.error_reports.RedactingReporter"
+#: Proxies in front of the market, each of which appends to ``X-Forwarded-For``; see
+#: ``marketplace.common.client_address``.
+TRUSTED_PROXY_COUNT = int(environment.number("TRUSTED_PROXY_COUNT", 0))
 
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {

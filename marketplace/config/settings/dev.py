@@ -3,11 +3,13 @@
 from marketplace.config.settings import environment
 from marketplace.config.settings.base import *  # noqa: F403
 
-DEBUG = environment.flag("DEBUG", default=True)
+# Debug pages show settings and variables to everybody who reaches the port; ask for them.
+DEBUG = environment.flag("DEBUG", default=False)
 SECRET_KEY = environment.text("SECRET_KEY", "finetender-insecure-development-key")
 
 # One machine is one owner's: whoever can reach it may list nodes.
 PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=False)
+OPERATORS_NEED_MFA = environment.flag("OPERATORS_NEED_MFA", default=False)
 
 # Static files come straight from the apps; nothing has to be collected first.
 SERVESTATIC_USE_FINDERS = True

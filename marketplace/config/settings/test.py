@@ -15,5 +15,6 @@ MEDIA_ROOT = Path(tempfile.gettempdir()) / "finetender-tests" / "media"
 DATABASES["default"]["OPTIONS"].pop("pool", None)
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 PROVIDERS_NEED_APPROVAL = False
+OPERATORS_NEED_MFA = False
 SERVESTATIC_USE_FINDERS = True
 SERVESTATIC_AUTOREFRESH = True

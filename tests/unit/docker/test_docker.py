@@ -137,7 +137,38 @@ def test_services_depend_on_services_and_mount_volumes_that_are_declared() -> No
             if condition["condition"] == "service_healthy":
                 assert "healthcheck" in SERVICES[other]
         for mount in row.get("volumes", []):
-            assert mount.split(":")[0] in COMPOSE["volumes"], name
+            source, separator, _ = mount.partition(":")
+            assert not separator or source in COMPOSE["volumes"], name
+        for network in row["networks"]:
+            assert network in COMPOSE["networks"], name
+
+
+def test_every_container_may_do_what_its_work_needs_and_no_more() -> None:
+    for name, row in SERVICES.items():
+        assert row["read_only"] is True, name
+        assert row["cap_drop"] == ["ALL"], name
+        assert row["security_opt"] == ["no-new-privileges:true"], name
+    # Two images start as root, take over their volume and become their own user.
+    assert {name for name, row in SERVICES.items() if "cap_add" in row} == {"postgres", "redis"}
+
+
+def test_postgres_and_redis_are_reached_from_inside_alone() -> None:
+    assert [name for name, row in SERVICES.items() if "ports" in row] == ["web"]
+    # The proxy that ends TLS stands on the same machine: nobody else may speak as one.
+    assert SERVICES["web"]["ports"] == ["127.0.0.1:8000:8000"]
+    for name in ("postgres", "redis"):
+        for network in SERVICES[name]["networks"]:
+            assert COMPOSE["networks"][network] == {"internal": True}
+    # A node meets Redis, where it has a user of its own, and never PostgreSQL.
+    assert not set(SERVICES["node"]["networks"]) & set(SERVICES["postgres"]["networks"])
+
+
+def test_redis_has_a_password_a_limit_and_forgets_nothing() -> None:
+    command = SERVICES["redis"]["command"][-1]
+    for line in ("requirepass", "maxmemory 512mb", "maxmemory-policy noeviction"):
+        assert line in command
+    address = SERVICES["web"]["environment"]["REDIS_URL"]
+    assert address.startswith("redis://:${REDIS_PASSWORD:?")
 
 
 @pytest.mark.parametrize("name", ["lane", "web"])
@@ -147,6 +178,6 @@ def test_no_bid_waits_for_a_compiler(name: str) -> None:
 
 def test_no_secret_has_a_value_in_the_file() -> None:
     text = (ROOT / "docker" / "compose.yml").read_text()
-    for variable in ("SECRET_KEY", "POSTGRES_PASSWORD"):
+    for variable in ("SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD"):
         assert re.search(rf"\${{{variable}:\?", text), f"{variable} must be demanded"
         assert not re.search(rf"{variable}: [^$\n]", text)

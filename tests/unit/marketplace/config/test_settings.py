@@ -15,7 +15,7 @@ SOUND = {
     "DJANGO_SETTINGS_MODULE": "marketplace.config.settings.production",
     "SECRET_KEY": "0123456789abcdefghijklmnopqrstuvwxyz-_" * 2,
     "DATABASE_URL": "postgresql://db.internal/finetender",
-    "REDIS_URL": "redis://cache.internal:6379/0",
+    "REDIS_URL": "redis://:password@cache.internal:6379/0",
     "PUBLIC_URL": "https://market.example",
     "ALLOWED_HOSTS": "market.example",
     "METRICS_TOKEN": "m" * 32,
@@ -44,6 +44,7 @@ def started(script: str, **changed: str | None) -> subprocess.CompletedProcess[s
         ({"DATABASE_URL": None}, "DATABASE_URL"),
         ({"DATABASE_URL": "sqlite:///x.db"}, "PostgreSQL"),
         ({"REDIS_URL": ""}, "REDIS_URL"),
+        ({"REDIS_URL": "redis://cache.internal:6379/0"}, "must hold a password"),
         ({"PUBLIC_URL": None}, "PUBLIC_URL"),
         ({"PUBLIC_URL": "http://market.example"}, "https"),
         ({"ALLOWED_HOSTS": None}, "ALLOWED_HOSTS"),
@@ -78,6 +79,23 @@ def test_production_cookies_travel_over_tls_only_and_browsers_are_told_so() -> N
         " s.ACCOUNT_EMAIL_VERIFICATION)"
     )
     assert done.stdout.split() == ["True", "True", "31536000", "True", "False", "mandatory"]
+
+
+def test_browsers_are_told_of_the_whole_domain_only_where_the_operator_chose_so() -> None:
+    show = (
+        "from django.conf import settings as s;"
+        " print(s.SECURE_HSTS_INCLUDE_SUBDOMAINS, s.SECURE_HSTS_PRELOAD)"
+    )
+    assert started(show).stdout.split() == ["False", "False"]
+    chosen = started(show, SECURE_HSTS_INCLUDE_SUBDOMAINS="1", SECURE_HSTS_PRELOAD="1")
+    assert chosen.stdout.split() == ["True", "True"]
+
+
+def test_operators_need_a_second_factor_unless_the_market_is_one_persons_own() -> None:
+    show = "from django.conf import settings as s; print(s.OPERATORS_NEED_MFA, s.DEBUG)"
+    development = "marketplace.config.settings.dev"
+    assert started(show).stdout.split() == ["True", "False"]
+    assert started(show, DJANGO_SETTINGS_MODULE=development).stdout.split() == ["False", "False"]
 
 
 def test_the_web_server_shares_connections_and_other_processes_keep_their_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import pytest
@@ -74,6 +75,29 @@ def test_a_real_worker_takes_its_plans_with_its_own_user_and_acknowledges_them(j
     assert left == [0, 0]
 
 
+def test_what_a_dead_process_left_is_taken_again_without_a_script(joined):
+    node, reply = joined
+    build.job(node.zone, (0, node))
+    with Redis.from_url(settings.REDIS_URL) as admin:
+        slots_dispatch(now=NOW)
+        # As the transport leaves it: taken from the queue an age ago, never acknowledged.
+        message = json.loads(admin.rpop(node.queue))
+        route = message["properties"]["delivery_info"]
+        taken = json.dumps([message, route["exchange"], route["routing_key"]])
+        admin.hset(f"{node.queue}.unacked", "tag", taken)
+        admin.zadd(f"{node.queue}.unacked_index", {"tag": 1.0})
+    arrived = threading.Event()
+    plans = receiver(reply, lambda _: arrived.set())
+    plans.start()
+    try:
+        assert arrived.wait(30)
+    finally:
+        plans.close()
+    with Redis.from_url(settings.REDIS_URL) as admin:
+        assert admin.hlen(f"{node.queue}.unacked") == 0
+        assert not admin.exists(f"{node.queue}.unacked_mutex")
+
+
 def test_a_nodes_user_can_neither_read_nor_write_nor_list_what_is_others(joined):
     node, reply = joined
     with Redis.from_url(reply.broker_url) as mine:
@@ -98,6 +122,11 @@ def test_a_nodes_user_can_neither_read_nor_write_nor_list_what_is_others(joined)
             lambda: mine.publish("channel", "x"),
             lambda: mine.rename(node.queue, "default"),
             lambda: mine.eval("return redis.call('get', 'secret')", 0),
+            lambda: mine.eval("return 1", 0),
+            lambda: mine.evalsha("0" * 40, 0),
+            lambda: mine.script_load("return 1"),
+            lambda: mine.script_flush(),
+            lambda: mine.script_kill(),
             lambda: mine.shutdown(),
         ]
         for attempt in forbidden:
