@@ -14,7 +14,8 @@ from marketplace.accounts.services import (
     register_user,
 )
 from marketplace.common.money import to_micros
-from marketplace.payments.services import wallet_grant
+from marketplace.payments.models import EarningKind
+from marketplace.payments.services import CostSplit, Share, wallet_grant
 
 #: The moment most tests happen at.
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -67,6 +68,18 @@ def fund_wallet(made: Organisation, *, usd: str | Decimal) -> None:
         granted_by=operator(),
         reference=f"builder-{next(_number)}",
         now=NOW,
+    )
+
+
+def cost_split(*shares: Share, returned: int = 0, borne: int = 0, **more: int) -> CostSplit:
+    """The operational cost of a job as these shares and what went back to its owner make it."""
+    paid = sum(s.amount_micros for s in shares if s.kind == EarningKind.PROVIDER)
+    return CostSplit(
+        asks_micros=paid + returned - borne,
+        asks_returned_micros=returned,
+        shares=shares,
+        borne_pay_micros=borne,
+        **more,
     )
 
 

@@ -15,11 +15,11 @@ from django.core.files.base import ContentFile
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.wait import place_bid
 from marketplace.auction.models import Bid
-from marketplace.auction.settlement import slice_result_apply
 from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Speed, Zone
 from marketplace.fleet.services import ensure_provider, ensure_zone
 from marketplace.jobs.models import Artifact, Dataset, Job, Slice, SliceStatus
+from marketplace.jobs.services import finish_slice
 from tests import builders
 from tests.builders import NOW
 from workers.protocol import messages as protocol
@@ -170,11 +170,14 @@ def end_slice(
 ) -> None:
     """The node that has the job reports how its slice ended."""
     held = open_slice(job)
+    if status == protocol.SliceStatus.PAUSED:
+        # A node leaves with a checkpoint.
+        Job.objects.filter(pk=job.pk).update(checkpoint_step=step)
     if status == protocol.SliceStatus.FINISHED:
         artifact = Artifact(job=job, slice=held, sha256="0" * 64, bytes=3, created_at=now)
         artifact.file.save("adapter.zip", ContentFile(b"zip"), save=False)
         artifact.save()
-    slice_result_apply(
+    finish_slice(
         node=held.node,
         result=protocol.SliceResult(
             lease_token=held.lease_token,

@@ -20,3 +20,8 @@ def get_current_organisation(*, user: User, organisation_id: str | None = None) 
     if membership is None:
         raise NotAllowed("not_a_member", "You are not a member of this organisation.")
     return membership.organisation
+
+
+def is_run_by_operator(*, organisation_id: str) -> bool:
+    """Whether an operator is a member: the organisation is the house's own."""
+    return Membership.objects.filter(organisation=organisation_id, user__is_operator=True).exists()

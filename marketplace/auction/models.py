@@ -328,3 +328,36 @@ class Reservation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.bid_id} slot {self.slot} on {self.node_id}"
+
+
+class WorkShare(models.Model):
+    """What one node did of a job that was settled, and what its provider got for it."""
+
+    bid_id: str
+    node_id: str
+    organisation_id: str
+
+    bid = models.ForeignKey(Bid, on_delete=models.PROTECT, related_name="work_shares")
+    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="work_shares")
+    #: The provider.
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
+    )
+    #: Optimizer steps that counted.
+    steps = models.PositiveIntegerField()
+    #: Its part of the operational cost, by its steps.
+    earned_micros = models.BigIntegerField()
+    #: What of it was paid: less where the provider was at fault.
+    paid_micros = models.BigIntegerField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["bid", "node"], name="auction_work_share_once"),
+            models.CheckConstraint(
+                condition=Q(paid_micros__gte=0, paid_micros__lte=F("earned_micros")),
+                name="auction_work_share_paid_within_earned",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.steps} steps of {self.bid_id} on {self.node_id}"

@@ -1,50 +1,52 @@
-"""The money of jobs that ended. Every effect is named by the bid's hold and may be asked for twice.
+"""The money of jobs that ended, by the rule in ``pay_rule``.
 
-Stated policy:
-
-- **Succeeded**: the payment was fixed at admission and stays, also when the job
-  was done early. Late: the house pays a credit, ``SLA_CREDIT_PERCENT`` of the payment.
-- **Failed by the house**: the whole payment is refunded.
-- **Failed by its owner's input, or cancelled**: cells that ran are paid for; the
-  payment's share of the others is refunded.
-- **Providers** are paid their ask for every cell that ran, whatever became of
-  the job; a cell in which the node fell silent or failed did not run.
+Every effect is named by the bid's hold and may be asked for twice.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from fractions import Fraction
+from datetime import UTC, datetime
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Max, Q
+from django.db.models import Q
 
+from marketplace.accounts.selectors import is_run_by_operator
+from marketplace.auction import locks
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.models import Bid, Reservation
-from marketplace.common.money import format_usd
-from marketplace.fleet.models import Node, Zone
+from marketplace.auction.models import Bid, Reservation, WorkShare
+from marketplace.auction.pay_rule import Ending, Payout, compute_asks, compute_payout
+from marketplace.common.money import MAX_MICROS, format_usd
+from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
-from marketplace.jobs.locks import lock_job
-from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.selectors import list_unsettled_jobs
-from marketplace.jobs.services import (
-    SliceOutcome,
-    add_job_event,
-    finish_slice,
-    mark_job_settled,
+from marketplace.jobs.executed_work import (
+    ExecutedWork,
+    is_user_fault_confirmed,
+    list_organisations_at_fault,
+    list_slices,
+    measure_executed_work,
 )
-from marketplace.payments.earnings import Share, distribute_charge
-from marketplace.payments.services import pay_sla_credit, refund_charge
+from marketplace.jobs.locks import lock_job
+from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice
+from marketplace.jobs.selectors import list_unsettled_jobs
+from marketplace.jobs.services import add_job_event, mark_job_settled
+from marketplace.payments.locks import WALLET_KINDS, lock_accounts
+from marketplace.payments.models import AccountKind
+from marketplace.payments.selectors import sum_borne
+from marketplace.payments.services import (
+    CostSplit,
+    Share,
+    distribute_charge,
+    pay_sla_credit,
+    refund_charge,
+)
 from scheduler.auction.log import events
 from scheduler.types import Cell
-from workers.protocol.messages import Fault, SliceResult
 
 log = logging.getLogger(__name__)
 
@@ -56,31 +58,19 @@ BATCH_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True)
-class UsedCells:
-    """What a job used of what was bought for it."""
+class EndedJob:
+    """How a job ended, as far as money goes."""
 
-    #: Cells that ran, of the job's present and former plans.
-    cells: tuple[Reservation, ...]
-    #: Share of the bought work they make up, at most 1.
-    share: Fraction
-
-
-@dataclass(frozen=True, slots=True)
-class Settlement:
-    """What is due when a job ends as it did."""
-
-    #: Given back to the owner out of the payment.
-    refund_micros: int
-    #: Paid to the owner by the house.
-    credit_micros: int
-    shares: tuple[Share, ...]
+    ending: Ending
+    work: ExecutedWork
+    #: Organisations whose nodes lost, failed or delayed it, the latest last.
+    at_fault: tuple[str, ...] = ()
     #: Why money goes back; empty when none does.
-    reason: str
+    reason: str = ""
 
-
-def slice_result_apply(*, node: Node, result: SliceResult, now: datetime) -> SliceOutcome:
-    """Take in how a slice ended; an ended job is settled by the task its end wakes."""
-    return finish_slice(node=node, result=result, now=now)
+    def find_organisations(self) -> set[str]:
+        """Everybody whose earnings may change."""
+        return {node.organisation_id for node in self.work.by_node} | set(self.at_fault)
 
 
 def settle_finished(*, now: datetime) -> int:
@@ -119,122 +109,145 @@ def release_unused_cells(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> N
             release_reservations(bid_id=bid_id, which=Q(slot__gte=lane.first_free_slot), now=now)
 
 
-def settle_job(*, job: Job, now: datetime) -> Settlement | None:
+def settle_job(*, job: Job, now: datetime) -> Payout | None:
     """Move the money of one ended job, once; ``None`` when it was done before."""
     with transaction.atomic():
         job = lock_job(job.pk)
         if job.settled_at is not None or job.finished_at is None:
             return None
-        bid = Bid.objects.select_for_update(of=("self",)).get(pk=job.bid_id)
-        due = compute_settlement(bid=bid, job=job)
-        if due.refund_micros:
-            refund_charge(
-                hold_reference=bid.hold_reference,
-                amount_micros=due.refund_micros,
-                reason=due.reason,
-                now=now,
-            )
-        if due.credit_micros:
-            pay_sla_credit(
-                organisation=job.organisation,
-                amount_micros=due.credit_micros,
-                reference=bid.hold_reference,
-                reason=due.reason,
-                now=now,
-            )
-        distribute_charge(hold_reference=bid.hold_reference, shares=due.shares, now=now)
+        bid = locks.lock_bid(bid_id=job.bid_id)
+        case = _judge_ending(job)
+        # Before the day's limit is read, so that two jobs of one provider cannot both use it up.
+        lock_accounts(
+            [(bid.organisation_id, kind) for kind in WALLET_KINDS]
+            + [(pk, AccountKind.EARNINGS_PENDING) for pk in case.find_organisations()]
+        )
+        due = _compute_payout(
+            bid=bid, case=case, house_limit_micros=_find_house_limit(case.at_fault, now=now)
+        )
+        _move_money(bid=bid, case=case, due=due, now=now)
         bid.refund_micros, bid.credit_micros = due.refund_micros, due.credit_micros
         bid.save(update_fields=["refund_micros", "credit_micros"])
-        _events_add(job, due, now)
-        mark_job_settled(job=job, now=now, message=_summary(bid, due))
+        WorkShare.objects.bulk_create(
+            WorkShare(
+                bid=bid,
+                node_id=pay.work.node_id,
+                organisation_id=pay.work.organisation_id,
+                steps=pay.work.steps,
+                earned_micros=pay.earned_micros,
+                paid_micros=pay.paid_micros,
+            )
+            for pay in due.nodes
+        )
+        _add_events(job, case, due, now)
+        mark_job_settled(job=job, now=now, message=_summarize(bid, due))
     return due
-
-
-def compute_settlement(*, bid: Bid, job: Job) -> Settlement:
-    """What the stated policy makes of a job as it ended; changes nothing."""
-    assert bid.payment_micros is not None
-    assert job.finished_at is not None
-    ran = find_used_cells(bid=bid, job=job)
-    refund, credit, reason = 0, 0, ""
-    if job.status == JobStatus.SUCCEEDED:
-        if job.finished_at > job.deadline_at:
-            credit = bid.payment_micros * settings.SLA_CREDIT_PERCENT // 100
-            reason = "Credit for the missed deadline"
-    elif job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
-        refund, reason = bid.payment_micros, "The house failed the job"
-    else:
-        refund, reason = compute_unused_refund(bid, ran), "Cells that were not used"
-    return Settlement(
-        refund_micros=refund, credit_micros=credit, shares=tuple(_shares(ran.cells)), reason=reason
-    )
 
 
 def compute_cancel_refund(*, bid: Bid, job: Job) -> int:
     """What the owner would get back by cancelling now, for the page that asks."""
-    return compute_unused_refund(bid, find_used_cells(bid=bid, job=job))
+    case = EndedJob(Ending.STOPPED, measure_executed_work(job))
+    return _compute_payout(bid=bid, case=case, house_limit_micros=0).refund_micros
 
 
-def compute_unused_refund(bid: Bid, ran: UsedCells) -> int:
-    """The payment less its share for the cells that ran, rounded in the house's favour."""
-    assert bid.payment_micros is not None
-    return bid.payment_micros - math.ceil(bid.payment_micros * ran.share)
+def _judge_ending(job: Job) -> EndedJob:
+    """How a job ended, as far as money goes, and whose fault it was."""
+    work, slices = measure_executed_work(job), list_slices(job)
+    at_fault = tuple(list_organisations_at_fault(slices))
+    assert job.finished_at is not None
+    if job.status == JobStatus.SUCCEEDED:
+        if job.finished_at <= job.deadline_at:
+            return EndedJob(Ending.IN_TIME, work)
+        at_fault = at_fault or _find_organisation_at(slices, job.deadline_at)
+        return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline")
+    if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
+        return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
+    if job.status == JobStatus.FAILED and not is_user_fault_confirmed(slices):
+        reason = "No second provider confirmed that the input is at fault"
+        return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, reason)
+    return EndedJob(Ending.STOPPED, work, reason="Work that was not done")
 
 
-def find_used_cells(*, bid: Bid, job: Job) -> UsedCells:
-    """Which cells of a job ran, judged by the leases its nodes held."""
-    rows = list(Reservation.objects.filter(bid=bid).select_related("node__provider").order_by("pk"))
-    slices = list(
-        Slice.objects.filter(job=job).select_related("node").annotate(heard_at=Max("metrics__at"))
+def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, ...]:
+    """Whose node had the job at a moment."""
+    return tuple(
+        held.node.provider.organisation_id
+        for held in slices
+        if held.opened_at <= at and (held.closed_at is None or at < held.closed_at)
     )
-    ran = {row.slot: row for row in rows if any(_covers(held, row, bid.zone) for held in slices)}
-    # The rows of the decision were written first; later plans came on top.
-    bought = sum((Fraction(row.samples) for row in rows[: len(bid.cells or ())]), Fraction(0))
-    used = sum((Fraction(row.samples) for row in ran.values()), Fraction(0))
-    share = min(Fraction(1), used / bought) if bought else Fraction(1)
-    return UsedCells(cells=tuple(ran.values()), share=share)
 
 
-def _covers(held: Slice, row: Reservation, zone: Zone) -> bool:
-    """Whether a lease shows that the cell ran."""
-    if held.node_id != row.node_id or not held.first_slot <= row.slot <= held.last_slot:
-        return False
-    if held.closed_at is None:
-        return True
-    if held.status == SliceStatus.LOST:
-        heard_at = held.heard_at or held.acknowledged_at or held.opened_at  # type: ignore[attr-defined]
-        return row.slot < slot_at(zone, heard_at)
-    closed = slot_at(zone, held.closed_at)
-    if held.status == SliceStatus.FAILED and (held.result or {}).get("fault") != Fault.USER:
-        return row.slot < closed
-    return row.slot <= closed
+def _compute_payout(*, bid: Bid, case: EndedJob, house_limit_micros: int) -> Payout:
+    assert bid.payment_micros is not None
+    operational = float((bid.parts or {}).get("operational", 0.0))
+    return compute_payout(
+        payment_micros=bid.payment_micros,
+        asks_micros=compute_asks(operational=operational, payment_micros=bid.payment_micros),
+        work=case.work,
+        ending=case.ending,
+        credit_percent=settings.SLA_CREDIT_PERCENT,
+        owner_id=bid.organisation_id,
+        at_fault=case.at_fault,
+        house_limit_micros=house_limit_micros,
+    )
 
 
-def _shares(cells: Iterable[Reservation]) -> list[Share]:
-    owed: defaultdict[str, int] = defaultdict(int)
-    for cell in cells:
-        owed[cell.node.provider.organisation_id] += cell.operational_cost_micros
-    return [
-        Share(organisation_id=organisation_id, amount_micros=amount)
-        for organisation_id, amount in sorted(owed.items())
-        if amount
-    ]
+def _find_house_limit(at_fault: Sequence[str], *, now: datetime) -> int:
+    """What the house may still bear today for the latest provider at fault.
+
+    There is no limit to what the house bears for faults of its own.
+    """
+    if not at_fault or is_run_by_operator(organisation_id=at_fault[-1]):
+        return MAX_MICROS
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    borne = sum_borne(at_fault_id=at_fault[-1], since=today)
+    return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne)
 
 
-def _events_add(job: Job, due: Settlement, now: datetime) -> None:
+def _move_money(*, bid: Bid, case: EndedJob, due: Payout, now: datetime) -> None:
+    if due.refund_micros:
+        refund_charge(
+            hold_reference=bid.hold_reference,
+            amount_micros=due.refund_micros,
+            reason=case.reason,
+            now=now,
+        )
+    if due.credit_micros:
+        pay_sla_credit(
+            organisation=bid.organisation,
+            amount_micros=due.credit_micros,
+            reference=bid.hold_reference,
+            reason=case.reason,
+            now=now,
+        )
+    is_borne = bool(due.borne_pay_micros or due.borne_credit_micros)
+    split = CostSplit(
+        asks_micros=due.asks_micros,
+        asks_returned_micros=due.asks_returned_micros,
+        shares=tuple(Share(pay.work.organisation_id, pay.paid_micros) for pay in due.nodes),
+        credit_withheld_micros=due.credit_micros - due.borne_credit_micros,
+        borne_pay_micros=due.borne_pay_micros,
+        borne_credit_micros=due.borne_credit_micros,
+        at_fault_id=case.at_fault[-1] if is_borne and case.at_fault else None,
+    )
+    distribute_charge(hold_reference=bid.hold_reference, split=split, now=now)
+
+
+def _add_events(job: Job, case: EndedJob, due: Payout, now: datetime) -> None:
     for amount in (due.refund_micros, due.credit_micros):
         if amount:
             add_job_event(
                 job=job,
                 kind=EventKind.REFUNDED,
-                message=f"{due.reason}: {format_usd(amount)} went back to your wallet.",
+                message=f"{case.reason}: {format_usd(amount)} went back to your wallet.",
                 data={"amount_micros": amount},
                 now=now,
             )
-    if due.credit_micros:
-        _lateness_explain(job, now)
+    if case.ending is Ending.LATE:
+        _explain_lateness(job, now)
 
 
-def _lateness_explain(job: Job, now: datetime) -> None:
+def _explain_lateness(job: Job, now: datetime) -> None:
     """Tell the owner of a late job by how much it missed its deadline, and what held it up."""
     assert job.finished_at is not None
     late_s = (job.finished_at - job.deadline_at).total_seconds()
@@ -252,7 +265,7 @@ def _lateness_explain(job: Job, now: datetime) -> None:
     )
 
 
-def _summary(bid: Bid, due: Settlement) -> str:
+def _summarize(bid: Bid, due: Payout) -> str:
     assert bid.payment_micros is not None
     kept = bid.payment_micros - due.refund_micros
     return f"Settled: {format_usd(kept)} of {format_usd(bid.payment_micros)} was used."

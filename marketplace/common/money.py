@@ -1,6 +1,6 @@
 """Money: whole micro-dollars inside, ``Decimal`` dollars at the edge, rounding only here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal, InvalidOperation
 
 from marketplace.common.errors import UserError
@@ -76,6 +76,29 @@ def format_usd_exact(micros: int, *, decimals: int = 2) -> str:
 def count_decimals(amounts: Iterable[int]) -> int:
     """How many decimals show every one of the amounts exactly; two at least."""
     return max((len(format_usd_exact(micros).partition(".")[2]) for micros in amounts), default=2)
+
+
+def split_micros(total: int, weights: Sequence[int]) -> list[int]:
+    """A total in whole parts, in proportion to weights; the parts add up to it.
+
+    What rounding down leaves goes to the largest remainders, the earlier of equal ones first.
+    Without any weight there is nothing to split.
+
+    Raises
+    ------
+    ValueError
+        There is an amount and no weight above zero.
+    """
+    whole = sum(weights)
+    if whole == 0:
+        if total:
+            raise ValueError(f"nobody has a part in {total} micro-dollars")
+        return [0] * len(weights)
+    parts = [total * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
+    for index in by_remainder[: total - sum(parts)]:
+        parts[index] += 1
+    return parts
 
 
 def _build_error(message: str, param: str | None) -> UserError:

@@ -1,7 +1,7 @@
 """What providers and vendors are owed: shared out at completion, payable after a delay."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -13,6 +13,7 @@ from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import WALLET_KINDS, lock_accounts, lock_hold
 from marketplace.payments.models import (
     AccountKind,
+    Distribution,
     Earning,
     EarningKind,
     EntryKind,
@@ -30,21 +31,55 @@ class Share:
     kind: EarningKind = EarningKind.PROVIDER
 
 
-def distribute_charge(*, hold_reference: str, shares: Iterable[Share], now: datetime) -> Hold:
-    """Shares a winner's payment out, once: the shares, and what is left to the house.
+@dataclass(frozen=True, slots=True)
+class CostSplit:
+    """How the operational cost in one payment is shared out, to the micro-dollar.
 
-    What is left may be negative, when a job that was planned again cost more than its owner
-    paid, or was refunded; the house bears that.
+    ``asks_micros + borne_pay_micros`` is what providers get and what went back to the owner.
+    """
+
+    #: The operational cost in the payment.
+    asks_micros: int
+    #: Of it, what went back to the owner, with a refund or in a credit.
+    asks_returned_micros: int
+    shares: tuple[Share, ...]
+    #: Of what went back, the part that pays for a credit.
+    credit_withheld_micros: int = 0
+    #: Pay that the house adds for the work of a job it refunded.
+    borne_pay_micros: int = 0
+    #: The part of a credit that the house pays.
+    borne_credit_micros: int = 0
+    #: The provider whose fault it was, if it was one's.
+    at_fault_id: str | None = None
+
+    def __post_init__(self) -> None:
+        amounts = (
+            self.asks_micros,
+            self.asks_returned_micros,
+            self.credit_withheld_micros,
+            self.borne_pay_micros,
+            self.borne_credit_micros,
+            *(share.amount_micros for share in self.shares),
+        )
+        if min(amounts) < 0:
+            raise ValueError(f"no part of a split can be negative: {self}")
+        paid = sum(s.amount_micros for s in self.shares if s.kind == EarningKind.PROVIDER)
+        if self.asks_micros + self.borne_pay_micros != paid + self.asks_returned_micros:
+            raise ValueError(f"the parts do not add up to the operational cost: {self}")
+
+
+def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -> Hold:
+    """Share a winner's payment out, once: what others get, and what is left to the house.
 
     Raises
     ------
     Conflict
         ``not_charged``: the hold was not charged.
+    ValueError
+        The split takes more than is left of the charge.
     """
     totals: defaultdict[tuple[str, EarningKind], int] = defaultdict(int)
-    for share in shares:
-        if share.amount_micros < 0:
-            raise ValueError(f"a share cannot be negative: {share}")
+    for share in split.shares:
         totals[share.organisation_id, share.kind] += share.amount_micros
     totals_paid = {key: amount for key, amount in totals.items() if amount}
     organisation_id = (
@@ -64,12 +99,11 @@ def distribute_charge(*, hold_reference: str, shares: Iterable[Share], now: date
             return hold
         if hold.status != HoldStatus.CHARGED:
             raise Conflict("not_charged", "Nothing was charged, so nothing can be shared out.")
-        amounts: defaultdict[Account, int] = defaultdict(int)
-        for (pk, _), amount in totals_paid.items():
-            amounts[Account(pk, AccountKind.EARNINGS_PENDING)] += amount
-        kept_micros = hold.charged_micros - hold.refunded_micros
-        amounts[house(AccountKind.CLEARING)] = -kept_micros
-        amounts[house(AccountKind.REVENUE)] = kept_micros - sum(totals_paid.values())
+        amounts = _list_distribution_amounts(
+            left_micros=hold.charged_micros - hold.refunded_micros,
+            totals_paid=totals_paid,
+            split=split,
+        )
         if any(amounts.values()):
             post_entry(
                 kind=EntryKind.DISTRIBUTION,
@@ -86,9 +120,38 @@ def distribute_charge(*, hold_reference: str, shares: Iterable[Share], now: date
                 amount_micros=amount,
                 now=now,
             )
+        Distribution.objects.create(
+            hold=hold,
+            asks_micros=split.asks_micros,
+            asks_returned_micros=split.asks_returned_micros,
+            borne_pay_micros=split.borne_pay_micros,
+            borne_credit_micros=split.borne_credit_micros,
+            at_fault_id=split.at_fault_id,
+            made_at=now,
+        )
         hold.distributed_at = now
         hold.save(update_fields=["distributed_at"])
     return hold
+
+
+def _list_distribution_amounts(
+    *,
+    left_micros: int,
+    totals_paid: Mapping[tuple[str, EarningKind], int],
+    split: CostSplit,
+) -> dict[Account, int]:
+    """What each account gains; the revenue is what is left of the payment, never a debt."""
+    amounts: defaultdict[Account, int] = defaultdict(int)
+    for (pk, _), amount in totals_paid.items():
+        amounts[Account(pk, AccountKind.EARNINGS_PENDING)] += amount
+    amounts[house(AccountKind.CLEARING)] = -left_micros
+    amounts[house(AccountKind.REFUNDS)] = -split.borne_pay_micros
+    amounts[house(AccountKind.SLA_CREDITS)] = split.credit_withheld_micros
+    revenue_micros = -sum(amounts.values())
+    if revenue_micros < 0:
+        raise ValueError(f"{split} takes more than the {left_micros} that are left of the charge")
+    amounts[house(AccountKind.REVENUE)] = revenue_micros
+    return amounts
 
 
 def earnings_mature(*, now: datetime) -> int:

@@ -27,7 +27,8 @@ class AccountKind(models.TextChoices):
     CLEARING = "clearing"
     #: Of the house: what is left of a payment when everyone else has their share.
     REVENUE = "revenue"
-    #: Of the house: refunds paid after the payment had been shared out.
+    #: Of the house: refunds after the payment had been shared out, and pay for the work of jobs
+    #: that were refunded.
     REFUNDS = "refunds"
     #: Of the house: credits for missed deadlines.
     SLA_CREDITS = "sla_credits"
@@ -305,8 +306,61 @@ class Hold(models.Model):
         return f"{self.reference} ({self.status})"
 
 
+class Distribution(models.Model):
+    """How the operational cost in one charge was shared out.
+
+    ``asks_micros + borne_pay_micros`` is what providers earned with the hold and what went back
+    to the owner; ``ledger_check`` sees to it.
+    """
+
+    hold_id: str
+    at_fault_id: str | None
+
+    hold = models.OneToOneField(
+        Hold, primary_key=True, on_delete=models.PROTECT, related_name="distribution"
+    )
+    #: The operational cost in the payment.
+    asks_micros = models.BigIntegerField()
+    #: Of it, what went back to the owner, with a refund or in a credit.
+    asks_returned_micros = models.BigIntegerField()
+    #: What the house added for work of a job that it refunded, and its part of a credit.
+    borne_pay_micros = models.BigIntegerField()
+    borne_credit_micros = models.BigIntegerField()
+    #: The provider whose fault the house bears this for, if it was one's.
+    at_fault = models.ForeignKey(
+        Organisation, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    made_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                name="distribution_parts_not_negative",
+                condition=Q(
+                    asks_micros__gte=0,
+                    asks_returned_micros__gte=0,
+                    borne_pay_micros__gte=0,
+                    borne_credit_micros__gte=0,
+                ),
+            )
+        ]
+        indexes = [
+            models.Index(
+                name="distribution_at_fault",
+                fields=["at_fault", "made_at"],
+                condition=Q(at_fault__isnull=False),
+            )
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.asks_micros} of {self.hold_id}"
+
+
 class EarningKind(models.TextChoices):
-    #: For cells a provider's nodes ran.
+    #: For the work a provider's nodes did.
     PROVIDER = "provider"
     #: For labelling or cleaning data.
     VENDOR = "vendor"
@@ -344,6 +398,7 @@ class Earning(models.Model):
                 condition=Q(matured_at__isnull=True),
             ),
             models.Index(name="earning_by_organisation", fields=["organisation", "accrued_at"]),
+            models.Index(name="earning_by_reference", fields=["reference"]),
         ]
         triggers = [
             pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),

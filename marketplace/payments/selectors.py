@@ -12,7 +12,9 @@ from marketplace.payments.locks import WALLET_KINDS
 from marketplace.payments.models import (
     HOUSE_KINDS,
     AccountKind,
+    Distribution,
     Earning,
+    EarningKind,
     Entry,
     Hold,
     HoldStatus,
@@ -73,6 +75,8 @@ class LedgerCheck:
     wrong_holds: tuple[str, ...]
     #: What the clearing account has beyond the charges still to be shared out; zero.
     clearing_surplus_micros: int
+    #: Holds whose operational cost is not what providers earned and what went back to the owner.
+    wrong_pay: tuple[str, ...]
 
 
 def wallet(*, organisation: Organisation) -> Wallet:
@@ -96,6 +100,19 @@ def list_earnings(*, organisation: Organisation, limit: int = 100) -> list[Earni
     return list(
         Earning.objects.filter(organisation=organisation).order_by("-accrued_at", "-pk")[:limit]
     )
+
+
+def find_distribution(*, hold_reference: str) -> Distribution | None:
+    """How a payment's operational cost was shared out; ``None`` before it was."""
+    return Distribution.objects.filter(hold__reference=hold_reference).first()
+
+
+def sum_borne(*, at_fault_id: str, since: datetime) -> int:
+    """What the house bore for the faults of a provider since a moment."""
+    borne = Distribution.objects.filter(at_fault=at_fault_id, made_at__gte=since)
+    return borne.aggregate(
+        total=Coalesce(Sum(F("borne_pay_micros") + F("borne_credit_micros")), 0)
+    )["total"]
 
 
 def wallet_statement(
@@ -163,8 +180,11 @@ def ledger_check() -> LedgerCheck:
     )
     wrong_holds = _find_wrong_holds()
     clearing_surplus = _compute_clearing_surplus()
+    wrong_pay = _find_wrong_pay()
     return LedgerCheck(
-        balanced=not (total or unbalanced or wrong_balances or wrong_holds or clearing_surplus),
+        balanced=not (
+            total or unbalanced or wrong_balances or wrong_holds or clearing_surplus or wrong_pay
+        ),
         imbalance_micros=total,
         entries=Entry.objects.count(),
         postings=Posting.objects.count(),
@@ -172,6 +192,7 @@ def ledger_check() -> LedgerCheck:
         wrong_balances=wrong_balances,
         wrong_holds=wrong_holds,
         clearing_surplus_micros=clearing_surplus,
+        wrong_pay=wrong_pay,
     )
 
 
@@ -195,6 +216,22 @@ def _find_wrong_holds() -> tuple[str, ...]:
         .exclude(held_micros=F("holds_micros"))
         .order_by("pk")
         .values_list("pk", flat=True)
+    )
+
+
+def _find_wrong_pay() -> tuple[str, ...]:
+    """References of holds that were shared out against the rule of pay."""
+    earned = (
+        Earning.objects.filter(kind=EarningKind.PROVIDER, reference=OuterRef("hold__reference"))
+        .values("reference")
+        .annotate(total=Sum("amount_micros"))
+        .values("total")
+    )
+    return tuple(
+        Distribution.objects.annotate(earned_micros=Coalesce(Subquery(earned), 0))
+        .exclude(earned_micros=F("asks_micros") + F("borne_pay_micros") - F("asks_returned_micros"))
+        .order_by("pk")
+        .values_list("hold__reference", flat=True)
     )
 
 

@@ -13,7 +13,7 @@ from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.conclusions import HoldSettlement, settle_holds
-from marketplace.payments.earnings import Share, distribute_charge
+from marketplace.payments.earnings import CostSplit, Share, distribute_charge
 from marketplace.payments.holds import HoldRequest, check_amount, place_holds, reference_reused
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import LockedAccounts, lock_hold, lock_wallet, lock_wallets
@@ -26,6 +26,7 @@ from marketplace.payments.models import (
 )
 
 __all__ = [
+    "CostSplit",
     "Share",
     "distribute_charge",
     "funds_hold",

@@ -18,7 +18,6 @@ from marketplace.api.internal.endpoint import (
     reply,
 )
 from marketplace.api.internal.ranges import RangeNotSatisfiable, chunks, parse_byte_range
-from marketplace.auction.settlement import slice_result_apply
 from marketplace.common import clock
 from marketplace.fleet import services as fleet
 from marketplace.jobs import selectors as jobs_selectors
@@ -67,7 +66,7 @@ def progress(request: HttpRequest) -> HttpResponse:
 def result(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
     ended = message(request, SliceResult)
-    outcome = slice_result_apply(node=node, result=ended, now=clock.now())
+    outcome = jobs.finish_slice(node=node, result=ended, now=clock.now())
     return JsonResponse({"status": outcome.status_after, "repeated": outcome.repeated})
 
 

@@ -260,6 +260,8 @@ EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
 
 #: What the house pays for a missed deadline, in percent of the payment.
 SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
+#: What the house bears at most in a day for the faults of one provider, in micro-dollars.
+HOUSE_BEARS_MICROS_PER_DAY = int(1_000_000 * environment.number("HOUSE_BEARS_USD_PER_DAY", 25))
 #: Whether an operator approves a provider before it lists nodes, which see the data of jobs.
 PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=True)
 #: Whether a zone's log shows everybody what others bid; without it, commitments stand there.

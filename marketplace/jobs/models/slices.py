@@ -21,6 +21,10 @@ class Slice(models.Model):
     first_slot = models.BigIntegerField()
     #: The latest slot it was given; consecutive cells on a node go on under one lease.
     last_slot = models.BigIntegerField()
+    #: Optimizer step it began at, and the one up to which its work counts: what was reported,
+    #: and once it has ended only what nobody has to do again.
+    first_step = models.PositiveIntegerField(default=0)
+    last_step = models.PositiveIntegerField(default=0)
     lease_expires_at = models.DateTimeField()
     #: Of the newest progress event taken in.
     last_seq = models.PositiveBigIntegerField(default=0)

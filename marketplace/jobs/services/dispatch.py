@@ -247,6 +247,8 @@ def _open_slice(present: _ZoneView, job: Job, node: Node) -> None:
         lease_token=secrets.token_urlsafe(_LEASE_BYTES),
         first_slot=slot,
         last_slot=slot,
+        first_step=job.checkpoint_step,
+        last_step=job.checkpoint_step,
         lease_expires_at=lease_expiry(present.zone, slot),
         opened_at=now,
     )

@@ -380,12 +380,19 @@ def revoke_slice(*, job: Job, reason: str, now: datetime) -> Slice | None:
     return held
 
 
-def close_slice(held: Slice, *, status: SliceStatus, reason: str, now: datetime) -> None:
-    """End a lease for good. Call while holding the slice."""
+def close_slice(
+    held: Slice, *, status: SliceStatus, reason: str, now: datetime, counted_step: int | None = None
+) -> None:
+    """End a lease for good. Call while holding the slice.
+
+    ``counted_step`` is the step up to which its work counts; ``None`` is the last one reported.
+    """
     held.status = status
     held.reason = reason[:1000]
     held.closed_at = now
-    held.save(update_fields=["status", "reason", "closed_at", "result"])
+    if counted_step is not None:
+        held.last_step = max(held.first_step, counted_step)
+    held.save(update_fields=["status", "reason", "closed_at", "result", "last_step"])
 
 
 def _serialize_cells(cells: Iterable[Cell]) -> list[list[Any]]:

@@ -44,7 +44,9 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
                 _update_job(job, event, now)
             publish_progress(job=job, points=points, log=_collect_log_lines(events))
             job.save()
-        held.last_seq = events[-1].seq if events else held.last_seq
+        if events:
+            held.last_seq = events[-1].seq
+            held.last_step = max(held.first_step, events[-1].step)
         held.acknowledged_at = held.acknowledged_at or now
         held.heartbeats_missed = 0
         slot = slot_at(job.zone, now)
@@ -56,6 +58,7 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
         held.save(
             update_fields=[
                 "last_seq",
+                "last_step",
                 "acknowledged_at",
                 "heartbeats_missed",
                 "last_slot",

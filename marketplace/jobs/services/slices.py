@@ -14,6 +14,7 @@ from marketplace.fleet import services as fleet
 from marketplace.fleet.models import GONE, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs import locks
+from marketplace.jobs.executed_work import is_user_fault, list_slices
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import LeaseLost, is_current
 from marketplace.jobs.models import (
@@ -159,7 +160,13 @@ def lose_slice(*, job: Job, held: Slice, reason: str, now: datetime) -> None:
 
     Call while holding both.
     """
-    close_slice(held, status=SliceStatus.LOST, reason=reason, now=now)
+    close_slice(
+        held,
+        status=SliceStatus.LOST,
+        reason=reason,
+        now=now,
+        counted_step=job.checkpoint_step,
+    )
     if not job.is_active:
         return
     lost_steps = max(0, job.step - job.checkpoint_step)
@@ -185,7 +192,13 @@ def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -
             "A job is finished when its adapter is stored. Upload the adapter, then report again.",
             status=409,
         )
-    close_slice(held, status=SliceStatus.FINISHED, reason=result.reason, now=now)
+    close_slice(
+        held,
+        status=SliceStatus.FINISHED,
+        reason=result.reason,
+        now=now,
+        counted_step=result.step,
+    )
     fleet.note_node_work(node=held.node)
     end_job(
         job=job,
@@ -204,7 +217,13 @@ def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -
 
 
 def _apply_paused(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:
-    close_slice(held, status=SliceStatus.PAUSED, reason=result.reason, now=now)
+    close_slice(
+        held,
+        status=SliceStatus.PAUSED,
+        reason=result.reason,
+        now=now,
+        counted_step=job.checkpoint_step,
+    )
     _rewind_to_checkpoint(job)
     slot = slot_at(job.zone, now)
     # Off one node and due on another: it is on its way, not waiting.
@@ -226,9 +245,15 @@ def _apply_paused(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
 
 def _apply_failed(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:
     reason = result.reason or "The node gave no reason."
-    close_slice(held, status=SliceStatus.FAILED, reason=reason, now=now)
+    close_slice(
+        held,
+        status=SliceStatus.FAILED,
+        reason=reason,
+        now=now,
+        counted_step=job.checkpoint_step,
+    )
     if result.fault == protocol.Fault.USER:
-        fail(job=job, fault=FaultOf.USER, reason=reason, now=now, actor=held.node_id)
+        _apply_user_fault(job, held, reason, now)
         return
     fleet.note_node_fault(node=held.node, now=now)
     _rewind_to_checkpoint(job)
@@ -241,6 +266,29 @@ def _apply_failed(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
         data={"node": held.node_id, "checkpoint_step": job.checkpoint_step},
     )
     _count_system_fault(job, reason, now)
+
+
+def _apply_user_fault(job: Job, held: Slice, reason: str, now: datetime) -> None:
+    """End a job that a node blames its owner for, once another run has come to the same end.
+
+    One node alone is not believed: it would be paid for work that it did not do.
+    """
+    blamed = [other for other in list_slices(job) if is_user_fault(other)]
+    if len(blamed) > 1:
+        fail(job=job, fault=FaultOf.USER, reason=reason, now=now, actor=held.node_id)
+        return
+    _rewind_to_checkpoint(job)
+    set_status(job, JobStatus.MOVING)
+    job.save()
+    record_event(
+        job=job,
+        kind=EventKind.FAULT,
+        message=f"Node {held.node.name} finds fault with the input: {reason} It is tried again.",
+        now=now,
+        actor=held.node_id,
+        data={"node": held.node_id, "checkpoint_step": job.checkpoint_step},
+    )
+    mark_for_replan(job=job, reason="The fault that a node found is checked.", now=now)
 
 
 def _count_system_fault(job: Job, reason: str, now: datetime) -> None:

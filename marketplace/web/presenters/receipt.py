@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from marketplace.auction.models import Bid
+from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.common.money import SMALL_MICROS, TINY_MICROS, count_decimals
 
 _LABELS = {
@@ -67,7 +68,7 @@ def _explain_lines(bid: Bid) -> dict[str, str]:
     return {
         "vendor": "Paid to the vendor that cleans the data before training.",
         "operational": f"What providers ask for your share of {slots} on {nodes} "
-        f"node{'s' * (nodes != 1)}. They get all of it.",
+        f"node{'s' * (nodes != 1)}. {PAY_RULE}",
         "compute": f"{bid.samples:,} samples. It rises as slots fill up and is nothing while "
         "they are empty.",
         "memory": f"{bid.memory_demand_gb:.2f} GB beside the base model in each slot. It rises "

@@ -9,16 +9,25 @@ import pytest
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
-from marketplace.auction.models import LogEntry, Reservation
+from marketplace.auction.models import LogEntry, Reservation, WorkShare
 from marketplace.auction.settlement import compute_cancel_refund, settle_finished
-from marketplace.fleet.models import NodeStatus
+from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.slots import slot_ends_at
 from marketplace.jobs.models import Job, JobEvent
-from marketplace.jobs.services import cancel_job, leases_sweep, slots_dispatch
-from marketplace.payments.selectors import Wallet, earnings, house_balances, ledger_check, wallet
+from marketplace.jobs.services import cancel_job, leases_sweep, record_progress, slots_dispatch
+from marketplace.payments.selectors import (
+    Wallet,
+    earnings,
+    find_distribution,
+    house_balances,
+    ledger_check,
+    sum_borne,
+    wallet,
+)
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import Fault, SliceStatus
+from workers.protocol.messages import Fault, ProgressEvent, ProgressReport, SliceStatus
 
 pytestmark = pytest.mark.django_db
 
@@ -59,6 +68,76 @@ def earned(node):
     return earnings(organisation=node.provider.organisation).pending_micros
 
 
+def paid_nodes(bid):
+    """Steps, earned and paid of each node that did work, as the receipt shows them."""
+    shares = WorkShare.objects.filter(bid=bid).order_by("pk")
+    return list(shares.values_list("node__name", "steps", "earned_micros", "paid_micros"))
+
+
+def own_node(zone):
+    """A node, and its provider as an owner with money."""
+    node = market.node(zone)
+    owner = node.provider.organisation
+    builders.fund_wallet(owner, usd="10")
+    return node, owner
+
+
+def report_step(job, step, now):
+    """The node that has the job says how far it is."""
+    held = market.open_slice(job)
+    event = ProgressEvent(
+        seq=held.last_seq + 1,
+        at=now.timestamp(),
+        step=step,
+        total_steps=100,
+        epoch=0.0,
+        samples_done=step,
+    )
+    report = ProgressReport(lease_token=held.lease_token, events=(event,))
+    assert record_progress(node=held.node, report=report, now=now).keep_running
+
+
+def checkpointed(job, step):
+    Job.objects.filter(pk=job.pk).update(step=step, checkpoint_step=step, total_steps=100)
+
+
+def blame_owner(job, now):
+    reason = "Row 3 has no answer."
+    market.end_slice(
+        job, status=SliceStatus.FAILED, step=3, now=now, fault=Fault.USER, reason=reason
+    )
+
+
+def end_late(job, zone):
+    """The job finishes a slot after its deadline, on the node that had it then; when."""
+    Job.objects.filter(pk=job.pk).update(deadline_at=slot_ends_at(zone, 102))
+    now = market.slot_at(zone, 103)
+    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
+    return now
+
+
+def move(job, zone, first, second):
+    """The job leaves its node after 40 of 100 steps and goes on elsewhere."""
+    run(job, zone, 101)
+    now = market.slot_at(zone, 101) + timedelta(seconds=8)
+    market.end_slice(job, status=SliceStatus.PAUSED, step=40, now=now)
+    Node.objects.filter(pk=second.pk).update(last_heartbeat_at=market.slot_at(zone, 103))
+    Node.objects.filter(pk=first.pk).update(status=NodeStatus.OFFLINE)
+    refresh_zone(zone=zone, now=market.slot_at(zone, 102))
+    run(job, zone, 103)
+    assert market.open_slice(job).node == second
+
+
+def failed_after_a_move(zone, owner, first, provider):
+    """A job of which one node did 40 of 100 steps, and which another one failed for good."""
+    bid, job = sold(owner, zone, epochs=3)
+    move(job, zone, first, market.node(zone, of=provider))
+    Job.objects.filter(pk=job.pk).update(system_faults=4)
+    now = market.slot_at(zone, 103)
+    market.end_slice(job, status=SliceStatus.FAILED, step=60, now=now, fault=Fault.SYSTEM)
+    return bid, job, now
+
+
 def test_success_leaves_the_price_and_pays_the_provider_its_ask(zone, owner):
     node = market.node(zone)
     bid, job = sold(owner, zone, epochs=3)
@@ -73,7 +152,7 @@ def test_success_leaves_the_price_and_pays_the_provider_its_ask(zone, owner):
     assert verify_zone(zone).problems == []
 
 
-def test_early_success_puts_unused_cells_back_on_sale_and_keeps_the_price(zone, owner):
+def test_early_success_frees_unused_cells_and_pays_the_node_for_all_of_the_work(zone, owner):
     node = market.node(zone)
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
@@ -84,29 +163,56 @@ def test_early_success_puts_unused_cells_back_on_sale_and_keeps_the_price(zone, 
     held = Reservation.objects.filter(bid=bid, released_at=None)
     assert list(held.values_list("slot", flat=True)) == [101]
     assert bid.refund_micros == 0
-    assert earned(node) == 100_000
-    assert house_balances()["revenue"] == 200_000
+    assert earned(node) == 300_000
+    assert paid_nodes(bid) == [(node.name, 100, 300_000, 300_000)]
+    assert house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []
 
 
-def test_missed_deadline_is_credited_by_the_house(zone, owner):
+def test_missed_deadline_is_credited_out_of_the_pay_of_the_node_that_was_late(zone, owner):
     node = market.node(zone)
     bid, job = sold(owner, zone, epochs=3, slots=3)
     run(job, zone, 101, 102, 103)
-    Job.objects.filter(pk=job.pk).update(deadline_at=NOW + timedelta(seconds=5))
-    now = market.slot_at(zone, 103)
-    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
+    now = end_late(job, zone)
     settled(job, bid, now)
     assert (bid.refund_micros, bid.credit_micros) == (0, 75_000)
     assert wallet(organisation=owner).available_micros == 9_775_000
+    assert earned(node) == 225_000
+    assert paid_nodes(bid) == [(node.name, 100, 300_000, 225_000)]
+    assert house_balances()["sla_credits"] == 0
+    assert verify_zone(zone).problems == []
+
+
+def test_a_late_end_that_is_no_providers_fault_is_credited_by_the_house(zone, owner):
+    node = market.node(zone)
+    bid, job = sold(owner, zone, epochs=3, slots=3)
+    Job.objects.filter(pk=job.pk).update(deadline_at=NOW + timedelta(seconds=5))
+    run(job, zone, 101)
+    now = market.slot_at(zone, 103)
+    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
+    settled(job, bid, now)
+    assert bid.credit_micros == 75_000
     assert earned(node) == 300_000
     assert house_balances()["sla_credits"] == -75_000
 
 
-def test_failure_of_the_house_is_refunded_whole_and_providers_are_paid_for_what_ran(zone, owner):
+def test_an_owner_whose_own_node_was_late_gets_no_credit(zone):
+    node, owner = own_node(zone)
+    bid, job = sold(owner, zone, epochs=3, slots=3)
+    run(job, zone, 101, 102, 103)
+    now = end_late(job, zone)
+    settled(job, bid, now)
+    assert (bid.refund_micros, bid.credit_micros) == (0, 0)
+    assert earned(node) == 300_000
+
+
+def test_failure_of_the_house_is_refunded_whole_and_the_node_that_fell_silent_earns_nothing(
+    zone, owner
+):
     node = market.node(zone)
     bid, job = sold(owner, zone, epochs=3, slots=4)
     run(job, zone, 101, 102)
+    checkpointed(job, 40)
     node.status = NodeStatus.OFFLINE
     node.save()
     refresh_zone(zone=zone, now=market.slot_at(zone, 103))
@@ -118,44 +224,123 @@ def test_failure_of_the_house_is_refunded_whole_and_providers_are_paid_for_what_
     settled(job, bid, now)
     assert bid.refund_micros == 300_000
     assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
-    # The lease was opened in slot 101 and nothing was heard after that.
+    # It did 40 of 100 steps, and it is why the job failed.
     assert earned(node) == 0
+    assert paid_nodes(bid) == [(node.name, 40, 120_000, 0)]
     refunds = JobEvent.objects.filter(job=job, kind="refunded")
     assert [event.data for event in refunds] == [{"amount_micros": 300_000}]
     assert verify_zone(zone).problems == []
 
 
-def test_failure_by_the_owners_data_is_refunded_for_the_cells_not_used(zone, owner):
-    node = market.node(zone)
+def test_the_house_pays_for_work_that_others_did_before_a_job_failed(zone, owner):
+    first, second = market.node(zone), market.provider()
+    bid, job, now = failed_after_a_move(zone, owner, first, second)
+    settled(job, bid, now)
+    assert bid.refund_micros == 300_000
+    assert earned(first) == 120_000
+    assert earnings(organisation=second.organisation).pending_micros == 0
+    assert house_balances()["refunds"] == -120_000
+    assert house_balances()["revenue"] == 0
+    found = find_distribution(hold_reference=bid.hold_reference)
+    assert (found.asks_micros, found.asks_returned_micros) == (300_000, 300_000)
+    assert (found.borne_pay_micros, found.at_fault) == (120_000, second.organisation)
+
+
+def test_what_the_house_bears_for_one_provider_in_a_day_is_limited(zone, owner, settings):
+    settings.HOUSE_BEARS_MICROS_PER_DAY = 130_000
+    second, third = market.provider(), market.node(market.zone())
+    first = market.node(zone)
+    bid, job, now = failed_after_a_move(zone, owner, first, second)
+    settled(job, bid, now)
+    assert earned(first) == 120_000
+    bid, job, now = failed_after_a_move(third.zone, owner, third, second)
+    settled(job, bid, now)
+    # The owner has everything back all the same.
+    assert wallet(organisation=owner).available_micros == 10_000_000
+    assert earned(third) == 10_000
+    assert sum_borne(at_fault_id=second.organisation_id, since=NOW) == 130_000
+
+
+def test_five_failures_of_the_bidders_own_node_give_back_only_the_work_not_done(zone):
+    node, owner = own_node(zone)
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
+    checkpointed(job, 40)
+    Job.objects.filter(pk=job.pk).update(system_faults=4)
     now = market.slot_at(zone, 101)
-    market.end_slice(
-        job,
-        status=SliceStatus.FAILED,
-        step=3,
-        now=now,
-        fault=Fault.USER,
-        reason="Row 3 has no answer.",
-    )
+    market.end_slice(job, status=SliceStatus.FAILED, step=40, now=now, fault=Fault.SYSTEM)
     settled(job, bid, now)
-    assert bid.refund_micros == 200_000
-    assert wallet(organisation=owner).available_micros == 9_900_000
-    assert earned(node) == 100_000
+    assert (bid.refund_micros, earned(node)) == (180_000, 120_000)
+    assert wallet(organisation=owner).available_micros == 9_880_000
+    assert house_balances()["revenue"] == house_balances()["refunds"] == 0
+
+
+def test_failure_by_the_owners_data_costs_the_work_done_once_a_second_provider_says_so(zone, owner):
+    first = market.node(zone)
+    bid, job = sold(owner, zone, epochs=3)
+    run(job, zone, 101)
+    checkpointed(job, 3)
+    blame_owner(job, market.slot_at(zone, 101))
+    job.refresh_from_db()
+    assert job.is_active
+    first.status = NodeStatus.OFFLINE
+    first.save()
+    second = market.node(zone, last_heartbeat_at=market.slot_at(zone, 103))
+    refresh_zone(zone=zone, now=market.slot_at(zone, 102))
+    run(job, zone, 103)
+    now = market.slot_at(zone, 103)
+    blame_owner(job, now)
+    job.refresh_from_db()
+    assert (job.status, job.fault) == ("failed", "user")
+    settled(job, bid, now)
+    assert bid.refund_micros == 291_000
+    assert wallet(organisation=owner).available_micros == 9_991_000
+    assert (earned(first), earned(second)) == (9_000, 0)
     assert house_balances()["revenue"] == 0
 
 
-def test_cancelled_job_is_refunded_for_the_cells_not_used(zone, owner):
+def test_an_owner_pays_nothing_when_only_one_provider_blames_its_data(zone, owner):
+    node = market.node(zone)
+    bid, job = sold(owner, zone, epochs=3)
+    run(job, zone, 101)
+    checkpointed(job, 3)
+    blame_owner(job, market.slot_at(zone, 101))
+    Node.objects.update(last_heartbeat_at=market.slot_at(zone, 103))
+    refresh_zone(zone=zone, now=market.slot_at(zone, 102))
+    run(job, zone, 103)
+    now = market.slot_at(zone, 103)
+    blame_owner(job, now)
+    job.refresh_from_db()
+    assert (job.status, job.fault) == ("failed", "user")
+    settled(job, bid, now)
+    assert bid.refund_micros == 300_000
+    assert earned(node) == 0
+
+
+def test_cancelled_job_is_refunded_for_the_work_not_done(zone, owner):
     node = market.node(zone)
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101, 102)
     now = market.slot_at(zone, 102)
-    assert compute_cancel_refund(bid=bid, job=job) == 100_000
+    report_step(job, 60, now)
+    job.refresh_from_db()
+    assert compute_cancel_refund(bid=bid, job=job) == 120_000
     cancel_job(job=job, cancelled_by=None, now=now)
     settled(job, bid, now)
-    assert bid.refund_micros == 100_000
-    assert earned(node) == 200_000
+    assert bid.refund_micros == 120_000
+    assert earned(node) == 180_000
     assert verify_zone(zone).problems == []
+
+
+def test_cancelling_one_step_before_the_end_returns_that_step_only(zone, owner):
+    node = market.node(zone)
+    bid, job = sold(owner, zone, epochs=3)
+    run(job, zone, 101)
+    now = market.slot_at(zone, 101)
+    report_step(job, 99, now)
+    cancel_job(job=job, cancelled_by=None, now=now)
+    settled(job, bid, now)
+    assert (bid.refund_micros, earned(node)) == (3_000, 297_000)
 
 
 def test_job_cancelled_before_it_began_is_refunded_whole_and_its_cells_are_sold_again(zone, owner):
@@ -171,22 +356,20 @@ def test_job_cancelled_before_it_began_is_refunded_whole_and_its_cells_are_sold_
     assert verify_zone(zone).problems == []
 
 
-def test_providers_of_a_moved_job_are_each_paid_for_their_own_cells(zone, owner):
+def test_providers_of_a_moved_job_are_paid_in_proportion_to_the_work_each_did(zone, owner):
     first = market.node(zone)
     bid, job = sold(owner, zone, epochs=3)
-    run(job, zone, 101)
-    now = market.slot_at(zone, 101)
-    market.end_slice(job, status=SliceStatus.PAUSED, step=40, now=now + timedelta(seconds=8))
-    Job.objects.filter(pk=job.pk).update(checkpoint_step=40)
-    second = market.node(zone, last_heartbeat_at=market.slot_at(zone, 103))
-    first.status = NodeStatus.OFFLINE
-    first.save()
-    refresh_zone(zone=zone, now=market.slot_at(zone, 102))
-    run(job, zone, 103, 104)
+    second = market.node(zone, ask_micros=9 * market.CELL_MICROS)
+    move(job, zone, first, second)
+    run(job, zone, 104)
     now = market.slot_at(zone, 104)
     market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
     settled(job, bid, now)
-    assert (earned(first), earned(second)) == (100_000, 200_000)
+    assert paid_nodes(bid) == [
+        (first.name, 40, 120_000, 120_000),
+        (second.name, 60, 180_000, 180_000),
+    ]
+    assert (earned(first), earned(second)) == (120_000, 180_000)
     assert bid.refund_micros == 0
     assert house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []

@@ -130,17 +130,27 @@ def test_a_result_after_the_lease_ran_out_changes_nothing(running):
     assert (job.status, job.step, held.result) == (JobStatus.RUNNING, 0, None)
 
 
-def test_the_owners_fault_fails_the_job_with_the_nodes_reason(running):
+def test_a_node_that_blames_the_owner_is_believed_once_another_run_ends_the_same(running):
     job, node, held = running
-    outcome = finish_slice(
-        node=node,
-        result=build.result(
-            held, Ended.FAILED, step=0, fault=Fault.USER, reason="The loss is not a number."
-        ),
-        now=at(5),
-    )
+
+    def blame(node, held, now):
+        reason = "The loss is not a number."
+        result = build.result(held, Ended.FAILED, step=0, fault=Fault.USER, reason=reason)
+        return finish_slice(node=node, result=result, now=now)
+
+    first = blame(node, held, at(5))
     job.refresh_from_db()
-    assert outcome.job_ended
+    assert not first.job_ended
+    assert (job.status, job.fault, job.needs_replan) == (JobStatus.MOVING, "", True)
+    # It is not held against the node either: it may well be right.
+    assert Node.objects.get(pk=node.pk).faults_in_row == job.system_faults == 0
+
+    other = market.node(node.zone, last_heartbeat_at=at(11))
+    replace_job_cells(job=job, cells=[Cell(SLOT + 1, other.pk)], reason="Again.", now=at(6))
+    slots_dispatch(now=at(11))
+    second = blame(other, build.lease(job), at(12))
+    job.refresh_from_db()
+    assert second.job_ended
     assert (job.status, job.fault) == (JobStatus.FAILED, FaultOf.USER)
     assert job.failure_reason == "The loss is not a number."
     assert job.needs_replan is False

@@ -106,7 +106,7 @@ def it_is_cancelled(ran: Ran) -> None:
 
 
 @scene
-def it_fails_by_its_input(ran: Ran) -> None:
+def it_is_blamed_on_its_input(ran: Ran) -> None:
     held = build.lease(ran.job)
     result = build.result(held, Ended.FAILED, step=4, fault=Fault.USER, reason="Row 3 is empty.")
     finish_slice(node=ran.node, result=result, now=at(4))

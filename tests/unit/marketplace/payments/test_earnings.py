@@ -6,7 +6,7 @@ import pytest
 
 from marketplace.common.errors import Conflict, NotFound
 from marketplace.payments.earnings import earnings_mature
-from marketplace.payments.models import Earning, EarningKind
+from marketplace.payments.models import Distribution, Earning, EarningKind
 from marketplace.payments.selectors import (
     Earnings,
     earnings,
@@ -16,10 +16,12 @@ from marketplace.payments.selectors import (
     wallet,
 )
 from marketplace.payments.services import (
+    CostSplit,
     Share,
     distribute_charge,
     funds_hold,
     hold_settle,
+    pay_sla_credit,
     refund_charge,
     release_hold,
 )
@@ -45,14 +47,14 @@ def provider():
 
 def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> None:
     second, vendor = builders.provider_organisation(), builders.organisation()
-    shares = [
+    split = builders.cost_split(
         Share(provider.pk, 900_000),
         Share(provider.pk, 100_000),
         Share(second.pk, 500_000),
         Share(vendor.pk, 250_000, EarningKind.VENDOR),
         Share(builders.provider_organisation().pk, 0),
-    ]
-    hold = distribute_charge(hold_reference="bid_1", shares=shares, now=NOW)
+    )
+    hold = distribute_charge(hold_reference="bid_1", split=split, now=NOW)
     assert hold.distributed_at == NOW
     assert [earnings(organisation=o).pending_micros for o in (provider, second, vendor)] == [
         1_000_000,
@@ -71,28 +73,77 @@ def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> 
 
 def test_sharing_out_twice_is_sharing_out_once(owner, provider) -> None:
     for amount in (900_000, 5_000_000):
-        distribute_charge(hold_reference="bid_1", shares=[Share(provider.pk, amount)], now=NOW)
+        split = builders.cost_split(Share(provider.pk, amount))
+        distribute_charge(hold_reference="bid_1", split=split, now=NOW)
     assert earnings(organisation=provider).pending_micros == 900_000
     assert Earning.objects.count() == 1
 
 
-def test_the_house_bears_what_a_job_cost_beyond_its_payment(owner, provider) -> None:
-    distribute_charge(hold_reference="bid_1", shares=[Share(provider.pk, 3_400_000)], now=NOW)
-    assert house_balances()["revenue"] == -400_000
-    assert house_balances()["clearing"] == 0
-    assert ledger_check().balanced
+def test_a_split_that_does_not_add_up_is_refused() -> None:
+    share = Share("org_1", 700_000)
+    for asks, returned, borne in [(700_001, 0, 0), (700_000, 1, 0), (700_000, 0, 1)]:
+        with pytest.raises(ValueError, match="do not add up"):
+            CostSplit(
+                asks_micros=asks,
+                asks_returned_micros=returned,
+                shares=(share,),
+                borne_pay_micros=borne,
+            )
+    with pytest.raises(ValueError, match="negative"):
+        CostSplit(asks_micros=-1, asks_returned_micros=0, shares=(Share("org_1", -1),))
 
 
-def test_a_provider_is_paid_though_the_owner_was_refunded_everything(owner, provider) -> None:
-    refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW)
-    distribute_charge(hold_reference="bid_1", shares=[Share(provider.pk, 700_000)], now=NOW)
+def test_the_house_never_pays_out_more_than_is_left_of_a_payment(owner, provider) -> None:
+    split = builders.cost_split(Share(provider.pk, 3_000_001))
+    with pytest.raises(ValueError, match="more than the 3000000 that are left"):
+        distribute_charge(hold_reference="bid_1", split=split, now=NOW)
+    assert Earning.objects.count() == Distribution.objects.count() == 0
+    assert house_balances()["clearing"] == 3_000_000
+
+
+def test_work_of_a_job_that_was_refunded_is_paid_by_the_house(owner, provider) -> None:
+    refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="failed", now=NOW)
+    split = builders.cost_split(Share(provider.pk, 700_000), returned=2_000_000, borne=700_000)
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
     assert earnings(organisation=provider).pending_micros == 700_000
-    assert house_balances()["revenue"] == -700_000
+    balances = house_balances()
+    assert (balances["revenue"], balances["refunds"], balances["clearing"]) == (0, -700_000, 0)
     assert ledger_check().balanced
+
+
+def test_a_credit_is_paid_out_of_what_a_late_provider_does_not_get(owner, provider) -> None:
+    pay_sla_credit(
+        organisation=owner, amount_micros=750_000, reference="bid_1", reason="late", now=NOW
+    )
+    split = builders.cost_split(
+        Share(provider.pk, 1_500_000), returned=500_000, credit_withheld_micros=500_000
+    )
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
+    assert earnings(organisation=provider).pending_micros == 1_500_000
+    balances = house_balances()
+    assert (balances["revenue"], balances["sla_credits"]) == (1_000_000, -250_000)
+    assert ledger_check().balanced
+
+
+def test_the_check_finds_pay_against_the_rule(owner, provider) -> None:
+    split = builders.cost_split(Share(provider.pk, 700_000))
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
+    assert ledger_check().wrong_pay == ()
+    Earning.objects.create(
+        organisation=builders.provider_organisation(),
+        kind=EarningKind.PROVIDER,
+        reference="bid_1",
+        amount_micros=1,
+        accrued_at=NOW,
+        payable_at=NOW,
+    )
+    check = ledger_check()
+    assert (check.wrong_pay, check.balanced) == (("bid_1",), False)
 
 
 def test_a_refund_after_sharing_out_is_the_houses_expense(owner, provider) -> None:
-    distribute_charge(hold_reference="bid_1", shares=[Share(provider.pk, 700_000)], now=NOW)
+    split = builders.cost_split(Share(provider.pk, 700_000))
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
     refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW)
     balances = house_balances()
     assert (balances["clearing"], balances["revenue"], balances["refunds"]) == (
@@ -109,7 +160,7 @@ def test_a_charge_of_nothing_is_shared_out_without_an_entry(provider) -> None:
     made = builders.organisation(usd="1")
     funds_hold(organisation=made, amount_micros=1_000_000, reference="bid_2", now=NOW)
     hold_settle(hold_reference="bid_2", charge_micros=0, now=NOW)
-    hold = distribute_charge(hold_reference="bid_2", shares=[], now=NOW)
+    hold = distribute_charge(hold_reference="bid_2", split=builders.cost_split(), now=NOW)
     assert hold.distributed_at == NOW
     assert ledger_check().balanced
 
@@ -120,12 +171,12 @@ def test_only_a_charge_is_shared_out(provider) -> None:
     for end in (lambda: None, lambda: release_hold(hold_reference="bid_2", now=NOW)):
         end()
         with pytest.raises(Conflict) as refused:
-            distribute_charge(hold_reference="bid_2", shares=[Share(provider.pk, 1)], now=NOW)
+            distribute_charge(
+                hold_reference="bid_2", split=builders.cost_split(Share(provider.pk, 1)), now=NOW
+            )
         assert refused.value.code == "not_charged"
     with pytest.raises(NotFound):
-        distribute_charge(hold_reference="bid_0", shares=[], now=NOW)
-    with pytest.raises(ValueError, match="negative"):
-        distribute_charge(hold_reference="bid_2", shares=[Share(provider.pk, -1)], now=NOW)
+        distribute_charge(hold_reference="bid_0", split=builders.cost_split(), now=NOW)
     assert Earning.objects.count() == 0
 
 
@@ -138,7 +189,7 @@ def test_earnings_become_payable_when_the_delay_is_over_and_not_before(provider,
         funds_hold(organisation=owner, amount_micros=50_000, reference=reference, now=at)
         hold_settle(hold_reference=reference, charge_micros=50_000, now=at)
         share = Share(organisation.pk, 10_000 * (day + 1))
-        distribute_charge(hold_reference=reference, shares=[share], now=at)
+        distribute_charge(hold_reference=reference, split=builders.cost_split(share), now=at)
     assert earnings_mature(now=NOW + timedelta(days=7, seconds=-1)) == 0
     assert earnings_mature(now=NOW + timedelta(days=7)) == 2
     assert earnings_mature(now=NOW + timedelta(days=7)) == 0

@@ -155,22 +155,19 @@ def test_sharing_out_and_refunding_at_once_leaves_nothing_in_clearing(funded) ->
     provider = builders.provider_organisation()
     funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
     hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)
+    split = builders.cost_split(Share(provider.pk, 1_000_000))
     at_once(
         [
-            lambda: distribute_charge(
-                hold_reference="bid_1", shares=[Share(provider.pk, 1_000_000)], now=NOW
-            ),
+            lambda: distribute_charge(hold_reference="bid_1", split=split, now=NOW),
             lambda: refund_charge(
-                hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW
+                hold_reference="bid_1", amount_micros=2_000_000, reason="late", now=NOW
             ),
-            lambda: distribute_charge(
-                hold_reference="bid_1", shares=[Share(provider.pk, 1_000_000)], now=NOW
-            ),
+            lambda: distribute_charge(hold_reference="bid_1", split=split, now=NOW),
         ]
     )
     balances = house_balances()
     assert balances["clearing"] == 0
-    assert balances["revenue"] + balances["refunds"] == -1_000_000
+    assert balances["revenue"] + balances["refunds"] == 0
     assert earnings(organisation=provider).pending_micros == 1_000_000
     assert ledger_check().balanced
 
@@ -220,7 +217,7 @@ def test_the_check_is_not_fooled_by_traffic(funded) -> None:
                 funds_hold(organisation=funded, amount_micros=9_000, reference=f"b{n}", now=NOW)
                 if n % 3:
                     hold_settle(hold_reference=f"b{n}", charge_micros=5_000, now=NOW)
-                    distribute_charge(hold_reference=f"b{n}", shares=[], now=NOW)
+                    distribute_charge(hold_reference=f"b{n}", split=builders.cost_split(), now=NOW)
                 else:
                     release_hold(hold_reference=f"b{n}", now=NOW)
         finally:

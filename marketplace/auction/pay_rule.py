@@ -1,0 +1,157 @@
+"""Who gets what when a job ends: the one rule of pay, as text and as arithmetic.
+
+- The operational cost in a payment belongs to the nodes that did the job's work, in proportion
+  to the steps each did. A finished job has done all of its work, however early.
+- Work that was never done is refunded: the share of the whole payment that it is.
+- **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
+  the job; the house pays the others for what they did.
+- **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment. It comes out of
+  the pay of the providers at fault first, then from the house.
+- What the house bears for one provider's faults is limited for each day, and there is neither
+  a credit nor a refund of work done where the owner itself is at fault as a provider.
+
+Nothing here reads or writes anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from marketplace.common.money import split_micros
+from marketplace.jobs.executed_work import ExecutedWork, NodeWork
+
+#: What owners, providers and the operator are all told.
+PAY_RULE = (
+    "The operational cost of a job goes to the nodes that did its work, in proportion to the "
+    "work each of them did. Work that was never done is refunded. The house earns this part only "
+    "for machines that it rents itself."
+)
+#: Sums of costs below a millionth of a micro-dollar are rounding errors.
+_TOLERANCE = 1e-6
+
+
+class Ending(Enum):
+    """How a job ended, as far as money goes."""
+
+    IN_TIME = "in time"
+    LATE = "late"
+    #: Cancelled, or failed by its owner's input: what was done is paid for.
+    STOPPED = "stopped"
+    FAILED_BY_HOUSE = "failed by the house"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePay:
+    """What one node's provider gets."""
+
+    work: NodeWork
+    #: Its part of the operational cost, by the work it did.
+    earned_micros: int
+    #: What of it is paid: less where the provider is at fault.
+    paid_micros: int
+
+
+@dataclass(frozen=True, slots=True)
+class Payout:
+    """What is due when a job ends as it did. All amounts are micro-dollars."""
+
+    #: The operational cost in the payment.
+    asks_micros: int
+    #: Given back to the owner out of the payment.
+    refund_micros: int
+    #: Paid to the owner on top, for a missed deadline.
+    credit_micros: int
+    nodes: tuple[NodePay, ...]
+    #: Of the operational cost, what went back to the owner: with the refund or in the credit.
+    asks_returned_micros: int
+    #: Pay that the house adds for work of a job that it refunded.
+    borne_pay_micros: int
+    #: The part of the credit that the house pays.
+    borne_credit_micros: int
+
+
+def compute_asks(*, operational: float, payment_micros: int) -> int:
+    """The operational cost in a payment, in whole micro-dollars."""
+    return min(payment_micros, max(0, math.ceil(operational - _TOLERANCE)))
+
+
+def compute_payout(
+    *,
+    payment_micros: int,
+    asks_micros: int,
+    work: ExecutedWork,
+    ending: Ending,
+    credit_percent: int,
+    owner_id: str,
+    at_fault: Collection[str],
+    house_limit_micros: int,
+) -> Payout:
+    """What the rule makes of a job as it ended.
+
+    Parameters
+    ----------
+    at_fault
+        Organisations whose nodes lost, failed or delayed the job.
+    house_limit_micros
+        What the house may still bear today for them.
+    """
+    if ending is Ending.FAILED_BY_HOUSE and owner_id in at_fault:
+        ending = Ending.STOPPED
+    undone = 1 - work.share
+    asks_undone = math.floor(asks_micros * undone)
+    earned = split_micros(asks_micros - asks_undone, [node.steps for node in work.by_node])
+    faulty = [node.organisation_id in at_fault for node in work.by_node]
+    if ending is Ending.FAILED_BY_HOUSE:
+        return _pay_failed(
+            payment_micros, asks_micros, work.by_node, earned, faulty, house_limit_micros
+        )
+    refund, credit, withheld = math.floor(payment_micros * undone), 0, [0] * len(earned)
+    if ending is Ending.LATE and not _is_party(owner_id, work.by_node, at_fault):
+        credit = payment_micros * credit_percent // 100
+        forfeit = [amount if at else 0 for amount, at in zip(earned, faulty, strict=True)]
+        from_providers = min(credit, sum(forfeit))
+        withheld = split_micros(from_providers, forfeit)
+        credit = from_providers + min(credit - from_providers, house_limit_micros)
+    return Payout(
+        asks_micros=asks_micros,
+        refund_micros=refund,
+        credit_micros=credit,
+        nodes=tuple(
+            NodePay(node, amount, amount - less)
+            for node, amount, less in zip(work.by_node, earned, withheld, strict=True)
+        ),
+        asks_returned_micros=asks_undone + sum(withheld),
+        borne_pay_micros=0,
+        borne_credit_micros=credit - sum(withheld),
+    )
+
+
+def _pay_failed(
+    payment_micros: int,
+    asks_micros: int,
+    nodes: Sequence[NodeWork],
+    earned: Sequence[int],
+    faulty: Sequence[bool],
+    house_limit_micros: int,
+) -> Payout:
+    """Everything goes back to the owner; the house pays those who are not at fault."""
+    innocent = [0 if at else amount for amount, at in zip(earned, faulty, strict=True)]
+    borne = min(sum(innocent), house_limit_micros)
+    paid = split_micros(borne, innocent)
+    return Payout(
+        asks_micros=asks_micros,
+        refund_micros=payment_micros,
+        credit_micros=0,
+        nodes=tuple(NodePay(*row) for row in zip(nodes, earned, paid, strict=True)),
+        asks_returned_micros=asks_micros,
+        borne_pay_micros=borne,
+        borne_credit_micros=0,
+    )
+
+
+def _is_party(owner_id: str, nodes: Sequence[NodeWork], at_fault: Collection[str]) -> bool:
+    """Whether the owner also ran the job, or held it up."""
+    return owner_id in at_fault or any(node.organisation_id == owner_id for node in nodes)

@@ -1,0 +1,83 @@
+"""How much of a job's work was done, and on which nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
+from workers.protocol.messages import Fault
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWork:
+    """What one node did of a job."""
+
+    node_id: str
+    #: Whose node it is.
+    organisation_id: str
+    #: Optimizer steps that count.
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedWork:
+    """What was done of a job; nodes in the order in which they began."""
+
+    by_node: tuple[NodeWork, ...]
+    #: Share of the whole job's work that was done: 1 for a job that has finished.
+    share: Fraction
+
+    @property
+    def steps(self) -> int:
+        return sum(work.steps for work in self.by_node)
+
+
+def measure_executed_work(job: Job) -> ExecutedWork:
+    """Count the steps that each node did and that no other node had to do again.
+
+    A slice begins at the checkpoint it goes on from. The work of those before it counts up to
+    there: what came after that checkpoint was lost with its node or set aside.
+    """
+    slices = list_slices(job)
+    steps: dict[str, int] = {}
+    owners: dict[str, str] = {}
+    redone_from = None
+    for held in reversed(slices):
+        end = held.last_step if redone_from is None else min(held.last_step, redone_from)
+        redone_from = held.first_step if redone_from is None else min(redone_from, held.first_step)
+        steps[held.node_id] = steps.get(held.node_id, 0) + max(0, end - held.first_step)
+        owners[held.node_id] = held.node.provider.organisation_id
+    by_node = tuple(
+        NodeWork(node_id, owners[node_id], steps[node_id])
+        for node_id in dict.fromkeys(held.node_id for held in slices)
+        if steps[node_id]
+    )
+    if job.status == JobStatus.SUCCEEDED:
+        return ExecutedWork(by_node, Fraction(1))
+    done = sum(work.steps for work in by_node)
+    share = Fraction(done, job.total_steps) if job.total_steps else Fraction(0)
+    return ExecutedWork(by_node, min(Fraction(1), share))
+
+
+def list_slices(job: Job) -> list[Slice]:
+    """A job's slices with their nodes' providers, in the order in which they were opened."""
+    slices = Slice.objects.filter(job=job).select_related("node__provider")
+    return list(slices.order_by("opened_at", "pk"))
+
+
+def is_user_fault(held: Slice) -> bool:
+    """Whether a node ended the slice by saying that the owner's input is at fault."""
+    return held.status == SliceStatus.FAILED and (held.result or {}).get("fault") == Fault.USER
+
+
+def is_user_fault_confirmed(slices: list[Slice]) -> bool:
+    """Whether nodes of two providers say so, independently of each other."""
+    return len({s.node.provider_id for s in slices if is_user_fault(s)}) > 1
+
+
+def list_organisations_at_fault(slices: list[Slice]) -> list[str]:
+    """Organisations whose nodes lost or failed the job, the latest last."""
+    failed = (SliceStatus.LOST, SliceStatus.FAILED)
+    found = [s.node.provider.organisation_id for s in slices if s.status in failed]
+    return list(dict.fromkeys(reversed(found)))[::-1]

@@ -1,0 +1,120 @@
+"""The rule of pay, as arithmetic and as the text that everybody is shown."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marketplace.auction.pay_rule import (
+    PAY_RULE,
+    Ending,
+    Payout,
+    compute_asks,
+    compute_payout,
+)
+from marketplace.jobs.executed_work import ExecutedWork, NodeWork
+
+ROOT = Path(__file__).parents[4]
+
+
+def pay(
+    *steps: int, ending: Ending, of: int = 100, at_fault: tuple[str, ...] = (), limit: int = 10**12
+) -> Payout:
+    """A job of 1,000 micro-dollars, 601 of them asks; node ``n`` belongs to ``org_n``."""
+    nodes = tuple(NodeWork(f"node_{n}", f"org_{n}", done) for n, done in enumerate(steps))
+    return compute_payout(
+        payment_micros=1_000,
+        asks_micros=601,
+        work=ExecutedWork(nodes, Fraction(sum(steps), of)),
+        ending=ending,
+        credit_percent=25,
+        owner_id="owner",
+        at_fault=at_fault,
+        house_limit_micros=limit,
+    )
+
+
+def paid(due: Payout) -> list[int]:
+    return [node.paid_micros for node in due.nodes]
+
+
+def test_a_job_in_time_pays_its_executors_all_of_the_asks() -> None:
+    due = pay(1, 99, ending=Ending.IN_TIME)
+    assert paid(due) == [6, 595]
+    assert (due.refund_micros, due.credit_micros, due.asks_returned_micros) == (0, 0, 0)
+
+
+def test_a_stopped_job_pays_for_its_share_and_gives_the_rest_of_the_whole_payment_back() -> None:
+    due = pay(10, 20, ending=Ending.STOPPED)
+    assert due.refund_micros == 700
+    assert due.asks_returned_micros == 420
+    assert paid(due) == [60, 121]
+
+
+def test_a_late_job_takes_its_credit_from_the_provider_at_fault_and_then_from_the_house() -> None:
+    due = pay(20, 80, ending=Ending.LATE, at_fault=("org_0",))
+    assert due.credit_micros == 250
+    assert paid(due) == [0, 481]
+    assert due.borne_credit_micros == 130
+    assert pay(20, 80, ending=Ending.LATE, at_fault=("org_0",), limit=30).credit_micros == 150
+    assert paid(pay(20, 80, ending=Ending.LATE, at_fault=("org_1",))) == [120, 231]
+
+
+def test_an_owner_who_is_also_a_provider_of_the_job_gets_no_credit() -> None:
+    nodes = (NodeWork("node_0", "owner", 100),)
+    due = compute_payout(
+        payment_micros=1_000,
+        asks_micros=601,
+        work=ExecutedWork(nodes, Fraction(1)),
+        ending=Ending.LATE,
+        credit_percent=25,
+        owner_id="owner",
+        at_fault=("org_9",),
+        house_limit_micros=10**12,
+    )
+    assert (due.credit_micros, paid(due)) == (0, [601])
+
+
+@given(
+    st.lists(st.integers(0, 50), max_size=4),
+    st.sampled_from([Ending.STOPPED, Ending.FAILED_BY_HOUSE]),
+    st.sets(st.sampled_from(["org_0", "org_1", "owner"])),
+    st.integers(0, 1_000),
+)
+def test_asks_and_what_the_house_adds_are_what_is_paid_and_what_goes_back(
+    steps: list[int], ending: Ending, at_fault: set[str], limit: int
+) -> None:
+    due = pay(*steps, ending=ending, of=200, at_fault=tuple(at_fault), limit=limit)
+    assert due.asks_micros + due.borne_pay_micros == sum(paid(due)) + due.asks_returned_micros
+    assert due.borne_pay_micros <= limit
+    assert all(0 <= node.paid_micros <= node.earned_micros for node in due.nodes)
+    assert due.asks_returned_micros <= due.refund_micros <= 1_000
+
+
+@given(
+    st.lists(st.integers(1, 50), min_size=1, max_size=4),
+    st.sets(st.sampled_from(["org_0", "org_1", "org_2"])),
+    st.integers(0, 1_000),
+)
+def test_a_credit_is_what_providers_forgo_and_what_the_house_bears(
+    steps: list[int], at_fault: set[str], limit: int
+) -> None:
+    due = pay(*steps, ending=Ending.LATE, of=sum(steps), at_fault=tuple(at_fault), limit=limit)
+    assert due.asks_micros == sum(paid(due)) + due.asks_returned_micros
+    assert due.credit_micros == due.asks_returned_micros + due.borne_credit_micros
+    assert due.credit_micros <= 250
+    assert due.borne_credit_micros <= limit
+
+
+def test_the_asks_in_a_payment_are_whole_and_never_above_it() -> None:
+    assert compute_asks(operational=299_999.9999999, payment_micros=300_001) == 300_000
+    assert compute_asks(operational=300_000.0000001, payment_micros=300_001) == 300_000
+    assert compute_asks(operational=300_000.5, payment_micros=300_000) == 300_000
+
+
+def test_owners_providers_and_readers_of_the_documents_are_shown_one_sentence() -> None:
+    for document in ("docs/algorithms/auction.md", "docs/adr/0009-pay-for-work-done.md"):
+        assert PAY_RULE in (ROOT / document).read_text(), document
