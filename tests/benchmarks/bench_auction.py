@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
-from scheduler.auction.audit import verify
+from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.task_search import Search

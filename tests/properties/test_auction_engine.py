@@ -18,8 +18,8 @@ from scheduler.auction import (
     rules_from_json,
     rules_to_json,
 )
-from scheduler.auction.audit import verify
 from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import hash_entry
 from scheduler.types import Decision, Refusal

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.auction import ChainEntry, DeadlineHint, Engine, ZoneRules, entry_to_json
-from scheduler.auction.audit import verify
+from scheduler.auction.audit.verify import verify
 from scheduler.auction.engine import decide
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import hash_entry

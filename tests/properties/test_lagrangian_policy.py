@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
-from scheduler.auction.audit import verify
+from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings, solve_prices
 from scheduler.types import Decision, Task

@@ -81,11 +81,11 @@ def test_a_hand_off_that_dies_leaves_the_job_where_it_runs(
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (stays, "_stay_close"),
+        (stays, "_close_stay"),
         (stays, "add_job_event"),
-        (handoff, "_moved"),
+        (handoff, "_record_move"),
         (handoff, "add_job_event"),
-        (handoff, "_close"),
+        (handoff, "_close_booking"),
     ],
     ids=["the stay's end", "its word", "the arrival", "the move's word", "the booking's end"],
 )

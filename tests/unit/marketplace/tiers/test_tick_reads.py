@@ -67,7 +67,7 @@ def test_the_demand_counted_in_the_database_is_that_of_every_job_by_itself(
         )
     gone = job_builders.job(zone, (0, node), **(owner_and_data or {}))
     Job.objects.filter(pk=gone.pk).update(status=JobStatus.CANCELLED, finished_at=NOW)
-    measured = scaling.gauge(rented=TierState(tiers=house), nodes=1, now=NOW)
+    measured = scaling.measure_pressure(rented=TierState(tiers=house), nodes=1, now=NOW)
     jobs = Job.objects.filter(finished_at=None)
     assert measured.demand_s == pytest.approx(sum(expected_demand_s(job) for job in jobs))
     assert measured.waiting == jobs.filter(needs_replan=True).count()
@@ -86,7 +86,7 @@ def test_a_job_on_serverless_is_no_demand(house: ZoneTiers, zone: Zone) -> None:
     )
     Stay.objects.create(job=jobs[0], machine=machine, started_at=NOW)
     rented = load_tier_state(tiers=house, now=NOW)
-    assert scaling.gauge(rented=rented, nodes=1, now=NOW).demand_s == 10.0
+    assert scaling.measure_pressure(rented=rented, nodes=1, now=NOW).demand_s == 10.0
 
 
 def statements_of_a_tick(seconds: float) -> int:

@@ -13,7 +13,7 @@ from workers.bench import calibrate
 from workers.bench.cases import CPU_CASES, GPU_CASES, BenchCase, build_base_config
 from workers.bench.contestants import Fused, SequentialPeft, build_random_base
 from workers.bench.gpu import mfu_4p
-from workers.node.self_test import BenchCase as SpeedCase
+from workers.node.self_test import SpeedCase
 from workers.protocol import PROTOCOL_VERSION, NodeFacts, from_json
 
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
-from scheduler.auction.audit import verify
 from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import entry_to_json, hide_bid
 from scheduler.auction.log.events import event_from_json, event_to_json

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
-from scheduler.auction.audit import verify
 from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import canonical, commitment, hide_bid
 from scheduler.auction.log.events import event_from_json, event_to_json
