@@ -9,15 +9,15 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 BASE_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-# Two tests at once suit the smallest machine we promise to run on.
-JOBS ?= 2
+# Tests at once: two running markets, which mostly wait, and two workers for all else.
+JOBS ?= 4
 PAGES := marketplace/web/static/web/build
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help setup setup-dev pages demo run test test-python test-nightly test-pages browser lint format types contracts lock \
+.PHONY: help setup setup-dev pages demo run test test-python test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
   bench bench-auction bench-training bench-tiers bench-lane screens clean
 
 help: ## What can be made
@@ -56,11 +56,13 @@ run: setup ## The whole house without the demo sale
 test: lint types contracts test-pages test-python ## Everything that must hold
 
 test-python: setup-dev browser
-	$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup -m "not faults and not browser and not nightly"
-	$(PYTHON) -m pytest -m "(faults or browser) and not nightly"
+	$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup -m "not nightly"
 
 test-nightly: setup-dev ## Longer variants, and properties on examples not tried before
-	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not (faults or browser)"
+	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n 2 --dist loadgroup -m "nightly or not (faults or browser)"
+
+test-nightly-slice: setup-dev ## The shortest of the longer variants, with new examples
+	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -m nightly tests/properties/test_auction_truthfulness.py
 
 test-pages: setup-dev
 	cd frontend/web && npm run --silent check && npm test --silent

@@ -25,6 +25,23 @@ settings.register_profile("new", settings.get_profile("same"), derandomize=False
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a running market share one: those that kill its processes, and the others.
+
+    Each of the two groups runs in one worker, beside the rest: a running market mostly waits.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and uses_running_market(item):
+            kills = item.get_closest_marker("faults") is not None
+            item.add_marker(pytest.mark.xdist_group("market that is hurt" if kills else "market"))
+
+
+def uses_running_market(item: pytest.Function) -> bool:
+    """Whether it asks for :func:`market` below; a module may have a fixture of that name."""
+    return "market" in item.fixturenames and not hasattr(item.module, "market")
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """The test database; what listens on it in this process lets go before it is dropped."""
