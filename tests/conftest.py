@@ -46,7 +46,7 @@ def uses_running_market(item: pytest.Function) -> bool:
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
     """The test database; what listens on it in this process lets go before it is dropped."""
     yield
-    from marketplace.auction.lane.wakeups import listener
+    from marketplace.auction.bidding.listener import listener
 
     listener.close()
 

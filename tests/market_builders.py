@@ -13,7 +13,7 @@ from typing import Any
 from django.core.files.base import ContentFile
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.bidding.wait import place_bid
+from marketplace.auction.bidding.place import place_bid
 from marketplace.auction.models import Bid
 from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Speed, Zone

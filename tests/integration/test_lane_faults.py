@@ -8,7 +8,9 @@ import pytest
 from django.db import connection, connections, transaction
 from django.test import override_settings
 
-from marketplace.auction.bidding.wait import cancel_bid, wait_for_bid
+from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.listener import listener
+from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -269,7 +271,7 @@ def test_waiter_hears_of_its_decision_at_once(zone):
     now = clock.now()
 
     def decide():
-        until(lambda: bid.pk in wakeups.listener._waiting, what="somebody waits for it")
+        until(lambda: listener.is_expected(bid.pk), what="somebody waits for it")
         return decide_pending_bids(zone=zone, now=now)
 
     waited, _ = at_once([lambda: wait_for_bid(bid=bid, timeout_s=30), decide])

@@ -42,7 +42,9 @@ class NodeUnknown(UserError):
         )
 
 
-def entrance(method: str) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+def node_endpoint(
+    method: str,
+) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """A view for one method; whatever it raises becomes a problem document."""
 
     def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:

@@ -11,9 +11,9 @@ from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.api.internal.endpoint import (
     authenticate_node,
-    entrance,
     message,
     method_refusal,
+    node_endpoint,
     refusal,
     reply,
 )
@@ -36,33 +36,33 @@ from workers.protocol.messages import (
 SHA256_HEADER = "X-Content-SHA256"
 
 
-@entrance("POST")
+@node_endpoint("POST")
 def list_join_models(request: HttpRequest) -> HttpResponse:
     asked = message(request, JoinModelsRequest)
     models = fleet.list_join_models(token=asked.token, now=clock.now())
     return reply(JoinModelsReply(base_models=models))
 
 
-@entrance("POST")
+@node_endpoint("POST")
 def join(request: HttpRequest) -> HttpResponse:
     return reply(fleet.join_node(request=message(request, JoinRequest), now=clock.now()))
 
 
-@entrance("POST")
+@node_endpoint("POST")
 def heartbeat(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
     beat = message(request, Heartbeat)
     return reply(jobs.apply_heartbeat(node=node, heartbeat=beat, now=clock.now()))
 
 
-@entrance("POST")
+@node_endpoint("POST")
 def progress(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
     report = message(request, ProgressReport)
     return reply(jobs.record_progress(node=node, report=report, now=clock.now()))
 
 
-@entrance("POST")
+@node_endpoint("POST")
 def result(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
     ended = message(request, SliceResult)
@@ -70,7 +70,7 @@ def result(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": outcome.status_after, "repeated": outcome.repeated})
 
 
-@entrance("PUT")
+@node_endpoint("PUT")
 def checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpResponse:
     stored = jobs.store_checkpoint(
         node=authenticate_node(request),
@@ -83,7 +83,7 @@ def checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpRespons
     return JsonResponse({"id": stored.pk, "sha256": stored.sha256}, status=HTTPStatus.CREATED)
 
 
-@entrance("PUT")
+@node_endpoint("PUT")
 def adapter(request: HttpRequest, lease_token: str) -> HttpResponse:
     stored = jobs.store_adapter(
         node=authenticate_node(request),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import asyncio
 from hashlib import sha256
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from drf_spectacular.utils import extend_schema
 from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
@@ -14,8 +15,7 @@ from rest_framework.response import Response
 from marketplace.api.callers import Caller, caller
 from marketplace.api.idempotency import idempotency_key, once
 from marketplace.api.market import schemas
-from marketplace.api.market.answers import placed_response, placed_responses
-from marketplace.api.market.asking import asked_of, dataset_choice_check, zone_of
+from marketplace.api.market.bid_answers import place_and_answer
 from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import (
     BatchRequest,
@@ -26,50 +26,56 @@ from marketplace.api.market.requests import (
 from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.pagination import page
 from marketplace.api.problems import exception_handler
-from marketplace.api.views import MarketView, StrictJSONParser
+from marketplace.api.views import AsyncMarketView, MarketView, StrictJSONParser, run_in_thread
 from marketplace.auction import selectors
-from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
-from marketplace.auction.bidding.wait import cancel_bid, wait_for_bid, wait_for_bids
+from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.place import NewBid
 from marketplace.auction.models import Bid
 from marketplace.common import clock
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import get_open_zone, get_zones_by_name
-from marketplace.jobs.services import create_dataset
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.services import create_dataset, ensure_dataset_tokens
 
 
-class BidsView(MarketView):
+class BidsView(AsyncMarketView):
     parser_classes = [StrictJSONParser, MultiPartParser, FormParser]
     scopes = {"GET": "bids:read", "POST": "bids:write"}
 
     @extend_schema(
         operation_id="bids_list", parameters=schemas.PAGE, responses={200: schemas.BID_PAGE}
     )
-    def get(self, request: Request) -> Response:
-        who = caller(request)
-        bids = selectors.list_bids(who.organisation, status=request.query_params.get("status"))
-        return Response(page(request, bids, serialize_bids))
+    async def get(self, request: Request) -> Response:
+        return await run_in_thread(_list_bids, request)
 
     @extend_schema(request=schemas.BID_REQUEST, responses=schemas.BID_RESPONSES)
-    def post(self, request: Request) -> Response:
-        who = caller(request)
-        key = idempotency_key(request)
-        if not request.content_type.startswith("multipart/"):
-            return self._place(request, who, key, BidRequest)
-        # The data set that comes along is to be stored once as well.
-        return once(
-            request,
-            who.organisation,
-            lambda: self._place(request, who, key, BidUploadRequest),
-            now=clock.now(),
-        )
+    async def post(self, request: Request) -> Response:
+        if request.content_type.startswith("multipart/"):
+            return await run_in_thread(_place_with_upload, request)
+        return await place_and_answer(await run_in_thread(_read_bid, request, BidRequest))
 
-    def _place(
-        self, request: Request, who: Caller, key: str | None, kind: type[BidRequest]
-    ) -> Response:
-        asked = asked_from_request(checked(kind, request.data), who=who, key=key)
-        [outcome] = place_bids(asked=[asked], now=clock.now())
-        if isinstance(outcome, Exception):
-            raise outcome
-        return placed_response(replace(outcome, bid=wait_for_bid(bid=outcome.bid)))
+
+def _list_bids(request: Request) -> Response:
+    organisation = caller(request).organisation
+    bids = selectors.list_bids(organisation, status=request.query_params.get("status"))
+    return Response(page(request, bids, serialize_bids))
+
+
+def _place_with_upload(request: Request) -> Response:
+    """A bid whose data set comes along, which is stored once as well."""
+    idempotency_key(request)
+
+    def place() -> Response:
+        return async_to_sync(place_and_answer)(_read_bid(request, BidUploadRequest))
+
+    return once(request, caller(request).organisation, place, now=clock.now())
+
+
+def _read_bid(request: Request, kind: type[BidRequest]) -> NewBid:
+    """The bid of a request, checked except for its terms."""
+    who, key = caller(request), idempotency_key(request)
+    return build_new_bid(checked(kind, request.data), who=who, key=key)
 
 
 class BidView(MarketView):
@@ -103,64 +109,105 @@ class BidBatchView(MarketView):
     @extend_schema(request=schemas.BATCH_REQUEST, responses={200: schemas.BATCH})
     def post(self, request: Request) -> Response:
         who = caller(request)
-        return once(
-            request, who.organisation, lambda: self._place_all(request, who), now=clock.now()
-        )
-
-    def _place_all(self, request: Request, who: Caller) -> Response:
-        batch = checked(BatchRequest, request.data)
-        key = idempotency_key(request)
-        # Of one length, and never the key of a bid that was placed by itself.
-        key = key and sha256(key.encode()).hexdigest()
-        asked: list[NewBid | Exception] = []
-        for index, item in enumerate(batch["bids"]):
-            try:
-                body = checked(BidRequest, item)
-                asked.append(asked_from_request(body, who=who, key=key and f"batch:{key}:{index}"))
-            except Exception as error:
-                # Each bid stands for itself: one that is wrong must not take others along.
-                asked.append(error)
-        good = [item for item in asked if isinstance(item, NewBid)]
-        outcomes = iter(place_bids(asked=good, now=clock.now()))
-        answers = [item if isinstance(item, Exception) else next(outcomes) for item in asked]
-        placed = [answer for answer in answers if isinstance(answer, PlacedBid)]
-        waited = wait_for_bids(bids=[item.bid for item in placed])
-        responses = iter(
-            placed_responses(
-                [replace(item, bid=bid) for item, bid in zip(placed, waited, strict=True)]
-            )
-        )
-        told = [
-            exception_handler(answer, {"request": request})
-            if isinstance(answer, Exception)
-            else next(responses)
-            for answer in answers
-        ]
-        return Response(
-            {"data": [{"status": answer.status_code, "body": answer.data} for answer in told]}
-        )
+        return once(request, who.organisation, lambda: _place_all(request, who), now=clock.now())
 
 
-def asked_from_request(body: dict[str, Any], *, who: Caller, key: str | None) -> NewBid:
-    """The bid of a checked request body, with its uploaded data set if there is one."""
-    file = body.get("file")
-    if file is None:
-        zone = zone_of(body, get_zones_by_name([body["zone"]]))
-        dataset_choice_check(body)
-        dataset = get_dataset(who.organisation, str(body["dataset_id"]))
-    else:
-        # Of an open zone only: nothing is stored for one that takes no bids.
-        zone = get_open_zone(body["zone"])
-        dataset_choice_check(body)
-        dataset = create_dataset(
-            organisation=who.organisation,
-            name=file.name,
-            content=file,
-            uploaded_by=who.user,
-            zone=zone,
-            now=clock.now(),
+def _place_all(request: Request, who: Caller) -> Response:
+    batch = checked(BatchRequest, request.data)
+    key = idempotency_key(request)
+    # Of one length, and never the key of a bid that was placed by itself.
+    key = key and sha256(key.encode()).hexdigest()
+    items: list[NewBid | Exception] = []
+    for index, item in enumerate(batch["bids"]):
+        try:
+            body = checked(BidRequest, item)
+            items.append(build_new_bid(body, who=who, key=key and f"batch:{key}:{index}"))
+        except Exception as error:
+            # Each bid stands for itself: one that is wrong must not take others along.
+            items.append(error)
+    outcomes = async_to_sync(_place_each)(items)
+    answers = [
+        exception_handler(outcome, {"request": request})
+        if isinstance(outcome, Exception)
+        else outcome
+        for outcome in outcomes
+    ]
+    return Response(
+        {"data": [{"status": answer.status_code, "body": answer.data} for answer in answers]}
+    )
+
+
+async def _place_each(items: list[NewBid | Exception]) -> list[Response | Exception]:
+    """The answers to the bids of one request, which are placed in their order."""
+
+    async def answer(item: NewBid | Exception) -> Response | Exception:
+        try:
+            return item if isinstance(item, Exception) else await place_and_answer(item)
+        except Exception as error:
+            return error
+
+    return await asyncio.gather(*map(answer, items))
+
+
+def build_new_bid(body: dict[str, Any], *, who: Caller, key: str | None) -> NewBid:
+    """The bid of a checked request body, with its uploaded data set if there is one.
+
+    Reads a whole data set where its tokens are not counted for the zone yet.
+    """
+    find = _find_dataset if body.get("file") is None else _read_upload
+    zone, dataset = find(body, who)
+    ensure_dataset_tokens(dataset=dataset, zone=zone)
+    return NewBid(
+        organisation=who.organisation,
+        placed_by=who.user,
+        zone=zone,
+        dataset=dataset,
+        name=body["name"] or dataset.name,
+        adapter=body["adapter"],
+        training=body["training"],
+        price_micros=body["price"],
+        deadline_at=body["deadline"],
+        idempotency_key=key,
+    )
+
+
+def _find_dataset(body: dict[str, Any], who: Caller) -> tuple[Zone, Dataset]:
+    # A closed zone too, for a request that is sent again after its zone has closed.
+    zone = get_zones_by_name([body["zone"]]).get(body["zone"]) or get_open_zone(body["zone"])
+    _check_one_dataset(body)
+    return zone, get_dataset(who.organisation, str(body["dataset_id"]))
+
+
+def _read_upload(body: dict[str, Any], who: Caller) -> tuple[Zone, Dataset]:
+    # An open zone only: nothing is stored for one that takes no bids.
+    zone = get_open_zone(body["zone"])
+    _check_one_dataset(body)
+    dataset = create_dataset(
+        organisation=who.organisation,
+        name=body["file"].name,
+        content=body["file"],
+        uploaded_by=who.user,
+        zone=zone,
+        now=clock.now(),
+    )
+    return zone, dataset
+
+
+def _check_one_dataset(body: dict[str, Any]) -> None:
+    """Refuse a bid without a data set, or with two.
+
+    Raises
+    ------
+    UserError
+        ``dataset_required``.
+    """
+    if (body.get("dataset_id") is None) == (body.get("file") is None):
+        raise UserError(
+            "dataset_required",
+            "Name a data set with dataset_id, or send one as the part 'file' of a multipart form; "
+            "one of the two.",
+            param="dataset_id",
         )
-    return asked_of(body, who=who, key=key, zone=zone, dataset=dataset)
 
 
 def _shape(bid: Bid) -> dict[str, Any]:

@@ -94,6 +94,56 @@ class PlacedBid:
 Outcome = PlacedBid | Exception
 
 
+def place_bid(
+    *,
+    organisation: Organisation,
+    placed_by: User | None,
+    zone: Zone,
+    dataset: Dataset,
+    name: str,
+    adapter: Mapping[str, Any],
+    training: Mapping[str, Any],
+    price_micros: int,
+    deadline_at: datetime,
+    idempotency_key: str | None,
+    now: datetime,
+) -> Bid:
+    """Append a bid to the zone's queue and hold its price in the wallet.
+
+    The bid is decided by the zone's lane; ``wait_for_bid`` returns it decided. The
+    same key with the same request returns the first bid and does nothing else.
+
+    Raises
+    ------
+    UserError
+        The request cannot be bid for as it stands; nothing was stored or held.
+    Conflict
+        ``idempotency_key_reused``: the key belongs to another request.
+    PaymentRequired
+        ``insufficient_funds``: the wallet has less than the price.
+    """
+    [outcome] = place_bids(
+        asked=[
+            NewBid(
+                organisation=organisation,
+                placed_by=placed_by,
+                zone=zone,
+                dataset=dataset,
+                name=name,
+                adapter=adapter,
+                training=training,
+                price_micros=price_micros,
+                deadline_at=deadline_at,
+                idempotency_key=idempotency_key,
+            )
+        ],
+        now=now,
+    )
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome.bid
+
+
 def place_bids(*, asked: Sequence[NewBid], now: datetime) -> list[Outcome]:
     """Append bids to their zones' queues, in this order, and hold their prices.
 

@@ -14,11 +14,13 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from marketplace.accounts.models import Organisation
+from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.place import place_bid
 from marketplace.auction.bidding.quotes import Quote, make_quote
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.bidding.terms import parse_price
-from marketplace.auction.bidding.wait import cancel_bid, place_bid, wait_for_bid
+from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.book.proofs import bid_proof
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import find_job_ids, get_bid

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from marketplace.accounts.models import ApiKey
-from marketplace.auction.bidding.wait import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import record_progress, slots_dispatch, store_adapter

@@ -9,7 +9,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.test import Client
 
-from marketplace.auction.bidding.wait import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.jobs.models import Job, JobStatus, MetricPoint, Slice
 from marketplace.jobs.selectors import Outlier, add_excerpts, list_row_outliers

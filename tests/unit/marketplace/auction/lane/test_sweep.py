@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from marketplace.auction.bidding.wait import cancel_bid
+from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import sweep
 from marketplace.auction.lane.decide import decide_pending_bids

@@ -1,0 +1,152 @@
+"""Placing a bid for a request, and answering the request once the bid is decided.
+
+Bids that come at the same moment are placed in one transaction and read back together; each is
+refused or answered for itself. A request holds no thread while it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import InterfaceError, OperationalError
+from rest_framework.response import Response
+
+from marketplace.api.batching import Batcher
+from marketplace.api.idempotency import REPLAYED
+from marketplace.api.market.serialize import serialize_bids
+from marketplace.api.problems import problem
+from marketplace.auction.bidding import listener as listening
+from marketplace.auction.bidding import wait
+from marketplace.auction.bidding.listener import listener
+from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
+from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
+from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.selectors import refresh_bids
+from marketplace.common import clock
+from scheduler.types import Refusal
+
+log = logging.getLogger(__name__)
+
+#: Most bids of one transaction; more wait for the next.
+BATCH_LIMIT = 64
+#: Least time between the starts of two transactions.
+PACE_S = 0.02
+#: The same after a batch of ``CROWD`` or more. Larger batches cost each bid less, here and in the
+#: lane, and a machine that is not busy with small ones answers sooner.
+CROWD, CROWD_PACE_S = 4, 0.04
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """A request that asks whether its bid is decided."""
+
+    placed: PlacedBid
+    #: Answer with the bid as it is, decided or not.
+    is_last: bool
+
+
+async def place_and_answer(new_bid: NewBid) -> Response:
+    """The answer to a request for a bid: its decision, or within ``WAIT_S`` where to look.
+
+    Raises
+    ------
+    UserError
+        The bid is refused as it stands; nothing was stored or held.
+    """
+    placed = await asyncio.wrap_future(_placing.submit(new_bid))
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + wait.WAIT_S
+    with listener.expecting(placed.bid.pk) as decided:
+        # One that was placed before may be decided already.
+        is_decided = placed.earlier
+        while True:
+            if not is_decided:
+                await _wait(decided, min(listening.LOOK_EVERY_S, ends_at - loop.time()))
+            is_last = loop.time() >= ends_at
+            try:
+                found = _reading.submit(_Look(placed, is_last))
+                response = await asyncio.wrap_future(found)
+            except (OperationalError, InterfaceError):
+                if is_last:
+                    raise
+                log.warning("bid %s could not be read; trying again", placed.bid.pk, exc_info=True)
+                await asyncio.sleep(min(listening.LOOK_EVERY_S, ends_at - loop.time()))
+                continue
+            if response is not None:
+                return response
+            is_decided = False
+
+
+async def _wait(decided: Future[None], timeout_s: float) -> None:
+    """Until the bid is decided, but no longer than ``timeout_s``."""
+    await asyncio.wait([asyncio.wrap_future(decided)], timeout=max(0.0, timeout_s))
+
+
+def _choose_pace_s(size: int) -> float:
+    return CROWD_PACE_S if size >= CROWD else PACE_S
+
+
+def _place(batch: list[NewBid]) -> Sequence[PlacedBid | Exception]:
+    listener.listen()
+    return place_bids(asked=batch, now=clock.now())
+
+
+def _read(batch: list[_Look]) -> list[Response | None]:
+    """Responses to those whose bid is decided, or who ask for the last time."""
+    refresh_bids(look.placed.bid for look in batch)
+    ready = [look for look in batch if look.is_last or look.placed.bid.status != BidStatus.PENDING]
+    responses = iter(build_responses([look.placed for look in ready]))
+    return [next(responses) if look in ready else None for look in batch]
+
+
+_placing: Batcher[NewBid, PlacedBid] = Batcher(
+    _place, name="bids-in", limit=BATCH_LIMIT, pace_s=_choose_pace_s
+)
+_reading: Batcher[_Look, Response | None] = Batcher(
+    _read, name="bids-out", limit=BATCH_LIMIT, pace_s=lambda _: 0.0
+)
+
+
+def build_responses(placed: Sequence[PlacedBid]) -> list[Response]:
+    """The answers to those who placed bids, the same when a request is sent again."""
+    for item in placed:
+        # Told as it was decided; what became of its money later is told at its address.
+        item.bid.refund_micros = item.bid.credit_micros = 0
+    values = serialize_bids([item.bid for item in placed])
+    return [_build_response(item, value) for item, value in zip(placed, values, strict=True)]
+
+
+def _build_response(placed: PlacedBid, value: dict[str, Any]) -> Response:
+    """201 admitted, 402 refused, 202 not decided yet; the bid is in the body each time."""
+    headers = {"Location": f"/api/bids/{placed.bid.pk}"}
+    if placed.earlier:
+        headers |= REPLAYED
+    if placed.bid.status == BidStatus.REFUSED:
+        return _build_refusal(placed.bid, value, headers)
+    if placed.bid.status == BidStatus.PENDING:
+        return Response(value, status=202, headers=headers | {"Retry-After": "1"})
+    status = 201 if placed.bid.status == BidStatus.ADMITTED else 200
+    return Response(value, status=status, headers=headers)
+
+
+def _build_refusal(bid: Bid, value: dict[str, Any], headers: dict[str, str]) -> Response:
+    refusal = Refusal(bid.refusal)
+    decision = value["decision"]
+    return problem(
+        code=REFUSAL_CODES[refusal],
+        detail=describe_bid_refusal(bid),
+        status=402,
+        extra={
+            "reason": refusal.value,
+            "posted_price": decision["posted_price"],
+            "earliest_deadline": decision["earliest_deadline"],
+            "earliest_deadline_price": decision["earliest_deadline_price"],
+            "bid": value,
+        },
+        headers=headers | {"x-should-retry": "false"},
+    )
