@@ -47,7 +47,7 @@ def node_endpoint(
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """A view for one method; whatever it raises becomes a problem document."""
 
-    def decorate(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+    def decorate(view: View) -> View:
         @csrf_exempt
         @functools.wraps(view)
         def answer(request: HttpRequest, **kwargs: Any) -> HttpResponse:
