@@ -42,9 +42,10 @@ class NodeUnknown(UserError):
         )
 
 
-def node_endpoint(
-    method: str,
-) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+View = Callable[..., HttpResponse]
+
+
+def node_endpoint(method: str) -> Callable[[View], View]:
     """A view for one method; whatever it raises becomes a problem document."""
 
     def decorate(view: View) -> View:
