@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,13 +29,15 @@ from marketplace.embedded.servers import (
     wait_for_redis,
     write_private,
 )
-from marketplace.embedded.stack import Stack
+from marketplace.embedded.stack import Stack, hold_directory
 
 ROOT = Path(__file__).parents[2]
 CELERY = ("-m", "celery", "--app", "marketplace.config.celery")
 #: Everything that runs beside the servers, in the order of starting.
 MARKET_PROGRAMS = ("lane", "worker", "beat", "web")
 WEB_WITHIN_S = 60.0
+#: What the processes of this directory run with, for commands from outside.
+ENVIRONMENT = "environment.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +83,11 @@ def house(
     settings: str = "marketplace.config.settings.dev",
     durable: bool = True,
     own_servers: bool = False,
+    node_names: Sequence[str] = ("node",),
     extra_environment: dict[str, str] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[House]:
     """Start servers and market; migrate; stop all at the end.
-
-    GPU nodes are added with ``node_program`` once they have joined.
 
     Parameters
     ----------
@@ -97,41 +99,58 @@ def house(
         ``False`` trades crash safety of PostgreSQL for speed, for tests.
     own_servers
         Start PostgreSQL and Redis even where ``DATABASE_URL`` and ``REDIS_URL`` name some.
+    node_names
+        Nodes that may be started on this machine, by the folders of their credentials.
     say
         Told, in words for a person, what happens next.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
-    port = port if port is not None and is_port_free(port) else find_free_port()
-    postgres, redis = _prepare_servers(data_dir, durable=durable, own=own_servers)
-    url = f"http://127.0.0.1:{port}"
-    environment = _build_environment(
-        data_dir=data_dir, url=url, settings=settings, postgres=postgres, redis=redis
-    ) | (extra_environment or {})
+    with hold_directory(data_dir):
+        port = port if port is not None and is_port_free(port) else find_free_port()
+        postgres, redis = _prepare_servers(data_dir, durable=durable, own=own_servers)
+        url = f"http://127.0.0.1:{port}"
+        environment = _build_environment(
+            data_dir=data_dir, url=url, settings=settings, postgres=postgres, redis=redis
+        ) | (extra_environment or {})
+        write_private(data_dir / ENVIRONMENT, json.dumps(environment))
+        servers = [server.program for server in (postgres, redis) if server is not None]
+        nodes = [node_program(data_dir, name) for name in node_names]
+        programs = [*servers, *_market_programs(port), *nodes]
+        with Stack(data_dir=data_dir, programs=programs, environment=environment) as stack:
+            start_servers(stack, postgres, redis, say=say)
+            running = House(stack=stack, url=url, data_dir=data_dir, environment=environment)
+            _start_market(running, say=say)
+            yield running
+
+
+def start_servers(
+    stack: Stack,
+    postgres: Postgres | None,
+    redis: Redis | None,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Start the servers that are ours and wait until they answer."""
     servers = [server.program for server in (postgres, redis) if server is not None]
-    programs = [
-        *servers,
-        *_market_programs(port),
-        node_program(data_dir),
-    ]
-    with Stack(data_dir=data_dir, programs=programs, environment=environment) as stack:
-        if servers:
-            say("Starting " + " and ".join(_proper(server.name) for server in servers))
-            stack.start(*(server.name for server in servers))
-        if postgres is not None:
-            wait_for_postgres(postgres)
-        if redis is not None:
-            wait_for_redis(redis)
-        running = House(stack=stack, url=url, data_dir=data_dir, environment=environment)
-        say("Bringing the database up to date; compiling the auction where that is still to do")
-        with ThreadPoolExecutor() as together:
-            warming = together.submit(running.run, sys.executable, "-m", "marketplace.config.warm")
-            running.manage("migrate", "--no-input", "-v", "0")
-            running.manage("collectstatic", "--no-input", "-v", "0")
-            warming.result()
-        say("Starting the market: auction lane, workers, beat, web")
-        stack.start(*MARKET_PROGRAMS)
-        wait_for_web(running)
-        yield running
+    if servers:
+        say("Starting " + " and ".join(_proper(server.name) for server in servers))
+        stack.start(*(server.name for server in servers))
+    if postgres is not None:
+        wait_for_postgres(postgres)
+    if redis is not None:
+        wait_for_redis(redis)
+
+
+def _start_market(running: House, *, say: Callable[[str], None]) -> None:
+    """Migrate, compile what is not compiled yet, and start the market's processes."""
+    say("Bringing the database up to date; compiling the auction where that is still to do")
+    with ThreadPoolExecutor() as together:
+        warming = together.submit(running.run, sys.executable, "-m", "marketplace.config.warm")
+        running.manage("migrate", "--no-input", "-v", "0")
+        running.manage("collectstatic", "--no-input", "-v", "0")
+        warming.result()
+    say("Starting the market: auction lane, workers, beat, web")
+    running.stack.start(*MARKET_PROGRAMS)
+    wait_for_web(running)
 
 
 def wait_for_web(running: House) -> None:

@@ -3,7 +3,7 @@
 ``with Stack(data_dir, programs) as stack`` starts nothing by itself;
 ``stack.start("redis")`` does. Leaving the block stops everything, and when this
 process dies without leaving it, the kernel stops supervisord, which stops the
-rest (``bound.py``).
+rest (``marketplace/config/bound_process.py``).
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import subprocess
 import sys
 import time
 import xmlrpc.client
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from marketplace.embedded.servers import Program, ServiceFailed, runtime_dir, write_private
 
@@ -42,7 +43,7 @@ class Stack:
     Parameters
     ----------
     data_dir
-        Logs, sockets and the configuration go here; one stack per directory.
+        Logs, sockets and the configuration go here; call while holding it (``hold_directory``).
     programs
         What may run. All are registered, none is started.
     environment
@@ -61,12 +62,10 @@ class Stack:
         self.environment = dict(environment or {})
         self.log_dir = self.data_dir / "logs"
         self._process: subprocess.Popen[bytes] | None = None
-        self._lock: IO[str] | None = None
         self._control = socket_path(self.data_dir)
 
     def __enter__(self) -> Self:
         self.log_dir.mkdir(parents=True, exist_ok=True)
-        self._lock = _take_lock(self.data_dir)
         self._control.unlink(missing_ok=True)
         configuration = self.data_dir / "supervisord.conf"
         write_private(configuration, self._configuration())
@@ -107,9 +106,6 @@ class Stack:
                 process.kill()
                 process.wait()
             shutil.rmtree(self._control.parent, ignore_errors=True)
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     def start(self, *names: str) -> None:
         """Start programs together; returns when each has been up for a second.
@@ -225,18 +221,25 @@ def socket_path(data_dir: Path) -> Path:
     return runtime_dir(data_dir) / "supervisor.sock"
 
 
-def _take_lock(data_dir: Path) -> IO[str]:
-    """Hold ``data_dir/stack.lock`` for the life of this process."""
-    lock = (data_dir / "stack.lock").open("a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        raise StackInUse(
-            f"{data_dir} is in use by a running Finetender. Stop that one first, "
-            "or set DATA_DIR to another directory."
-        ) from None
-    return lock
+@contextmanager
+def hold_directory(data_dir: Path) -> Iterator[None]:
+    """Hold ``data_dir`` for this process, before anything in it is looked at or changed.
+
+    Raises
+    ------
+    StackInUse
+        Another process holds it.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / "stack.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StackInUse(
+                f"{data_dir} is in use by a running Finetender. Stop that one first, "
+                "or set DATA_DIR to another directory."
+            ) from None
+        yield
 
 
 def _quote(part: str) -> str:

@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from marketplace.embedded import servers
+from marketplace.embedded.house import house
 from marketplace.embedded.servers import (
     Program,
     ServiceFailed,
@@ -24,7 +25,7 @@ from marketplace.embedded.servers import (
     wait_for_postgres,
     wait_for_redis,
 )
-from marketplace.embedded.stack import Stack, StackInUse
+from marketplace.embedded.stack import Stack, StackInUse, hold_directory
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[4]
@@ -64,16 +65,21 @@ def test_a_wrong_password_is_refused_by_redis(tmp_path: Path) -> None:
             client.ping()
 
 
-def test_a_second_stack_on_the_same_directory_is_refused_and_the_first_runs_on(
+def test_a_second_house_on_the_same_directory_is_refused_and_the_firsts_servers_run_on(
     tmp_path: Path,
 ) -> None:
-    sleeper = Program(name="sleeper", command=("sleep", "600"))
-    with Stack(data_dir=tmp_path, programs=[sleeper]) as first:
-        first.start("sleeper")
-        pid = first.pid("sleeper")
-        with pytest.raises(StackInUse, match="in use"), Stack(data_dir=tmp_path, programs=[]):
+    with hold_directory(tmp_path):
+        postgres = prepare_postgres(data_dir=tmp_path, durable=False)
+        first = Stack(data_dir=tmp_path, programs=[postgres.program])
+    with hold_directory(tmp_path), first:
+        first.start("postgres")
+        wait_for_postgres(postgres)
+        pid = first.pid("postgres")
+        with pytest.raises(StackInUse, match="in use"), house(data_dir=tmp_path, own_servers=True):
             pass
-        assert first.pid("sleeper") == pid
+        assert first.pid("postgres") == pid
+        with psycopg.connect(postgres.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_a_dead_process_is_started_again(tmp_path: Path) -> None:
