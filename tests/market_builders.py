@@ -15,7 +15,6 @@ from django.core.files.base import ContentFile
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.place import place_bid
 from marketplace.auction.models import Bid
-from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Speed, Zone
 from marketplace.fleet.services import ensure_provider, ensure_zone
 from marketplace.jobs.models import Artifact, Dataset, Job, Slice, SliceStatus
@@ -23,6 +22,7 @@ from marketplace.jobs.services import finish_slice
 from tests import builders
 from tests.builders import NOW
 from workers.protocol import messages as protocol
+from workers.protocol.model_shape import ModelShape
 
 SLOT_S = 10
 HORIZON_SLOTS = 60

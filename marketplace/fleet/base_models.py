@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 import workers.protocol
 from marketplace.common.errors import UserError
-from marketplace.fleet.memory import ModelShape, shape_from_config
+from workers.protocol.model_shape import ModelShape, parse_model_shape
 
 _BUNDLED = "bundled:"
 _BUNDLED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -81,7 +81,7 @@ def _read_hub_config(source: str, revision: str | None) -> Path:
 def read_model_shape(source: str) -> ModelShape:
     """The shape of a model, from its ``config.json``."""
     try:
-        return shape_from_config(read_model_config(source))
+        return parse_model_shape(read_model_config(source))
     except ValueError as error:
         raise _build_unknown_error(str(error)) from None
 

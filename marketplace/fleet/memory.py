@@ -22,6 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+
+from workers.protocol.job_settings import match_modules
+from workers.protocol.model_shape import ModelShape, Projection, parse_model_shape
 
 BYTES_PER_GB = 1e9
 STATE_BYTES = 16
@@ -29,44 +33,6 @@ LOGIT_BYTES = 12
 CONSTANT_BYTES = 8e6
 #: What the self-test trains with; a measured row names no rank.
 MEASURED_RANK = 16
-_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    """The sizes in a base model's configuration that memory depends on."""
-
-    hidden_size: int
-    layers: int
-    intermediate_size: int
-    vocab_size: int
-    heads: int
-    kv_heads: int
-    #: Numbers per head; ``hidden_size / heads`` unless the model says otherwise.
-    head_size: int
-    #: Reads whole texts and learns their labels; other models predict the next token.
-    encoder: bool = False
-
-    @property
-    def query_size(self) -> int:
-        return self.heads * self.head_size
-
-    @property
-    def kv_size(self) -> int:
-        return self.kv_heads * self.head_size
-
-    def module_sizes(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of each projection of a layer."""
-        h, m = self.hidden_size, self.intermediate_size
-        return {
-            "q_proj": (h, self.query_size),
-            "k_proj": (h, self.kv_size),
-            "v_proj": (h, self.kv_size),
-            "o_proj": (self.query_size, h),
-            "gate_proj": (h, m),
-            "up_proj": (h, m),
-            "down_proj": (m, h),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +44,33 @@ class MeasuredMemory:
     gb: float
 
 
+@lru_cache(maxsize=256)
+def find_adapted(
+    shape: ModelShape, target_modules: tuple[str, ...] | None
+) -> tuple[Projection, ...]:
+    """The base model's projections that an adapter sits on.
+
+    Raises
+    ------
+    SettingError
+        When a target is no projection of the model.
+    """
+    projections = {part.name: part for part in shape.list_projections()}
+    targets = target_modules or shape.family.target_modules
+    return tuple(projections[name] for name in match_modules(targets, projections))
+
+
 def adapter_parameters(
-    shape: ModelShape, *, rank: int, target_modules: Iterable[str] | None
+    shape: ModelShape, *, rank: int, target_modules: tuple[str, ...] | None
 ) -> int:
-    """Trainable weights of a LoRA adapter; unknown module names count as the largest projection."""
-    sizes = shape.module_sizes()
-    widest = max(rows + columns for rows, columns in sizes.values())
-    names = _MODULES if target_modules is None else tuple(set(target_modules))
-    per_rank = sum(sum(sizes[name]) if name in sizes else widest for name in names)
-    return shape.layers * rank * per_rank
+    """Trainable weights of a LoRA adapter.
+
+    Raises
+    ------
+    SettingError
+        As ``find_adapted``.
+    """
+    return rank * sum(part.inputs + part.outputs for part in find_adapted(shape, target_modules))
 
 
 def job_memory_gb(
@@ -96,7 +80,7 @@ def job_memory_gb(
     batch_size: int,
     sequence_length: int,
     activation_bytes: int = 4,
-    target_modules: Iterable[str] | None = None,
+    target_modules: tuple[str, ...] | None = None,
     virtual_tokens: int = 0,
     calibration: float = 1.0,
 ) -> float:
@@ -111,7 +95,6 @@ def job_memory_gb(
     calibration
         ``calibration_factor`` of the zone.
     """
-    modules = len(_MODULES) if target_modules is None else len(set(target_modules))
     state = STATE_BYTES * (
         adapter_parameters(shape, rank=rank, target_modules=target_modules)
         + virtual_tokens * shape.hidden_size
@@ -121,9 +104,9 @@ def job_memory_gb(
         10 * shape.hidden_size
         + 3 * shape.intermediate_size
         + 2 * (shape.query_size + 2 * shape.kv_size)
-        + modules * rank
     )
-    activations = tokens * shape.layers * per_layer * activation_bytes
+    inner = rank * len(find_adapted(shape, target_modules))
+    activations = tokens * (shape.layers * per_layer + inner) * activation_bytes
     logits = tokens * shape.vocab_size * LOGIT_BYTES
     return calibration * (state + activations + logits + CONSTANT_BYTES) / BYTES_PER_GB
 
@@ -146,14 +129,6 @@ def calibration_factor(
     return max([1.0, *ratios])
 
 
-_OTHER_NAMES = {
-    "hidden_size": "n_embd",
-    "num_hidden_layers": "n_layer",
-    "num_attention_heads": "n_head",
-    "intermediate_size": "n_inner",
-}
-#: ``model_type`` of base models that classify.
-_ENCODERS = ("bert", "roberta")
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 #: What a node keeps beside the weights, as a share of them.
 _OVERHEAD = 1.05
@@ -164,53 +139,21 @@ _FOUR_BIT_BYTES = 0.5625
 def base_model_gb(
     config: Mapping[str, object], *, dtype: str = "auto", four_bit: bool = False
 ) -> float:
-    """GB of a resident base model, from its ``config.json``; for models without gates too high.
+    """GB of a resident base model, from its ``config.json``.
 
     Raises
     ------
     ValueError
-        As ``shape_from_config``.
+        As ``parse_model_shape``.
     """
-    shape = shape_from_config(config)
+    shape = parse_model_shape(config)
     stored = config.get("dtype") or config.get("torch_dtype") or "float32"
     width = _DTYPE_BYTES.get(str(stored) if dtype == "auto" else dtype, 4)
-    layers = shape.layers * sum(rows * columns for rows, columns in shape.module_sizes().values())
+    layers = sum(part.inputs * part.outputs for part in shape.list_projections())
     tables = 1 if config.get("tie_word_embeddings", False) else 2
     words = tables * shape.vocab_size * shape.hidden_size
     return (
         _OVERHEAD
         * (layers * (_FOUR_BIT_BYTES if four_bit else width) + words * width)
         / (BYTES_PER_GB)
-    )
-
-
-def shape_from_config(config: Mapping[str, object]) -> ModelShape:
-    """The shape in a model's ``config.json``.
-
-    Raises
-    ------
-    ValueError
-        When a size is missing or not a positive whole number.
-    """
-
-    def size(name: str, default: int | None = None) -> int:
-        # GPT-2 and its kin have names of their own.
-        value = config.get(name, config.get(_OTHER_NAMES.get(name, name)))
-        value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise ValueError(
-                f"The model's config.json has {name} = {value!r}; a whole number above 0 is needed."
-            )
-        return value
-
-    hidden, heads = size("hidden_size"), size("num_attention_heads")
-    return ModelShape(
-        hidden_size=hidden,
-        layers=size("num_hidden_layers"),
-        intermediate_size=size("intermediate_size", 4 * hidden),
-        vocab_size=size("vocab_size"),
-        heads=heads,
-        kv_heads=size("num_key_value_heads", heads),
-        head_size=size("head_dim", max(1, hidden // heads)),
-        encoder=config.get("model_type") in _ENCODERS,
     )

@@ -25,6 +25,7 @@ from marketplace.fleet.slots import (
 from marketplace.fleet.speeds import SpeedRow, total_speed
 from scheduler import types as scheduler
 from workers.protocol.messages import AdapterSpec, BaseModelRef, TrainingSpec
+from workers.protocol.model_shape import ModelShape
 
 __all__ = [
     "ZoneSpeeds",
@@ -260,8 +261,8 @@ def work_weight(
     return max(weights, default=1.0)
 
 
-def model_shape(zone: Zone) -> memory.ModelShape:
-    return memory.ModelShape(**zone.model_shape)
+def model_shape(zone: Zone) -> ModelShape:
+    return ModelShape(**zone.model_shape)
 
 
 def memory_demand(

@@ -16,7 +16,6 @@ from marketplace.fleet import base_models, locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
 from marketplace.fleet.broker import restore_broker_users
 from marketplace.fleet.joining import create_join_token, join_node, list_join_models
-from marketplace.fleet.memory import ModelShape
 from marketplace.fleet.models import (
     GONE,
     Ask,
@@ -30,6 +29,7 @@ from marketplace.fleet.providers import approve_provider, ensure_provider
 from marketplace.fleet.speeds import observed_speed
 from marketplace.fleet.zone_policies import check_policy, check_policy_settings, set_zone_policy
 from workers.protocol.messages import Heartbeat
+from workers.protocol.model_shape import ModelShape
 
 __all__ = [
     "approve_provider",

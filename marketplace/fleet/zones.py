@@ -10,9 +10,10 @@ from datetime import datetime
 
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import base_models
-from marketplace.fleet.memory import base_model_gb, shape_from_config
+from marketplace.fleet.memory import base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import ensure_zone
+from workers.protocol.model_shape import parse_model_shape
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 #: Rows longer than this take memory that few nodes have; an operator may say otherwise.
@@ -62,7 +63,7 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
         )
     config = base_models.read_model_config(terms.base_model, terms.revision)
     try:
-        shape = shape_from_config(config)
+        shape = parse_model_shape(config)
     except ValueError as error:
         raise UserError("unknown_base_model", str(error), param="base_model") from None
     # A model without a tokenizer would refuse its first bid; better now.

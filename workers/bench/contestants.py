@@ -80,7 +80,7 @@ class SequentialPeft:
     def __init__(self, case: BenchCase, model: Any, steps: int) -> None:
         self.case = case
         fan_in = model.config.model_type == "gpt2"
-        targets = list(PackedModel(copy.copy(model)).architecture.target_modules)
+        targets = list(PackedModel(copy.copy(model)).shape.family.target_modules)
         model.set_attn_implementation("sdpa")
         config = LoraConfig(
             r=case.rank,

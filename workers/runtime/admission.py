@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from workers.protocol.job_settings import SettingError, check_adapter, check_training
 from workers.protocol.messages import AdapterKind, DataFormat, JobSpec
 from workers.runtime.checkpoint_writer import checkpoints
 from workers.runtime.job_sink import JobSink
@@ -21,7 +22,7 @@ from workers.training.checkpoint import (
 )
 from workers.training.data import prepare_data
 from workers.training.faults import SystemFault, UserFault
-from workers.training.job import TrainingJob, check_training
+from workers.training.job import TrainingJob
 
 
 def check_settings(job: JobSpec) -> None:
@@ -32,8 +33,11 @@ def check_settings(job: JobSpec) -> None:
     UserFault
         Naming the setting and its range.
     """
-    check_training(job.training)
-    check_adapter(job)
+    try:
+        check_training(job.training)
+        check_adapter(job.adapter)
+    except SettingError as error:
+        raise UserFault(f"This job cannot run: {error.sentence}. Change the setting.") from None
 
 
 def prepare(
@@ -58,7 +62,7 @@ def prepare(
     UserFault, SystemFault
         As ``NodeRuntime.attach``.
     """
-    check_match(job, encoder=resident.model.architecture.encoder)
+    check_match(job, encoder=resident.model.shape.encoder)
     data = prepare_data(
         tokenizer=resident.tokenizer,
         data_path=data_path,
@@ -166,25 +170,3 @@ def check_match(job: JobSpec, *, encoder: bool) -> None:
         )
     if encoder and job.adapter.kind is AdapterKind.SOFT_PROMPT:
         raise UserFault("Encoders cannot learn a soft prompt here. Use LoRA.")
-
-
-def check_adapter(job: JobSpec) -> None:
-    """Refuse adapter settings no run can have.
-
-    Raises
-    ------
-    UserFault
-        Naming the setting and its range.
-    """
-    adapter = job.adapter
-    rules = [(0 <= adapter.dropout < 1, "dropout must be at least 0 and below 1")]
-    if adapter.kind is AdapterKind.LORA:
-        rules += [
-            (1 <= adapter.rank <= 512, "rank must be between 1 and 512"),
-            (adapter.alpha > 0, "alpha must be above 0"),
-        ]
-    else:
-        rules.append((1 <= adapter.virtual_tokens <= 512, "virtual tokens must be 1 to 512"))
-    for holds, rule in rules:
-        if not holds:
-            raise UserFault(f"This job cannot run: {rule}. Change the setting and try again.")

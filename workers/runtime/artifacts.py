@@ -88,7 +88,7 @@ def write_model_card(running: RunningJob) -> str:
     if accuracies:
         facts.append(("Validation accuracy before and after", _pair(accuracies[0], accuracies[-1])))
     if not soft:
-        targets = adapter.target_modules or running.resident.model.architecture.target_modules
+        targets = adapter.target_modules or running.resident.model.shape.family.target_modules
         facts += [
             ("Rank", adapter.rank),
             ("Alpha", adapter.alpha),

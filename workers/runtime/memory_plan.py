@@ -84,7 +84,7 @@ def rehearse(model: PackedModel, *, base_gb: float, limit_gb: float) -> MemoryPl
     layers = config.num_hidden_layers
     kept = layers * config.hidden_size * model.model.dtype.itemsize
     # logits, log-probabilities and their difference, in float32
-    rows = 0 if model.architecture.encoder else CHUNK_TOKENS[model.device.type]
+    rows = 0 if model.shape.encoder else CHUNK_TOKENS[model.device.type]
     logits = 3 * 4 * rows * config.vocab_size
     return MemoryPlan(
         base_gb=base_gb,

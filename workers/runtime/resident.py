@@ -18,7 +18,7 @@ from workers.models import find_bundled_path, is_bundled
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.memory_plan import MemoryPlan, rehearse
 from workers.runtime.peak_memory import measure_growth
-from workers.training.architectures import find_architecture
+from workers.training.architectures import read_shape
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer, StepFailure, StepResult
 from workers.training.packed_model import PackedModel
@@ -98,7 +98,7 @@ def load_resident(
     options: dict[str, Any] = {"revision": ref.revision} if ref.revision else {}
     try:
         config = AutoConfig.from_pretrained(source, **options)
-        encoder = find_architecture(config).encoder
+        encoder = read_shape(config).encoder
         loader = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
         model = loader.from_pretrained(

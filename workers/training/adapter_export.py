@@ -27,7 +27,7 @@ def export_adapter(
     """
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {
-        format_peft_name(name): _peft_layout(name, values)
+        format_peft_name(name): to_peft_layout(name, values)
         for name, values, _ in model.tensors(job.job_id)
     }
     write_atomically(
@@ -54,7 +54,7 @@ def build_peft_config(*, model: PackedModel, job: TrainingJob) -> dict[str, Any]
         "base_model_name_or_path": spec.base_model.source,
         "revision": spec.base_model.revision,
         "inference_mode": True,
-        "task_type": "SEQ_CLS" if model.architecture.encoder else "CAUSAL_LM",
+        "task_type": "SEQ_CLS" if model.shape.encoder else "CAUSAL_LM",
     }
     if adapter.kind is AdapterKind.SOFT_PROMPT:
         config = model.model.config
@@ -73,15 +73,15 @@ def build_peft_config(*, model: PackedModel, job: TrainingJob) -> dict[str, Any]
         "r": adapter.rank,
         "lora_alpha": adapter.alpha,
         "lora_dropout": adapter.dropout,
-        "target_modules": sorted(adapter.target_modules or model.architecture.target_modules),
-        "modules_to_save": ["classifier"] if model.architecture.encoder else None,
+        "target_modules": sorted(adapter.target_modules or model.shape.family.target_modules),
+        "modules_to_save": ["classifier"] if model.shape.encoder else None,
         "fan_in_fan_out": model.model.config.model_type == "gpt2",
         "bias": "none",
         "init_lora_weights": True,
     }
 
 
-def _peft_layout(name: str, values: torch.Tensor) -> torch.Tensor:
+def to_peft_layout(name: str, values: torch.Tensor) -> torch.Tensor:
     """Ours keep both matrices with the rank first; PEFT's ``B`` is ``[O, R]``."""
     values = values.detach().to("cpu", torch.float32)
     return (values.T if name.endswith(".lora_B") else values).contiguous().clone()

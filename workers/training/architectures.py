@@ -1,60 +1,58 @@
-"""Which models the engine trains, and which of their projections carry adapters."""
+"""The shape of a loaded model, checked against its real projections."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-
 import torch
+from torch import nn
 from transformers import PretrainedConfig
 from transformers.pytorch_utils import Conv1D
 
-from workers.training.faults import UserFault
+from workers.protocol.model_shape import ModelShape, parse_model_shape
+from workers.training.faults import SystemFault, UserFault
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """What the engine must know of a model family."""
-
-    #: Every attention and MLP projection, as endings of module names.
-    target_modules: tuple[str, ...]
-    #: Encoders classify whole sequences; decoders predict the next token.
-    encoder: bool = False
-
-
-_LLAMA = Architecture(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))
-_BERT = Architecture(("query", "key", "value", "intermediate.dense", "output.dense"), encoder=True)
-#: By ``config.model_type``.
-ARCHITECTURES: dict[str, Architecture] = {
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "gpt2": Architecture(("c_attn", "c_proj", "c_fc")),
-    "bert": _BERT,
-    "roberta": _BERT,
-}
-
-
-def find_architecture(config: PretrainedConfig) -> Architecture:
-    """The model's family.
+def read_shape(config: PretrainedConfig) -> ModelShape:
+    """The model's sizes and family, from its configuration.
 
     Raises
     ------
     UserFault
-        With the list of what is supported.
+        When models of this type cannot be trained, with the list of those that can.
     """
-    found = ARCHITECTURES.get(config.model_type)
-    if found is None:
-        supported = ", ".join(sorted(ARCHITECTURES))
-        raise UserFault(
-            f"Models of the type {config.model_type!r} cannot be trained here. "
-            f"Choose one of these types: {supported}."
-        )
+    try:
+        return parse_model_shape(config.to_dict())
+    except ValueError as error:
+        raise UserFault(str(error)) from None
+
+
+def find_projections(modules: dict[str, nn.Module], shape: ModelShape) -> dict[str, nn.Module]:
+    """The modules that adapters can sit beside, by their full names.
+
+    Parameters
+    ----------
+    modules : dict
+        All modules of the model by their full names.
+
+    Raises
+    ------
+    SystemFault
+        When the model's weights are not what its configuration says.
+    """
+    found: dict[str, nn.Module] = {}
+    for part in shape.list_projections():
+        module = modules.get(part.name)
+        if module is None or not is_projection(module):
+            raise SystemFault(f"The base model has no projection {part.name}. Fetch it again.")
+        if get_features(module) != (part.inputs, part.outputs):
+            raise SystemFault(
+                f"The base model's {part.name} has other sizes than its config.json says. "
+                "Fetch it again."
+            )
+        found[part.name] = module
     return found
 
 
-def is_projection(module: torch.nn.Module) -> bool:
+def is_projection(module: nn.Module) -> bool:
     """Whether an adapter can sit beside the module."""
     if isinstance(module, (torch.nn.Linear, Conv1D)):
         return True
@@ -62,25 +60,8 @@ def is_projection(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "Linear4bit"
 
 
-def find_target_names(
-    backbone_modules: Iterable[tuple[str, torch.nn.Module]], targets: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Full names of the modules whose names end with one of ``targets``.
-
-    Raises
-    ------
-    UserFault
-        When a target is no projection of the model.
-    """
-    projections = [name for name, module in backbone_modules if is_projection(module)]
-    found: list[str] = []
-    for target in targets:
-        hits = [name for name in projections if name == target or name.endswith("." + target)]
-        if not hits:
-            endings = sorted({name.rpartition(".")[2] for name in projections})
-            raise UserFault(
-                f"The model has no projection called {target!r}. "
-                f"Choose target modules among: {', '.join(endings)}."
-            )
-        found += hits
-    return tuple(sorted(set(found)))
+def get_features(module: nn.Module) -> tuple[int, int]:
+    """Input and output width of a projection."""
+    if isinstance(module, Conv1D):
+        return module.weight.shape[0], module.weight.shape[1]
+    return int(module.in_features), int(module.out_features)  # type: ignore[arg-type]

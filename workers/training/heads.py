@@ -13,30 +13,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-
-def list_head_shapes(model_type: str, *, width: int, labels: int) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the head's tensors."""
-    if model_type == "roberta":
-        return {
-            "classifier.dense.weight": (width, width),
-            "classifier.dense.bias": (width,),
-            "classifier.out_proj.weight": (labels, width),
-            "classifier.out_proj.bias": (labels,),
-        }
-    return {"classifier.weight": (labels, width), "classifier.bias": (labels,)}
+from workers.protocol.model_shape import ModelShape
 
 
 def draw_initial_head(
-    model_type: str, *, width: int, labels: int, deviation: float, seed: int
+    shape: ModelShape, *, labels: int, deviation: float, seed: int
 ) -> dict[str, torch.Tensor]:
     """Normal weights and zero biases, each from a generator of its own."""
     values = {}
-    for name, shape in list_head_shapes(model_type, width=width, labels=labels).items():
+    for name, sizes in shape.list_head_shapes(labels=labels).items():
         generator = torch.Generator().manual_seed((seed << 32) ^ zlib.crc32(name.encode()))
         values[name] = (
-            torch.zeros(shape)
+            torch.zeros(sizes)
             if name.endswith("bias")
-            else torch.empty(shape).normal_(0.0, deviation, generator=generator)
+            else torch.empty(sizes).normal_(0.0, deviation, generator=generator)
         )
     return values
 

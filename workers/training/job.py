@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from workers.protocol.messages import AdapterKind, JobSpec, TrainingSpec
+from workers.protocol.messages import AdapterKind, JobSpec
 from workers.training.data import PreparedData
-from workers.training.faults import UserFault
 from workers.training.packing import Example
-
-SCHEDULES = ("linear", "cosine", "constant")
 
 
 @dataclass(slots=True)
@@ -143,29 +140,3 @@ class TrainingJob:
 def shuffle_rows(rows: int, *, seed: int, epoch: int) -> np.ndarray:
     """The order of rows in an epoch."""
     return np.random.default_rng([seed & 0xFFFFFFFF, 0x5EED, epoch]).permutation(rows)
-
-
-def check_training(spec: TrainingSpec) -> None:
-    """Refuse settings no run can have.
-
-    Raises
-    ------
-    UserFault
-        Naming the setting and its range.
-    """
-    rules = (
-        (1 <= spec.epochs <= 1000, "epochs must be between 1 and 1000"),
-        (1 <= spec.batch_size <= 4096, "batch size must be between 1 and 4096"),
-        (0 < spec.learning_rate <= 1, "learning rate must be above 0 and at most 1"),
-        (spec.schedule in SCHEDULES, f"schedule must be one of {', '.join(SCHEDULES)}"),
-        (0 <= spec.warmup_share < 1, "warm-up share must be at least 0 and below 1"),
-        (0 <= spec.weight_decay <= 1, "weight decay must be between 0 and 1"),
-        (spec.max_grad_norm >= 0, "gradient clipping must be 0 (off) or above"),
-        (spec.sequence_length >= 2, "sequence length must be at least 2"),
-        (0 <= spec.validation_share < 1, "validation share must be at least 0 and below 1"),
-        (spec.eval_every_steps >= 0, "steps between evaluations must be 0 or more"),
-        (spec.dpo_beta > 0, "DPO's beta must be above 0"),
-    )
-    for holds, rule in rules:
-        if not holds:
-            raise UserFault(f"This job cannot run: {rule}. Change the setting and try again.")

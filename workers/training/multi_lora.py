@@ -34,6 +34,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from workers.training import dropout
+from workers.training.architectures import get_features
 from workers.training.frozen_product import BLAS, FrozenProducts
 from workers.training.packing import JobSegment, Pack
 from workers.training.segments_linear import SegmentsLinear
@@ -102,7 +103,7 @@ class MultiLoRALinear(nn.Module):
         self.base = base
         self.name = name
         self.stream = stream
-        self.in_features, self.out_features = features(base)
+        self.in_features, self.out_features = get_features(base)
         self.slots: dict[str, Slot] = {}
         self.A_NRD: nn.Parameter | None = None
         self.B_NRO: nn.Parameter | None = None
@@ -271,13 +272,6 @@ def build_table_arrays(
     ends = np.bincount(group_T, minlength=slots_count + 1).cumsum().astype(np.int32)
     own_TN = slot_T[:, None] == np.arange(slots_count)[None, :]
     return own_TN, scale_N, order_T, ends
-
-
-def features(base: nn.Module) -> tuple[int, int]:
-    """Input and output width of a projection."""
-    if isinstance(base, Conv1D):
-        return base.weight.shape[0], base.weight.shape[1]
-    return int(base.in_features), int(base.out_features)  # type: ignore[arg-type]
 
 
 def draw_initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.Tensor:

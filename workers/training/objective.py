@@ -34,7 +34,7 @@ def compute_example_losses(
         Per share. A job's loss is their sum over ``TrainingJob.loss_weight``.
     """
     hidden_TD = model.hidden(pack)
-    if model.architecture.encoder:
+    if model.shape.encoder:
         return _label_losses(model, pack, hidden_TD)
     nll_S = compute_sequence_nll(model, pack, hidden_TD)
     losses = []

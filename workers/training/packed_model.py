@@ -12,9 +12,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from workers.protocol.job_settings import SettingError, match_modules
 from workers.protocol.messages import AdapterKind, AdapterSpec
 from workers.training import attention, heads
-from workers.training.architectures import find_architecture, find_target_names
+from workers.training.architectures import find_projections, get_features, read_shape
+from workers.training.faults import UserFault
 from workers.training.multi_lora import (
     DENSE_RANK_LIMIT,
     Form,
@@ -22,7 +24,6 @@ from workers.training.multi_lora import (
     SlotTable,
     Stream,
     draw_initial_down,
-    features,
 )
 from workers.training.packing import Pack
 
@@ -44,7 +45,7 @@ class PackedModel:
     """
 
     def __init__(self, model: PreTrainedModel, *, checkpoint_layers: bool = False) -> None:
-        self.architecture = find_architecture(model.config)
+        self.shape = read_shape(model.config)
         self.model = model
         model.requires_grad_(False)
         model.eval()
@@ -63,9 +64,8 @@ class PackedModel:
         self.even_slots = False
         #: Recompute each layer in the backward pass instead of keeping its activations.
         self.checkpoint_layers = checkpoint_layers
-        self._projections = {
-            self.prefix + name: module for name, module in self.backbone.named_modules()
-        }
+        modules = {self.prefix + name: part for name, part in self.backbone.named_modules()}
+        self._projections = find_projections(modules, self.shape)
         self._wrap_blocks()
 
     @property
@@ -90,13 +90,17 @@ class PackedModel:
         return min(limits)
 
     def find_target_names(self, targets: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Full names of the layers an adapter sits beside; ``None``: the architecture's all."""
-        return find_target_names(
-            self._projections.items(), targets or self.architecture.target_modules
-        )
+        """Full names of the layers an adapter sits beside; ``None``: the family's all.
 
-    def layer_features(self, name: str) -> tuple[int, int]:
-        return features(self._projections[name])
+        Raises
+        ------
+        UserFault
+            When a target is no projection of the model.
+        """
+        try:
+            return match_modules(targets or self.shape.family.target_modules, self._projections)
+        except SettingError as error:
+            raise UserFault(f"{error.sentence}.") from None
 
     def draw_initial_values(
         self, adapter: AdapterSpec, *, seed: int, labels: int = 0, tokenizer: Any = None
@@ -119,18 +123,16 @@ class PackedModel:
             values[PROMPT] = self._initial_prompt(adapter, seed=seed, tokenizer=tokenizer)
         else:
             for name in self.find_target_names(adapter.target_modules):
-                width_in, width_out = self.layer_features(name)
+                width_in, width_out = get_features(self._projections[name])
                 values[f"{name}.lora_A"] = draw_initial_down(
                     name=name, seed=seed, rank=adapter.rank, width=width_in
                 )
                 values[f"{name}.lora_B"] = torch.zeros(adapter.rank, width_out)
-        if self.architecture.encoder:
-            config = self.model.config
+        if self.shape.encoder:
             values |= heads.draw_initial_head(
-                config.model_type,
-                width=config.hidden_size,
+                self.shape,
                 labels=labels,
-                deviation=config.initializer_range,
+                deviation=self.model.config.initializer_range,
                 seed=seed,
             )
         return values
@@ -194,7 +196,7 @@ class PackedModel:
             inputs["inputs_embeds"] = self._with_prompts(pack)[None]
         else:
             inputs["input_ids"] = pack.tokens_T[None]
-        if self.architecture.encoder:
+        if self.shape.encoder:
             inputs["token_type_ids"] = torch.zeros_like(pack.tokens_T)[None]
         else:
             inputs["use_cache"] = False

@@ -171,7 +171,7 @@ def record_steps_if_faster(
     RecordedSteps or None
         ``None`` when the plain way is better, or the only one.
     """
-    if model.architecture.encoder:
+    if model.shape.encoder:
         return None
     steps = RecordedSteps(model, runner, form=form, after=0)
     try:

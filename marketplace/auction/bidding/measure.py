@@ -64,7 +64,7 @@ def measure_job(
         rows=dataset.rows,
         longest_row_tokens=longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
-        model_width=model_shape(zone).hidden_size,
+        model=model_shape(zone),
     )
     speeds = (
         load_zone_speeds(zone)

@@ -12,18 +12,18 @@ from typing import Any
 from marketplace.common.clock import format_moment
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd, to_micros
+from marketplace.fleet.memory import find_adapted
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
-from workers.protocol.messages import AdapterSpec, TrainingSpec
+from workers.protocol.job_settings import SettingError, check_adapter, check_training
+from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.model_shape import ModelShape
 from workers.protocol.wire import ProtocolError, from_json
 
 AUTO = "auto"
 #: A hand slip of three digits is refused before it is held: one million dollars.
 PRICE_LIMIT_MICROS = 1_000_000 * 1_000_000
 NAME_LIMIT = 64
-EPOCHS_LIMIT = 50
-BATCH_LIMIT = 256
-RANK_LIMIT = 256
 SEQUENCE_STEP = 64
 #: Rows seen over all epochs that an ``auto`` number of epochs aims for.
 AUTO_SAMPLES = 1500
@@ -49,7 +49,7 @@ def resolve_terms(
     rows: int,
     longest_row_tokens: int,
     sequence_length_limit: int,
-    model_width: int = AUTO_WIDTH,
+    model: ModelShape,
 ) -> JobTerms:
     """Check hyper-parameters and fill in what is ``auto`` or missing.
 
@@ -59,8 +59,8 @@ def resolve_terms(
         Fields of ``AdapterSpec`` and ``TrainingSpec``, each a value or ``"auto"``.
     rows
         Usable rows of the data set.
-    model_width
-        Hidden size of the base model.
+    model
+        The zone's base model.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def resolve_terms(
     settle("training", asked_training, "batch_size", _auto_batch(rows))
     batch = asked_training["batch_size"]
     scale = math.sqrt(batch / 8) if _is_number(batch) and batch > 0 else 1.0
-    rate = AUTO_LEARNING_RATE * scale * math.sqrt(AUTO_WIDTH / model_width)
+    rate = AUTO_LEARNING_RATE * scale * math.sqrt(AUTO_WIDTH / model.hidden_size)
     settle("training", asked_training, "learning_rate", float(f"{rate:.3g}"))
     auto_length = math.ceil(max(longest_row_tokens, 1) / SEQUENCE_STEP) * SEQUENCE_STEP
     settle("training", asked_training, "sequence_length", min(auto_length, sequence_length_limit))
@@ -98,13 +98,13 @@ def resolve_terms(
         training=_parse(TrainingSpec, asked_training, "training"),
         resolved=tuple(resolved),
     )
-    _check_adapter(terms.adapter)
-    _check_training(terms.training, sequence_length_limit)
+    _check_settings(terms, model=model, sequence_length_limit=sequence_length_limit)
     return terms
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Whether other settings can follow from it; a whole number may be too large for a float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
 
 
 def _auto_batch(rows: int) -> int:
@@ -122,40 +122,29 @@ def _parse(kind: type, asked: Mapping[str, Any], group: str) -> Any:
         ) from None
 
 
-def _refuse(param: str, sentence: str) -> None:
-    raise UserError("invalid_hyperparameter", f"{sentence} or 'auto'.", param=param)
+def _check_settings(terms: JobTerms, *, model: ModelShape, sequence_length_limit: int) -> None:
+    """The ranges of ``workers.protocol.job_settings``, in which a node checks once more.
+
+    Raises
+    ------
+    UserError
+        ``invalid_hyperparameter``.
+    """
+    adapter = terms.adapter
+    if adapter.kind is not AdapterKind.LORA:
+        raise _refuse_setting(
+            "adapter.kind", f"adapter.kind {adapter.kind!s} is not on sale here; use 'lora'"
+        )
+    try:
+        check_adapter(adapter, on_sale=True)
+        find_adapted(model, adapter.target_modules)
+        check_training(terms.training, on_sale=True, sequence_length_limit=sequence_length_limit)
+    except SettingError as error:
+        raise _refuse_setting(error.setting, error.sentence) from None
 
 
-def _between(param: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        _refuse(param, f"{param} is {value:g}; give a value from {low:g} to {high:g}")
-
-
-def _check_adapter(adapter: AdapterSpec) -> None:
-    if adapter.kind != "lora":
-        _refuse("adapter.kind", f"adapter.kind {adapter.kind!s} is not on sale here; use 'lora'")
-    _between("adapter.rank", adapter.rank, 1, RANK_LIMIT)
-    _between("adapter.alpha", adapter.alpha, 1e-3, 4096)
-    if not 0 <= adapter.dropout < 1:
-        _refuse("adapter.dropout", "adapter.dropout must be at least 0 and below 1; give such")
-    if adapter.target_modules is not None and not adapter.target_modules:
-        _refuse("adapter.target_modules", "adapter.target_modules is empty; name modules")
-
-
-def _check_training(training: TrainingSpec, sequence_length_limit: int) -> None:
-    _between("training.epochs", training.epochs, 1, EPOCHS_LIMIT)
-    _between("training.batch_size", training.batch_size, 1, BATCH_LIMIT)
-    _between("training.learning_rate", training.learning_rate, 1e-8, 1)
-    _between("training.sequence_length", training.sequence_length, 16, sequence_length_limit)
-    _between("training.warmup_share", training.warmup_share, 0, 1)
-    _between("training.weight_decay", training.weight_decay, 0, 10)
-    _between("training.max_grad_norm", training.max_grad_norm, 1e-6, 1e6)
-    _between("training.seed", training.seed, 0, 2**31 - 1)
-    _between("training.validation_share", training.validation_share, 0, 0.5)
-    _between("training.eval_every_steps", training.eval_every_steps, 0, 1_000_000)
-    _between("training.dpo_beta", training.dpo_beta, 1e-6, 2)
-    if training.schedule not in ("linear", "cosine", "constant"):
-        _refuse("training.schedule", "training.schedule must be linear, cosine, constant")
+def _refuse_setting(param: str, sentence: str) -> UserError:
+    return UserError("invalid_hyperparameter", f"{sentence} or 'auto'.", param=param)
 
 
 def parse_price(price: Decimal | str, *, param: str = "price") -> int:

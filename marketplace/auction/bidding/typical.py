@@ -129,7 +129,7 @@ def _task(
         rows=job.rows,
         longest_row_tokens=zone.reference_sequence_length,
         sequence_length_limit=zone.max_sequence_length,
-        model_width=model_shape(zone).hidden_size,
+        model=model_shape(zone),
     )
     work = measure_work(
         dataset=Dataset(rows=job.rows, format="chat"),

@@ -9,16 +9,15 @@ from hypothesis import strategies as st
 from marketplace.fleet.memory import (
     CONSTANT_BYTES,
     MeasuredMemory,
-    ModelShape,
     adapter_parameters,
     calibration_factor,
     job_memory_gb,
-    shape_from_config,
 )
 from marketplace.fleet.models import Speed
 from marketplace.fleet.selectors import memory_demand
 from tests import market_builders as market
 from workers.protocol.messages import AdapterSpec, TrainingSpec
+from workers.protocol.model_shape import ModelShape, parse_model_shape
 
 LLAMA_8B = ModelShape(
     hidden_size=4096,
@@ -110,13 +109,19 @@ def test_a_zones_measurements_raise_what_its_jobs_are_sold():
 
 def test_the_shape_is_read_from_a_models_configuration():
     config = {
+        "model_type": "llama",
         "hidden_size": 64,
         "num_hidden_layers": 2,
         "intermediate_size": 128,
         "vocab_size": 512,
         "num_attention_heads": 4,
     }
-    assert shape_from_config(config) == market.SHAPE
-    for wrong in ({"hidden_size": 0}, {"vocab_size": "many"}, {"num_hidden_layers": True}):
+    assert parse_model_shape(config) == market.SHAPE
+    for wrong in (
+        {"hidden_size": 0},
+        {"vocab_size": "many"},
+        {"num_hidden_layers": True},
+        {"num_hidden_layers": 10**6},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
-            shape_from_config(config | wrong)
+            parse_model_shape(config | wrong)

@@ -12,10 +12,11 @@ from django.core.management import CommandError, call_command
 
 import workers.protocol
 from marketplace.common.errors import Conflict, UserError
-from marketplace.fleet.memory import base_model_gb, shape_from_config
+from marketplace.fleet.memory import base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.zones import ZoneTerms, open_zone
 from tests.builders import NOW
+from workers.protocol.model_shape import parse_model_shape
 
 pytestmark = pytest.mark.django_db
 
@@ -115,6 +116,7 @@ def test_the_command_opens_a_zone_and_says_what_it_holds():
 
 def test_the_memory_of_known_models_is_known():
     llama = {
+        "model_type": "llama",
         "hidden_size": 4096,
         "num_hidden_layers": 32,
         "intermediate_size": 14336,
@@ -130,7 +132,8 @@ def test_the_memory_of_known_models_is_known():
 
 
 def test_gpt2_has_other_names_for_its_sizes():
-    config = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_inner": None}
-    shape = shape_from_config(config)
+    sizes = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_inner": None}
+    config = {"model_type": "gpt2", **sizes}
+    shape = parse_model_shape(config)
     assert (shape.hidden_size, shape.layers, shape.heads) == (768, 12, 12)
     assert shape.intermediate_size == 3072

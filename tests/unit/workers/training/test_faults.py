@@ -293,13 +293,16 @@ def test_a_diverged_job_keeps_its_last_good_checkpoint(runtime, base, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"adapter": {"rank": 0}}, "rank must be"),
-        ({"adapter": {"dropout": 1.0}}, "dropout must be"),
+        ({"adapter": {"rank": 0}}, "adapter.rank is 0; give a value from 1 to 512"),
+        ({"adapter": {"dropout": 1.0}}, "adapter.dropout is 1.0; give .* at least 0 and below 1"),
         ({"adapter": {"target_modules": ("nowhere",)}}, "no projection called 'nowhere'"),
-        ({"training": {"learning_rate": 0.0}}, "learning rate must be"),
+        ({"training": {"learning_rate": 0.0}}, "training.learning_rate is 0.0; give a value from"),
         ({"training": {"schedule": "steps"}}, "linear, cosine, constant"),
-        ({"training": {"epochs": 0}}, "epochs must be"),
-        ({"training": {"sequence_length": 1}}, "sequence length must be"),
+        ({"training": {"epochs": 0}}, "training.epochs is 0; give a value from 1 to 1000"),
+        (
+            {"training": {"sequence_length": 1}},
+            "sequence_length is 1; give a value from 2",
+        ),
     ],
 )
 def test_settings_no_run_can_have_are_refused_before_the_start(

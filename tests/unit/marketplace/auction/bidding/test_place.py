@@ -115,6 +115,8 @@ def test_deadline_without_a_time_zone_is_refused(zone, owner):
         ({"validation_share": 0.9}, "training.validation_share"),
         ({"schedule": "steep"}, "training.schedule"),
         ({"seed": -1}, "training.seed"),
+        ({"weight_decay": 2}, "training.weight_decay"),
+        ({"warmup_share": 1}, "training.warmup_share"),
         ({"epoch": 3}, "training"),
     ],
 )
@@ -137,6 +139,8 @@ def test_wrong_training_settings_are_named(zone, owner, training, param):
         ({"kind": "soft_prompt"}, "adapter.kind"),
         ({"kind": "magic"}, "adapter"),
         ({"target_modules": []}, "adapter.target_modules"),
+        ({"target_modules": ["q_prok"]}, "adapter.target_modules"),
+        ({"rank": 10**400}, "adapter.rank"),
         ({"ranks": 8}, "adapter"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from marketplace.auction.bidding.terms import parse_price, resolve_terms
 from marketplace.common.errors import UserError
+from tests import market_builders as market
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,12 @@ def test_what_is_no_price_is_refused_in_words(text):
 )
 def test_settings_left_to_us_are_always_valid(rows, longest, limit):
     terms = resolve_terms(
-        adapter={}, training={}, rows=rows, longest_row_tokens=longest, sequence_length_limit=limit
+        adapter={},
+        training={},
+        rows=rows,
+        longest_row_tokens=longest,
+        sequence_length_limit=limit,
+        model=market.SHAPE,
     )
     assert 2 <= terms.training.epochs <= 10
     assert terms.training.batch_size in (4, 8, 16, 32)
@@ -72,7 +79,7 @@ def test_a_learning_rate_left_to_us_grows_for_small_models_and_large_batches(wid
         rows=1000,
         longest_row_tokens=100,
         sequence_length_limit=512,
-        model_width=width,
+        model=replace(market.SHAPE, hidden_size=width),
     )
     assert terms.training.learning_rate == rate
     assert "training.learning_rate" in terms.resolved

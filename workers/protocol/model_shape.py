@@ -1,0 +1,213 @@
+"""A base model as its ``config.json`` describes it: its sizes, and where adapters sit.
+
+Market and node use the same table of families, so that what the one sells the other can train,
+and an adapter that comes back can be compared with what the model demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+#: A size of the model: hidden, query and key-value width, intermediate, or three times hidden
+#: (GPT-2 keeps query, key and value in one matrix).
+Width = Literal["hidden", "query", "kv", "intermediate", "three_hidden"]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is the same in all models of a family."""
+
+    #: Of a block; ``{}`` is its number.
+    block: str
+    #: Name within the block, inputs and outputs of each attention and MLP projection.
+    projections: tuple[tuple[str, Width, Width], ...]
+    #: Endings of module names that adapters sit on unless told otherwise.
+    target_modules: tuple[str, ...]
+    #: Encoders classify whole sequences; decoders predict the next token.
+    encoder: bool = False
+    #: Whether the projections keep their weights transposed (``Conv1D``).
+    transposed: bool = False
+
+
+def _build_bert(prefix: str) -> Family:
+    return Family(
+        block=f"{prefix}.encoder.layer.{{}}",
+        projections=(
+            ("attention.self.query", "hidden", "hidden"),
+            ("attention.self.key", "hidden", "hidden"),
+            ("attention.self.value", "hidden", "hidden"),
+            ("attention.output.dense", "hidden", "hidden"),
+            ("intermediate.dense", "hidden", "intermediate"),
+            ("output.dense", "intermediate", "hidden"),
+        ),
+        target_modules=("query", "key", "value", "intermediate.dense", "output.dense"),
+        encoder=True,
+    )
+
+
+_LLAMA = Family(
+    block="model.layers.{}",
+    projections=(
+        ("self_attn.q_proj", "hidden", "query"),
+        ("self_attn.k_proj", "hidden", "kv"),
+        ("self_attn.v_proj", "hidden", "kv"),
+        ("self_attn.o_proj", "query", "hidden"),
+        ("mlp.gate_proj", "hidden", "intermediate"),
+        ("mlp.up_proj", "hidden", "intermediate"),
+        ("mlp.down_proj", "intermediate", "hidden"),
+    ),
+    target_modules=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+)
+_GPT2 = Family(
+    block="transformer.h.{}",
+    projections=(
+        ("attn.c_attn", "hidden", "three_hidden"),
+        ("attn.c_proj", "hidden", "hidden"),
+        ("mlp.c_fc", "hidden", "intermediate"),
+        ("mlp.c_proj", "intermediate", "hidden"),
+    ),
+    target_modules=("c_attn", "c_proj", "c_fc"),
+    transposed=True,
+)
+#: By ``model_type`` of the configuration.
+FAMILIES: Mapping[str, Family] = {
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "gpt2": _GPT2,
+    "bert": _build_bert("bert"),
+    "roberta": _build_bert("roberta"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """One matrix that an adapter can sit on."""
+
+    #: Full name in the model, such as ``model.layers.0.self_attn.q_proj``.
+    name: str
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes in a base model's configuration that memory, work and adapters depend on."""
+
+    hidden_size: int
+    layers: int
+    intermediate_size: int
+    vocab_size: int
+    heads: int
+    kv_heads: int
+    #: Numbers per head; ``hidden_size / heads`` unless the model says otherwise.
+    head_size: int
+    #: Reads whole texts and learns their labels; other models predict the next token.
+    encoder: bool = False
+    #: ``model_type`` of its configuration, a key of ``FAMILIES``.
+    model_type: str = "llama"
+
+    @property
+    def query_size(self) -> int:
+        return self.heads * self.head_size
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_size
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.model_type]
+
+    def list_block_projections(self) -> tuple[Projection, ...]:
+        """The projections of one block, by their names within it."""
+        widths: dict[Width, int] = {
+            "hidden": self.hidden_size,
+            "query": self.query_size,
+            "kv": self.kv_size,
+            "intermediate": self.intermediate_size,
+            "three_hidden": 3 * self.hidden_size,
+        }
+        return tuple(
+            Projection(name, widths[inputs], widths[outputs])
+            for name, inputs, outputs in self.family.projections
+        )
+
+    def list_projections(self) -> tuple[Projection, ...]:
+        """Every projection of the model, block by block, by its full name."""
+        parts = self.list_block_projections()
+        return tuple(
+            Projection(f"{self.family.block.format(layer)}.{part.name}", part.inputs, part.outputs)
+            for layer in range(self.layers)
+            for part in parts
+        )
+
+    def list_head_shapes(self, *, labels: int) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of an encoder's classification head, as stock ``transformers`` has it.
+
+        The last of them has one value for each label.
+        """
+        width = self.hidden_size
+        if self.model_type == "roberta":
+            return {
+                "classifier.dense.weight": (width, width),
+                "classifier.dense.bias": (width,),
+                "classifier.out_proj.weight": (labels, width),
+                "classifier.out_proj.bias": (labels,),
+            }
+        return {"classifier.weight": (labels, width), "classifier.bias": (labels,)}
+
+
+_OTHER_NAMES = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner",
+}
+#: Larger sizes are a mistake, or hostile: names of projections are made for each layer.
+_SIZE_MAX = 10_000_000
+_LAYERS_MAX = 1_000
+
+
+def parse_model_shape(config: Mapping[str, object]) -> ModelShape:
+    """The shape in a model's ``config.json``.
+
+    Raises
+    ------
+    ValueError
+        When a size is missing or not a positive whole number, or when models of this type
+        cannot be trained.
+    """
+
+    def size(name: str, default: int | None = None, *, most: int = _SIZE_MAX) -> int:
+        # GPT-2 and its kin have names of their own.
+        value = config.get(name, config.get(_OTHER_NAMES.get(name, name)))
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
+            raise ValueError(
+                f"The model's config.json has {name} = {value!r}; a whole number above 0 is needed."
+            )
+        return value
+
+    model_type = config.get("model_type")
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    if family is None or not isinstance(model_type, str):
+        raise ValueError(
+            f"Models of the type {model_type!r} cannot be trained here. "
+            f"Choose one of these types: {', '.join(sorted(FAMILIES))}."
+        )
+    hidden, heads = size("hidden_size"), size("num_attention_heads")
+    return ModelShape(
+        hidden_size=hidden,
+        layers=size("num_hidden_layers", most=_LAYERS_MAX),
+        intermediate_size=size("intermediate_size", 4 * hidden),
+        vocab_size=size("vocab_size"),
+        heads=heads,
+        kv_heads=size("num_key_value_heads", heads),
+        head_size=size("head_dim", max(1, hidden // heads)),
+        encoder=family.encoder,
+        model_type=model_type,
+    )
