@@ -177,6 +177,10 @@ class Node(models.Model):
     #: ``NodeFacts`` of the last self-test.
     facts = models.JSONField()
     joined_at = models.DateTimeField()
+    #: Since when its provider sells nothing more of it, whether it is heard or silent.
+    drained_at = models.DateTimeField(null=True, blank=True)
+    #: When its provider asked to take it away: it goes once what was sold is served.
+    leave_asked_at = models.DateTimeField(null=True, blank=True)
     left_at = models.DateTimeField(null=True)
 
     zone_id: str

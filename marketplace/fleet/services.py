@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import User
@@ -33,6 +32,7 @@ from workers.protocol.model_shape import ModelShape
 
 __all__ = [
     "approve_provider",
+    "ask_node_to_leave",
     "create_join_token",
     "drain_node",
     "ensure_provider",
@@ -123,13 +123,14 @@ def record_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node
         node.last_heartbeat_at = now
         node.memory_used_gb = heartbeat.memory_used_gb
         if node.status in _ITS_OWN:
-            node.status = NodeStatus.STOPPING if heartbeat.draining else NodeStatus.ONLINE
+            heard = NodeStatus.ONLINE if node.drained_at is None else NodeStatus.DRAINING
+            node.status = NodeStatus.STOPPING if heartbeat.draining else heard
         node.save(update_fields=["last_heartbeat_at", "memory_used_gb", "status"])
     return node
 
 
 def sweep_offline_nodes(*, now: datetime) -> tuple[str, ...]:
-    """Mark silent nodes; one that was draining has left. Returns the ids that changed."""
+    """Mark silent nodes; one that was asked to leave has left. Returns the ids that changed."""
     changed: list[str] = []
     for zone in Zone.objects.order_by("pk"):
         silent = (
@@ -137,14 +138,18 @@ def sweep_offline_nodes(*, now: datetime) -> tuple[str, ...]:
             .annotate(heard_at=Coalesce("last_heartbeat_at", "joined_at"))
             .filter(heard_at__lte=selectors.silent_since(zone, now))
         )
-        own = Q(status__in=[NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING])
-        draining = Q(status=NodeStatus.DRAINING)
+        heard = silent.filter(
+            status__in=[
+                *(NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.DRAINING)
+            ]
+        )
         with transaction.atomic():
-            locks.lock_nodes(silent.filter(own | draining).values_list("pk", flat=True))
+            locks.lock_nodes(heard.values_list("pk", flat=True))
             # Asked again under the lock: a heartbeat may have come in between.
-            changed += silent.filter(own | draining).values_list("pk", flat=True)
-            silent.filter(own).update(status=NodeStatus.OFFLINE)
-            silent.filter(draining).update(status=NodeStatus.LEFT, left_at=now)
+            changed += heard.values_list("pk", flat=True)
+            leaving = heard.filter(status=NodeStatus.DRAINING, leave_asked_at__isnull=False)
+            leaving.update(status=NodeStatus.LEFT, left_at=now)
+            heard.update(status=NodeStatus.OFFLINE)
     return tuple(sorted(changed))
 
 
@@ -183,29 +188,49 @@ def set_node_availability(
 
 
 def drain_node(*, node: Node, now: datetime) -> Node:
-    """Sell no more of the node and let it leave when what was sold is served."""
+    """Sell no more of the node; what was sold is served, and it stays until asked to leave."""
     with transaction.atomic():
-        node = locks.lock_node(node.pk)
-        if node.status == NodeStatus.LEFT:
-            raise Conflict("node_left", "This node has left already.")
-        node.status = NodeStatus.DRAINING
-        node.save(update_fields=["status"])
+        node = _lock_present_node(node)
+        if node.drained_at is None:
+            node.drained_at = now
+        if node.status != NodeStatus.OFFLINE:
+            node.status = NodeStatus.DRAINING
+        node.save(update_fields=["status", "drained_at"])
+    return node
+
+
+def ask_node_to_leave(*, node: Node, now: datetime) -> Node:
+    """Drain the node and let it leave once what was sold is served; a silent one leaves now."""
+    with transaction.atomic():
+        node = drain_node(node=node, now=now)
+        node.leave_asked_at = node.leave_asked_at or now
+        node.save(update_fields=["leave_asked_at"])
+        if selectors.node_is_silent(node, now):
+            return retire_node(node=node, now=now)
     return node
 
 
 def undrain_node(*, node: Node, now: datetime) -> Node:
-    """Put a draining or suspended node back on sale."""
+    """Put a drained or suspended node back on sale, also one that was asked to leave."""
     with transaction.atomic():
-        node = locks.lock_node(node.pk)
-        if node.status not in (NodeStatus.DRAINING, NodeStatus.SUSPENDED):
+        node = _lock_present_node(node)
+        if node.drained_at is None and node.status != NodeStatus.SUSPENDED:
             raise Conflict(
-                "node_not_draining", "Only a draining or suspended node can be put back on sale."
+                "node_not_draining", "Only a drained or suspended node can be put back on sale."
             )
         node.status = (
             NodeStatus.OFFLINE if selectors.node_is_silent(node, now) else NodeStatus.ONLINE
         )
         node.faults_in_row = 0
-        node.save(update_fields=["status", "faults_in_row"])
+        node.drained_at = node.leave_asked_at = None
+        node.save(update_fields=["status", "faults_in_row", "drained_at", "leave_asked_at"])
+    return node
+
+
+def _lock_present_node(node: Node) -> Node:
+    node = locks.lock_node(node.pk)
+    if node.status == NodeStatus.LEFT:
+        raise Conflict("node_left", "This node has left already.")
     return node
 
 

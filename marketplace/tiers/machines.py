@@ -18,7 +18,7 @@ from django.db.models import Q, QuerySet
 from marketplace.auction.models import Reservation
 from marketplace.fleet.models import GONE, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import slot_at
-from marketplace.fleet.services import create_join_token, drain_node, retire_node
+from marketplace.fleet.services import ask_node_to_leave, create_join_token, retire_node
 from marketplace.jobs.models import Slice, SliceStatus
 from marketplace.tiers import locks
 from marketplace.tiers.models import LIVE, Machine, MachineStatus, ZoneTiers
@@ -182,7 +182,7 @@ def end_machine(*, machine: Machine, reason: str, now: datetime) -> Machine:
             machine.save(update_fields=["status", "reason"])
             node = node_of(machine)
             if node is not None and node.status == NodeStatus.ONLINE:
-                drain_node(node=node, now=now)
+                ask_node_to_leave(node=node, now=now)
     return machine
 
 

@@ -367,10 +367,10 @@ def _note_heartbeat(
 
 
 def _may_leave(node: Node, now: datetime) -> bool:
-    """Whether a draining node has served all that was sold of it."""
+    """Whether a node that was asked to leave has served all that was sold of it."""
     if node.status == NodeStatus.LEFT:
         return True
-    if node.status != NodeStatus.DRAINING:
+    if node.status != NodeStatus.DRAINING or node.leave_asked_at is None:
         return False
     if Slice.objects.filter(node=node, status=SliceStatus.OPEN).exists():
         return False

@@ -11,6 +11,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Speed, Tier
 from marketplace.fleet.selectors import ask_at, find_node_by_api_token, rates
 from marketplace.fleet.services import (
+    ask_node_to_leave,
     create_join_token,
     drain_node,
     join_node,
@@ -262,12 +263,44 @@ def test_a_node_goes_by_its_own_heartbeats_until_its_provider_says_otherwise(zon
     assert beat(node, at(42)) == NodeStatus.DRAINING
     undrain_node(node=node, now=at(43))
     assert Node.objects.get().status == NodeStatus.ONLINE
-    drain_node(node=node, now=at(44))
+    with pytest.raises(UserError, match="Only a drained or suspended node"):
+        undrain_node(node=node, now=at(44))
+
+
+def test_a_drained_node_stays_drained_through_silence_until_it_is_put_back(zone):
+    node, _ = build.joined(zone)
+    drain_node(node=node, now=at(1))
+    assert sweep_offline_nodes(now=at(80)) == (node.pk,)
+    assert (Node.objects.get().status, Node.objects.get().left_at) == (NodeStatus.OFFLINE, None)
+    assert beat(node, at(81)) == NodeStatus.DRAINING
+    assert beat(node, at(82), draining=True) == NodeStatus.DRAINING
+    assert beat(node, at(83)) == NodeStatus.DRAINING
+    assert undrain_node(node=node, now=at(84)).status == NodeStatus.ONLINE
+    drain_node(node=node, now=at(85))
+    assert sweep_offline_nodes(now=at(150)) == (node.pk,)
+    assert undrain_node(node=node, now=at(151)).status == NodeStatus.OFFLINE
+    assert beat(node, at(152)) == NodeStatus.ONLINE
+
+
+def test_a_node_leaves_only_when_it_was_asked_to(zone):
+    node, _ = build.joined(zone)
+    beat(node, at(1))
+    assert ask_node_to_leave(node=node, now=at(2)).status == NodeStatus.DRAINING
+    assert undrain_node(node=node, now=at(3)).leave_asked_at is None
+    ask_node_to_leave(node=node, now=at(4))
+    assert ask_node_to_leave(node=node, now=at(5)).leave_asked_at == at(4)
     assert sweep_offline_nodes(now=at(80)) == (node.pk,)
     assert (Node.objects.get().status, Node.objects.get().left_at) == (NodeStatus.LEFT, at(80))
     assert beat(node, at(81)) == NodeStatus.LEFT
-    with pytest.raises(UserError, match="left already"):
-        drain_node(node=node, now=at(82))
+    for change in (drain_node, undrain_node, ask_node_to_leave):
+        with pytest.raises(UserError, match="left already"):
+            change(node=node, now=at(82))
+
+
+def test_a_silent_node_leaves_at_once(zone):
+    node, _ = build.joined(zone)
+    assert ask_node_to_leave(node=node, now=at(80)).status == NodeStatus.LEFT
+    assert Node.objects.get().left_at == at(80)
 
 
 def test_a_node_that_never_beat_after_joining_goes_offline(zone):

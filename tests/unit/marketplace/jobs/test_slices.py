@@ -8,7 +8,12 @@ import pytest
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, NodeStatus
-from marketplace.fleet.services import drain_node, sweep_offline_nodes, undrain_node
+from marketplace.fleet.services import (
+    ask_node_to_leave,
+    drain_node,
+    sweep_offline_nodes,
+    undrain_node,
+)
 from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, SliceStatus
 from marketplace.jobs.selectors import checkpoint_newest, compute_work_left_share
 from marketplace.jobs.services import (
@@ -313,9 +318,19 @@ def test_a_lease_named_again_is_not_lost(running):
     assert (held.status, held.heartbeats_missed) == (SliceStatus.OPEN, 1)
 
 
-def test_a_draining_node_is_sent_home_when_all_that_was_sold_is_served(running):
-    job, node, held = running
+def test_a_drained_node_is_not_sent_home_unasked(running):
+    job, node, _ = running
     drain_node(node=node, now=at(1))
+    cancel_job(job=job, cancelled_by=None, now=at(2))
+    reply = apply_heartbeat(node=node, heartbeat=beat(node), now=at(3))
+    apply_heartbeat(node=node, heartbeat=beat(node, draining=True), now=at(4))
+    assert reply.drain is False
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.DRAINING
+
+
+def test_a_node_that_was_asked_to_leave_goes_when_all_that_was_sold_is_served(running):
+    job, node, held = running
+    ask_node_to_leave(node=node, now=at(1))
     busy = apply_heartbeat(node=node, heartbeat=beat(node, held.lease_token), now=at(2))
     finish_slice(node=node, result=build.result(held, Ended.PAUSED, step=3), now=at(3))
     still_sold = apply_heartbeat(node=node, heartbeat=beat(node), now=at(4))
