@@ -11,7 +11,6 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from marketplace.common import clock
-from marketplace.console.views import PageRequest, operator_page
 from marketplace.tiers.models import Sample
 from marketplace.tiers.selectors import (
     SHOWN,
@@ -22,6 +21,7 @@ from marketplace.tiers.selectors import (
     list_tier_summaries,
     summarize_day,
 )
+from marketplace.web.views.requests import PageRequest, operator_page
 
 #: Units of a chart's own; it is stretched to the width of its card.
 WIDTH, HEIGHT = 1000.0, 100.0
@@ -45,7 +45,7 @@ class Chart:
 
 @operator_page
 @require_GET
-def operator_machines(request: PageRequest) -> HttpResponse:
+def show_machines(request: PageRequest) -> HttpResponse:
     now = clock.now()
     shown = list_machines(now=now)
     context = {

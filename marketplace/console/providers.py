@@ -9,21 +9,21 @@ from django.views.decorators.http import require_POST
 
 from marketplace.common import clock
 from marketplace.common.errors import NotFound
-from marketplace.console.views import PageRequest, operator_page, page
 from marketplace.fleet.models import Provider
 from marketplace.fleet.services import approve_provider, ensure_provider
+from marketplace.web.views.requests import PageRequest, operator_page, page
 
 
 @page
 @require_POST
-def ask(request: PageRequest) -> HttpResponse:
+def ask_to_provide(request: PageRequest) -> HttpResponse:
     ensure_provider(organisation=request.organisation, now=clock.now())
     return redirect("node_new")
 
 
 @operator_page
 @require_POST
-def approve(request: PageRequest, provider_id: str) -> HttpResponse:
+def approve_to_provide(request: PageRequest, provider_id: str) -> HttpResponse:
     found = Provider.objects.filter(pk=provider_id.replace("\0", "")).first()
     if found is None:
         raise NotFound("unknown_provider", "There is no such provider.")

@@ -1,4 +1,4 @@
-"""The only row locks of money, always in the order: ledger accounts by key, then holds.
+"""The only row locks of money: a request for money, ledger accounts by key, then holds.
 
 Whatever changes an organisation's money locks its accounts first, so two changes of one
 organisation happen one after the other, and none of them can block in a circle.
@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.transaction import TransactionManagementError
 
 from marketplace.common.db.pipeline import Statement, ask
-from marketplace.payments.models import AccountKind, Hold, LedgerAccount
+from marketplace.payments.models import AccountKind, FundsRequest, Hold, LedgerAccount
 
 WALLET_KINDS = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
 
@@ -128,3 +128,9 @@ def _read_rows(*statements: Statement) -> list[list[tuple[Any, ...]]]:
     if not connection.in_atomic_block:
         raise TransactionManagementError("rows are locked in a transaction only")
     return ask(*statements)
+
+
+def lock_funds_request(request_id: str) -> FundsRequest | None:
+    """Locks a request for money, before the wallet that it is for. Call in a transaction."""
+    requests = FundsRequest.objects.select_for_update(of=("self",)).select_related("organisation")
+    return requests.filter(pk=request_id.replace("\0", "")).first()

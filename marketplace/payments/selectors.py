@@ -102,6 +102,12 @@ def list_earnings(*, organisation: Organisation, limit: int = 100) -> list[Earni
     )
 
 
+def sum_earned(*, organisation: Organisation, since: datetime) -> int:
+    """Micro-dollars that an organisation earned since a moment."""
+    lines = Earning.objects.filter(organisation=organisation, accrued_at__gt=since)
+    return lines.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+
+
 def find_distribution(*, hold_reference: str) -> Distribution | None:
     """How a payment's operational cost was shared out; ``None`` before it was."""
     return Distribution.objects.filter(hold__reference=hold_reference).first()

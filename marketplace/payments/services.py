@@ -28,6 +28,7 @@ from marketplace.payments.models import (
 __all__ = [
     "CostSplit",
     "Share",
+    "credit_demo_money",
     "distribute_charge",
     "funds_hold",
     "hold_settle",
@@ -67,6 +68,22 @@ def wallet_grant(
         now=now,
         memo=memo or f"Granted by {granted_by.email}",
         actor=granted_by,
+    )
+
+
+def credit_demo_money(
+    *, organisation: Organisation, amount_micros: int, reference: str, actor: User, now: datetime
+) -> Entry:
+    """Adds money of a market that is only a demo. ``funding`` decides who gets it."""
+    return _credit_wallet(
+        kind=EntryKind.GRANT,
+        source=AccountKind.GRANTS,
+        organisation=organisation,
+        amount_micros=amount_micros,
+        reference=reference,
+        now=now,
+        memo="Demo money",
+        actor=actor,
     )
 
 

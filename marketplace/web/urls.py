@@ -20,6 +20,7 @@ urlpatterns = [
     ),
     path("jobs/<str:job_id>/<str:tab>", jobs.job_detail, name="job_tab"),
     path("wallet", money.wallet_page, name="wallet"),
+    path("wallet/ask", money.ask_for_money, name="wallet_ask"),
     path("datasets", workspace.dataset_list, name="dataset_list"),
     path("datasets/<str:dataset_id>", workspace.dataset_detail, name="dataset_detail"),
     path("settings/api-keys", workspace.api_key_list, name="api_key_list"),

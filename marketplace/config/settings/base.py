@@ -276,6 +276,8 @@ SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
 HOUSE_BEARS_MICROS_PER_DAY = int(1_000_000 * environment.number("HOUSE_BEARS_USD_PER_DAY", 25))
 #: Whether an operator approves a provider before it lists nodes, which see the data of jobs.
 PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=True)
+#: What each new organisation can take once, in dollars; nothing where money is real.
+DEMO_MONEY_MICROS = int(environment.number("DEMO_MONEY_USD", 0, at_least=0)) * 1_000_000
 #: Whether a zone's log shows everybody what others bid; without it, commitments stand there.
 PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 #: Requests a minute and caller, by kind; see ``marketplace.api.throttles``.

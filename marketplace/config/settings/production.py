@@ -29,6 +29,8 @@ if (
     raise ImproperlyConfigured("REDIS_URL must hold a password; whoever reaches Redis owns it.")
 if environment.flag("DEBUG", default=False):
     raise ImproperlyConfigured("DEBUG is set; production does not run with it.")
+if environment.number("DEMO_MONEY_USD", 0) > 0:
+    raise ImproperlyConfigured("DEMO_MONEY_USD is set; production does not give money away.")
 if "*" in ALLOWED_HOSTS:
     raise ImproperlyConfigured("ALLOWED_HOSTS must name the hosts; '*' lets any name in.")
 if urlsplit(environment.text("PUBLIC_URL")).scheme != "https":

@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from django.conf import settings
+from django.contrib import messages
 from django.http import HttpResponse
-from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.auction.models import Bid
 from marketplace.common import clock
-from marketplace.common.money import count_decimals
+from marketplace.common.errors import UserError
+from marketplace.common.money import count_decimals, format_usd_exact, to_micros
+from marketplace.payments.funding import (
+    can_take_demo_money,
+    find_funds_request,
+    request_funds,
+    take_demo_money,
+)
 from marketplace.payments.models import AccountKind, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import StatementRow, wallet, wallet_statement
 from marketplace.web.views.requests import PageRequest, page
@@ -52,8 +61,36 @@ def wallet_page(request: PageRequest) -> HttpResponse:
         "double": double,
         "older": rows[-1].cursor if len(rows) == ROWS_PER_PAGE else None,
         "now": clock.now(),
+        "demo_micros": settings.DEMO_MONEY_MICROS
+        if can_take_demo_money(organisation=organisation)
+        else 0,
+        "funds_request": find_funds_request(organisation=organisation),
     }
     return render(request, "web/wallet.html", context)
+
+
+@page
+@require_POST
+def ask_for_money(request: PageRequest) -> HttpResponse:
+    """``do=demo`` takes demo money; otherwise the operator is asked for an amount."""
+    now = clock.now()
+    try:
+        if request.POST.get("do") == "demo":
+            take_demo_money(organisation=request.organisation, taken_by=request.user, now=now)
+            words = "Demo money is in your wallet. You can bid."
+        else:
+            asked = request_funds(
+                organisation=request.organisation,
+                amount_micros=to_micros(request.POST.get("usd", "").strip().removeprefix("$")),
+                asked_by=request.user,
+                now=now,
+            )
+            words = f"The operator sees your request for {format_usd_exact(asked.amount_micros)}."
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, words)
+    return redirect("wallet")
 
 
 def _list_rows(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]]:

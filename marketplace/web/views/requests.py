@@ -7,6 +7,7 @@ from functools import wraps
 from typing import cast
 
 from django.contrib.auth.decorators import login_required
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views.decorators.cache import never_cache
@@ -22,12 +23,25 @@ class PageRequest(HttpRequest):
 
 
 def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """For people who signed in; never kept by a cache, for it shows what is theirs."""
+    """For people who signed in; never stored by a cache, for it shows what is theirs."""
 
     @never_cache
     @login_required
     @wraps(view)
     def seen(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         return view(cast(PageRequest, request), *args, **kwargs)
+
+    return seen
+
+
+def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """For the people who run the market."""
+
+    @page
+    @wraps(view)
+    def seen(request: PageRequest, *args: object, **kwargs: object) -> HttpResponseBase:
+        if not request.user.is_operator:
+            raise PermissionDenied
+        return view(request, *args, **kwargs)
 
     return seen

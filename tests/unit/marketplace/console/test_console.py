@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import time_machine
@@ -10,10 +11,13 @@ from django.test import Client
 
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, Pricing
+from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.pricing.solve import prices_apply, prices_solve
 from marketplace.common.errors import NotAllowed
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
 from marketplace.fleet.services import approve_provider, create_join_token, ensure_provider
+from marketplace.payments.models import Earning
+from marketplace.payments.selectors import wallet
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.services import set_zone_tiers
 from tests import builders, market_builders
@@ -54,17 +58,51 @@ def test_an_ask_is_set_and_a_wrong_one_is_told_and_changes_nothing(
     assert "is not an amount" in read_page(page)
 
 
-def test_draining_is_switched_on_and_off(provider: Client, node: Node) -> None:
-    for status in (NodeStatus.DRAINING, NodeStatus.ONLINE):
-        provider.post(f"/nodes/{node.pk}/drain")
-        node.refresh_from_db()
-        assert node.status == status
+def test_a_drained_node_stays_on_the_page_until_it_is_put_back(
+    provider: Client, node: Node
+) -> None:
+    text = read_page(provider.post(f"/nodes/{node.pk}/drain", follow=True))
+    node.refresh_from_db()
+    assert node.status == NodeStatus.DRAINING
+    assert f"{node.name} sells nothing more." in text
+    assert "Drained" in text
+    assert 'aria-checked="false"' in text
+    text = read_page(provider.post(f"/nodes/{node.pk}/drain", follow=True))
+    node.refresh_from_db()
+    assert node.status == NodeStatus.ONLINE
+    assert f"{node.name} is back on sale." in text
+
+
+def test_a_node_is_taken_away_only_after_a_question_and_can_still_be_put_back(
+    provider: Client, node: Node
+) -> None:
+    assert "Take away" not in read_page(provider.get("/nodes"))
+    text = read_page(provider.post(f"/nodes/{node.pk}/drain", follow=True))
+    assert f'data-confirm="Take {node.name} away?' in text
+    text = read_page(provider.post(f"/nodes/{node.pk}/leave", follow=True))
+    assert "leaves as soon as what was sold of it is served." in text
+    assert "Leaving" in text
+    provider.post(f"/nodes/{node.pk}/drain")
+    node.refresh_from_db()
+    assert (node.status, node.leave_asked_at) == (NodeStatus.ONLINE, None)
+
+
+def test_earnings_are_shown_also_after_the_last_node_has_left(provider: Client, node: Node) -> None:
+    owner = node.provider.organisation
+    line = {"organisation": owner, "kind": "provider", "accrued_at": NOW, "payable_at": NOW}
+    Earning.objects.create(**line, reference="bid:bid_1", amount_micros=2_250)
+    Node.objects.update(status=NodeStatus.LEFT)
+    text = read_page(provider.get("/nodes"))
+    assert node.name not in text
+    assert '$0.00<span class="fine">225</span>' in text
+    assert PAY_RULE in text
 
 
 def test_nobody_changes_somebody_elses_node(provider: Client, node: Node) -> None:
     other = market_builders.node(node.zone)
     assert provider.post(f"/nodes/{other.pk}/ask", {"ask": "9"}).status_code == 404
     assert provider.post(f"/nodes/{other.pk}/drain").status_code == 404
+    assert provider.post(f"/nodes/{other.pk}/leave").status_code == 404
     other.refresh_from_db()
     assert (other.ask_micros, other.status) == (400_000, NodeStatus.ONLINE)
 
@@ -93,7 +131,7 @@ def test_the_operator_sees_the_books_and_others_do_not(client: Client, node: Nod
     assert client.get("/operator").status_code == 403
     client.force_login(builders.operator())
     page = client.get("/operator")
-    assert page.context["check"].balanced
+    assert page.context["overview"].check.balanced
     assert node.name in read_page(page)
 
 
@@ -233,3 +271,36 @@ def test_the_house_rents_nothing_for_a_provider_that_is_not_approved(
     with pytest.raises(NotAllowed, match="approved"):
         set_zone_tiers(zone=node.zone, provider=asked, serverless_cap=1, serverful_cap=1)
     assert not ZoneTiers.objects.exists()
+
+
+def test_a_new_account_asks_for_money_and_the_operator_grants_it_on_the_overview(
+    client: Client,
+) -> None:
+    operator = Client()
+    operator.force_login(builders.operator())
+    owner = builders.user()
+    client.force_login(owner)
+    [organisation] = owner.organisations.all()
+    text = read_page(client.post("/wallet/ask", {"usd": "25"}, follow=True))
+    assert "The operator sees your request for $25.00." in text
+    assert "$25.00 asked for" in text
+    page = operator.get("/operator")
+    [request] = page.context["overview"].funds_requests
+    assert owner.email in read_page(page)
+    answer = {"do": "grant", "amount_micros": request.amount_micros}
+    assert client.post(f"/operator/funds/{request.pk}", answer).status_code == 403
+    text = read_page(operator.post(f"/operator/funds/{request.pk}", answer, follow=True))
+    assert f"$25.00 is in the wallet of {organisation}." in text
+    assert "Requests for money" not in text
+    assert wallet(organisation=organisation).available_micros == 25_000_000
+    assert client.post("/wallet/ask", {"usd": "much"}, follow=True).status_code == 200
+    assert operator.get("/operator").context["overview"].funds_requests == []
+
+
+def test_demo_money_makes_a_new_account_able_to_bid(client: Client, settings: Any) -> None:
+    settings.DEMO_MONEY_MICROS = 20_000_000
+    client.force_login(builders.user())
+    assert "Take $20.00 of demo money" in read_page(client.get("/wallet"))
+    text = read_page(client.post("/wallet/ask", {"do": "demo"}, follow=True))
+    assert "You can bid." in text
+    assert "demo money" not in text.replace("Demo money is in your wallet", "")

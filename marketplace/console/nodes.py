@@ -1,0 +1,233 @@
+"""A provider's nodes: what they earn, what they ask, and how they come and go."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.db.models import Count
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from marketplace.accounts.models import Organisation
+from marketplace.auction.models import WorkShare
+from marketplace.auction.pay_rule import PAY_RULE
+from marketplace.auction.selectors import MarketNow, load_market
+from marketplace.common import clock
+from marketplace.common.errors import NotFound, SystemFault, UserError
+from marketplace.common.money import count_decimals, to_micros
+from marketplace.console.forms import NodeForm
+from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.selectors import find_provider, list_open_zones
+from marketplace.fleet.services import (
+    ask_node_to_leave,
+    create_join_token,
+    drain_node,
+    ensure_provider,
+    set_node_ask,
+    undrain_node,
+)
+from marketplace.jobs.models import Slice
+from marketplace.payments.selectors import earnings, list_earnings, sum_earned
+from marketplace.web.views.requests import PageRequest, page
+
+EARNINGS_LISTED = 12
+
+
+@page
+@require_GET
+def show_nodes(request: PageRequest) -> HttpResponse:
+    return render(
+        request, "console/nodes.html", _load_nodes_page(request.organisation, now=clock.now())
+    )
+
+
+def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, Any]:
+    nodes = list(
+        Node.objects.filter(provider__organisation=organisation)
+        .exclude(status=NodeStatus.LEFT)
+        .select_related("zone", "gpu_type")
+        .order_by("name")
+    )
+    running = dict(
+        Slice.objects.filter(node__in=nodes, status="open")
+        .values_list("node")
+        .annotate(Count("pk"))
+    )
+    books = _find_books(nodes, now=now)
+    rows = {row.node_id: row for book in books for row in book.rows}
+    own = [rows[node.pk] for node in nodes if node.pk in rows]
+    sold = [share for row in own for share in row.compute_sold]
+    lines = list_earnings(organisation=organisation, limit=EARNINGS_LISTED)
+    works = _list_work(organisation, [line.reference for line in lines])
+    return {
+        "now": now,
+        "nodes": [
+            {
+                "node": node,
+                "is_heard": node.status in (NodeStatus.ONLINE, NodeStatus.DRAINING),
+                "jobs": running.get(node.pk, 0),
+                "sold": _mean(rows[node.pk].compute_sold) if node.pk in rows else None,
+                "band": _ask_band(node),
+            }
+            for node in nodes
+        ],
+        "online": sum(node.status == NodeStatus.ONLINE for node in nodes),
+        "heats": _group_heat_rows(nodes, books),
+        "sold_share": _mean(sold),
+        "earnings": earnings(organisation=organisation),
+        "lines": [(line, works.get(line.reference, ())) for line in lines],
+        "pay_rule": PAY_RULE,
+        "decimals": count_decimals(line.amount_micros for line in lines),
+        "earned_24h": sum_earned(organisation=organisation, since=now - timedelta(hours=24)),
+        "zones": list_open_zones(),
+    }
+
+
+def _list_work(organisation: Organisation, references: list[str]) -> dict[str, list[WorkShare]]:
+    """What the organisation's nodes did for each line of its earnings."""
+    bids = {
+        part: line for line in references for part in line.split(":") if part.startswith("bid_")
+    }
+    works: dict[str, list[WorkShare]] = {}
+    shares = WorkShare.objects.filter(organisation=organisation, bid__in=bids)
+    for share in shares.select_related("node").order_by("node__name"):
+        works.setdefault(bids[share.bid_id], []).append(share)
+    return works
+
+
+def _mean(values: Any) -> float | None:
+    values = list(values)
+    return sum(values) / len(values) if values else None
+
+
+def _find_books(nodes: list[Node], *, now: datetime) -> list[MarketNow]:
+    """The markets these nodes are in; a zone whose log is broken has no prices to show."""
+    books = []
+    for zone in sorted({node.zone for node in nodes}, key=lambda zone: zone.name):
+        try:
+            books.append(load_market(zone, now=now))
+        except SystemFault:
+            continue
+    return books
+
+
+def _group_heat_rows(nodes: list[Node], books: list[MarketNow]) -> list[dict[str, Any]]:
+    """One map for each zone, for slots differ between zones."""
+    own = {node.pk: node for node in nodes}
+    heats = []
+    for book in books:
+        rows = [row for row in book.rows if row.node_id in own]
+        if rows:
+            heats.append({"book": book, "rows": rows, "nodes": [own[row.node_id] for row in rows]})
+    return heats
+
+
+def _ask_band(node: Node) -> dict[str, int] | None:
+    """The middle 80 % of asks for the same GPU in the zone."""
+    asks = sorted(
+        Node.objects.filter(zone=node.zone, gpu_type=node.gpu_type)
+        .exclude(status=NodeStatus.LEFT)
+        .values_list("ask_micros", flat=True)
+    )
+    if len(asks) < 3:
+        return None
+    last = len(asks) - 1
+    return {
+        "low": asks[round(last * 0.1)],
+        "middle": asks[round(last / 2)],
+        "high": asks[round(last * 0.9)],
+    }
+
+
+@sensitive_variables("secret")
+@page
+@require_http_methods(["GET", "POST"])
+def add_node(request: PageRequest) -> HttpResponse:
+    """Terms of a new node, then the one command that lists it; before, the operator's leave."""
+    provider = find_provider(request.organisation)
+    if settings.PROVIDERS_NEED_APPROVAL and (provider is None or provider.approved_at is None):
+        return render(request, "console/provider_ask.html", {"provider": provider})
+    form = NodeForm(request.POST or None, zones=list_open_zones())
+    context: dict[str, Any] = {"form": form, "public_url": settings.PUBLIC_URL}
+    if request.method == "POST" and form.is_valid():
+        now = clock.now()
+        try:
+            token, secret = create_join_token(
+                zone=form.cleaned_data["zone"],
+                provider=ensure_provider(organisation=request.organisation, now=now),
+                created_by=request.user,
+                ask_micros=to_micros(form.cleaned_data["ask"], param="ask"),
+                tier=form.cleaned_data["tier"],
+                available_until_at=form.cleaned_data["until"],
+                now=now,
+            )
+        except UserError as error:
+            form.add_error(
+                "ask" if error.code in ("invalid_amount", "invalid_ask") else None, error.message
+            )
+        else:
+            # In the answer to the POST itself: the secret is in no address and no session.
+            context |= {"token": token, "secret": secret}
+    return render(request, "console/node_new.html", context)
+
+
+def _find_node(request: PageRequest, node_id: str) -> Node:
+    node = (
+        Node.objects.select_related("zone")
+        .filter(pk=node_id.replace("\0", ""), provider__organisation=request.organisation)
+        .first()
+    )
+    if node is None:
+        raise NotFound("unknown_node", f"{request.organisation.name} lists no such node.")
+    return node
+
+
+@page
+@require_POST
+def change_ask(request: PageRequest, node_id: str) -> HttpResponse:
+    node = _find_node(request, node_id)
+    text = request.POST.get("ask", "").strip().removeprefix("$")
+    try:
+        set_node_ask(
+            node=node, ask_micros=to_micros(text, param="ask"), set_by=request.user, now=clock.now()
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(
+            request, f"{node.name} asks ${text} from the next sale on; sold slots keep theirs."
+        )
+    return redirect("node_list")
+
+
+@page
+@require_POST
+def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
+    """Take a node off sale, or put it back."""
+    node = _find_node(request, node_id)
+    if node.drained_at is None:
+        drain_node(node=node, now=clock.now())
+        words = (
+            f"{node.name} sells nothing more. What was sold is still served; the node stays here, "
+            "drained, until you put it back on sale or take it away."
+        )
+    else:
+        undrain_node(node=node, now=clock.now())
+        words = f"{node.name} is back on sale."
+    messages.success(request, words)
+    return redirect("node_list")
+
+
+@page
+@require_POST
+def take_node_away(request: PageRequest, node_id: str) -> HttpResponse:
+    node = ask_node_to_leave(node=_find_node(request, node_id), now=clock.now())
+    has_left = node.status == NodeStatus.LEFT
+    words = "has left." if has_left else "leaves as soon as what was sold of it is served."
+    messages.success(request, f"{node.name} {words}")
+    return redirect("node_list")

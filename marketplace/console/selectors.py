@@ -1,0 +1,146 @@
+"""What the overview shows, read at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Avg, Count, F, Max, Q, Sum
+from django.db.models.functions import Coalesce
+
+from marketplace.auction.models import Bid, BidStatus, MarketHead
+from marketplace.auction.selectors import list_bids_set_aside, list_zone_pricing
+from marketplace.fleet.models import Node, NodeStatus, Provider, Zone
+from marketplace.fleet.selectors import list_waiting_providers
+from marketplace.jobs.models import Job
+from marketplace.payments.funding import list_open_funds_requests
+from marketplace.payments.models import FundsRequest
+from marketplace.payments.selectors import LedgerCheck, house_balances, ledger_check
+from marketplace.tiers.selectors import list_machines
+
+BIDS_LISTED = 15
+
+
+@dataclass(frozen=True, slots=True)
+class DayFigures:
+    """The bids of the last 24 hours."""
+
+    bids: int
+    admitted: int
+    on_price: int
+    on_time: int
+    on_memory: int
+    pending: int
+    #: Micro-dollars that winners were charged, what of it went back, and their limits.
+    charged: int
+    refunded: int
+    offered: int
+    mean_wait: timedelta | None
+    longest_wait: timedelta | None
+
+    @property
+    def admitted_share(self) -> float | None:
+        return self.admitted / self.bids if self.bids else None
+
+    @property
+    def mean_wait_s(self) -> float | None:
+        return None if self.mean_wait is None else self.mean_wait.total_seconds()
+
+    @property
+    def longest_wait_s(self) -> float | None:
+        return None if self.longest_wait is None else self.longest_wait.total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    now: datetime
+    figures: DayFigures
+    hours: list[dict[str, Any]]
+    check: LedgerCheck
+    balances: dict[str, int]
+    heads: Sequence[MarketHead]
+    nodes: Sequence[Node]
+    bids: Sequence[Bid]
+    #: Jobs by status.
+    jobs: dict[str, int]
+    machines: Sequence[Any]
+    zones: Sequence[Zone]
+    set_aside: Sequence[Bid]
+    waiting_providers: Sequence[Provider]
+    funds_requests: Sequence[FundsRequest]
+
+    @property
+    def silent(self) -> int:
+        return sum(node.status == NodeStatus.OFFLINE for node in self.nodes)
+
+
+def load_overview(*, now: datetime) -> Overview:
+    nodes = Node.objects.exclude(status=NodeStatus.LEFT)
+    return Overview(
+        now=now,
+        figures=_count_day(now),
+        hours=_draw_hours(now),
+        check=ledger_check(),
+        balances=house_balances(),
+        heads=list(MarketHead.objects.select_related("zone").order_by("zone__name")),
+        nodes=list(
+            nodes.select_related("zone", "gpu_type", "provider__organisation").order_by(
+                "zone__name", "name"
+            )
+        ),
+        bids=list(
+            Bid.objects.select_related("zone", "organisation").order_by("-arrival")[:BIDS_LISTED]
+        ),
+        jobs=dict(Job.objects.values_list("status").annotate(Count("pk"))),
+        machines=list_machines(now=now),
+        zones=list(list_zone_pricing()),
+        set_aside=list(list_bids_set_aside()),
+        waiting_providers=list(list_waiting_providers()),
+        funds_requests=list_open_funds_requests(),
+    )
+
+
+def _count_day(now: datetime) -> DayFigures:
+    day = Bid.objects.filter(created_at__gt=now - timedelta(hours=24))
+    admitted = Q(status=BidStatus.ADMITTED)
+    took = F("decided_at") - F("created_at")
+    return DayFigures(
+        **day.aggregate(
+            bids=Count("pk", filter=~Q(status=BidStatus.CANCELLED)),
+            admitted=Count("pk", filter=admitted),
+            on_price=Count("pk", filter=Q(refusal="price")),
+            on_time=Count("pk", filter=Q(refusal__in=("window", "capacity"))),
+            on_memory=Count("pk", filter=Q(refusal="memory")),
+            pending=Count("pk", filter=Q(status=BidStatus.PENDING)),
+            charged=Coalesce(Sum("payment_micros", filter=admitted), 0),
+            refunded=Coalesce(Sum("refund_micros", filter=admitted), 0),
+            offered=Coalesce(Sum("price_micros", filter=admitted), 0),
+            mean_wait=Avg(took),
+            longest_wait=Max(took),
+        )
+    )
+
+
+def _draw_hours(now: datetime) -> list[dict[str, Any]]:
+    """Admitted and refused in each of the last 24 hours, as heights of bars."""
+    counts = [[0, 0] for _ in range(24)]
+    day = Bid.objects.filter(decided_at__gt=now - timedelta(hours=24))
+    for decided_at, status in day.values_list("decided_at", "status"):
+        hour = min(23, int((now - decided_at).total_seconds() // 3600))
+        counts[23 - hour][status == BidStatus.REFUSED] += 1
+    most = max(1, *(sum(pair) for pair in counts))
+    return [
+        {
+            "x": f"{index / 24 * 100:.2f}%",
+            "admitted": admitted,
+            "refused": refused,
+            "admitted_y": f"{100 - admitted / most * 100:.1f}%",
+            "admitted_h": f"{admitted / most * 100:.1f}%",
+            "refused_y": f"{100 - (admitted + refused) / most * 100:.1f}%",
+            "refused_h": f"{refused / most * 100:.1f}%",
+            "at": now - timedelta(hours=23 - index),
+        }
+        for index, (admitted, refused) in enumerate(counts)
+    ]
