@@ -64,7 +64,7 @@ def test_a_node_is_drained_and_put_back_from_the_list(office):
     # Silent since long ago, by the real clock.
     assert Node.objects.get().status == NodeStatus.OFFLINE
     answer = office.post(page, {"action": "put_back", "_selected_action": [node.pk]}, follow=True)
-    assert "Only a draining or suspended node" in answer.content.decode()
+    assert "Only a drained or suspended node" in answer.content.decode()
 
 
 def test_who_is_no_operator_sees_nothing():
