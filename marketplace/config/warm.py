@@ -10,8 +10,7 @@ from scheduler.types import Node, Task
 
 
 def main() -> None:
-    for policy in ("residual", "lagrangian"):
-        _compile_engine(Engine(ZoneRules(policy=policy, horizon_slots=4, money_quantum=1.0)))
+    _compile_engine(Engine(ZoneRules(horizon_slots=4, money_quantum=1.0)))
 
 
 def _compile_engine(engine: Engine) -> None:

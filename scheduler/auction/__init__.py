@@ -7,9 +7,10 @@ from scheduler.auction.log import events
 from scheduler.auction.log.chain import ChainEntry, entry_from_json, entry_to_json
 from scheduler.auction.log.outcomes import Changed, Dropped, Outcome, Released, Replan
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
-from scheduler.auction.search.grid import Reservation
+from scheduler.auction.search.grid import CellReservation
 
 __all__ = [
+    "CellReservation",
     "ChainEntry",
     "Changed",
     "DeadlineHint",
@@ -19,7 +20,6 @@ __all__ = [
     "Prices",
     "Released",
     "Replan",
-    "Reservation",
     "Verification",
     "ZoneRules",
     "entry_from_json",

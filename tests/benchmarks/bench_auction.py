@@ -20,14 +20,16 @@ from statistics import median
 import numpy as np
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
-from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.experiments.auction.integer_program import solve_with_highs
+from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.printed_search import printed_dp
 from scheduler.types import Horizon, Task
 from tests.benchmarks import auction_day
+from tests.properties.auction_cases import lay_out
+from tests.properties.auction_markets import restore, verify
 
 
 def report(case: str, *, goal: str, ok: bool, **figures: float) -> None:
@@ -107,9 +109,7 @@ def bench_search(rounds: int) -> None:
                 def search(
                     task: Task = task, grid: Grid = grid, additive: bool = additive
                 ) -> Search:
-                    return Search(
-                        grid=grid, task=task, from_slot=0, additive=additive, residual=True
-                    )
+                    return lay_out(grid, task, additive=additive)
 
                 one = best_of(lambda s=search: s().find_plan(slots - 1), rounds)
                 curve = best_of(
@@ -148,7 +148,7 @@ def bench_highs() -> None:
             task = replace(task, vendors=(), compute_demand=min(task.compute_demand, 20000.0))
 
             def search(task: Task = task, grid: Grid = grid, additive: bool = additive) -> Search:
-                return Search(grid=grid, task=task, from_slot=0, additive=additive, residual=True)
+                return lay_out(grid, task, additive=additive)
 
             ours = best_of(lambda s=search, d=slots - 1: s().find_plan(d), 20)
             start = time.process_time()
@@ -179,8 +179,10 @@ def run_day(
     *, bids: int, nodes: int, hints: bool, asks: str
 ) -> tuple[Engine, list[ChainEntry], float]:
     """Decide a day's bids; give the engine, its log and the CPU seconds."""
-    engine = Engine(
-        ZoneRules(base_memory=2.0, horizon_slots=auction_day.SLOTS, refusal_hints=hints)
+    engine = make_engine(
+        ZoneRules(
+            policy="residual", base_memory=2.0, horizon_slots=auction_day.SLOTS, refusal_hints=hints
+        )
     )
     log = [engine.apply(events.NodeJoined(node)) for node in auction_day.nodes(nodes, asks=asks)]
     day = auction_day.tasks(bids)
@@ -225,7 +227,9 @@ def bench_day(*, quick: bool) -> None:
 def bench_restart(*, quick: bool) -> None:
     """From a snapshot and 100,000 logged decisions, as JSON text, to a live engine."""
     wanted = 10_000 if quick else 100_000
-    engine = Engine(ZoneRules(base_memory=2.0, horizon_slots=auction_day.SLOTS))
+    engine = make_engine(
+        ZoneRules(policy="residual", base_memory=2.0, horizon_slots=auction_day.SLOTS)
+    )
     for node in auction_day.nodes(50):
         engine.apply(events.NodeJoined(node))
     snapshot = json.dumps(engine.snapshot())
@@ -253,7 +257,7 @@ def bench_restart(*, quick: bool) -> None:
     del lines[wanted:]
     head = json.loads(lines[-1])["hash"]
     start = time.process_time()
-    engine = Engine.restore(json.loads(snapshot))
+    engine = restore(json.loads(snapshot))
     for line in lines:
         entry = entry_from_json(json.loads(line))
         assert engine.apply(entry.event).hash == entry.hash

@@ -11,7 +11,7 @@ import argparse
 import json
 
 from scheduler.auction.prices import Settings
-from scheduler.experiments.auction.run import rules_for, run_policy
+from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.experiments.auction.scenario import Scenario
 
 GOALS_S = {"residual": 5.0, "lagrangian": 60.0}
@@ -26,12 +26,12 @@ def main() -> None:
     small = Scenario("warm", nodes=2, bids_per_slot=1.0)
     for policy, goal in GOALS_S.items():
         run_policy(
-            small, small.day(0), rules=rules_for(small, policy), settings=Settings(iterations=2)
+            small, small.day(0), rules=make_rules(small, policy), settings=Settings(iterations=2)
         )
         found = run_policy(
             full,
             full.day(0),
-            rules=rules_for(full, policy),
+            rules=make_rules(full, policy),
             past_days=[full.day(1), full.day(2)] if policy == "lagrangian" else (),
         )
         print(

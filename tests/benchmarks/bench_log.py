@@ -85,13 +85,13 @@ def bench(wanted: int, *, profile: bool) -> None:
     with transaction.atomic():
         head = books.begin_log(zone=zone, now=NOW)
     first = Snapshot.objects.get(zone=zone)
-    engine = Engine.restore(json.loads(first.state))
+    engine = books.restore_engine(first)
     entries = made(engine, wanted)
     wanted = len(entries)
     with Timed() as spent:
         for start in range(0, wanted, BATCH):
             batch = entries[start : start + BATCH]
-            slots = [e.event.slot for e in batch if isinstance(e.event, BidArrived)]
+            slots = [e.event.slot for e, _ in batch if isinstance(e.event, BidArrived)]
             written_at = slot_starts_at(zone, max(slots, default=engine.rules.first_slot))
             with transaction.atomic():
                 books.append_log(zone_id=zone.pk, new=batch, now=written_at)
@@ -100,11 +100,11 @@ def bench(wanted: int, *, profile: bool) -> None:
         position=engine.position, head_hash=engine.head_hash
     )
     head.refresh_from_db()
-    events = [entry.event for entry in entries]
+    events = [entry.event for entry, _ in entries]
     del entries
 
     with Timed() as alone:
-        again = Engine.restore(json.loads(first.state))
+        again = books.restore_engine(first)
         for event in events:
             again.apply(event)
     assert again.head_hash == engine.head_hash
@@ -129,7 +129,7 @@ def bench(wanted: int, *, profile: bool) -> None:
     )
 
     def replay() -> None:
-        fresh = Engine(books.restore_engine(first).rules)
+        fresh = Engine(books.restore_engine(first).rules, policies=books.load_policies())
         for row in books.rows(LogEntry.objects.filter(zone=zone)):
             assert verify._replayed(fresh, row)[1] is None
 
@@ -167,8 +167,10 @@ def made(engine: Any, wanted: int) -> list[Any]:
     from tests.benchmarks import auction_day
 
     began = engine.rules.first_slot
-    entries = [engine.apply(events.SlotAdvanced(began))]
-    entries += [engine.apply(events.NodeJoined(node)) for node in auction_day.nodes(NODES)]
+    entries = [engine.apply_serialized(events.SlotAdvanced(began))]
+    entries += [
+        engine.apply_serialized(events.NodeJoined(node)) for node in auction_day.nodes(NODES)
+    ]
     day = auction_day.tasks(80)
     number = 0
     while True:
@@ -176,7 +178,7 @@ def made(engine: Any, wanted: int) -> list[Any]:
         task = day[number % len(day)]
         slot = begin + task.arrival_slot
         if slot > engine.horizon.first_slot:
-            entries.append(engine.apply(events.SlotAdvanced(slot)))
+            entries.append(engine.apply_serialized(events.SlotAdvanced(slot)))
         task = replace(
             task,
             id=f"bid_{number:020d}",
@@ -184,7 +186,9 @@ def made(engine: Any, wanted: int) -> list[Any]:
             deadline_slot=begin + task.deadline_slot,
             vendors=(),
         )
-        entries.append(engine.apply(events.BidArrived(task, slot, salt=f"{number:032x}")))
+        entries.append(
+            engine.apply_serialized(events.BidArrived(task, slot, salt=f"{number:032x}"))
+        )
         number += 1
         if len(entries) >= wanted:
             return entries

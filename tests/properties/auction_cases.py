@@ -6,6 +6,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from scheduler.auction.search.grid import Grid
+from scheduler.auction.search.task_search import Search
+from scheduler.experiments.auction.max_form.search import MaxFormSearch, PrintedSearch
 from scheduler.types import Horizon, LaborVendor, Node, Task
 
 #: Prices and costs with many ties, zeros among them, and some without any.
@@ -17,6 +19,13 @@ AMOUNTS = st.one_of(
 RATES = st.one_of(
     st.integers(1, 9).map(float), st.sampled_from([0.1, 1 / 3, 2.7182818, 6.02214076])
 )
+
+
+def lay_out(grid: Grid, task: Task, *, additive: bool, residual: bool = True) -> Search:
+    """Give the search of a task in either form of prices; the additive one minds the room."""
+    assert residual or not additive
+    kind = Search if additive else MaxFormSearch if residual else PrintedSearch
+    return kind(grid=grid, task=task, from_slot=grid.first_slot)
 
 
 @st.composite

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
+from typing import Any
 
 from scheduler.auction import Engine, ZoneRules
+from scheduler.auction.audit import transcripts
+from scheduler.auction.audit import verify as audit
 from scheduler.auction.log import events
 from scheduler.auction.log.events import Event
+from scheduler.experiments.auction.max_form.engine import PrintedEngine, make_engine
+from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES, max_form_rules
 from scheduler.types import Cell, Decision, LaborVendor, Node, Task
 
 TYPES = ("a100", "a40", "l4")
@@ -22,9 +29,20 @@ def random_rules(rng: Random, *, policy: str) -> ZoneRules:
         horizon_slots=rng.randint(4, 10),
         first_slot=rng.randint(-2, 3),
         money_quantum=rng.choice([0.0, 1.0]),
-        money_scale=rng.choice([None, 0.02]),
-        steepness=rng.choice([0.1, 0.5, 2.0]),
+        retired=max_form_rules(
+            money_scale=rng.choice([None, 0.02]), steepness=rng.choice([0.1, 0.5, 2.0])
+        ),
     )
+
+
+def restore(state: Mapping[str, Any]) -> Engine:
+    """Bring an engine back from a snapshot, under any policy that ever sold or was printed."""
+    engine = PrintedEngine if state["rules"]["policy"] == "printed" else Engine
+    return engine.restore(state, policies=LOGGED_POLICIES)
+
+
+verify = partial(audit.verify, policies=LOGGED_POLICIES)
+verify_transcript = partial(transcripts.verify_transcript, policies=LOGGED_POLICIES)
 
 
 def random_node(rng: Random, name: str) -> Node:
@@ -70,7 +88,7 @@ class Market:
     def __init__(self, seed: int, *, policy: str, rules: ZoneRules | None = None) -> None:
         self.rng = Random(seed)
         self.rules = rules or random_rules(self.rng, policy=policy)
-        self.engine = Engine(self.rules)
+        self.engine = make_engine(self.rules)
         self.slot = self.rules.first_slot
         self.tasks: dict[str, Task] = {}
         self.nodes = 0

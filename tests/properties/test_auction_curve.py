@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.auction.search.kernels.covers import cover_by_pairs
 from scheduler.auction.search.kernels.relaxation import find_least_cover, multiplier
-from scheduler.auction.search.reference import search_by_enumeration
 from scheduler.auction.search.task_search import Search
+from scheduler.experiments.auction.max_form.search import MaxFormSearch
+from scheduler.experiments.auction.reference import search_by_enumeration
 from scheduler.types import Horizon, Task
 from tests.benchmarks import auction_day
-from tests.properties.auction_cases import grids_with_tasks, medium_case
+from tests.properties.auction_cases import grids_with_tasks, lay_out, medium_case
 
 FORMS = pytest.mark.parametrize("additive", [False, True], ids=["max", "additive"])
 
 
 def _search(grid: Grid, task: Task, *, additive: bool) -> Search:
-    return Search(grid=grid, task=task, from_slot=grid.first_slot, additive=additive, residual=True)
+    return lay_out(grid, task, additive=additive)
 
 
 def _curve_by_deadline(grid: Grid, task: Task, *, additive: bool) -> list[float]:
@@ -82,7 +83,7 @@ def test_a_curve_whose_work_no_window_holds_is_empty(additive: bool, types: int)
     last = grid.first_slot + grid.slots - 1
     search = _search(grid, endless, additive=additive)
     assert search.trace_price_curve(first=grid.first_slot, last=last) == []
-    assert search.soonest(first=grid.first_slot, last=last) is None
+    assert search.find_soonest(first=grid.first_slot, last=last) is None
 
 
 @FORMS
@@ -94,14 +95,15 @@ def test_the_soonest_plan_is_the_first_of_the_curve(
     grid, task = case
     last = grid.first_slot + grid.slots - 1
     search = _search(grid, task, additive=additive)
-    first = next(
-        iter(search.find_plans_by_deadline(first=grid.first_slot, last=last).items()), None
-    )
-    soonest = search.soonest(first=grid.first_slot, last=last)
-    assert (soonest is None) == (first is None)
-    if soonest is not None and first is not None:
-        assert soonest.schedule.finish_slot == first[0]
-        assert soonest.price == pytest.approx(first[1].price, rel=1e-9, abs=1e-9)
+    curve = search.trace_price_curve(first=grid.first_slot, last=last)
+    soonest = search.find_soonest(first=grid.first_slot, last=last)
+    if soonest is None:
+        assert curve == []
+    else:
+        # The first deadline with any plan uses its own slot.
+        first, price = curve[0]
+        assert soonest.schedule.finish_slot == first
+        assert soonest.price == pytest.approx(price, rel=1e-9, abs=1e-9)
 
 
 COSTS = st.one_of(st.integers(0, 6).map(float), st.floats(0.0, 6.0), st.just(math.inf))
@@ -147,7 +149,8 @@ def test_the_cells_searched_are_those_that_no_other_beats(case: tuple[Grid, Task
     search = _search(grid, task, additive=False)
     if search.find_plan(grid.first_slot + grid.slots - 1) is None:
         return
-    cells = search._cells(grid.first_slot + grid.slots - 1)
+    assert isinstance(search, MaxFormSearch)
+    cells = search._gather(grid.slots - 1)
     for slot in range(grid.slots):
         every: list[tuple[float, float, float, float]] = []
         for k, node in enumerate(grid.nodes):
@@ -198,8 +201,8 @@ def test_a_curve_found_tread_by_tread_is_the_same(
 ) -> None:
     grid, task = medium_case(seed=500 + 10 * seed + types, nodes=6, slots=24, types=types)
     at_once = _curve_at_once(grid, task, additive=additive)
-    for limit in ("_MANY", "_MANY_A_BOX"):
-        monkeypatch.setattr(f"scheduler.auction.search.task_search.{limit}", 0)
+    monkeypatch.setattr("scheduler.auction.search.task_search._MANY", 0)
+    monkeypatch.setattr("scheduler.experiments.auction.max_form.search._MANY_A_BOX", 0)
     assert _curve_at_once(grid, task, additive=additive) == pytest.approx(at_once, rel=1e-11)
 
 

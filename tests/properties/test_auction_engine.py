@@ -11,22 +11,28 @@ from hypothesis import strategies as st
 
 from scheduler.auction import (
     ChainEntry,
-    Engine,
     Replan,
     entry_from_json,
     entry_to_json,
     rules_from_json,
     rules_to_json,
 )
-from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
-from scheduler.auction.audit.verify import verify
+from scheduler.auction.audit.transcripts import transcript_lines
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import hash_entry
+from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.types import Decision, Refusal
-from tests.properties.auction_markets import Market, faults_of, overuse
+from tests.properties.auction_markets import (
+    Market,
+    faults_of,
+    overuse,
+    restore,
+    verify,
+    verify_transcript,
+)
 
 SEEDS = st.integers(0, 2**32)
-POLICIES = pytest.mark.parametrize("policy", ["residual", "printed"])
+POLICIES = pytest.mark.parametrize("policy", ["residual", "lagrangian"])
 
 
 def _run(market: Market, steps: int) -> list[ChainEntry]:
@@ -71,7 +77,7 @@ def test_a_replay_gives_every_decision_price_and_hash_again(
     from_snapshot = verify(read[len(log) - len(tail) :], snapshot)
     assert from_snapshot.ok, from_snapshot.problem
     assert from_snapshot.head_hash == market.engine.head_hash
-    restored = Engine.restore(snapshot)
+    restored = restore(snapshot)
     for entry in tail:
         restored.apply(entry.event)
     assert restored.snapshot() == market.engine.snapshot()
@@ -198,7 +204,7 @@ def test_a_refused_bid_leaves_no_trace_on_the_grid_and_learns_what_would_win(
     assert decision.payment == 0.0
 
     def again(**changes: float) -> Decision:
-        other = Engine.restore(before)
+        other = restore(before)
         outcome = other.apply(replace(bid, task=replace(bid.task, **changes))).outcome
         assert isinstance(outcome, Decision)
         return outcome
@@ -229,7 +235,7 @@ def test_a_bid_without_a_plan_is_told_whether_an_empty_zone_would_have_had_one(
     _run(market, steps)
     bid = market.bid()
     told = market.engine.quote(bid.task, slot=bid.slot).refusal
-    empty = Engine(replace(market.rules, first_slot=market.engine.horizon.first_slot))
+    empty = make_engine(replace(market.rules, first_slot=market.engine.horizon.first_slot))
     for node in market.engine.nodes:
         empty.apply(events.NodeJoined(node))
     sold_out = told is Refusal.CAPACITY and len(market.engine.nodes) > 0
@@ -249,7 +255,7 @@ def test_the_price_does_not_depend_on_the_bid(
     before = market.engine.snapshot()
     one = market.engine.apply(bid).outcome
     changed = replace(bid, task=replace(bid.task, bid=bid.task.bid * factor))
-    other = Engine.restore(before).apply(changed).outcome
+    other = restore(before).apply(changed).outcome
     assert isinstance(one, Decision)
     assert isinstance(other, Decision)
     assert one.parts == other.parts

@@ -10,19 +10,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.auction.search.grid import Grid
-from scheduler.auction.search.reference import search_by_caps, search_by_enumeration
-from scheduler.auction.search.task_search import Search
 from scheduler.experiments.auction.integer_program import solve_with_highs
+from scheduler.experiments.auction.reference import search_by_caps, search_by_enumeration
 from scheduler.types import Task
-from tests.properties.auction_cases import grids_with_tasks, medium_case, thirds_of_the_work
+from tests.properties.auction_cases import (
+    grids_with_tasks,
+    lay_out,
+    medium_case,
+    thirds_of_the_work,
+)
 
 FORMS = pytest.mark.parametrize("additive", [False, True], ids=["max", "additive"])
 
 
 def _price(grid: Grid, task: Task, *, additive: bool, residual: bool, deadline: int) -> float:
-    search = Search(
-        grid=grid, task=task, from_slot=grid.first_slot, additive=additive, residual=residual
-    )
+    search = lay_out(grid, task, additive=additive, residual=residual)
     plan = search.find_plan(deadline)
     return math.inf if plan is None else plan.price
 
@@ -40,12 +42,16 @@ def _rounded_down(task: Task) -> float:
     return max(task.compute_demand - 1e-8 * max(task.rates.values()), task.compute_demand / 2)
 
 
-@FORMS
+@pytest.mark.parametrize(
+    ("additive", "residual"),
+    [(True, True), (False, True), (False, False)],
+    ids=["additive", "max", "printed"],
+)
 @settings(max_examples=200, deadline=None)
-@example(case=thirds_of_the_work(), residual=False)
-@given(case=grids_with_tasks(), residual=st.booleans())
+@example(case=thirds_of_the_work())
+@given(case=grids_with_tasks())
 def test_the_search_finds_what_trying_every_schedule_finds(
-    additive: bool, case: tuple[Grid, Task], residual: bool
+    additive: bool, residual: bool, case: tuple[Grid, Task]
 ) -> None:
     grid, task = case
     found = _price(grid, task, additive=additive, residual=residual, deadline=task.deadline_slot)
@@ -66,36 +72,13 @@ def test_the_search_finds_what_trying_every_schedule_finds(
     )
 
 
-@FORMS
-@settings(max_examples=150, deadline=None)
-@given(case=grids_with_tasks(most_nodes=4, most_slots=7))
-def test_the_curve_has_the_price_of_every_deadline_and_never_rises(
-    additive: bool, case: tuple[Grid, Task]
-) -> None:
-    grid, task = case
-    search = Search(
-        grid=grid, task=task, from_slot=grid.first_slot, additive=additive, residual=True
-    )
-    treads = search.find_plans_by_deadline(first=task.arrival_slot, last=_last(grid))
-    curve = math.inf
-    for deadline in range(_begin(grid, task), _last(grid) + 1):
-        if deadline in treads:
-            assert treads[deadline].price < curve
-            curve = treads[deadline].price
-            assert treads[deadline].schedule.finish_slot <= deadline
-        alone = _price(grid, task, additive=additive, residual=True, deadline=deadline)
-        assert curve == pytest.approx(alone, rel=1e-9, abs=1e-9)
-
-
 @settings(max_examples=150, deadline=None)
 @given(case=grids_with_tasks(most_nodes=4, most_slots=7), additive=st.booleans())
 def test_the_earliest_deadline_below_a_ceiling_is_the_first_one(
     case: tuple[Grid, Task], additive: bool
 ) -> None:
     grid, task = case
-    search = Search(
-        grid=grid, task=task, from_slot=grid.first_slot, additive=additive, residual=True
-    )
+    search = lay_out(grid, task, additive=additive)
     found = search.find_earliest_below(first=task.arrival_slot, last=_last(grid), ceiling=task.bid)
     first = next(
         (
@@ -138,12 +121,7 @@ def test_the_search_agrees_with_an_integer_program(additive: bool, types: int, s
 @given(case=grids_with_tasks())
 def test_searching_twice_gives_the_same_plan(case: tuple[Grid, Task]) -> None:
     grid, task = case
-    plans = [
-        Search(
-            grid=grid, task=task, from_slot=grid.first_slot, additive=False, residual=True
-        ).find_plan(task.deadline_slot)
-        for _ in range(2)
-    ]
+    plans = [lay_out(grid, task, additive=False).find_plan(task.deadline_slot) for _ in range(2)]
     if plans[0] is None:
         assert plans[1] is None
     else:

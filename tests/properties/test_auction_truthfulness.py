@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from scheduler.auction import Engine, ZoneRules
+from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
+from scheduler.experiments.auction.max_form.engine import make_engine, pay_eq14
+from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.types import Decision, Node, Task
-from tests.properties.auction_markets import Market
+from tests.properties.auction_markets import Market, restore
 
 RERUNS = 1_000
 RERUNS_NIGHTLY = 10_000
@@ -32,19 +34,18 @@ class Found:
     lost: int
 
 
-def _gain(outcome: object, worth: float) -> float:
+def _gain(outcome: object, worth: float, *, by_eq14: bool) -> float:
     assert isinstance(outcome, Decision)
+    outcome = pay_eq14(outcome) if by_eq14 else outcome
     return worth - outcome.payment if outcome.admitted else 0.0
 
 
-def search_for_profit(*, policy: str, reruns: int, pays_eq14: bool = False) -> Found:
+def search_for_profit(*, policy: str, reruns: int, by_eq14: bool = False) -> Found:
     """Misreport bids in random markets until enough re-runs are made."""
     made = profitable = won = lost = seed = 0
     while made < reruns:
         seed += 1
         market = Market(seed, policy=policy)
-        if pays_eq14:
-            market = Market(seed, policy=policy, rules=replace(market.rules, pays_eq14=True))
         for _ in range(40):
             event = market.next_event()
             before = market.engine.snapshot()
@@ -54,7 +55,7 @@ def search_for_profit(*, policy: str, reruns: int, pays_eq14: bool = False) -> F
             if outcome.winning_price is None and not outcome.admitted:
                 continue
             worth = event.task.bid
-            honest = _gain(outcome, worth)
+            honest = _gain(outcome, worth, by_eq14=by_eq14)
             won, lost = won + outcome.admitted, lost + (not outcome.admitted)
             price = outcome.winning_price or 0.0
             for lie in (
@@ -67,9 +68,9 @@ def search_for_profit(*, policy: str, reruns: int, pays_eq14: bool = False) -> F
                 1e9,
             ):
                 task = replace(event.task, bid=lie)
-                other = Engine.restore(before).apply(replace(event, task=task)).outcome
+                other = restore(before).apply(replace(event, task=task)).outcome
                 made += 1
-                profitable += _gain(other, worth) > honest + 1e-9
+                profitable += _gain(other, worth, by_eq14=by_eq14) > honest + 1e-9
     return Found(reruns=made, profitable=profitable, won=won, lost=lost)
 
 
@@ -94,17 +95,16 @@ def test_no_misreport_of_the_price_pays_in_many_more_runs(policy: str) -> None:
 
 @POLICIES
 def test_the_same_search_finds_misreports_that_pay_under_the_printed_payment(policy: str) -> None:
-    found = search_for_profit(policy=policy, reruns=RERUNS, pays_eq14=True)
+    found = search_for_profit(policy=policy, reruns=RERUNS, by_eq14=True)
     assert found.profitable > 10
 
 
 def test_the_printed_payment_fails_on_one_node_and_one_slot() -> None:
     """Operational cost 4, no duals, worth 3: eq. 14 lets a lie of 5 gain 3."""
 
-    def decide(bid: float, *, pays_eq14: bool) -> Decision:
-        engine = Engine(
-            ZoneRules(policy="printed", horizon_slots=1, alpha=1.0, beta=1.0, pays_eq14=pays_eq14)
-        )
+    def decide(bid: float) -> Decision:
+        retired = max_form_rules(alpha=1.0, beta=1.0)
+        engine = make_engine(ZoneRules(policy="printed", horizon_slots=1, retired=retired))
         engine.apply(
             events.NodeJoined(
                 Node(id="n", gpu_type="g", compute_capacity=1.0, memory_capacity=1.0, ask=4.0)
@@ -123,9 +123,8 @@ def test_the_printed_payment_fails_on_one_node_and_one_slot() -> None:
         assert isinstance(outcome, Decision)
         return outcome
 
-    assert not decide(3.0, pays_eq14=True).admitted
-    lie = decide(5.0, pays_eq14=True)
+    assert not decide(3.0).admitted
+    lie = decide(5.0)
     assert lie.admitted
-    assert lie.payment == 0.0
-    assert not decide(3.0, pays_eq14=False).admitted
-    assert decide(5.0, pays_eq14=False).payment == 4.0
+    assert pay_eq14(lie).payment == 0.0
+    assert lie.payment == 4.0

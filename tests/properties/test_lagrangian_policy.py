@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
-from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings, solve_prices
+from scheduler.experiments.auction.max_form.engine import make_engine, pay_eq14
 from scheduler.types import Decision, Task
-from tests.properties.auction_markets import Market, faults_of, overuse
+from tests.properties.auction_markets import Market, faults_of, overuse, restore, verify
 
 RERUNS = 1_000
 RERUNS_NIGHTLY = 10_000
@@ -21,10 +21,8 @@ FEW = Settings(iterations=12, most_tasks=60)
 class SolvedMarket(Market):
     """A random market whose prices are solved every few events."""
 
-    def __init__(self, seed: int, *, pays_eq14: bool = False) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__(seed, policy="lagrangian")
-        self.rules = replace(self.rules, pays_eq14=pays_eq14)
-        self.engine = Engine(self.rules)
         self.decided: list[Task] = []
         self.solved = 0
         self.since = 0
@@ -64,8 +62,9 @@ class SolvedMarket(Market):
         )
 
 
-def gain(outcome: object, worth: float) -> float:
+def gain(outcome: object, worth: float, *, by_eq14: bool = False) -> float:
     assert isinstance(outcome, Decision)
+    outcome = pay_eq14(outcome) if by_eq14 else outcome
     return worth - outcome.payment if outcome.admitted else 0.0
 
 
@@ -81,12 +80,12 @@ class Found:
     priced: int
 
 
-def search_for_profit(reruns: int, *, pays_eq14: bool = False) -> Found:
+def search_for_profit(reruns: int, *, by_eq14: bool = False) -> Found:
     """Misreport bids in random markets until enough re-runs are made."""
     made = profitable = won = lost = priced = seed = 0
     while made < reruns:
         seed += 1
-        market = SolvedMarket(seed, pays_eq14=pays_eq14)
+        market = SolvedMarket(seed)
         for _ in range(40):
             event = market.next_event()
             before = market.engine.snapshot()
@@ -96,7 +95,7 @@ def search_for_profit(reruns: int, *, pays_eq14: bool = False) -> Found:
             if outcome.winning_price is None or outcome.parts is None:
                 continue
             worth, price = event.task.bid, outcome.winning_price
-            honest = gain(outcome, worth)
+            honest = gain(outcome, worth, by_eq14=by_eq14)
             won, lost = won + outcome.admitted, lost + (not outcome.admitted)
             priced += outcome.parts.compute + outcome.parts.memory > 0
             for lie in (
@@ -109,13 +108,13 @@ def search_for_profit(reruns: int, *, pays_eq14: bool = False) -> Found:
                 1e9,
             ):
                 stated = replace(event, task=replace(event.task, bid=lie))
-                other = Engine.restore(before).apply(stated).outcome
+                other = restore(before).apply(stated).outcome
                 assert isinstance(other, Decision)
                 assert other.winning_price == price
-                if other.admitted and not pays_eq14:
+                if other.admitted:
                     assert other.payment == price
                 made += 1
-                profitable += gain(other, worth) > honest + 1e-9
+                profitable += gain(other, worth, by_eq14=by_eq14) > honest + 1e-9
     return Found(made, profitable, won, lost, priced)
 
 
@@ -134,7 +133,7 @@ def test_no_misreport_pays_in_many_more_runs() -> None:
 
 
 def test_the_same_search_finds_misreports_that_pay_under_the_printed_payment() -> None:
-    assert search_for_profit(RERUNS, pays_eq14=True).profitable > 10
+    assert search_for_profit(RERUNS, by_eq14=True).profitable > 10
 
 
 def played(seed: int, steps: int) -> tuple[SolvedMarket, list[ChainEntry]]:
@@ -165,11 +164,11 @@ def test_a_replay_gives_every_price_and_hash_again_bit_for_bit(seed: int) -> Non
     found = verify(read, rules=market.rules)
     assert found.ok, found.problem
     assert found.head_hash == market.engine.head_hash
-    middle = Engine(market.rules)
+    middle = make_engine(market.rules)
     for entry in read[:40]:
         middle.apply(entry.event)
     assert verify(read[40:], middle.snapshot()).head_hash == market.engine.head_hash
-    again = Engine(market.rules)
+    again = make_engine(market.rules)
     for entry in read:
         again.apply(entry.event)
     ours, theirs = market.engine.prices(), again.prices()
@@ -183,7 +182,7 @@ def test_solving_again_from_the_log_gives_the_same_event_and_changes_nothing(see
     before = market.engine.snapshot()
     event = market.solve(market.engine)
     assert market.engine.snapshot() == before
-    again = Engine(market.rules)
+    again = make_engine(market.rules)
     for entry in log:
         again.apply(entry.event)
     assert market.solve(again) == event

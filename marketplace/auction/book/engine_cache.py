@@ -14,11 +14,14 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cache
 from typing import NamedTuple
 
+from django.conf import settings
 from django.db.models import QuerySet
+from django.utils.module_loading import import_string
 
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.common.db.bulk_writes import insert_values
@@ -34,8 +37,8 @@ from scheduler.auction import (
     rules_from_json,
     rules_to_json,
 )
-from scheduler.auction.log.canonical_json import serialize_event, serialize_outcome
-from scheduler.auction.log.chain import hash_entry
+from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
+from scheduler.auction.log.chain import SerializedEntry, hash_entry
 from scheduler.auction.log.events import NodeJoined, event_from_json
 from scheduler.auction.log.outcomes import outcome_from_json
 
@@ -79,10 +82,23 @@ _read_locks: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
 
-#: What the engine goes by where a zone's settings are silent.
-RULE_DEFAULTS = {
-    rule.name: rule.default for rule in fields(ZoneRules) if rule.name in RULE_PARAMETERS
+#: What the engine goes by where a zone's settings are silent: ``ZoneRules.retired``.
+RETIRED_DEFAULTS = {
+    "alpha": None,
+    "beta": None,
+    "money_scale": None,
+    "steepness": 0.2,
+    "pays_eq14": False,
 }
+
+
+@cache
+def load_policies() -> Policies:
+    """Price policies that a log may name: what sells, and what the settings name besides.
+
+    A log of an earlier version replays under the policies of its time.
+    """
+    return {**SELLING_POLICIES, **import_string(settings.AUCTION_RETIRED_POLICIES)}
 
 
 def commitment_salt() -> str:
@@ -123,14 +139,20 @@ def with_zone_settings(rules: ZoneRules, *, zone: Zone, policy: str) -> ZoneRule
     check_policy_settings(zone.settings)
     own = {name: value for name, value in zone.settings.items() if name in RULE_PARAMETERS}
     rest = {name: value for name, value in zone.settings.items() if name not in own}
-    changed = replace(rules, policy=str(policy), settings=rest, **(RULE_DEFAULTS | own))
+    changed = replace(
+        rules,
+        policy=str(policy),
+        settings=rest,
+        refusal_hints=own.pop("refusal_hints", True),
+        retired=RETIRED_DEFAULTS | own,
+    )
     # Numbers as a restart reads them, so that both hash to the same.
     return rules_from_json(rules_to_json(changed))
 
 
 def begin_log(*, zone: Zone, now: datetime) -> MarketHead:
     """Begin the log of a zone that has none. Call as the zone's lane."""
-    engine = Engine(build_first_rules(zone, now=now))
+    engine = Engine(build_first_rules(zone, now=now), policies=load_policies())
     Snapshot.objects.create(
         zone=zone,
         position=engine.position,
@@ -184,7 +206,7 @@ def read_book(*, zone: Zone, now: datetime) -> Iterator[Book]:
 
 def _unbegun(zone: Zone, *, now: datetime) -> Engine:
     """The engine of a zone that its lane has not entered yet, with the fleet it will find."""
-    engine = Engine(build_first_rules(zone, now=now))
+    engine = Engine(build_first_rules(zone, now=now), policies=load_policies())
     for node in nodes_on_sale(zone):
         joining = scheduler_node(zone, node)
         if joining.available_until is None or joining.available_until >= engine.rules.first_slot:
@@ -279,7 +301,7 @@ def find_first_snapshot(*, zone_id: str) -> Snapshot | None:
 
 
 def restore_engine(snapshot: Snapshot) -> Engine:
-    return Engine.restore(json.loads(snapshot.state))
+    return Engine.restore(json.loads(snapshot.state), policies=load_policies())
 
 
 class LogRow(NamedTuple):
@@ -310,7 +332,9 @@ def entries(log: QuerySet[LogEntry]) -> Iterator[ChainEntry]:
         )
 
 
-def append_log(*, zone_id: str, new: Iterable[ChainEntry], now: datetime) -> None:
+def append_log(
+    *, zone_id: str, new: Iterable[tuple[ChainEntry, SerializedEntry]], now: datetime
+) -> None:
     """Write entries the engine just made; call as the zone's lane, in its transaction."""
     insert_values(
         LogEntry,
@@ -320,13 +344,13 @@ def append_log(*, zone_id: str, new: Iterable[ChainEntry], now: datetime) -> Non
                 zone_id,
                 entry.position,
                 type(entry.event).__name__,
-                serialize_event(entry.event),
-                serialize_outcome(entry.outcome),
+                texts.event,
+                texts.outcome,
                 entry.prev_hash,
                 entry.hash,
                 now,
             )
-            for entry in new
+            for entry, texts in new
         ),
     )
 

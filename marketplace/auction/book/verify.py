@@ -80,7 +80,7 @@ def _verify(zone: Zone) -> VerifyReport:
     if first is None or head is None:
         found.problems += _rows_without_log(zone)
         return found
-    engine = Engine(books.restore_engine(first).rules)
+    engine = Engine(books.restore_engine(first).rules, policies=books.load_policies())
     snapshots = {snapshot.position: snapshot for snapshot in Snapshot.objects.filter(zone=zone)}
     _snapshot_compare(engine, snapshots.pop(0), found)
     decided: list[ChainEntry] = []
@@ -123,7 +123,7 @@ def _replayed(engine: Engine, row: books.LogRow) -> tuple[ChainEntry, str | None
     compared as text, of which there is only one for a value.
     """
     again, texts = engine.apply_serialized(
-        event_from_json(json.loads(row.event)), claim=_claim(row.outcome)
+        event_from_json(json.loads(row.event)), hint=_find_hint(row.outcome)
     )
     outcome = texts.outcome
     if again.position != row.position:
@@ -139,7 +139,7 @@ def _replayed(engine: Engine, row: books.LogRow) -> tuple[ChainEntry, str | None
     return again, None
 
 
-def _claim(outcome: str) -> DeadlineHint | None:
+def _find_hint(outcome: str) -> DeadlineHint | None:
     """Give what a row's text says of a later deadline, where to look for it and no more."""
     found = _HINT.search(outcome)
     if found is None:

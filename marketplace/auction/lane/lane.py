@@ -10,6 +10,7 @@ from marketplace.auction.models import MarketHead
 from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
+from scheduler.auction.log.chain import SerializedEntry
 from scheduler.auction.log.outcomes import Changed, Dropped, Outcome
 
 
@@ -23,7 +24,8 @@ class Lane:
     book: Book
     #: The slot that holds ``now``; it runs already, so cells from the next one on are sold.
     slot: int
-    entries: list[ChainEntry] = field(default_factory=list)
+    #: New entries, with the texts that are stored of them.
+    entries: list[tuple[ChainEntry, SerializedEntry]] = field(default_factory=list)
     #: Cells that admitted jobs lost with their nodes; noted and emptied by ``replan``.
     dropped: list[Dropped] = field(default_factory=list)
     #: Further members of the event that browsers get.
@@ -31,8 +33,8 @@ class Lane:
 
     def apply(self, event: events.Event) -> ChainEntry:
         """Let the engine answer an event; recorded when the lane is left."""
-        entry = self.book.engine.apply(event)
-        self.entries.append(entry)
+        entry, texts = self.book.engine.apply_serialized(event)
+        self.entries.append((entry, texts))
         outcome: Outcome = entry.outcome
         if isinstance(outcome, Changed):
             self.dropped.extend(outcome.dropped)

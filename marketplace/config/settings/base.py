@@ -278,6 +278,8 @@ HOUSE_BEARS_MICROS_PER_DAY = int(1_000_000 * environment.number("HOUSE_BEARS_USD
 PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=True)
 #: What each new organisation can take once, in dollars; nothing where money is real.
 DEMO_MONEY_MICROS = int(environment.number("DEMO_MONEY_USD", 0, at_least=0)) * 1_000_000
+#: Price policies that no longer sell, by name; logs of earlier versions replay under them.
+AUCTION_RETIRED_POLICIES = "scheduler.experiments.auction.max_form.policies.RETIRED_POLICIES"
 #: Whether a zone's log shows everybody what others bid; without it, commitments stand there.
 PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 #: Requests a minute and caller, by kind; see ``marketplace.api.throttles``.

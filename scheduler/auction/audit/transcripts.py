@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from scheduler.auction.audit.verify import Verification, verify, verify_public
+from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.log.chain import ChainEntry, entry_from_json, entry_to_json, hide_bid
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
 
@@ -48,8 +49,10 @@ def transcript_lines(
         yield json.dumps(data if shows is None or shows(entry) else hide_bid(data))
 
 
-def verify_transcript(lines: Iterable[str]) -> Verification:
-    """Replay a transcript.
+def verify_transcript(
+    lines: Iterable[str], *, policies: Policies = SELLING_POLICIES
+) -> Verification:
+    """Replay a transcript; ``policies`` are those that its log may name.
 
     Raises
     ------
@@ -70,11 +73,19 @@ def verify_transcript(lines: Iterable[str]) -> Verification:
     if header.get("bids_left_out"):
         return _naming_lines(
             lambda: verify_public(
-                (_parse(line, number) for number, line in numbered), snapshot, rules=rules
+                (_parse(line, number) for number, line in numbered),
+                snapshot,
+                rules=rules,
+                policies=policies,
             )
         )
     return _naming_lines(
-        lambda: verify((_entry(line, number) for number, line in numbered), snapshot, rules=rules)
+        lambda: verify(
+            (_entry(line, number) for number, line in numbered),
+            snapshot,
+            rules=rules,
+            policies=policies,
+        )
     )
 
 

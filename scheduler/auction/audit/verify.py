@@ -8,6 +8,7 @@ from typing import Any
 
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
+from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.log.chain import ChainEntry, hash_entry
 from scheduler.auction.log.events import event_from_json, event_to_json
 from scheduler.auction.log.limits import MOST_MONEY
@@ -36,6 +37,7 @@ def verify(
     snapshot: Mapping[str, Any] | None = None,
     *,
     rules: ZoneRules | None = None,
+    policies: Policies = SELLING_POLICIES,
 ) -> Verification:
     """Replay entries and compare each with the log.
 
@@ -47,13 +49,15 @@ def verify(
         State that the first entry builds on.
     rules : ZoneRules, optional
         The zone's rules; needed, and only used, without a snapshot.
+    policies : mapping of str to policy, optional
+        Those that the log may name; a log of an earlier version needs retired ones too.
 
     Raises
     ------
     ValueError
         If neither a snapshot nor rules are given.
     """
-    engine = _begin(snapshot, rules)
+    engine = _begin(snapshot, rules, policies)
     count = 0
     for entry in entries:
         problem = _compare(engine, entry)
@@ -74,6 +78,7 @@ def verify_public(
     snapshot: Mapping[str, Any] | None = None,
     *,
     rules: ZoneRules | None = None,
+    policies: Policies = SELLING_POLICIES,
 ) -> Verification:
     """Replay a log in which bids are left out (``log.hide_bid``).
 
@@ -86,10 +91,10 @@ def verify_public(
     ----------
     entries : iterable of mapping
         Entries as JSON values.
-    snapshot, rules
+    snapshot, rules, policies
         As for ``verify``.
     """
-    engine = _begin(snapshot, rules)
+    engine = _begin(snapshot, rules, policies)
     position, head = engine.position, engine.head_hash
     count = 0
     for data in entries:
@@ -153,15 +158,17 @@ def _compare_public(
     return f"the replay differs from the log in {', '.join(fields)}" if fields else None
 
 
-def _begin(snapshot: Mapping[str, Any] | None, rules: ZoneRules | None) -> Engine:
+def _begin(
+    snapshot: Mapping[str, Any] | None, rules: ZoneRules | None, policies: Policies
+) -> Engine:
     if snapshot is not None:
-        return Engine.restore(dict(snapshot))
+        return Engine.restore(snapshot, policies=policies)
     if rules is not None:
-        return Engine(rules)
+        return Engine(rules, policies=policies)
     raise ValueError("give the snapshot the log builds on, or the zone's rules")
 
 
-def _claim(outcome: Outcome) -> DeadlineHint | None:
+def _find_hint(outcome: Outcome) -> DeadlineHint | None:
     if isinstance(outcome, Decision) and not outcome.admitted:
         return DeadlineHint(outcome.winning_deadline_slot)
     return None
@@ -173,7 +180,7 @@ def _compare(engine: Engine, entry: ChainEntry) -> str | None:
         return f"entry {engine.position + 1} is missing: the log goes on at {entry.position}"
     if entry.prev_hash != engine.head_hash:
         return "the entry does not build on the one before it"
-    again, _ = engine.apply_serialized(entry.event, claim=_claim(entry.outcome))
+    again, _ = engine.apply_serialized(entry.event, hint=_find_hint(entry.outcome))
     if again.outcome != entry.outcome:
         logged, found = outcome_to_json(entry.outcome), outcome_to_json(again.outcome)
         fields = [name for name in found if logged.get(name) != found[name]]

@@ -1,4 +1,4 @@
-"""Decisions and quotes: what one task is told, from the market as it is.
+"""Decisions and quotes: the answer to one task, from the zone as it is.
 
 The price of a task is the cost of its cheapest schedule at prices fixed by the
 events before it; it is admitted if and only if its bid is above that price, and
@@ -10,71 +10,71 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler.auction.engine.rounding import Rounding
-from scheduler.auction.engine.zone_state import Market
+from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.search.task_search import Plan, Search
 from scheduler.types import Decision, PriceParts, PricePoint, Quote, Refusal, Task
 
 #: A later deadline and its price, or neither.
-Hint = tuple[int, float] | tuple[None, None]
+LaterDeadline = tuple[int, float] | tuple[None, None]
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineHint:
-    """What is said to be the hint to a refused bid, by whoever decided it before.
+    """The later deadline that an earlier decision of the same bid found.
 
-    Only where to look: a decision is the same with every claim and without one.
+    It only narrows the search: the decision is identical without it.
     """
 
     deadline_slot: int | None
 
 
-def decide(market: Market, task: Task, slot: int, claim: DeadlineHint | None = None) -> Decision:
+def decide(zone: ZoneState, task: Task, slot: int, hint: DeadlineHint | None = None) -> Decision:
     """Decide a bid; what it buys is reserved and moves prices."""
-    search = market.search(task, slot)
-    hint: Hint | None = None
-    if claim is None or not _hints(market):
+    search = zone.search(task, slot)
+    later: LaterDeadline | None = None
+    if hint is None or not zone.rules.refusal_hints:
         plan = search.find_plan(task.deadline_slot)
     else:
-        plan, hint = _claimed(market, search, task, claim)
+        plan, later = _search_with_hint(zone, search, task, hint)
     if plan is None:
-        return _refuse(market, search, task, search.refusal(), None, None, hint)
-    parts = Rounding(market.rules.money_quantum).parts(plan.parts)
-    price = parts.total
-    if not task.bid > price:
-        return _refuse(market, search, task, Refusal.PRICE, plan, parts, hint)
-    policy = market.policy
-    if not policy.residual and not market.grid.fits(
-        plan.schedule.cells, rates=dict(task.rates), memory=task.memory_demand
-    ):
-        return _refuse(market, search, task, Refusal.CAPACITY, plan, parts, hint)
+        later = _find_later_deadline(zone, search, task) if later is None else later
+        return refuse(zone, task, search.find_refusal(), later=later)
+    parts = Rounding(zone.rules.money_quantum).parts(plan.parts)
+    if not task.bid > parts.total:
+        later = _find_later_deadline(zone, search, task) if later is None else later
+        return refuse(zone, task, Refusal.PRICE, plan=plan, parts=parts, later=later)
+    return admit(zone, task, plan, parts)
+
+
+def admit(zone: ZoneState, task: Task, plan: Plan, parts: PriceParts) -> Decision:
+    """Reserve a plan for a bid above its price, which it pays."""
     # Only now does the bid take part in what later prices are made of.
-    market.observe(task)
-    eq14 = parts.vendor + parts.compute + parts.memory
+    zone.observe(task)
+    price = parts.total
     return Decision(
         task_id=task.id,
         admitted=True,
-        payment=eq14 if market.rules.pays_eq14 else price,
+        payment=price,
         surplus=task.bid - price,
         schedule=plan.schedule,
         parts=parts,
         winning_price=price,
-        raised=market.take(task, plan),
+        raised=zone.take(task, plan),
     )
 
 
-def _refuse(
-    market: Market,
-    search: Search,
+def refuse(
+    zone: ZoneState,
     task: Task,
     refusal: Refusal,
-    plan: Plan | None,
-    parts: PriceParts | None,
-    hint: Hint | None,
+    *,
+    plan: Plan | None = None,
+    parts: PriceParts | None = None,
+    later: LaterDeadline = (None, None),
 ) -> Decision:
+    """Refuse a bid, with its best plan and the later deadline that would win, if any."""
     price = None if parts is None else parts.total
-    deadline, deadline_price = _later_deadline(market, search, task) if hint is None else hint
-    market.observe(task)
-    raises = refusal is Refusal.CAPACITY and plan is not None and market.policy.raises_before_check
+    zone.observe(task)
     return Decision(
         task_id=task.id,
         admitted=False,
@@ -84,45 +84,39 @@ def _refuse(
         parts=parts,
         refusal=refusal,
         winning_price=price if refusal is Refusal.PRICE else None,
-        winning_deadline_slot=deadline,
-        winning_deadline_price=deadline_price,
-        raised=market.take(task, plan, reserve=False) if raises and plan is not None else (),
+        winning_deadline_slot=later[0],
+        winning_deadline_price=later[1],
     )
 
 
-def _hints(market: Market) -> bool:
-    """Tell whether refused bids are told of a later deadline."""
-    return market.rules.refusal_hints and market.policy.residual
-
-
-def _claimed(
-    market: Market, search: Search, task: Task, claim: DeadlineHint
-) -> tuple[Plan | None, Hint | None]:
-    """Give the plan of the deadline, and the hint if it is certain to be the claimed one."""
-    rounding = Rounding(market.rules.money_quantum)
+def _search_with_hint(
+    zone: ZoneState, search: Search, task: Task, hint: DeadlineHint
+) -> tuple[Plan | None, LaterDeadline | None]:
+    """Give the plan of the deadline, and the later one if it is certainly the hint's."""
+    rounding = Rounding(zone.rules.money_quantum)
     plan, clear, later = search.check_hint(
-        claim.deadline_slot,
+        hint.deadline_slot,
         deadline=task.deadline_slot,
         ceiling=rounding.most_below(task.bid),
     )
     if not clear:
         return plan, None
-    if claim.deadline_slot is None or later is None:
+    if hint.deadline_slot is None or later is None:
         return plan, (None, None)
     price = rounding.parts(later.parts).total
-    return plan, (claim.deadline_slot, price) if task.bid > price else None
+    return plan, (hint.deadline_slot, price) if task.bid > price else None
 
 
-def _later_deadline(market: Market, search: Search, task: Task) -> Hint:
+def _find_later_deadline(zone: ZoneState, search: Search, task: Task) -> LaterDeadline:
     """Find the earliest later deadline at which the bid would win, and its price."""
-    if not _hints(market):
+    if not zone.rules.refusal_hints:
         return None, None
-    rounding = Rounding(market.rules.money_quantum)
+    rounding = Rounding(zone.rules.money_quantum)
     first = task.deadline_slot + 1
     while True:
         deadline = search.find_earliest_below(
             first=first,
-            last=market.grid.horizon.last_slot,
+            last=zone.grid.horizon.last_slot,
             ceiling=rounding.most_below(task.bid),
         )
         better = None if deadline is None else search.find_plan(deadline)
@@ -135,13 +129,13 @@ def _later_deadline(market: Market, search: Search, task: Task) -> Hint:
         first = deadline + 1
 
 
-def quote(market: Market, task: Task, slot: int, *, position: int) -> Quote:
+def quote(zone: ZoneState, task: Task, slot: int, *, position: int) -> Quote:
     """Give the price of a task now and by deadline, reserving nothing."""
-    rounding = Rounding(market.rules.money_quantum)
-    search = market.search(task, slot)
+    rounding = Rounding(zone.rules.money_quantum)
+    search = zone.search(task, slot)
     plan = search.find_plan(task.deadline_slot)
     curve: list[PricePoint] = []
-    for deadline, price in search.trace_price_curve(first=slot, last=market.grid.horizon.last_slot):
+    for deadline, price in search.trace_price_curve(first=slot, last=zone.grid.horizon.last_slot):
         price += rounding.missing(price)
         # Rounding to whole units makes some treads equal to the one before.
         if not curve or price < curve[-1].price:
@@ -150,7 +144,7 @@ def quote(market: Market, task: Task, slot: int, *, position: int) -> Quote:
     return Quote(
         schedule=None if plan is None else plan.schedule,
         parts=None if plan is None else rounding.parts(plan.parts),
-        refusal=search.refusal() if plan is None else None,
+        refusal=search.find_refusal() if plan is None else None,
         curve=tuple(curve),
         position=position,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 
 from scheduler.auction.engine import decide, fleet_events, retrace, saved_state
 from scheduler.auction.engine.decide import DeadlineHint
-from scheduler.auction.engine.zone_state import Market
-from scheduler.auction.log.chain import ChainEntry, Written, digest, written
+from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
+from scheduler.auction.engine.zone_state import ZoneState
+from scheduler.auction.log.chain import ChainEntry, SerializedEntry, digest, serialize_entry
 from scheduler.auction.log.events import (
     BidArrived,
     CellsReleased,
@@ -27,7 +29,7 @@ from scheduler.auction.log.events import (
 from scheduler.auction.log.limits import check_event
 from scheduler.auction.log.outcomes import Changed, Outcome, Released, Replan
 from scheduler.auction.log.rules import ZoneRules, rules_to_json
-from scheduler.auction.search.grid import Floats, Reservation
+from scheduler.auction.search.grid import CellReservation, Floats
 from scheduler.types import Decision, Horizon, Node, Quote, Task
 
 
@@ -51,18 +53,26 @@ class Prices:
 class Engine:
     """One zone's auction, moved only by events.
 
-    All guarantees follow from how ``deciding`` prices a bid, and are tested as
+    All guarantees follow from how ``decide`` prices a bid, and are tested as
     such. Not safe for threads: a zone has one writer.
 
     Parameters
     ----------
     rules : ZoneRules
+    policies : mapping of str to policy, optional
+        Those that the rules may name, now and in later ``RulesChanged`` events: what
+        may sell, unless an old log is followed that names others.
+
+    Raises
+    ------
+    ValueError
+        If the rules name no policy of these.
     """
 
-    def __init__(self, rules: ZoneRules) -> None:
+    def __init__(self, rules: ZoneRules, *, policies: Policies = SELLING_POLICIES) -> None:
+        self._zone = ZoneState(rules, policies)
         self.position = 0
         self.head_hash = digest(rules_to_json(rules))
-        self._market = Market(rules)
 
     # -- events ----------------------------------------------------------------
 
@@ -83,14 +93,14 @@ class Engine:
         return entry
 
     def apply_serialized(
-        self, event: Event, *, claim: DeadlineHint | None = None
-    ) -> tuple[ChainEntry, Written]:
+        self, event: Event, *, hint: DeadlineHint | None = None
+    ) -> tuple[ChainEntry, SerializedEntry]:
         """Apply an event as ``apply`` does; give also the texts that its hash is made of.
 
         Parameters
         ----------
         event : Event
-        claim : DeadlineHint, optional
+        hint : DeadlineHint, optional
             What a log says of a refused bid. The outcome is the same whatever it
             says, and sooner there if it is true.
 
@@ -99,19 +109,21 @@ class Engine:
         ValueError
             As ``transition``.
         """
-        outcome = self.transition(event, claim=claim)
+        outcome = self.transition(event, hint=hint)
         position, prev_hash = self.position + 1, self.head_hash
-        texts = written(position=position, event=event, outcome=outcome, prev_hash=prev_hash)
+        texts = serialize_entry(
+            position=position, event=event, outcome=outcome, prev_hash=prev_hash
+        )
         self.position, self.head_hash = position, texts.hash
         entry = ChainEntry(
             position=position, event=event, outcome=outcome, prev_hash=prev_hash, hash=texts.hash
         )
         return entry, texts
 
-    def transition(self, event: Event, *, claim: DeadlineHint | None = None) -> Outcome:
+    def transition(self, event: Event, *, hint: DeadlineHint | None = None) -> Outcome:
         """Apply an event without keeping a log; simulations call this.
 
-        ``claim`` is as for ``apply_serialized``.
+        ``hint`` is as for ``apply_serialized``.
 
         Raises
         ------
@@ -120,29 +132,32 @@ class Engine:
             that cannot change. The engine is as it was.
         """
         check_event(event)
-        market = self._market
+        zone = self._zone
         match event:
             case BidArrived(task=task, slot=slot):
-                return decide.decide(market, task, slot, claim)
+                return self._decide(task, slot, hint)
             case SlotAdvanced(slot=slot):
-                market.grid.advance(slot)
+                zone.grid.advance(slot)
                 return Changed()
             case NodeJoined(node=node):
-                return fleet_events.node_joined(market, node)
+                return fleet_events.add_node(zone, node)
             case NodeChanged(node=node):
-                return fleet_events.node_changed(market, node)
+                return fleet_events.change_node(zone, node)
             case NodeLeft(node_id=node_id, from_slot=from_slot):
-                return fleet_events.node_left(market, node_id, from_slot)
+                return fleet_events.remove_node(zone, node_id, from_slot)
             case CellsReleased(task_id=task_id, cells=cells):
-                return Released(cells=market.release(task_id, cells))
+                return Released(cells=zone.release(task_id, cells))
             case TaskReplanned(task=task, slot=slot):
-                return fleet_events.replan(market, task, slot)
+                return fleet_events.replan(zone, task, slot)
             case PricesSolved():
-                market.set_prices(event)
+                zone.set_prices(event)
                 return Changed()
             case RulesChanged(rules=rules):
-                market.change_rules(rules)
+                zone.change_rules(rules)
                 return Changed()
+
+    def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
+        return decide.decide(self._zone, task, slot, hint)
 
     def follow(self, event: Event, logged: Outcome) -> Outcome:
         """Apply an event with price movements taken from its logged outcome.
@@ -150,12 +165,12 @@ class Engine:
         For checking a log in which bids are left out: whatever does not depend on
         them is worked out again. No entry is made.
         """
-        market = self._market
-        market.followed = logged.raised if isinstance(logged, Decision | Replan) else None
+        zone = self._zone
+        zone.followed = logged.raised if isinstance(logged, Decision | Replan) else None
         try:
             return self.transition(event)
         finally:
-            market.followed = None
+            zone.followed = None
 
     def retrace(self, event: Event, logged: Outcome, *, entry_hash: str) -> None:
         """Come to the state after an entry of the log without deciding again.
@@ -170,7 +185,7 @@ class Engine:
             If the outcome is not one the event can have on this state. The engine is
             as it was.
         """
-        if not retrace.retrace(self._market, event, logged):
+        if not retrace.retrace(self._zone, event, logged):
             self.transition(event)
         self.position, self.head_hash = self.position + 1, entry_hash
 
@@ -192,11 +207,11 @@ class Engine:
             If the task carries a number that no price can be made of.
         """
         check_event(BidArrived(task, slot))
-        return decide.quote(self._market, task, slot, position=self.position)
+        return decide.quote(self._zone, task, slot, position=self.position)
 
     def prices(self) -> Prices:
         """Give a copy of all prices, nodes by slots."""
-        grid = self._market.grid
+        grid = self._zone.grid
         on_sale = grid.compute_free > -np.inf
         with np.errstate(divide="ignore", invalid="ignore"):
             compute = 1 - np.where(on_sale, grid.compute_free, 0.0) / grid.compute_capacity
@@ -211,45 +226,47 @@ class Engine:
             on_sale=on_sale.T.copy(),
         )
 
-    def reservations(self) -> tuple[Reservation, ...]:
+    def reservations(self) -> tuple[CellReservation, ...]:
         """Give all cells held from the first slot on sale on."""
-        return tuple(self._market.grid.reservations())
+        return tuple(self._zone.grid.reservations())
 
     @property
     def rules(self) -> ZoneRules:
         """The rules in force."""
-        return self._market.rules
+        return self._zone.rules
 
     @property
     def horizon(self) -> Horizon:
         """Slots on sale."""
-        return self._market.grid.horizon
+        return self._zone.grid.horizon
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """Nodes on sale, in the order they joined."""
-        return tuple(self._market.grid.nodes)
+        return tuple(self._zone.grid.nodes)
 
     # -- snapshots ---------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """Give the whole state as JSON values; ``restore`` brings it back exactly."""
-        market = self._market
-        return saved_state.take(
-            rules=market.rules,
+        zone = self._zone
+        return saved_state.serialize_state(
+            rules=zone.rules,
             position=self.position,
             head_hash=self.head_hash,
-            memory=market.memory,
-            grid=market.grid,
+            policy_state=zone.policy_state,
+            grid=zone.grid,
         )
 
     @classmethod
-    def restore(cls, snapshot: dict[str, Any]) -> Engine:
-        """Bring an engine back from ``snapshot``."""
-        state = saved_state.read(snapshot)
-        engine = cls(state.rules)
+    def restore(
+        cls, snapshot: Mapping[str, Any], *, policies: Policies = SELLING_POLICIES
+    ) -> Engine:
+        """Bring an engine back from ``snapshot``; ``policies`` as for a new one."""
+        state = saved_state.parse_state(snapshot)
+        engine = cls(state.rules, policies=policies)
         engine.position = state.position
         engine.head_hash = state.head_hash
-        engine._market.memory = state.memory
-        engine._market.grid = state.grid
+        engine._zone.policy_state = state.policy_state
+        engine._zone.grid = state.grid
         return engine

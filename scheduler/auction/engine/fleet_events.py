@@ -1,42 +1,43 @@
-"""What happens to cells that are sold already: nodes change, jobs are re-planned."""
+"""Changes to cells that are sold already: nodes come, change and go, jobs are re-planned."""
 
 from __future__ import annotations
 
-from scheduler.auction.engine.zone_state import Market
+from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.outcomes import Changed, Dropped, Replan
-from scheduler.auction.search.grid import Hold, until
+from scheduler.auction.search.grid import HeldCell, until
 from scheduler.types import Cell, Node, Task
 
 
-def node_joined(market: Market, node: Node) -> Changed:
+def add_node(zone: ZoneState, node: Node) -> Changed:
     """Put a node on sale; one of that name starts afresh."""
-    grid = market.grid
+    grid = zone.grid
     dropped: tuple[Dropped, ...] = ()
     if node.id in grid.column:
-        dropped = _drop(market, grid.held_after(node.id, grid.first_slot))
+        dropped = _drop_cells(zone, grid.held_after(node.id, grid.first_slot))
         grid.remove_node(node.id)
     grid.add_node(node)
     return Changed(dropped=dropped)
 
 
-def node_changed(market: Market, node: Node) -> Changed:
+def change_node(zone: ZoneState, node: Node) -> Changed:
     """Put a node's new terms in place; what it cannot keep is dropped."""
-    grid = market.grid
+    grid = zone.grid
     if node.id not in grid.column:
         grid.add_node(node)
         return Changed()
+    # The new terms say what is overbooked; once more, since dropped cells are free again.
     grid.change_node(node)
-    dropped = _drop(market, grid.overbooked(node.id))
+    dropped = _drop_cells(zone, grid.overbooked(node.id))
     grid.change_node(node)
     return Changed(dropped=dropped)
 
 
-def node_left(market: Market, node_id: str, from_slot: int) -> Changed:
+def remove_node(zone: ZoneState, node_id: str, from_slot: int) -> Changed:
     """End a node's sale; what it holds from then on is dropped."""
-    grid = market.grid
+    grid = zone.grid
     if node_id not in grid.column:
         return Changed()
-    dropped = _drop(market, grid.held_after(node_id, from_slot))
+    dropped = _drop_cells(zone, grid.held_after(node_id, from_slot))
     if from_slot <= grid.first_slot:
         grid.remove_node(node_id)
     else:
@@ -44,30 +45,30 @@ def node_left(market: Market, node_id: str, from_slot: int) -> Changed:
     return Changed(dropped=dropped)
 
 
-def _drop(market: Market, lost: list[tuple[str, Hold]]) -> tuple[Dropped, ...]:
+def _drop_cells(zone: ZoneState, lost: list[tuple[str, HeldCell]]) -> tuple[Dropped, ...]:
     by_task: dict[str, list[Cell]] = {}
     for task_id, hold in lost:
         by_task.setdefault(task_id, []).append(hold.cell)
     return tuple(
-        Dropped(task_id=task_id, cells=market.release(task_id, cells))
+        Dropped(task_id=task_id, cells=zone.release(task_id, cells))
         for task_id, cells in by_task.items()
     )
 
 
-def replan(market: Market, task: Task, slot: int) -> Replan:
+def replan(zone: ZoneState, task: Task, slot: int) -> Replan:
     """Give a job a new plan for the work that is left, whatever it costs.
 
     A job is never lost: if its deadline cannot be met, it ends as early as can
     be, and if the horizon is too short for it, it gets as much of the work as can
     be had at all.
     """
-    grid = market.grid
-    released = market.release(task.id, grid.held(task.id, from_slot=slot))
-    search = market.search(task, slot, residual=True)
+    grid = zone.grid
+    released = zone.release(task.id, grid.held(task.id, from_slot=slot))
+    search = zone.search(task, slot)
     plan = search.find_plan(task.deadline_slot)
     late = plan is None
     if plan is None:
-        plan = search.soonest(first=task.deadline_slot + 1, last=grid.horizon.last_slot)
+        plan = search.find_soonest(first=task.deadline_slot + 1, last=grid.horizon.last_slot)
     complete = plan is not None
     if plan is None:
         plan = search.find_most_work()
@@ -78,5 +79,5 @@ def replan(market: Market, task: Task, slot: int) -> Replan:
         released=released,
         complete=complete,
         late=late,
-        raised=() if plan is None else market.take(task, plan),
+        raised=() if plan is None else zone.take(task, plan),
     )

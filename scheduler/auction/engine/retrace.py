@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.auction.engine.zone_state import Market
+from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BidArrived, Event, TaskReplanned
 from scheduler.auction.log.outcomes import Outcome, Replan
 from scheduler.auction.search.task_search import Plan
 from scheduler.types import Decision, Task
 
 
-def retrace(market: Market, event: Event, logged: Outcome) -> bool:
+def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
     """Take what the log says was decided as it stands, if it is a decision.
 
     Returns
@@ -22,28 +22,31 @@ def retrace(market: Market, event: Event, logged: Outcome) -> bool:
     Raises
     ------
     ValueError
-        If the outcome is not one the event can have on this market.
+        If the outcome is not one the event can have on this zone.
     """
-    again = market.policy.raises_before_check
-    if isinstance(event, BidArrived) and isinstance(logged, Decision) and not again:
-        plan = _plan(market, event.task, logged) if logged.admitted else None
-        market.observe(event.task)
+    if isinstance(event, BidArrived) and isinstance(logged, Decision):
+        plan = _plan(zone, event.task, logged) if logged.admitted else None
+        zone.observe(event.task)
         if plan is not None:
-            market.take(event.task, plan)
+            zone.take(event.task, plan)
         return True
     if isinstance(event, TaskReplanned) and isinstance(logged, Replan):
         task = event.task
-        plan = None if logged.schedule is None else _plan(market, task, logged)
-        market.release(task.id, market.grid.held(task.id, from_slot=event.slot))
-        if plan is not None:
-            market.take(task, _plan(market, task, logged))
+        # Read before the release: a plan that cannot be must leave the state as it was.
+        planned = logged.schedule is not None
+        if planned:
+            _plan(zone, task, logged)
+        zone.release(task.id, zone.grid.held(task.id, from_slot=event.slot))
+        if planned:
+            # Its prices are those after the release.
+            zone.take(task, _plan(zone, task, logged))
         return True
     return False
 
 
-def _plan(market: Market, task: Task, logged: Decision | Replan) -> Plan:
+def _plan(zone: ZoneState, task: Task, logged: Decision | Replan) -> Plan:
     """Give a logged schedule as the search would have given it."""
-    grid, schedule, parts = market.grid, logged.schedule, logged.parts
+    grid, schedule, parts = zone.grid, logged.schedule, logged.parts
     if schedule is None or parts is None:
         raise ValueError(f"the log admits {task.id} without a schedule")
     try:

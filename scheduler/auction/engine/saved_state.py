@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.auction.engine.price_policies import Memory
+from scheduler.auction.engine.price_policies import PolicyState
 from scheduler.auction.log.events import node_from_json, node_to_json
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
-from scheduler.auction.search.grid import Grid, Hold
+from scheduler.auction.search.grid import Grid, HeldCell
 from scheduler.types import Cell, Horizon
 
 _FORMAT = 1
@@ -24,18 +24,18 @@ _ARRAYS = ("compute_price", "memory_price", "compute_free", "memory_free")
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SavedState:
     """What a snapshot holds, read back."""
 
     rules: ZoneRules
     position: int
     head_hash: str
-    memory: Memory
+    policy_state: PolicyState
     grid: Grid
 
 
-def take(
-    *, rules: ZoneRules, position: int, head_hash: str, memory: Memory, grid: Grid
+def serialize_state(
+    *, rules: ZoneRules, position: int, head_hash: str, policy_state: PolicyState, grid: Grid
 ) -> dict[str, Any]:
     """Give the state as JSON values."""
     return {
@@ -43,7 +43,7 @@ def take(
         "rules": rules_to_json(rules),
         "position": position,
         "head_hash": head_hash,
-        "memory": dict(memory),
+        "memory": dict(policy_state),
         "first_slot": grid.first_slot,
         "nodes": [node_to_json(node) for node in grid.nodes],
         "types": list(grid.types),
@@ -65,8 +65,8 @@ def take(
     }
 
 
-def read(data: Mapping[str, Any]) -> State:
-    """Read what ``take`` wrote.
+def parse_state(data: Mapping[str, Any]) -> SavedState:
+    """Read what ``serialize_state`` wrote.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def read(data: Mapping[str, Any]) -> State:
     grid.restore_holdings(
         {
             str(task_id): [
-                Hold(
+                HeldCell(
                     cell=Cell(slot=int(slot), node=str(node)),
                     rate=float(rate),
                     memory=float(memory),
@@ -108,11 +108,11 @@ def read(data: Mapping[str, Any]) -> State:
             for task_id, holds in data["holds"]
         }
     )
-    return State(
+    return SavedState(
         rules=rules,
         position=int(data["position"]),
         head_hash=str(data["head_hash"]),
-        memory={str(name): float(value) for name, value in data["memory"].items()},
+        policy_state={str(name): float(value) for name, value in data["memory"].items()},
         grid=grid,
     )
 

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from scheduler.auction.engine.price_policies import Admission, Policy, Raised, make_policy
+from scheduler.auction.engine.price_policies import (
+    Admission,
+    Policies,
+    PricePolicy,
+    PriceRise,
+    make_policy,
+)
 from scheduler.auction.log.events import PricesSolved
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
 from scheduler.auction.search.grid import Grid, TaskHolding
@@ -17,13 +23,14 @@ from scheduler.types import Cell, Horizon, Task
 Rises = tuple[tuple[float, float], ...]
 
 
-class Market:
+class ZoneState:
     """What the decisions of a zone are made from; only the engine holds one."""
 
-    def __init__(self, rules: ZoneRules) -> None:
+    def __init__(self, rules: ZoneRules, policies: Policies) -> None:
         self.rules = rules
-        self.policy: Policy = make_policy(rules)
-        self.memory = self.policy.start()
+        self._policies = policies
+        self.policy: PricePolicy = make_policy(rules, policies)
+        self.policy_state = self.policy.start()
         self.grid = Grid(
             horizon=Horizon(first_slot=rules.first_slot, slots=rules.horizon_slots),
             base_memory=rules.base_memory,
@@ -31,24 +38,32 @@ class Market:
         #: Price movements to use instead of the policy's, while following a log.
         self.followed: Rises | None = None
 
-    def search(self, task: Task, slot: int, *, residual: bool | None = None) -> Search:
+    def search(self, task: Task, slot: int) -> Search:
         """Lay a task out over the cells, as the policy has them searched."""
-        return Search(
-            grid=self.grid,
-            task=task,
-            from_slot=slot,
-            additive=self.policy.additive,
-            residual=self.policy.residual if residual is None else residual,
-        )
+        return self.policy.search(grid=self.grid, task=task, from_slot=slot)
 
     # -- admissions ----------------------------------------------------------
 
     def observe(self, task: Task) -> None:
         """Let a bid that has just been decided take part in what prices are made of."""
-        self.memory = self.policy.observed(self.memory, task)
+        self.policy_state = self.policy.observe(self.policy_state, task)
 
-    def take(self, task: Task, plan: Plan, *, reserve: bool = True) -> Rises:
+    def take(self, task: Task, plan: Plan) -> Rises:
         """Move the prices of a plan's cells and reserve them; give the rises."""
+        rises = self.raise_prices(task, plan)
+        cells = plan.schedule.cells
+        holding = TaskHolding(
+            cells=cells,
+            rates=tuple(plan.rate.tolist()),
+            memories=(float(task.memory_demand),) * len(cells),
+            compute_rises=tuple(compute for compute, _ in rises),
+            memory_rises=tuple(memory for _, memory in rises),
+        )
+        self.grid.reserve(task.id, holding, rows=plan.rows, columns=plan.columns, rate=plan.rate)
+        return rises
+
+    def raise_prices(self, task: Task, plan: Plan) -> Rises:
+        """Move the prices of a plan's cells; give the rises."""
         grid, rows, columns = self.grid, plan.rows, plan.columns
         admission = Admission(
             task=task,
@@ -59,35 +74,27 @@ class Market:
             compute_price=plan.compute_price,
             memory_price=plan.memory_price,
         )
-        raised = self._raised(admission)
+        rise = self._find_rise(admission)
         compute_share = plan.rate / admission.compute_capacity
         memory_share = task.memory_demand / admission.memory_capacity
         # In this order a rise that undoes the growth leaves the price as it was to the
         # last bit, and nodes that cost the same go on doing so.
         grid.compute_price[rows, columns] = plan.compute_price + (
-            plan.compute_price * compute_share + raised.compute_rise
+            plan.compute_price * compute_share + rise.compute_rise
         )
         grid.memory_price[rows, columns] = plan.memory_price + (
-            plan.memory_price * memory_share + raised.memory_rise
+            plan.memory_price * memory_share + rise.memory_rise
         )
-        compute_rises = tuple(raised.compute_rise.tolist())
-        memory_rises = tuple(raised.memory_rise.tolist())
-        if reserve:
-            cells = plan.schedule.cells
-            memories = (float(task.memory_demand),) * len(cells)
-            rates = tuple(plan.rate.tolist())
-            holding = TaskHolding(cells, rates, memories, compute_rises, memory_rises)
-            grid.reserve(task.id, holding, rows=rows, columns=columns, rate=plan.rate)
-        return tuple(zip(compute_rises, memory_rises, strict=True))
+        return tuple(zip(rise.compute_rise.tolist(), rise.memory_rise.tolist(), strict=True))
 
-    def _raised(self, admission: Admission) -> Raised:
+    def _find_rise(self, admission: Admission) -> PriceRise:
         if self.followed is None:
-            return self.policy.raised(self.memory, admission)
+            return self.policy.raise_prices(self.policy_state, admission)
         table = np.zeros((len(admission.rate), 2))
         # A log of another length is not this engine's, as its comparison says.
         given = self.followed[: len(table)]
         table[: len(given)] = np.array(given, np.float64).reshape(-1, 2)
-        return Raised(compute_rise=table[:, 0], memory_rise=table[:, 1])
+        return PriceRise(compute_rise=table[:, 0], memory_rise=table[:, 1])
 
     # -- releases ------------------------------------------------------------
 
@@ -106,7 +113,7 @@ class Market:
                 (grid.compute_price, hold.compute_rise, hold.rate, grid.compute_capacity[k]),
                 (grid.memory_price, hold.memory_rise, hold.memory, grid.memory_capacity[k]),
             ):
-                price[row, k] = self.policy.lowered(
+                price[row, k] = self.policy.lower_price(
                     price=float(price[row, k]),
                     rise=rise,
                     # A node may have been changed to have nothing at all.
@@ -128,11 +135,11 @@ class Market:
         for name in FIXED_RULES:
             if getattr(rules, name) != getattr(self.rules, name):
                 raise ValueError(f"{name} cannot change: the log began with it")
-        before, policy = self.policy, make_policy(rules)
+        before, policy = self.policy, make_policy(rules, self._policies)
         start = policy.start()
-        known = {name: value for name, value in self.memory.items() if name in start}
-        self.rules, self.policy, self.memory = rules, policy, {**start, **known}
-        if before.additive and not policy.additive:
+        known = {name: value for name, value in self.policy_state.items() if name in start}
+        self.rules, self.policy, self.policy_state = rules, policy, {**start, **known}
+        if before.prices_empty_cells and not policy.prices_empty_cells:
             # Solved prices are the forecast's; this policy gives empty cells none.
             empty = self.grid.load == 0
             self.grid.compute_price[empty] = 0.0

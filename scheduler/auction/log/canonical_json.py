@@ -14,8 +14,8 @@ from collections.abc import Callable
 from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple, TypeVar
 
-from scheduler.auction.log.events import BidArrived, Event, event_to_json
-from scheduler.auction.log.outcomes import Outcome, outcome_to_json
+from scheduler.auction.log.events import BidArrived, Event
+from scheduler.auction.log.outcomes import Outcome
 from scheduler.types import Decision, PriceParts, Schedule, Task
 
 T = TypeVar("T")
@@ -66,18 +66,6 @@ def _plainly(write: Callable[[T], Texts], value: T) -> Texts | None:
         return write(value)
     except (TypeError, AttributeError, _Unusual):
         return None
-
-
-def serialize_event(event: Event) -> str:
-    """Give an event's one JSON text."""
-    texts = serialize_bid(event)
-    return serialize_canonical(event_to_json(event)) if texts is None else texts.stored
-
-
-def serialize_outcome(outcome: Outcome) -> str:
-    """Give an outcome's one JSON text."""
-    texts = serialize_decision(outcome)
-    return serialize_canonical(outcome_to_json(outcome)) if texts is None else texts.stored
 
 
 def _bid_texts(event: BidArrived) -> Texts:

@@ -77,15 +77,17 @@ def hide_bid(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """An entry as it is stored."""
+class SerializedEntry:
+    """An entry as it is stored: JSON texts and the hash over them."""
 
     event: str
     outcome: str
     hash: str
 
 
-def written(*, position: int, event: Event, outcome: Outcome, prev_hash: str) -> Written:
+def serialize_entry(
+    *, position: int, event: Event, outcome: Outcome, prev_hash: str
+) -> SerializedEntry:
     """Give the texts and the hash of an entry."""
     told, decided = serialize_bid(event), serialize_decision(outcome)
     if told is None or decided is None:
@@ -97,7 +99,7 @@ def written(*, position: int, event: Event, outcome: Outcome, prev_hash: str) ->
         f'{{"event":{told.chained},"outcome":{decided.chained},'
         f'"position":{position},"prev_hash":{serialize_canonical(prev_hash)}}}'
     )
-    return Written(
+    return SerializedEntry(
         event=told.stored,
         outcome=decided.stored,
         hash=hashlib.sha256(chained.encode("ascii")).hexdigest(),

@@ -45,7 +45,7 @@ def unfilled(rates: tuple[float, ...], *, unit: float) -> Floats:
     return left * unit
 
 
-class Hold(NamedTuple):
+class HeldCell(NamedTuple):
     """What one task holds of one cell; a tuple, since decisions make many."""
 
     cell: Cell
@@ -63,18 +63,18 @@ class TaskHolding(NamedTuple):
     """What one task holds, in slot order: few objects, since a zone has many of them."""
 
     cells: tuple[Cell, ...]
-    #: Of each cell, as in ``Hold``.
+    #: Of each cell, as in ``HeldCell``.
     rates: tuple[float, ...]
     memories: tuple[float, ...]
     compute_rises: tuple[float, ...]
     memory_rises: tuple[float, ...]
 
-    def each(self) -> list[Hold]:
+    def each(self) -> list[HeldCell]:
         """Give it cell by cell."""
-        return list(map(Hold, *self))
+        return list(map(HeldCell, *self))
 
     @staticmethod
-    def of(holds: list[Hold]) -> TaskHolding:
+    def of(holds: list[HeldCell]) -> TaskHolding:
         """Put holds together."""
         return TaskHolding(
             tuple(hold.cell for hold in holds),
@@ -86,7 +86,7 @@ class TaskHolding(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
+class CellReservation:
     """One cell that one task holds."""
 
     task_id: str
@@ -293,7 +293,7 @@ class Grid:
 
     # -- reservations --------------------------------------------------------
 
-    def restore_holdings(self, holds: Mapping[str, list[Hold]]) -> None:
+    def restore_holdings(self, holds: Mapping[str, list[HeldCell]]) -> None:
         """Take over what tasks hold, in order of admission; free room is as it is."""
         self.holds, self._ending = {}, {}
         for task_id, held in holds.items():
@@ -327,7 +327,7 @@ class Grid:
             holding = TaskHolding.of(sorted(both, key=lambda h: h.cell))
         self._hold(task_id, holding)
 
-    def release(self, task_id: str, cells: Iterable[Cell]) -> list[Hold]:
+    def release(self, task_id: str, cells: Iterable[Cell]) -> list[HeldCell]:
         """Put cells back on sale; cells the task does not hold are ignored."""
         wanted = {cell for cell in cells if cell.slot >= self.first_slot}
         holding = self.holds.get(task_id)
@@ -342,12 +342,12 @@ class Grid:
             self._add(hold)
         return gone
 
-    def reservations(self) -> Iterator[Reservation]:
+    def reservations(self) -> Iterator[CellReservation]:
         """Give all cells held, in order of admission."""
         for task_id, held in self.holds.items():
             for cell, rate, memory in zip(held.cells, held.rates, held.memories, strict=True):
                 if cell.slot >= self.first_slot:
-                    yield Reservation(task_id=task_id, cell=cell, rate=rate, memory=memory)
+                    yield CellReservation(task_id=task_id, cell=cell, rate=rate, memory=memory)
 
     def held(self, task_id: str, *, from_slot: int) -> tuple[Cell, ...]:
         """Give the cells a task holds from a slot on, none of them past."""
@@ -355,17 +355,17 @@ class Grid:
         held = self.holds.get(task_id)
         return () if held is None else tuple(cell for cell in held.cells if cell.slot >= begin)
 
-    def held_after(self, node_id: str, slot: int) -> list[tuple[str, Hold]]:
+    def held_after(self, node_id: str, slot: int) -> list[tuple[str, HeldCell]]:
         """Give what is held on a node from a slot on."""
         return [(task, hold) for task, hold in self._holds_on(node_id) if hold.cell.slot >= slot]
 
-    def overbooked(self, node_id: str) -> list[tuple[str, Hold]]:
+    def overbooked(self, node_id: str) -> list[tuple[str, HeldCell]]:
         """Give the holds, youngest first, that a changed node cannot keep."""
         k = self.column[node_id]
         node = self.nodes[k]
         compute: dict[int, float] = {}
         memory: dict[int, float] = {}
-        dropped: list[tuple[str, Hold]] = []
+        dropped: list[tuple[str, HeldCell]] = []
         for task, hold in self._holds_on(node_id):
             slot = hold.cell.slot
             samples = compute.get(slot, 0.0) + hold.rate
@@ -380,19 +380,19 @@ class Grid:
                 compute[slot], memory[slot] = samples, gigabytes
         return dropped
 
-    def _holds_on(self, node_id: str) -> Iterator[tuple[str, Hold]]:
+    def _holds_on(self, node_id: str) -> Iterator[tuple[str, HeldCell]]:
         for task_id, held in self.holds.items():
             for hold in held.each():
                 if hold.cell.node == node_id and hold.cell.slot >= self.first_slot:
                     yield task_id, hold
 
-    def _subtract(self, hold: Hold) -> None:
+    def _subtract(self, hold: HeldCell) -> None:
         k, row = self.column[hold.cell.node], self.row(hold.cell.slot)
         self.compute_free[row, k] -= hold.rate
         self.memory_free[row, k] -= hold.memory
         self.load[row, k] += 1
 
-    def _add(self, hold: Hold) -> None:
+    def _add(self, hold: HeldCell) -> None:
         k, row = self.column[hold.cell.node], self.row(hold.cell.slot)
         self.load[row, k] -= 1
         if self.load[row, k] == 0 and self.compute_free[row, k] > -np.inf:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.auction.search.grid import TOLERANCE, Floats, Grid, Ints
-from scheduler.auction.search.kernels.cells import order_nodes_by_cost
 
 _UNIT_BITS = 41
 _NEVER = 1 << 61
@@ -44,9 +43,6 @@ class Rates:
     node_cost: Floats
     #: Units of the fastest rate; 0 where the task cannot run at all.
     most_units: int
-    #: Nodes of each rate by that cost, as ``Offer`` has them.
-    order: Ints
-    able: Ints
 
     def need(self, demand: float, *, slots: int) -> int:
         """Give the units of work that a demand in samples comes to."""
@@ -85,9 +81,6 @@ def _rates_on(grid: Grid, rates: Mapping[str, float]) -> Rates:
     node_rate = np.array(by_type, np.float64)[types]
     node_class = np.array([place.get(rate, -1) for rate in by_type], np.int64)[types]
     node_cost = (grid.ask_per_sample * node_rate).reshape(1, -1)
-    order = np.empty((len(classes), len(types)), np.int64)
-    able = np.zeros(len(classes), np.int64)
-    order_nodes_by_cost(node_cost[0], node_class, order, able)
     return Rates(
         unit=unit,
         rate=np.array([rate for rate, _ in classes], np.float64),
@@ -97,6 +90,4 @@ def _rates_on(grid: Grid, rates: Mapping[str, float]) -> Rates:
         need_compute=node_rate - TOLERANCE * grid.compute_capacity,
         node_cost=node_cost,
         most_units=classes[-1][1] if classes else 0,
-        order=order,
-        able=able,
     )

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.auction.search.grid import Floats, Grid, Ints
-from scheduler.auction.search.kernels.cells import Cells, Job, Offer, gather_cells
-from scheduler.auction.search.kernels.curves import trace_prices_by_deadline
+from scheduler.auction.search.kernels.cells import Cells, OfferedCells, TaskNeed, gather_cells
 from scheduler.auction.search.kernels.deadlines import (
     find_earliest_below,
     solve_curve,
@@ -28,10 +27,9 @@ from scheduler.auction.search.kernels.deadlines import (
 from scheduler.auction.search.rates import Rates, find_rates
 from scheduler.types import NO_VENDOR, PriceParts, Refusal, Schedule, Task
 
-#: Above this many counts of cells and slots a curve is found tread by tread: in the
-#: additive form, where one pass over them does, and in the max form, with one a box.
+#: Above this many counts of cells and slots a curve is found tread by tread instead of
+#: in one pass over them.
 _MANY = 30_000_000
-_MANY_A_BOX = 2_000_000
 #: Share of a price by which plans must differ to be told apart for certain; what
 #: rounding and the dearer later slots come to is a hundredth of it.
 _MARGIN = 1e-6
@@ -69,46 +67,38 @@ class Search:
     task : Task
     from_slot : int
         First slot the task may use, besides its own arrival.
-    additive : bool
-        Form of the prices.
-    residual : bool
-        Only cells with room are used.
     """
 
-    def __init__(
-        self, *, grid: Grid, task: Task, from_slot: int, additive: bool, residual: bool
-    ) -> None:
+    def __init__(self, *, grid: Grid, task: Task, from_slot: int) -> None:
         self._grid = grid
         self._task = task
-        self._additive = additive
-        self._residual = residual
         self._begin = max(task.arrival_slot, from_slot, grid.first_slot)
         self._last = grid.first_slot + grid.slots - 1
         self._rates: Rates = find_rates(grid, task.rates)
         slots = max(self._last - self._begin + 1, 0)
-        self._entry = np.full(slots, np.inf)
-        self._entry_vendor = {0: NO_VENDOR}
+        self._vendor_price = np.full(slots, np.inf)
+        self._vendor_at = {0: NO_VENDOR}
         #: First row that a vendor is ready at; as many as there are slots: none.
         self._start = slots
         if task.vendors:
             for index, vendor in enumerate(task.vendors):
                 at = max(task.arrival_slot + vendor.delay_slots - self._begin, 0)
-                if at < slots and vendor.price < self._entry[at]:
-                    self._entry[at] = vendor.price
-                    self._entry_vendor[at] = index
+                if at < slots and vendor.price < self._vendor_price[at]:
+                    self._vendor_price[at] = vendor.price
+                    self._vendor_at[at] = index
                     self._start = min(self._start, at)
         elif slots:
-            self._entry[0] = 0.0
+            self._vendor_price[0] = 0.0
             self._start = 0
         self._cost = self._costs()
         # GB that a node must have free; one without any for tasks is never used.
         self._need_memory: Floats = task.memory_demand - grid.memory_slack
-        self._job = Job(
+        self._job = TaskNeed(
             self._rates.rate,
             self._rates.units,
             self._rates.need(task.compute_demand, slots=grid.slots),
             task.memory_demand,
-            self._entry,
+            self._vendor_price,
         )
         self._listed: Cells | None = None
 
@@ -116,7 +106,7 @@ class Search:
         grid, task = self._grid, self._task
         if task.operational_costs is None:
             return self._rates.node_cost
-        slots = len(self._entry)
+        slots = len(self._vendor_price)
         cost = np.repeat(self._rates.node_cost, max(slots, 2), axis=0)
         offset = self._begin - task.arrival_slot
         for k, node in enumerate(grid.nodes):
@@ -132,7 +122,7 @@ class Search:
         Lists are in slot order, so a longer one serves any earlier deadline.
         """
         if self._listed is None or not self._lists(last_slot):
-            self._listed = gather_cells(self._offer(last_slot), self._job, self._additive)
+            self._listed = gather_cells(self._offer(last_slot), self._job)
         return self._listed
 
     def _lists(self, last_slot: int) -> bool:
@@ -140,14 +130,10 @@ class Search:
         listed = self._listed
         return listed is not None and len(listed.starts) > last_slot - self._begin + 1
 
-    def _offer(self, last_slot: int) -> Offer:
+    def _offer(self, last_slot: int) -> OfferedCells:
         grid, rates = self._grid, self._rates
         rows = slice(grid.row(self._begin), grid.row(last_slot) + 1)
-        need_compute, need_memory = rates.need_compute, self._need_memory
-        if not self._residual:
-            need_compute = np.full(len(grid.nodes), -1e300)
-            need_memory = np.where(np.isfinite(need_memory), -1e300, need_memory)
-        return Offer(
+        return OfferedCells(
             grid.compute_price[rows],
             grid.memory_price[rows],
             grid.compute_free[rows],
@@ -155,13 +141,11 @@ class Search:
             self._cost,
             rates.node_rate,
             rates.node_class,
-            need_compute,
-            need_memory,
+            rates.need_compute,
+            self._need_memory,
             grid.waste,
             grid.waste_unit,
             grid.node_type,
-            rates.order,
-            rates.able,
         )
 
     def find_plan(self, deadline: int) -> Plan | None:
@@ -169,17 +153,18 @@ class Search:
         deadline = min(deadline, self._last)
         if deadline < self._begin or not self._enough_slots(deadline):
             return None
-        row = deadline - self._begin
+        return self._solve(deadline - self._begin)
+
+    def _solve(self, row: int) -> Plan | None:
+        """Give the cheapest plan that ends by a row."""
+        deadline = self._begin + row
         if not self._lists(deadline):
             # In one call what the lists would be used for once.
-            count, door, slots, columns = solve_offer(
-                self._offer(deadline), self._job, self._additive, row
-            )
-            return self._plan_at(slots, columns, door) if count else None
+            return self._plan_solved(*solve_offer(self._offer(deadline), self._job, row))
         listed = self._cells(deadline)
         picked = np.empty(row + 1, np.int64)
-        _, count, door, _ = solve_deadline(listed, self._job, row, math.inf, -math.inf, picked)
-        return self._plan_of(listed, picked[:count], door) if count else None
+        _, count, vendor_slot = solve_deadline(listed, self._job, row, math.inf, -math.inf, picked)
+        return self._plan_of(listed, picked[:count], vendor_slot) if count else None
 
     def check_hint(
         self, claim: int | None, *, deadline: int, ceiling: float
@@ -214,22 +199,29 @@ class Search:
             return self.find_plan(deadline), known and not looked, None
         possible = deadline >= self._begin and self._enough_slots(deadline)
         margin = _MARGIN * ceiling
-        (count, door, slots, columns), none, (more, last_door, last_slots, last_columns) = (
-            solve_with_hint(
-                self._offer(max(looked)),
-                self._job,
-                self._additive,
-                self._row(deadline if possible else None),
-                self._row(before),
-                self._row(claim),
-                ceiling + margin,
-            )
+        plan, none, later = self._solve_with_hint(
+            deadline if possible else None, before=before, claimed=claim, above=ceiling + margin
         )
-        plan = self._plan_at(slots, columns, door) if count else None
-        later = self._plan_at(last_slots, last_columns, last_door) if more else None
         if claim is not None:
             none = none and later is not None and later.price < ceiling - margin
         return plan, none, later
+
+    def _solve_with_hint(
+        self, deadline: int | None, *, before: int | None, claimed: int | None, above: float
+    ) -> tuple[Plan | None, bool, Plan | None]:
+        """Give the plans of two deadlines, and whether none by a third is below a price."""
+        first, none, later = solve_with_hint(
+            self._offer(max(slot for slot in (before, claimed) if slot is not None)),
+            self._job,
+            self._row(deadline),
+            self._row(before),
+            self._row(claimed),
+            above,
+        )
+        return self._plan_solved(*first), none, self._plan_solved(*later)
+
+    def _plan_solved(self, count: int, vendor_slot: int, slots: Ints, columns: Ints) -> Plan | None:
+        return self._plan_at(slots, columns, vendor_slot) if count else None
 
     def _row(self, slot: int | None) -> int:
         return -1 if slot is None else slot - self._begin
@@ -239,57 +231,15 @@ class Search:
         slots = deadline - self._begin - self._start + 1
         return slots > 0 and slots * self._rates.most_units >= self._job.need
 
-    def find_plans_by_deadline(self, *, first: int, last: int) -> dict[int, Plan]:
-        """Give the cheapest plan for each deadline at which it gets cheaper.
-
-        Parameters
-        ----------
-        first, last : int
-            Deadline slots, inclusive; slots not on sale are left out.
-
-        Returns
-        -------
-        dict of int to Plan
-            First deadline of every tread of the price curve, in order. Empty
-            when no deadline in the range has a plan.
-        """
-        first, last = max(first, self._begin), min(last, self._last)
-        if last < first or not len(self._rates.rate):
-            return {}
-        listed = self._cells(last)
-        _, count, door, cells = solve_curve(
-            listed, self._job, first - self._begin, last - self._begin
-        )
-        treads: dict[int, Plan] = {}
-        least = math.inf
-        before: Ints | None = None
-        for i in np.flatnonzero(count).tolist():
-            picked = cells[i, : count[i]]
-            if before is not None and np.array_equal(picked, before):
-                continue
-            before = picked
-            plan = self._plan_of(listed, picked, int(door[i]))
-            if plan.price < least * (1 - 1e-12):
-                least = plan.price
-                treads[first + i] = plan
-        return treads
-
     def trace_price_curve(self, *, first: int, last: int) -> list[tuple[int, float]]:
         """Give ``(deadline, price)`` where the price falls, in order.
 
-        The prices of ``find_plans_by_deadline`` (up to rounding in the last digits) without
-        its plans.
+        The prices of ``find_plan`` at each deadline, up to rounding in the last digits.
         """
         first, last = max(first, self._begin), min(last, self._last)
         if last < first or not len(self._rates.rate):
             return []
-        cells = self._cells(last)
-        tries = self._rates.tries(self._job.need, last - self._begin + 1)
-        if tries < (_MANY if self._additive else _MANY_A_BOX):
-            at_once = trace_cover_curve if self._additive else trace_prices_by_deadline
-            price = at_once(cells, self._job, last - self._begin)[first - self._begin :]
-        else:
-            price, _, _, _ = solve_curve(cells, self._job, first - self._begin, last - self._begin)
+        price = self._trace(first - self._begin, last - self._begin)
         treads: list[tuple[int, float]] = []
         least = math.inf
         for i, now in enumerate(price.tolist()):
@@ -297,6 +247,13 @@ class Search:
                 least = now
                 treads.append((first + i, now))
         return treads
+
+    def _trace(self, first: int, last: int) -> Floats:
+        """Give the least price by each row of a range."""
+        cells = self._cells(self._begin + last)
+        if self._rates.tries(self._job.need, last + 1) < _MANY:
+            return trace_cover_curve(cells, self._job, last)[first:]
+        return solve_curve(cells, self._job, first, last)
 
     def find_earliest_below(self, *, first: int, last: int, ceiling: float) -> int | None:
         """Give the first deadline of a range with a plan cheaper than a ceiling."""
@@ -308,16 +265,18 @@ class Search:
         while True:
             end = min(first + reach - 1, last)
             if self._enough_slots(end):
-                at = find_earliest_below(
-                    self._cells(end), self._job, first - self._begin, end - self._begin, ceiling
-                )
+                at = self._find_earliest(first - self._begin, end - self._begin, ceiling)
                 if at >= 0:
                     return self._begin + at
             if end == last:
                 return None
             first, reach = end + 1, 2 * reach
 
-    def soonest(self, *, first: int, last: int) -> Plan | None:
+    def _find_earliest(self, first: int, last: int, ceiling: float) -> int:
+        """Give the first row of a range with a plan cheaper than a ceiling; -1: none."""
+        return find_earliest_below(self._cells(self._begin + last), self._job, first, last, ceiling)
+
+    def find_soonest(self, *, first: int, last: int) -> Plan | None:
         """Give the cheapest plan of the first deadline of a range that has any."""
         deadline = self.find_earliest_below(first=first, last=last, ceiling=math.inf)
         return None if deadline is None else self.find_plan(deadline)
@@ -340,32 +299,25 @@ class Search:
                         key=lambda j: (
                             -cells.cls[j],
                             cells.own[j],
-                            cells.lam[j],
-                            cells.phi[j],
                             cells.node[j],
                         ),
                     )
                 )
         return self._plan_of(cells, np.array(picked, np.int64), None) if picked else None
 
-    def _plan_of(self, cells: Cells, picked: Ints, door: int | None) -> Plan:
-        return self._plan_at(cells.slot[picked], cells.node[picked], door)
+    def _plan_of(self, cells: Cells, picked: Ints, vendor_slot: int | None) -> Plan:
+        return self._plan_at(cells.slot[picked], cells.node[picked], vendor_slot)
 
-    def _plan_at(self, slots: Ints, columns: Ints, door: int | None) -> Plan:
-        """Price a schedule with the vendor that is ready at ``door``, if any."""
+    def _plan_at(self, slots: Ints, columns: Ints, vendor_slot: int | None) -> Plan:
+        """Price a schedule with the vendor that is ready at ``vendor_slot``, if any."""
         grid, task = self._grid, self._task
         rows = slots + grid.row(self._begin)
         rate = self._rates.node_rate[columns]
         cost = self._cost[slots if self._cost.shape[0] > 1 else 0, columns]
         lam = grid.compute_price[rows, columns]
         phi = grid.memory_price[rows, columns]
-        if self._additive:
-            compute = math.fsum((rate * lam).tolist())
-            memory = math.fsum((task.memory_demand * phi).tolist())
-        else:
-            compute = float(lam.max()) * math.fsum(rate.tolist())
-            memory = float(phi.max()) * (task.memory_demand * len(phi))
-        vendor = NO_VENDOR if door is None else self._entry_vendor[door]
+        compute, memory = self._add_up(rate, lam, phi)
+        vendor = NO_VENDOR if vendor_slot is None else self._vendor_at[vendor_slot]
         named = grid.cells_of(slots + self._begin, columns)
         return Plan(
             schedule=Schedule(cells=named, vendor=vendor),
@@ -382,7 +334,12 @@ class Search:
             memory_price=phi,
         )
 
-    def refusal(self) -> Refusal:
+    def _add_up(self, rate: Floats, lam: Floats, phi: Floats) -> tuple[float, float]:
+        """Give what a schedule's cells cost by their compute and memory prices."""
+        demand = self._task.memory_demand
+        return math.fsum((rate * lam).tolist()), math.fsum((demand * phi).tolist())
+
+    def find_refusal(self) -> Refusal:
         """Say why no plan exists; call only when none does."""
         grid, rates = self._grid, self._rates
         if not grid.nodes:

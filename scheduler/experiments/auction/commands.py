@@ -11,6 +11,7 @@ from pathlib import Path
 
 from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.experiments.auction.interchange import replay, solve
+from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES
 
 #: What a file can bring about that is not of the kind the command reads.
 _UNREADABLE = (
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         if arguments.command == "verify":
             with Path(arguments.file).open(encoding="utf-8") as lines:
-                found = verify_transcript(lines)
+                found = verify_transcript(lines, policies=LOGGED_POLICIES)
             _print(asdict(found))
             return 0 if found.ok else 1
         data = json.loads(Path(arguments.file).read_text(encoding="utf-8"))

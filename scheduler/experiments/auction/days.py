@@ -11,7 +11,7 @@ from typing import Any
 import scheduler.auction
 from scheduler.experiments.auction.bounds import lagrangian_bound, make_capacity
 from scheduler.experiments.auction.quality import Setting
-from scheduler.experiments.auction.run import rules_for, run_baseline, run_policy
+from scheduler.experiments.auction.run import make_rules, run_baseline, run_policy
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Task
 
@@ -81,7 +81,7 @@ def carry_out(run: DayRun, effort: Effort) -> dict[str, Any]:
         found = run_policy(
             scenario,
             tasks,
-            rules=rules_for(scenario, run.what),
+            rules=make_rules(scenario, run.what),
             past_days=run.setting.history(seed),
             seed=seed,
         )

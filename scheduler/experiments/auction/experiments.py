@@ -9,8 +9,10 @@ from scheduler.auction import Engine
 from scheduler.auction.log import events
 from scheduler.experiments.auction.bounds import make_capacity
 from scheduler.experiments.auction.bounds.offline_program import offline_optimum
+from scheduler.experiments.auction.max_form.engine import make_engine, pay_eq14
+from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES
 from scheduler.experiments.auction.quality import Setting, like, settings
-from scheduler.experiments.auction.run import rules_for, run_baseline, run_policy
+from scheduler.experiments.auction.run import make_rules, run_baseline, run_policy
 from scheduler.experiments.auction.scenario import Deadlines, Mix, Scenario, trace_days
 from scheduler.experiments.tiers.workload import Workload
 from scheduler.types import Decision, Task
@@ -149,24 +151,25 @@ def truthfulness(scenario: Scenario, *, bidders: int) -> tuple[list[Lie], int, i
     gains: dict[tuple[bool, float], float] = {}
     profitable = {False: 0, True: 0}
     count = 0
-    for pays_eq14 in (False, True):
-        engine = Engine(rules_for(scenario, "residual", pays_eq14=pays_eq14))
-        for node in scenario.fleet():
-            engine.transition(events.NodeJoined(node))
-        slot = 0
-        for index, task in enumerate(tasks):
-            if task.arrival_slot > slot:
-                slot = task.arrival_slot
-                engine.transition(events.SlotAdvanced(slot))
-            if index % step == 0:
-                count += not pays_eq14
-                state = engine.snapshot()
-                found = {share: _gain(state, task, share) for share in SHARES}
+    engine = make_engine(make_rules(scenario, "residual"))
+    for node in scenario.fleet():
+        engine.transition(events.NodeJoined(node))
+    slot = 0
+    for index, task in enumerate(tasks):
+        if task.arrival_slot > slot:
+            slot = task.arrival_slot
+            engine.transition(events.SlotAdvanced(slot))
+        if index % step == 0:
+            count += 1
+            state = engine.snapshot()
+            stated = {share: _decide_stated(state, task, share) for share in SHARES}
+            for by_eq14 in (False, True):
+                found = {s: _compute_gain(task, d, by_eq14=by_eq14) for s, d in stated.items()}
                 for share, gain in found.items():
-                    key = (pays_eq14, share)
+                    key = (by_eq14, share)
                     gains[key] = gains.get(key, 0.0) + gain / task.bid
-                    profitable[pays_eq14] += gain > found[1.0] + 1e-6 * task.bid
-            engine.transition(events.BidArrived(task, slot))
+                    profitable[by_eq14] += gain > found[1.0] + 1e-6 * task.bid
+        engine.transition(events.BidArrived(task, slot))
     lies = [
         Lie(share, gains[False, share] / max(count, 1), gains[True, share] / max(count, 1))
         for share in SHARES
@@ -174,12 +177,17 @@ def truthfulness(scenario: Scenario, *, bidders: int) -> tuple[list[Lie], int, i
     return lies, profitable[False], profitable[True]
 
 
-def _gain(state: dict[str, object], task: Task, share: float) -> float:
-    engine = Engine.restore(state)
+def _decide_stated(state: dict[str, object], task: Task, share: float) -> Decision:
+    engine = Engine.restore(state, policies=LOGGED_POLICIES)
     stated = replace(task, bid=task.bid * share)
     decision = engine.transition(events.BidArrived(stated, task.arrival_slot))
     assert isinstance(decision, Decision)
-    return task.bid - decision.payment if decision.admitted else 0.0
+    return decision
+
+
+def _compute_gain(task: Task, decision: Decision, *, by_eq14: bool) -> float:
+    paid = pay_eq14(decision) if by_eq14 else decision
+    return task.bid - paid.payment if paid.admitted else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +202,7 @@ class Winner:
 def rationality(scenario: Scenario, *, sample: int) -> tuple[list[Winner], int, int]:
     """Give some winners, the number of winners, and of those that paid above their bid."""
     tasks = scenario.day(0)
-    result = run_policy(scenario, tasks, rules=rules_for(scenario, "residual"))
+    result = run_policy(scenario, tasks, rules=make_rules(scenario, "residual"))
     won = [
         Winner(task.id, task.bid, decision.payment)
         for task, decision in zip(tasks, result.decisions, strict=True)
@@ -243,7 +251,7 @@ def competitive(index: int, *, time_limit_s: float) -> Ratio:
             result = run_policy(
                 scenario,
                 tasks,
-                rules=rules_for(scenario, name),
+                rules=make_rules(scenario, name),
                 past_days=past if name == "lagrangian" else (),
                 seed=index,
             )

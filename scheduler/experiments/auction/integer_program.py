@@ -12,7 +12,7 @@ import math
 import highspy
 
 from scheduler.auction.search.grid import Grid
-from scheduler.auction.search.reference import candidates
+from scheduler.experiments.auction.reference import candidates
 from scheduler.types import Task
 
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import BidArrived, NodeJoined
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import Grid
-from scheduler.auction.search.task_search import Search
+from scheduler.experiments.auction.max_form.engine import make_engine
+from scheduler.experiments.auction.max_form.policies import max_form_rules
+from scheduler.experiments.auction.max_form.search import PrintedSearch
 from scheduler.types import NO_VENDOR, Decision, Horizon, LaborVendor, Node, Refusal, Schedule, Task
 
 
@@ -58,9 +59,7 @@ def solve(data: Mapping[str, Any]) -> dict[str, Any]:
     best: tuple[float, int] | None = None
     for index, vendor in offers:
         alone = replace(task, vendors=(replace(vendor, price=0.0),))
-        plan = Search(grid=grid, task=alone, from_slot=0, additive=False, residual=False).find_plan(
-            task.deadline_slot
-        )
+        plan = PrintedSearch(grid=grid, task=alone, from_slot=0).find_plan(task.deadline_slot)
         line: dict[str, Any] = {
             "vendor": index,
             "q": vendor.price,
@@ -105,15 +104,15 @@ def replay(data: Mapping[str, Any], *, policy: str) -> dict[str, Any]:
     scale: Mapping[str, Any] = data.get("scale", {})
     if any(float(value) != 1.0 for value in scale.values()):
         raise ValueError("scale must be 1: scale the amounts in the file instead")
-    engine = Engine(
+    engine = make_engine(
         ZoneRules(
             policy=policy,
             base_memory=float(data["rb"]),
             horizon_slots=int(data["T"]),
-            alpha=float(data["alpha"]),
-            beta=float(data["beta"]),
-            money_scale=1.0,
             refusal_hints=False,
+            retired=max_form_rules(
+                alpha=float(data["alpha"]), beta=float(data["beta"]), money_scale=1.0
+            ),
         )
     )
     for k in range(int(data["K"])):

@@ -6,11 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scheduler.auction import Engine, ZoneRules
+from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings, is_burst, solve_prices
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
 from scheduler.experiments.auction.bounds import make_capacity
+from scheduler.experiments.auction.max_form.engine import make_engine
+from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, Task
 
@@ -32,17 +34,14 @@ class DayResult:
     decisions: list[Decision] = field(default_factory=list[Decision], repr=False)
 
 
-def rules_for(
-    scenario: Scenario, policy: str, *, steepness: float = 0.1, pays_eq14: bool = False
-) -> ZoneRules:
+def make_rules(scenario: Scenario, policy: str) -> ZoneRules:
     """Give a zone's rules for one day, nothing sold beyond its end."""
     return ZoneRules(
         policy=policy,
         base_memory=scenario.base_memory_gb,
         horizon_slots=scenario.slots,
-        steepness=steepness,
-        pays_eq14=pays_eq14,
         refusal_hints=False,
+        retired={} if policy == "lagrangian" else max_form_rules(steepness=0.1),
     )
 
 
@@ -55,8 +54,8 @@ def run_policy(
     seed: int = 0,
     settings: Settings | None = None,
 ) -> DayResult:
-    """Run the live engine over a day's bids."""
-    engine = Engine(rules)
+    """Run the engine over a day's bids."""
+    engine = make_engine(rules)
     for node in scenario.fleet():
         engine.transition(events.NodeJoined(node))
     start = time.process_time()

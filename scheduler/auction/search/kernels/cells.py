@@ -1,8 +1,7 @@
 """Compiled layout of one task over a grid: which cells a best schedule may use.
 
 Slots are rows and nodes are columns. Operation order is fixed, so a result is
-the same bit for bit on every run; ``reference.py`` answers the same questions
-slowly and from the definition, and the tests hold one against the other.
+the same bit for bit on every run.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from scheduler.auction.search.kernels.compiled import INFINITY, Floats, Ints, compiled
 
 
-class Offer(NamedTuple):
+class OfferedCells(NamedTuple):
     """What a grid offers one task, slots by nodes."""
 
     #: Dual prices, float64[slot, node].
@@ -37,13 +36,9 @@ class Offer(NamedTuple):
     waste: Floats
     waste_unit: Floats
     node_type: Ints
-    #: Nodes of each rate by their cost, and how many there are, for a cost of one row;
-    #: int64[rates, node] and int64[rates].
-    order: Ints
-    able: Ints
 
 
-class Job(NamedTuple):
+class TaskNeed(NamedTuple):
     """What a task asks for."""
 
     #: Distinct rates, float64[rates], and the same in whole units of work.
@@ -67,48 +62,33 @@ class Cells(NamedTuple):
     node: Ints
     #: Index of the cell's rate.
     cls: Ints
-    #: Prices that enter through their maximum; zero in the additive form.
-    lam: Floats
-    phi: Floats
-    #: The cell's own cost.
+    #: What the cell costs the task, all its prices in it.
     own: Floats
 
 
 @compiled
-def gather_cells(offer: Offer, job: Job, additive: bool) -> Cells:
-    """List the cells a best schedule may use, slot by slot.
+def gather_cells(offer: OfferedCells, job: TaskNeed) -> Cells:
+    """List the cells a best schedule may use: the cheapest of every slot and rate.
 
-    Within a slot, a cell is dropped when another of the same rate costs no more
-    in every respect: one cell per rate stays in the additive form, the Pareto
-    front of (compute price, memory price, operational cost) in the max form.
-    Cells that tie in everything go, in the additive form, to the node of which
-    the task leaves least that no mix of usual rates can fill (``Offer.waste``),
-    then to the fuller node (best fit), then to the node that joined first; none
-    of it depends on the bid.
+    Cells that tie go to the node of which the task leaves least that no mix of
+    usual rates can fill (``OfferedCells.waste``), then to the fuller node (best
+    fit), then to the node that joined first; none of it depends on the bid.
     """
     slots, nodes = offer.lam.shape
     classes = job.rate.shape[0]
-    most = slots * (min(classes, nodes) if additive else nodes)
+    most = slots * min(classes, nodes)
     starts = np.zeros(slots + 1, np.int64)
     slot = np.empty(most, np.int64)
     node = np.empty(most, np.int64)
     cls = np.empty(most, np.int64)
-    lam = np.empty(most)
-    phi = np.empty(most)
     own = np.empty(most)
-    cells = Cells(starts, slot, node, cls, lam, phi, own)
-    if additive:
-        _cheapest(offer, job, cells)
-    else:
-        _fronts(offer, job, cells)
+    _keep_cheapest(offer, job, Cells(starts, slot, node, cls, own))
     count = starts[slots]
-    return Cells(
-        starts, slot[:count], node[:count], cls[:count], lam[:count], phi[:count], own[:count]
-    )
+    return Cells(starts, slot[:count], node[:count], cls[:count], own[:count])
 
 
 @compiled
-def _cheapest(offer: Offer, job: Job, cells: Cells) -> None:
+def _keep_cheapest(offer: OfferedCells, job: TaskNeed, cells: Cells) -> None:
     """Keep the cheapest cell of every slot and rate."""
     lam, phi, free_compute, free_memory = (
         offer.lam, offer.phi, offer.free_compute, offer.free_memory,
@@ -137,11 +117,11 @@ def _cheapest(offer: Offer, job: Job, cells: Cells) -> None:
             e = offer.cost[row, k] + offer.rate[k] * lam[t, k] + memory * phi[t, k]
             if e > least[c]:
                 continue
-            spoils = _spoiled(offer, t, k) if packs else 0.0
+            spoils = _compute_spoiled(offer, t, k) if packs else 0.0
             if (
                 e < least[c]
                 or spoils < spoiled[c]
-                or (spoils == spoiled[c] and _fuller(offer, job, t, k, int(kept[c])))
+                or (spoils == spoiled[c] and is_fuller(offer, job, t, k, int(kept[c])))
             ):
                 least[c] = e
                 kept[c] = k
@@ -151,15 +131,13 @@ def _cheapest(offer: Offer, job: Job, cells: Cells) -> None:
                 cells.slot[count] = t
                 cells.node[count] = kept[c]
                 cells.cls[count] = c
-                cells.lam[count] = 0.0
-                cells.phi[count] = 0.0
                 cells.own[count] = least[c]
                 count += 1
         cells.starts[t + 1] = count
 
 
 @compiled
-def _spoiled(offer: Offer, t: int, k: int) -> float:
+def _compute_spoiled(offer: OfferedCells, t: int, k: int) -> float:
     """Give what of a node usual rates can fill now and not with the task on it."""
     g = offer.node_type[k]
     free = offer.free_compute[t, k]
@@ -170,133 +148,10 @@ def _spoiled(offer: Offer, t: int, k: int) -> float:
 
 
 @compiled
-def _fronts(offer: Offer, job: Job, cells: Cells) -> None:
-    """Keep the Pareto front of every slot and rate.
-
-    Nodes come in order of their own cost, so only those before can beat a cell,
-    and only by being no dearer in both prices: against the staircase of the
-    prices so far that is one comparison.
-    """
-    lam, phi, free_compute, free_memory = (
-        offer.lam, offer.phi, offer.free_compute, offer.free_memory,
-    )  # fmt: skip
-    cost, need_compute, need_memory = offer.cost, offer.need_compute, offer.need_memory
-    slots, nodes = lam.shape
-    classes = job.rate.shape[0]
-    by_slot = cost.shape[0] > 1
-    order, able = offer.order, offer.able
-    if by_slot:
-        order, able = np.empty((classes, nodes), np.int64), np.zeros(classes, np.int64)
-    full = np.empty(nodes, np.int64)
-    room = np.empty(nodes + 1, np.int64)
-    stair = np.empty(nodes, np.int64)
-    count = 0
-    for t in range(slots):
-        row = t if by_slot else 0
-        if by_slot:
-            order_nodes_by_cost(cost[row], offer.node_class, order, able)
-        for k in range(nodes):
-            short = free_compute[t, k] < need_compute[k]
-            full[k] = short | (free_memory[t, k] < need_memory[k])
-        for c in range(classes):
-            # Nodes with room, without a branch that most of them would mislead.
-            rooms = 0
-            for i in range(able[c]):
-                room[rooms] = order[c, i]
-                rooms += 1 - full[order[c, i]]
-            # The staircase: compute prices rise, memory prices fall.
-            steps = 0
-            begin = count
-            dropped = False
-            # Prices of the step that beat a cell last, which beats most of the next ones.
-            beat_lam = INFINITY
-            beat_phi = INFINITY
-            for i in range(rooms):
-                k = int(room[i])
-                a = lam[t, k]
-                b = phi[t, k]
-                if a >= beat_lam and b >= beat_phi and (a > beat_lam or b > beat_phi):
-                    continue
-                e = cost[row, k]
-                at = steps
-                while at > 0 and cells.lam[stair[at - 1]] > a:
-                    at -= 1
-                if at > 0 and cells.phi[stair[at - 1]] <= b:
-                    j = stair[at - 1]
-                    beat_lam = cells.lam[j]
-                    beat_phi = cells.phi[j]
-                    if (
-                        cells.lam[j] == a
-                        and cells.phi[j] == b
-                        and cells.own[j] == e
-                        and _fuller(offer, job, t, k, int(cells.node[j]))
-                    ):
-                        cells.node[j] = k
-                    continue
-                # Steps that the new one undercuts; one with the same own cost is
-                # beaten in everything.
-                low = at
-                if low > 0 and cells.lam[stair[low - 1]] == a:
-                    low -= 1
-                high = low
-                while high < steps and cells.phi[stair[high]] >= b:
-                    if cells.own[stair[high]] == e:
-                        cells.node[stair[high]] = -1
-                        dropped = True
-                    high += 1
-                if high == low:
-                    for s in range(steps, low, -1):
-                        stair[s] = stair[s - 1]
-                    steps += 1
-                elif high > low + 1:
-                    for s in range(high, steps):
-                        stair[low + 1 + s - high] = stair[s]
-                    steps -= high - low - 1
-                stair[low] = count
-                cells.slot[count] = t
-                cells.node[count] = k
-                cells.cls[count] = c
-                cells.lam[count] = a
-                cells.phi[count] = b
-                cells.own[count] = e
-                count += 1
-            if dropped:
-                count = _close_up(cells, begin, count)
-        cells.starts[t + 1] = count
-
-
-@compiled
-def order_nodes_by_cost(cost: Floats, node_class: Ints, order: Ints, able: Ints) -> None:
-    """List the nodes of each rate by their cost, and how many there are."""
-    able[:] = 0
-    for k in np.argsort(cost, kind="mergesort"):
-        c = node_class[k]
-        if c >= 0:
-            order[c, able[c]] = k
-            able[c] += 1
-
-
-@compiled
-def _fuller(offer: Offer, job: Job, t: int, one: int, other: int) -> bool:
+def is_fuller(offer: OfferedCells, job: TaskNeed, t: int, one: int, other: int) -> bool:
     """Tell whether a node has strictly less left than another."""
     free_compute, free_memory = offer.free_compute, offer.free_memory
     return (
         free_compute[t, one] * job.memory + free_memory[t, one] * offer.rate[one]
         < free_compute[t, other] * job.memory + free_memory[t, other] * offer.rate[other]
     )
-
-
-@compiled
-def _close_up(cells: Cells, begin: int, end: int) -> int:
-    """Take out the cells without a node; give the new end."""
-    count = begin
-    for j in range(begin, end):
-        if cells.node[j] >= 0:
-            cells.slot[count] = cells.slot[j]
-            cells.node[count] = cells.node[j]
-            cells.cls[count] = cells.cls[j]
-            cells.lam[count] = cells.lam[j]
-            cells.phi[count] = cells.phi[j]
-            cells.own[count] = cells.own[j]
-            count += 1
-    return count

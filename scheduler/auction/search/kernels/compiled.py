@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from functools import cache
+from inspect import getfile
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,28 +22,29 @@ INFINITY = float("inf")
 
 
 @cache
-def _cache_directory() -> str:
-    """Give one directory per state of the sources.
+def _cache_directory(folder: Path) -> str:
+    """Give one directory per state of the sources in a folder and in this one.
 
     Numba renews a cached function when its own file changes, not when a function
     it calls does; a digest over all files that are compiled together closes that.
     """
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + path.read_bytes())
+    for each in sorted({folder, Path(__file__).parent}):
+        for path in sorted(each.glob("*.py")):
+            digest.update(path.name.encode() + path.read_bytes())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return str(home / "finetender" / "auction" / digest.hexdigest()[:16])
 
 
 def compiled(function: F) -> F:
-    """Compile a function; without a place to keep it, each process does so anew.
+    """Compile a function; without a place to keep it, each process compiles it again.
 
     Fast-math stays off: every operation happens in the order written, so results
     are the same bit for bit.
     """
     settings = cast("dict[str, Any]", vars(config))
     before = settings["CACHE_DIR"]
-    home = settings["CACHE_DIR"] = _cache_directory()
+    home = settings["CACHE_DIR"] = _cache_directory(Path(getfile(function)).parent)
     try:
         Path(home).mkdir(parents=True, exist_ok=True)
         keep = os.access(home, os.W_OK)

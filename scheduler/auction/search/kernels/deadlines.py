@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.auction.search.kernels.boxes import (
-    Found,
+from scheduler.auction.search.kernels.cells import Cells, OfferedCells, TaskNeed, gather_cells
+from scheduler.auction.search.kernels.compiled import INFINITY, Floats, Ints, compiled
+from scheduler.auction.search.kernels.relaxation import find_least_cover, greedy, multiplier
+from scheduler.auction.search.kernels.window import (
+    BestCover,
     Rows,
+    compute_schedule_cost,
     fill_rows,
     keep_cells,
     offer_schedule,
-    schedule_cost,
     search_window,
 )
-from scheduler.auction.search.kernels.cells import Cells, Job, Offer, gather_cells
-from scheduler.auction.search.kernels.compiled import INFINITY, Floats, Ints, compiled
-from scheduler.auction.search.kernels.relaxation import find_least_cover, greedy, multiplier
 
 #: Costs this close differ by the tilt of later slots alone.
 _EQUAL = 1 + 2e-10
@@ -24,12 +24,12 @@ _EQUAL = 1 + 2e-10
 @compiled
 def solve_deadline(
     cells: Cells,
-    job: Job,
+    job: TaskNeed,
     deadline: int,
     ceiling: float,
     floor: float,
     picked: Ints,
-) -> tuple[float, int, int, int]:
+) -> tuple[float, int, int]:
     """Find the cheapest schedule that ends by a deadline.
 
     Parameters
@@ -49,19 +49,17 @@ def solve_deadline(
     -------
     value : float
         Cost, ``ceiling`` when there is no schedule below it.
-    count, door : int
+    count, vendor_slot : int
         Cells in the schedule (0: none) and the slot its vendor is ready at.
-    boxes : int
-        Boxes looked at.
     """
     slots = deadline + 1
     classes = job.rate.shape[0]
-    found = Found(np.full(1, ceiling), np.zeros(2, np.int64), picked)
+    found = BestCover(np.full(1, ceiling), np.zeros(2, np.int64), picked)
     start = 0
     while start < slots and job.entry[start] == INFINITY:
         start += 1
     if start == slots:
-        return ceiling, 0, 0, 0
+        return ceiling, 0, 0
     need = find_least_cover(job.units, job.need)
     units = job.units.astype(np.float64)
     rows = Rows(np.empty((slots, classes)), np.empty((slots, classes), np.int64))
@@ -70,19 +68,18 @@ def solve_deadline(
     every = np.empty(end, np.int64)
     for j in range(end):
         every[j] = j
-    whole = np.array([0.0, 0.0, INFINITY, INFINITY])
     charge = cells.own[:end].copy()
-    m = fill_rows(every, cells.starts[start], end, cells, charge, job, whole, rows)
+    m = fill_rows(every, cells.starts[start], end, cells, charge, rows)
     mu, bound = multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)
     if bound == INFINITY:
-        return ceiling, 0, 0, 0
+        return ceiling, 0, 0
     # Later slots are dearer by less than any price could tell: among equals the
     # early ones, which would otherwise go unused, are taken.
     scale = min(bound + job.entry[start], max(ceiling, 0.0))
     tilt = 2e-14 * (scale if scale > 0.0 else min(1.0, max(ceiling, 0.0)))
     for j in range(end):
         charge[j] += tilt * (cells.slot[j] + 1)
-    doors = np.empty(slots, np.int64)
+    vendor_slots = np.empty(slots, np.int64)
     promise = np.empty(slots)
     price = np.empty(slots)
     count = 0
@@ -93,71 +90,68 @@ def solve_deadline(
         if not job.entry[t] < cheapest:
             continue
         cheapest = job.entry[t]
-        m = fill_rows(every, cells.starts[t], end, cells, charge, job, whole, rows)
+        m = fill_rows(every, cells.starts[t], end, cells, charge, rows)
         filled = t
         mu, bound = multiplier(rows.cost, units, need, 0, m - 1, mu, INFINITY)
         if bound == INFINITY:
             break
-        doors[count] = t
+        vendor_slots[count] = t
         promise[count] = cheapest + bound
         price[count] = mu
         count += 1
         n = greedy(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
         if n > 0:
-            offer_schedule(path, n, t, cells, charge, job, found)
+            offer_schedule(path, n, t, charge, job, found)
     order = np.argsort(promise[:count], kind="mergesort")
-    pool = np.empty(2 * end + 64, np.int64)
-    boxes = 0
+    pool = np.empty(end, np.int64)
     for i in range(count):
         e = order[i]
         gap = found.value[0] - promise[e]
         if gap <= 0.0 or (found.shape[0] > 0 and found.value[0] <= floor):
             break
-        t = int(doors[e])
+        t = int(vendor_slots[e])
         mu = float(price[e])
         begin = cells.starts[t]
         if filled != t:
             filled = t
-            fill_rows(every, begin, end, cells, charge, job, whole, rows)
-        kept = keep_cells(every, begin, end, cells, charge, job, whole, rows, mu, gap, pool, 0)
-        boxes += search_window(cells, charge, job, need, pool, kept, mu, t, floor, found)
-    return found.value[0], int(found.shape[0]), int(found.shape[1]), boxes
+            fill_rows(every, begin, end, cells, charge, rows)
+        kept = keep_cells(every, begin, end, cells, charge, job, rows, mu, gap, pool)
+        search_window(cells, charge, job, need, pool, kept, mu, t, found)
+    return found.value[0], int(found.shape[0]), int(found.shape[1])
 
 
 @compiled
-def solve_offer(
-    offer: Offer, job: Job, additive: bool, deadline: int
-) -> tuple[int, int, Ints, Ints]:
+def solve_offer(offer: OfferedCells, job: TaskNeed, deadline: int) -> tuple[int, int, Ints, Ints]:
     """Find the cheapest schedule that ends by a deadline, from the grid itself.
 
     Returns
     -------
-    count, door : int
+    count, vendor_slot : int
         As ``solve_deadline`` gives them.
     slot, node : int64[count]
         The schedule's cells, in slot order.
     """
-    cells = gather_cells(offer, job, additive)
+    cells = gather_cells(offer, job)
     # As in ``_solved``, but where the tables stand: to hand them on takes time.
     picked = np.empty(deadline + 1, np.int64)
-    _, count, door, _ = solve_deadline(cells, job, deadline, INFINITY, -INFINITY, picked)
+    _, count, vendor_slot = solve_deadline(cells, job, deadline, INFINITY, -INFINITY, picked)
     slot = np.empty(count, np.int64)
     node = np.empty(count, np.int64)
     for i in range(count):
         slot[i] = cells.slot[picked[i]]
         node[i] = cells.node[picked[i]]
-    return count, door, slot, node
+    return count, vendor_slot, slot, node
 
 
 @compiled
 def solve_with_hint(
-    offer: Offer, job: Job, additive: bool, deadline: int, before: int, claimed: int, above: float
+    offer: OfferedCells, job: TaskNeed, deadline: int, before: int, claimed: int, above: float
 ) -> tuple[tuple[int, int, Ints, Ints], bool, tuple[int, int, Ints, Ints]]:
     """Solve a deadline, and check a claim about later ones, from the grid itself.
 
     Parameters
     ----------
-    offer, job, additive
+    offer, job
         The offer up to the last of the deadlines.
     deadline : int
         As for ``solve_offer``; -1: none.
@@ -176,33 +170,33 @@ def solve_with_hint(
     at_claimed : tuple
         As ``find_plan``, for ``claimed``.
     """
-    cells = gather_cells(offer, job, additive)
+    cells = gather_cells(offer, job)
     none = True
     if before >= 0:
         picked = np.empty(before + 1, np.int64)
-        _, count, _, _ = solve_deadline(cells, job, before, above, above, picked)
+        _, count, _ = solve_deadline(cells, job, before, above, above, picked)
         none = count == 0
     return _solved(cells, job, deadline), none, _solved(cells, job, claimed)
 
 
 @compiled
-def _solved(cells: Cells, job: Job, deadline: int) -> tuple[int, int, Ints, Ints]:
+def _solved(cells: Cells, job: TaskNeed, deadline: int) -> tuple[int, int, Ints, Ints]:
     picked = np.empty(deadline + 1, np.int64)
     count = 0
-    door = 0
+    vendor_slot = 0
     if deadline >= 0:
-        _, count, door, _ = solve_deadline(cells, job, deadline, INFINITY, -INFINITY, picked)
+        _, count, vendor_slot = solve_deadline(cells, job, deadline, INFINITY, -INFINITY, picked)
     slot = np.empty(count, np.int64)
     node = np.empty(count, np.int64)
     for i in range(count):
         slot[i] = cells.slot[picked[i]]
         node[i] = cells.node[picked[i]]
-    return count, door, slot, node
+    return count, vendor_slot, slot, node
 
 
 @compiled
-def solve_curve(cells: Cells, job: Job, first: int, last: int) -> tuple[Floats, Ints, Ints, Ints]:
-    """Find the cheapest schedule for every deadline of a range.
+def solve_curve(cells: Cells, job: TaskNeed, first: int, last: int) -> Floats:
+    """Find the least cost by every deadline of a range, whatever the number of rates.
 
     Cost never rises with the deadline, and a schedule serves every deadline from
     its own end on: so the walk goes from the last deadline to just before the end
@@ -210,38 +204,28 @@ def solve_curve(cells: Cells, job: Job, first: int, last: int) -> tuple[Floats, 
 
     Returns
     -------
-    price : float64[deadlines]
+    float64[deadlines]
         Infinity where no schedule exists; equal where one schedule serves.
-    count, door : int64[deadlines]
-    picked : int64[deadlines, slots]
-        As ``solve_deadline`` gives them.
     """
     span = last - first + 1
     price = np.full(span, INFINITY)
-    count = np.zeros(span, np.int64)
-    door = np.zeros(span, np.int64)
-    picked = np.empty((span, last + 1), np.int64)
+    picked = np.empty(last + 1, np.int64)
     d = span - 1
     least = -INFINITY
     while d >= 0:
-        value, n, t, _ = solve_deadline(cells, job, first + d, INFINITY, least * _EQUAL, picked[d])
+        value, n, t = solve_deadline(cells, job, first + d, INFINITY, least * _EQUAL, picked)
         if n == 0:
             break
         least = value
-        finish = max(int(cells.slot[picked[d, n - 1]]) - first, 0)
-        cost = schedule_cost(picked[d], n, t, cells, cells.own, job)
-        for i in range(finish, d + 1):
-            price[i] = cost
-            count[i] = n
-            door[i] = t
-            picked[i] = picked[d]
+        finish = max(int(cells.slot[picked[n - 1]]) - first, 0)
+        price[finish : d + 1] = compute_schedule_cost(picked, n, t, cells.own, job)
         d = finish - 1
-    return price, count, door, picked
+    return price
 
 
 @compiled
-def trace_cover_curve(cells: Cells, job: Job, last: int) -> Floats:
-    """Give the least cost by every deadline, in the additive form, one or two rates.
+def trace_cover_curve(cells: Cells, job: TaskNeed, last: int) -> Floats:
+    """Give the least cost by every deadline, for one or two rates.
 
     One pass over slots and vendors: ``paid[b, a]`` is the least cost so far of
     ``a`` slow and ``b`` fast cells, and a vendor puts its price on no cells at all
@@ -298,7 +282,7 @@ def _take(row: Floats, below: Floats, most: int, slow_cost: float, fast_cost: fl
 
 
 @compiled
-def find_earliest_below(cells: Cells, job: Job, first: int, last: int, ceiling: float) -> int:
+def find_earliest_below(cells: Cells, job: TaskNeed, first: int, last: int, ceiling: float) -> int:
     """Find the first deadline of a range with a schedule cheaper than a ceiling.
 
     Returns
@@ -311,7 +295,7 @@ def find_earliest_below(cells: Cells, job: Job, first: int, last: int, ceiling: 
     high = last + 1
     middle = last
     while low < high:
-        _, n, _, _ = solve_deadline(cells, job, middle, ceiling, ceiling, picked)
+        _, n, _ = solve_deadline(cells, job, middle, ceiling, ceiling, picked)
         if n > 0:
             high = max(low, int(cells.slot[picked[n - 1]]))
         elif middle == last:

@@ -92,9 +92,8 @@ def _exact_value(tasks: Sequence[Task], pools: Supply, duals: Duals) -> float:
             },
             vendors=task.vendors,
         )
-        plan = Search(
-            grid=grid, task=here, from_slot=pools.first_slot, additive=True, residual=True
-        ).find_plan(task.deadline_slot)
+        search = Search(grid=grid, task=here, from_slot=pools.first_slot)
+        plan = search.find_plan(task.deadline_slot)
         if plan is not None:
             gains += max(task.bid - plan.price, 0.0)
     return worth + gains

@@ -6,12 +6,22 @@ from typing import Any
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
+from scheduler.experiments.auction.max_form.engine import make_engine
+from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.types import Decision, Node, Task
 
 
 def zone(*nodes: Node, **rules: Any) -> Engine:
-    """Give an engine with nodes on sale; 6 slots unless told otherwise."""
-    engine = Engine(ZoneRules(**{"horizon_slots": 6, **rules}))
+    """Give an engine with nodes on sale, of 6 slots by default.
+
+    Its prices rise with every sale, so that a test needs no solve: the retired max form.
+    """
+    given = {name: rules.pop(name) for name in tuple(rules) if name in max_form_rules()}
+    engine = make_engine(
+        ZoneRules(
+            **{"policy": "residual", "horizon_slots": 6, **rules}, retired=max_form_rules(**given)
+        )
+    )
     for node in nodes:
         engine.apply(events.NodeJoined(node))
     return engine

@@ -174,7 +174,11 @@ def test_settings_of_a_zone_reach_its_rules():
     refresh_zone(zone=zone, now=NOW)
     head = MarketHead.objects.get(zone=zone)
     rules = books.load_lane_book(head=head).engine.rules
-    assert (rules.policy, rules.steepness, rules.settings) == ("residual", 0.5, {"growth": 0.25})
+    assert (rules.policy, rules.retired["steepness"], rules.settings) == (
+        "residual",
+        0.5,
+        {"growth": 0.25},
+    )
     assert (rules.base_memory, rules.money_quantum, rules.first_slot) == (1.0, 1.0, 100)
 
 

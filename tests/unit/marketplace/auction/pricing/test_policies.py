@@ -28,11 +28,11 @@ from marketplace.auction.selectors import policy_in_force
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import set_zone_policy
 from scheduler.auction import ZoneRules
-from scheduler.auction.audit.transcripts import verify_transcript
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row
 from tests.builders import NOW
+from tests.properties.auction_markets import verify_transcript
 
 pytestmark = pytest.mark.django_db
 
@@ -141,10 +141,10 @@ def test_settings_are_changed_by_an_entry_of_the_log(zone, owner):
     sell(owner, zone)
     zone = set_policy(zone, "residual", settings={"steepness": 0.5, "growth": 0.3})
     sell(owner, zone)
-    assert (rules(zone).steepness, rules(zone).settings) == (0.5, {"growth": 0.3})
+    assert (rules(zone).retired["steepness"], rules(zone).settings) == (0.5, {"growth": 0.3})
     zone = set_policy(zone, "residual", settings={})
     sell(owner, zone)
-    assert (rules(zone).steepness, rules(zone).settings) == (0.2, {})
+    assert (rules(zone).retired["steepness"], rules(zone).settings) == (0.2, {})
     assert kinds(zone).count("RulesChanged") == 2
     # A lane that read the zone before the change does not take it back.
     stale = Zone.objects.get(pk=zone.pk)
@@ -171,7 +171,7 @@ def test_lanes_that_take_turns_all_see_a_setting_that_was_changed_and_changed_ba
     lane(1)
     set_policy(zone, "residual", settings={"steepness": 0.5})
     lane(0)
-    assert rules(zone).steepness == 0.5
+    assert rules(zone).retired["steepness"] == 0.5
     lane(1)
     assert kinds(zone).count("RulesChanged") == 2
     assert verify_zone(zone).problems == []
@@ -181,10 +181,10 @@ def test_rules_that_the_engine_refuses_do_not_stop_the_lane(zone, owner, monkeyp
     sell(owner, zone)
     zone = set_policy(zone, "residual", settings={"steepness": 0.5})
     with monkeypatch.context() as patch:
-        patch.setattr("scheduler.auction.engine.zone_state.make_policy", lambda _rules: int("odd"))
+        patch.setattr("scheduler.auction.engine.zone_state.make_policy", lambda *_: int("odd"))
         sell(owner, zone)
     assert "goes on under its old rules: invalid literal" in caplog.text
-    assert rules(zone).steepness == 0.2
+    assert rules(zone).retired["steepness"] == 0.2
     assert not Bid.objects.filter(status="pending").exists()
     assert verify_zone(zone).problems == []
 
@@ -223,22 +223,6 @@ def test_rows_with_settings_that_nobody_checked_do_not_stop_the_lane(zone, owner
     assert rules(zone).settings == SOON
     assert not reprice(zone, NOW + timedelta(seconds=10))
     assert Pricing.objects.get().status in ("none", "failed")
-
-
-def test_a_log_begun_under_the_papers_policy_goes_on_under_residual(zone, owner, monkeypatch):
-    real = books.with_zone_settings
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            books,
-            "with_zone_settings",
-            lambda rules, *, zone, policy: real(rules, zone=zone, policy="printed"),
-        )
-        books.begin_log(zone=zone, now=NOW)
-    assert rules(zone).policy == "printed"
-    sell(owner, zone)
-    assert kinds(zone)[0:2] == ["SlotAdvanced", "RulesChanged"]
-    assert rules(zone).policy == "residual"
-    assert verify_zone(zone).problems == []
 
 
 def test_a_restart_from_a_snapshot_knows_the_policy_in_force(zone, owner, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from scheduler.auction import Changed, Dropped, Engine, Released, Replan, ZoneRules
 from scheduler.auction.log import events
 from scheduler.types import Cell, LaborVendor, Refusal
+from tests.properties.auction_markets import restore
 from tests.unit.scheduler.auction.builders import decide, node, task, zone
 
 
@@ -260,13 +261,17 @@ def test_a_snapshot_survives_json_and_a_foreign_one_is_refused() -> None:
     engine = zone(node(available_until=3), node("b"))
     decide(engine, task())
     text = json.dumps(engine.snapshot())
-    assert json.dumps(Engine.restore(json.loads(text)).snapshot()) == text
+    assert json.dumps(restore(json.loads(text)).snapshot()) == text
     with pytest.raises(ValueError, match="snapshot format 0 is not 1"):
-        Engine.restore({**json.loads(text), "format": 0})
+        restore({**json.loads(text), "format": 0})
 
 
 def test_rules_are_checked() -> None:
     with pytest.raises(ValueError, match="unknown price policy 'free'"):
         Engine(ZoneRules(policy="free"))
+    with pytest.raises(ValueError, match="'residual': choose one of lagrangian"):
+        Engine(ZoneRules(policy="residual"))
+    with pytest.raises(ValueError, match="pays_eq14"):
+        ZoneRules(retired={"pays_eq14": True})
     with pytest.raises(ValueError, match="horizon_slots"):
         ZoneRules(horizon_slots=0)

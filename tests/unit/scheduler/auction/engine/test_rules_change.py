@@ -9,21 +9,23 @@ import numpy as np
 import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
-from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
-from scheduler.auction.audit.verify import verify
+from scheduler.auction.audit.transcripts import transcript_lines
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import entry_to_json, hide_bid
 from scheduler.auction.log.events import event_from_json, event_to_json
+from scheduler.experiments.auction.max_form.engine import make_engine
+from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.types import Decision
+from tests.properties.auction_markets import restore, verify, verify_transcript
 from tests.unit.scheduler.auction.builders import node, task
 
-RESIDUAL = ZoneRules(policy="residual", horizon_slots=6)
+RESIDUAL = ZoneRules(policy="residual", horizon_slots=6, retired=max_form_rules())
 LAGRANGIAN = replace(RESIDUAL, policy="lagrangian", settings={"growth": 0.5})
 
 
 def begun() -> tuple[Engine, list[ChainEntry]]:
     """A zone that has sold a cell of its one node and refused a bid."""
-    engine = Engine(RESIDUAL)
+    engine = make_engine(RESIDUAL)
     return engine, [
         engine.apply(events.NodeJoined(node(ask=0.25))),
         engine.apply(events.BidArrived(task("a", bid=9.0), 0, salt="1")),
@@ -55,12 +57,12 @@ def test_a_log_that_changes_its_policy_twice_replays_to_the_same_hash() -> None:
     ):
         log.append(engine.apply(event))
     assert verify(log, rules=RESIDUAL).head_hash == engine.head_hash
-    again = Engine.restore(json.loads(json.dumps(engine.snapshot())))
+    again = restore(json.loads(json.dumps(engine.snapshot())))
     assert again.rules == RESIDUAL
-    middle = Engine(RESIDUAL)
+    middle = make_engine(RESIDUAL)
     for entry in log[:5]:
         middle.apply(entry.event)
-    restored = Engine.restore(json.loads(json.dumps(middle.snapshot())))
+    restored = restore(json.loads(json.dumps(middle.snapshot())))
     assert restored.rules == LAGRANGIAN
     assert [restored.apply(entry.event).hash for entry in log[5:]] == [e.hash for e in log[5:]]
 
@@ -96,7 +98,7 @@ def test_what_a_policy_remembers_outlives_a_change_of_its_own_parameters() -> No
     engine, _ = begun()
     before = engine.snapshot()["memory"]
     assert before["density_count"] == 2.0
-    engine.apply(events.RulesChanged(replace(RESIDUAL, steepness=0.4)))
+    engine.apply(events.RulesChanged(replace(RESIDUAL, retired=max_form_rules(steepness=0.4))))
     assert engine.snapshot()["memory"] == before
     engine.apply(events.RulesChanged(LAGRANGIAN))
     assert engine.snapshot()["memory"] == {}
@@ -133,7 +135,7 @@ def test_a_published_log_commits_to_what_a_solve_was_made_from_and_does_not_tell
 
 def test_the_commitment_depends_on_the_values_and_on_the_salt() -> None:
     def head(event: events.PricesSolved) -> str:
-        return Engine(LAGRANGIAN).apply(event).hash
+        return make_engine(LAGRANGIAN).apply(event).hash
 
     other = replace(solved(), private={"dual_value": 8.76})
     assert len({head(solved()), head(other), head(replace(solved(), salt="x"))}) == 3

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from scheduler.auction import Changed, Dropped, Engine, ZoneRules
+from scheduler.auction import Changed, Dropped, ZoneRules
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.log import events
+from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.types import Cell, Decision, LaborVendor, Refusal
 from tests.unit.scheduler.auction.builders import decide, node, task, zone
 
@@ -94,14 +95,19 @@ def test_an_event_that_would_spoil_prices_is_refused_by_name(
     assert engine.snapshot() == before
 
 
-@pytest.mark.parametrize(
-    "name", ["base_memory", "money_quantum", "alpha", "beta", "money_scale", "steepness"]
-)
+@pytest.mark.parametrize("name", ["base_memory", "money_quantum"])
 @pytest.mark.parametrize("bad", [NAN, INF, -1e-9])
-def test_rules_that_would_spoil_prices_or_pay_winners_are_refused(name: str, bad: float) -> None:
+def test_rules_that_would_spoil_prices_are_refused(name: str, bad: float) -> None:
     changes: dict[str, Any] = {name: bad}
     with pytest.raises(ValueError, match=f"{name} is {bad}"):
         ZoneRules(**changes)
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta", "money_scale", "steepness"])
+@pytest.mark.parametrize("bad", [NAN, INF, -1e-9])
+def test_retired_rules_that_would_pay_winners_are_refused(name: str, bad: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {bad}"):
+        make_engine(ZoneRules(policy="residual", retired={name: bad}))
 
 
 @pytest.mark.parametrize("slots", [0, -1, 1_000_001])
@@ -173,8 +179,7 @@ def test_rounding_up_adds_what_is_missing(price: float) -> None:
 
 def test_a_later_deadline_is_named_only_if_the_bid_is_above_its_price() -> None:
     """A bid that equals the price of every later deadline wins at none."""
-    engine = Engine(ZoneRules(horizon_slots=6, alpha=1.0, beta=1.0, money_scale=1.0))
-    engine.apply(events.NodeJoined(node(ask=0.3)))
+    engine = zone(node(ask=0.3), alpha=1.0, beta=1.0, money_scale=1.0)
     price = engine.quote(task(), slot=0).price
     assert price is not None
     refused = engine.apply(events.BidArrived(task(bid=price), 0)).outcome

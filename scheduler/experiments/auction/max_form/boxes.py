@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.auction.search.kernels.cells import Cells, Job
+from scheduler.auction.search.kernels.cells import TaskNeed
 from scheduler.auction.search.kernels.compiled import (
     INFINITY,
     Floats,
@@ -27,9 +27,10 @@ from scheduler.auction.search.kernels.compiled import (
 )
 from scheduler.auction.search.kernels.covers import cover_by_labels, cover_by_pairs
 from scheduler.auction.search.kernels.relaxation import greedy, multiplier
+from scheduler.experiments.auction.max_form.fronts import PricedCells
 
 
-class Found(NamedTuple):
+class BestCover(NamedTuple):
     """The cheapest schedule so far."""
 
     #: Its cost, float64[1]; what is looked for must cost less.
@@ -54,9 +55,9 @@ def fill_rows(
     pool: Ints,
     begin: int,
     end: int,
-    cells: Cells,
+    cells: PricedCells,
     charge: Floats,
-    job: Job,
+    job: TaskNeed,
     box: Floats,
     rows: Rows,
 ) -> int:
@@ -74,7 +75,7 @@ def fill_rows(
     slot = -1
     i = begin
     while i < end:
-        # Cells of one slot and rate stand together, so their least stays in registers.
+        # PricedCells of one slot and rate stand together, so their least stays in registers.
         j = pool[i]
         t = cells.slot[j]
         c = cells.cls[j]
@@ -108,16 +109,16 @@ def fill_rows(
 
 @compiled
 def search_window(
-    cells: Cells,
+    cells: PricedCells,
     charge: Floats,
-    job: Job,
+    job: TaskNeed,
     need: int,
     pool: Ints,
     span: int,
     mu: float,
     door: int,
     floor: float,
-    found: Found,
+    found: BestCover,
 ) -> int:
     """Search one vendor's window, box by box; give the number of boxes.
 
@@ -146,7 +147,7 @@ def search_window(
         First slot of the window.
     floor : float
         A schedule that is no dearer than this will do (minus infinity: none).
-    found : Found
+    found : BestCover
         Changed when a cheaper schedule is found.
     """
     classes = job.units.shape[0]
@@ -236,9 +237,9 @@ def search_window(
 def cheapest_cover(
     rows: Rows,
     m: int,
-    cells: Cells,
+    cells: PricedCells,
     charge: Floats,
-    job: Job,
+    job: TaskNeed,
     units: Floats,
     need: int,
     mu: float,
@@ -246,7 +247,7 @@ def cheapest_cover(
     enough: float,
     door: int,
     box: Floats,
-    found: Found,
+    found: BestCover,
     path: Ints,
 ) -> tuple[int, float]:
     """Find a box's cheapest cover below ``enough``, or one good enough to split by.
@@ -258,7 +259,7 @@ def cheapest_cover(
     Returns
     -------
     n : int
-        Cells in ``path``; 0 when no cover is below ``enough``.
+        PricedCells in ``path``; 0 when no cover is below ``enough``.
     least : float
         No cover of the box costs less.
     """
@@ -283,9 +284,9 @@ def keep_cells(
     pool: Ints,
     begin: int,
     end: int,
-    cells: Cells,
+    cells: PricedCells,
     charge: Floats,
-    job: Job,
+    job: TaskNeed,
     box: Floats,
     rows: Rows,
     mu: float,
@@ -327,8 +328,8 @@ def keep_cells(
 def split_box(
     path: Ints,
     n: int,
-    cells: Cells,
-    job: Job,
+    cells: PricedCells,
+    job: TaskNeed,
     box: Floats,
     split: Floats,
 ) -> tuple[int, float]:
@@ -381,7 +382,9 @@ def split_box(
 
 
 @compiled
-def schedule_cost(path: Ints, n: int, door: int, cells: Cells, charge: Floats, job: Job) -> float:
+def schedule_cost(
+    path: Ints, n: int, door: int, cells: PricedCells, charge: Floats, job: TaskNeed
+) -> float:
     """Give a schedule's true cost at the given own costs of cells."""
     total = job.entry[door]
     samples = 0.0
@@ -398,7 +401,13 @@ def schedule_cost(path: Ints, n: int, door: int, cells: Cells, charge: Floats, j
 
 @compiled
 def offer_schedule(
-    path: Ints, n: int, door: int, cells: Cells, charge: Floats, job: Job, found: Found
+    path: Ints,
+    n: int,
+    door: int,
+    cells: PricedCells,
+    charge: Floats,
+    job: TaskNeed,
+    found: BestCover,
 ) -> None:
     """Keep a schedule if, at its true cost, it is the cheapest so far."""
     cost = schedule_cost(path, n, door, cells, charge, job)

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.auction.search.kernels.boxes import Rows, fill_rows, schedule_cost, split_box
-from scheduler.auction.search.kernels.cells import Cells, Job
+from scheduler.auction.search.kernels.cells import TaskNeed
 from scheduler.auction.search.kernels.compiled import (
     INFINITY,
     Floats,
@@ -18,6 +17,8 @@ from scheduler.auction.search.kernels.compiled import (
     extend_rows,
 )
 from scheduler.auction.search.kernels.relaxation import find_least_cover
+from scheduler.experiments.auction.max_form.boxes import Rows, fill_rows, schedule_cost, split_box
+from scheduler.experiments.auction.max_form.fronts import PricedCells
 
 #: A bound that is below a price by no more than this share is that price.
 _SAME = 1 - 1e-13
@@ -46,7 +47,7 @@ class Covers(NamedTuple):
 
 
 @compiled
-def trace_prices_by_deadline(cells: Cells, job: Job, last: int) -> Floats:
+def trace_prices_by_deadline(cells: PricedCells, job: TaskNeed, last: int) -> Floats:
     """Find the least cost by every deadline, in the max form, one or two rates.
 
     The boxes of prices of ``search_window``, each looked at once for all deadlines:
@@ -195,8 +196,8 @@ def _room(units: Ints, need: int, slots: int) -> Covers:
 def _cover(
     rows: Rows,
     m: int,
-    cells: Cells,
-    job: Job,
+    cells: PricedCells,
+    job: TaskNeed,
     need: int,
     doors: Ints,
     since: int,
@@ -283,7 +284,7 @@ def _cover(
 
 
 @compiled
-def _walk(rows: Rows, m: int, cells: Cells, covers: Covers, deadline: int, path: Ints) -> int:
+def _walk(rows: Rows, m: int, cells: PricedCells, covers: Covers, deadline: int, path: Ints) -> int:
     """Put the cheapest cover by a deadline into ``path``, in slot order; give its cells."""
     last = rows.cell.shape[1] - 1
     i = m - 1

@@ -1,0 +1,53 @@
+"""The paper's mechanism as printed, on the live engine's state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scheduler.auction.engine.decide import DeadlineHint, admit, refuse
+from scheduler.auction.engine.engine import Engine
+from scheduler.auction.engine.price_policies import Policies
+from scheduler.auction.engine.rounding import Rounding
+from scheduler.auction.log.rules import ZoneRules
+from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES, Printed
+from scheduler.experiments.auction.max_form.search import PrintedSearch
+from scheduler.types import Decision, Refusal, Task
+
+
+class PrintedEngine(Engine):
+    """Algorithm 1: prices rise before the room is checked, then a full cell refuses."""
+
+    def __init__(self, rules: ZoneRules, *, policies: Policies = LOGGED_POLICIES) -> None:
+        super().__init__(rules, policies={**policies, "printed": Printed})
+
+    def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
+        zone = self._zone
+        search = PrintedSearch(grid=zone.grid, task=task, from_slot=slot)
+        plan = search.find_plan(task.deadline_slot)
+        if plan is None:
+            return refuse(zone, task, search.find_refusal())
+        parts = Rounding(zone.rules.money_quantum).parts(plan.parts)
+        if not task.bid > parts.total:
+            return refuse(zone, task, Refusal.PRICE, plan=plan, parts=parts)
+        if zone.grid.fits(plan.schedule.cells, rates=dict(task.rates), memory=task.memory_demand):
+            return admit(zone, task, plan, parts)
+        refused = refuse(zone, task, Refusal.CAPACITY, plan=plan, parts=parts)
+        return replace(refused, raised=zone.raise_prices(task, plan))
+
+
+def make_engine(rules: ZoneRules) -> Engine:
+    """Give an engine of any policy, live, retired or printed."""
+    if rules.policy == "printed":
+        return PrintedEngine(rules)
+    return Engine(rules, policies=LOGGED_POLICIES)
+
+
+def pay_eq14(decision: Decision) -> Decision:
+    """Give a decision with the payment (14), which leaves out the operational cost.
+
+    For showing that it is not truthful.
+    """
+    if not decision.admitted or decision.parts is None:
+        return decision
+    parts = decision.parts
+    return replace(decision, payment=parts.vendor + parts.compute + parts.memory)
