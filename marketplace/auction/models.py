@@ -156,6 +156,11 @@ class Bid(models.Model):
         return f"{self.id} ({self.status})"
 
     @property
+    def paid_micros(self) -> int:
+        """What the owner has paid after what was returned; nothing for a bid that did not win."""
+        return (self.payment_micros or 0) - self.refund_micros
+
+    @property
     def hold_reference(self) -> str:
         return hold_reference(self.id)
 

@@ -5,6 +5,8 @@ from marketplace.web.views import bids, jobs, market, money, workspace
 urlpatterns = [
     path("", market.market, name="market"),
     path("market/<slug:zone_name>", market.market, name="market_zone"),
+    path("market/<slug:zone_name>/transcript", market.download_transcript, name="transcript"),
+    path("status", market.show_status, name="status"),
     path("bids/new", bids.bid_new, name="bid_new"),
     path("bids/<str:bid_id>", bids.bid_detail, name="bid_detail"),
     path("bids/<str:bid_id>/proof", bids.proof, name="bid_proof"),

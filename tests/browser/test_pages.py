@@ -114,7 +114,7 @@ def test_a_provider_sees_its_node_and_gets_a_join_command(visitor: Visitor, mark
     page.get_by_role("link", name="Add a node").first.click()
     page.get_by_role("button", name="Make the join command").click()
     expect(page.locator("#join")).to_contain_text(
-        re.compile(rf"^python -m workers join --url {market.url} --token \S+$")
+        re.compile(rf"FINETENDER_JOIN_TOKEN=\S+ nohup .*--url {market.url} --run", re.DOTALL)
     )
 
 

@@ -24,7 +24,7 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.services import note_node_work
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import get_current_slice, lock_current_slice
-from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job
+from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job, MetricPoint
 from marketplace.jobs.spooling import Content, spool_upload
 from marketplace.jobs.upload_checks import check_adapter_zip, check_safetensors
 
@@ -74,7 +74,7 @@ def store_checkpoint(
             checkpoint.sha256 = upload.sha256
             checkpoint.bytes = upload.bytes
             checkpoint.train_loss = job.train_loss
-            checkpoint.valid_loss = job.valid_loss
+            checkpoint.valid_loss = _find_valid_loss(job, step)
             checkpoint.created_at = now
             checkpoint.save()
             note_node_work(node=node)
@@ -93,6 +93,12 @@ def store_checkpoint(
             )
             _prune_checkpoints(job)
     return checkpoint
+
+
+def _find_valid_loss(job: Job, step: int) -> float | None:
+    """The loss on held-out rows, where it was measured at this very step."""
+    measured = MetricPoint.objects.filter(job=job, step=step, valid_loss__isnull=False)
+    return measured.order_by("-pk").values_list("valid_loss", flat=True).first()
 
 
 def store_adapter(

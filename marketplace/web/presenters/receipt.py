@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from marketplace.auction.models import Bid
+from marketplace.auction.models import Bid, WorkShare
 from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.common.money import SMALL_MICROS, TINY_MICROS, count_decimals
+from marketplace.payments.selectors import find_distribution
 
 _LABELS = {
     "vendor": "Data cleaning",
@@ -37,7 +38,13 @@ class Receipt:
     lines: tuple[PriceLine, ...]
     #: What moved in the wallet: words, moment, micro-dollars.
     money: tuple[tuple[str, datetime | None, int], ...]
+    #: Who got the node asks, once the job has ended: words, what for, micro-dollars.
+    payees: tuple[tuple[str, str, int], ...]
     decimals: int
+
+    @property
+    def asks_micros(self) -> int:
+        return sum(micros for _, _, micros in self.payees)
 
 
 def build_receipt(bid: Bid, *, settled_at: datetime | None) -> Receipt:
@@ -57,8 +64,26 @@ def build_receipt(bid: Bid, *, settled_at: datetime | None) -> Receipt:
         money.append(("Returned to you", settled_at, bid.refund_micros))
     if bid.credit_micros:
         money.append(("Credited for a late end", settled_at, bid.credit_micros))
-    shown = [line.micros for line in lines] + [micros for _, _, micros in money]
-    return Receipt(lines, tuple(money), count_decimals([payment_micros, *shown]))
+    payees = _list_payees(bid)
+    shown = [line.micros for line in lines] + [micros for _, _, micros in (*money, *payees)]
+    return Receipt(lines, tuple(money), payees, count_decimals([payment_micros, *shown]))
+
+
+def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
+    """How the node asks were shared out; the parts add up to them."""
+    shared = find_distribution(hold_reference=bid.hold_reference)
+    if shared is None:
+        return ()
+    works = WorkShare.objects.filter(bid=bid).select_related("node", "organisation")
+    payees = [
+        (work.organisation.name, f"{work.node.name}, {work.steps:,} steps", work.paid_micros)
+        for work in works.order_by("node__name")
+    ]
+    if shared.asks_returned_micros:
+        payees.append(("You", "returned or credited to you", shared.asks_returned_micros))
+    if shared.borne_pay_micros:
+        payees.append(("The house", "paid for work that was refunded", -shared.borne_pay_micros))
+    return tuple(payees)
 
 
 def _explain_lines(bid: Bid) -> dict[str, str]:

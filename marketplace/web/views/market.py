@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Avg, F
-from django.http import HttpRequest, HttpResponse
+from django.conf import settings
+from django.db.models import Avg, F, Max
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import etag, require_GET
 
 from marketplace.auction.bidding.typical import SHARES as TYPICAL_SHARES
 from marketplace.auction.bidding.typical import typical_quotes
-from marketplace.auction.models import Bid
+from marketplace.auction.book.transcript import transcript_lines
+from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.common import clock
 from marketplace.common.errors import SystemFault
@@ -53,6 +56,64 @@ def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
             }
         context["figures"] = count_market_figures(zone)
     return render(request, "web/market.html", context)
+
+
+def _find_head_hash(request: HttpRequest, zone_name: str) -> str | None:
+    head = MarketHead.objects.filter(zone__name=zone_name).first()
+    return None if head is None else f'"{head.head_hash}"'
+
+
+@require_GET
+@etag(_find_head_hash)
+def download_transcript(request: HttpRequest, zone_name: str) -> StreamingHttpResponse:
+    """The zone's log for anybody, with commitments in place of bids unless bids are published."""
+    zone = get_open_zone(zone_name)
+    lines = transcript_lines(zone, with_bids=settings.PUBLISH_BIDS)
+    return StreamingHttpResponse(
+        ((line + "\n").encode() for line in lines),
+        content_type="application/jsonl",
+        headers={"Content-Disposition": f'attachment; filename="{zone.name}.jsonl"'},
+    )
+
+
+@never_cache
+@require_GET
+def show_status(request: HttpRequest) -> HttpResponse:
+    """Whether the market works now, in words; ``/healthz`` is for programs."""
+    now = clock.now()
+    zones = [describe_zone(zone, now=now) for zone in list_open_zones()]
+    context = {"now": now, "zones": zones, "works": all(zone.has_prices for zone in zones)}
+    return render(request, "web/status.html", context)
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneStatus:
+    zone: Zone
+    #: False where the log or the price engine is away: nothing can be quoted or decided.
+    has_prices: bool
+    online: int
+    nodes: int
+    waiting: int
+    decided_at: datetime | None
+
+
+def describe_zone(zone: Zone, *, now: datetime) -> ZoneStatus:
+    try:
+        load_market(zone, now=now)
+    except SystemFault:
+        has_prices = False
+    else:
+        has_prices = True
+    nodes = Node.objects.filter(zone=zone).exclude(status=NodeStatus.LEFT)
+    bids = Bid.objects.filter(zone=zone)
+    return ZoneStatus(
+        zone=zone,
+        has_prices=has_prices,
+        online=nodes.filter(status=NodeStatus.ONLINE).count(),
+        nodes=nodes.count(),
+        waiting=bids.filter(status=BidStatus.PENDING).count(),
+        decided_at=bids.aggregate(latest=Max("decided_at"))["latest"],
+    )
 
 
 def build_market_heat(book: MarketNow, *, now: datetime, rows_max: int) -> Heat:

@@ -111,7 +111,9 @@ def test_the_join_command_holds_a_token_that_is_shown_once(provider: Client, nod
     form = {"zone": node.zone.name, "tier": "marketplace", "ask": "0.10", "until": ""}
     made = provider.post("/nodes/new", form)
     text = read_page(made)
-    assert re.search(r"python -m workers join --url \S+ --token \S{20,}", text)
+    assert re.search(r"FINETENDER_JOIN_TOKEN=\S{20,} nohup node/bin/python -m workers join", text)
+    assert "pip install '.[worker]'" in text
+    assert re.search(r"--url \S+ --run >> node.log", text)
     token = JoinToken.objects.get()
     assert token.ask_micros == 100_000
     assert made.context["secret"] not in read_page(provider.get("/nodes/new"))
@@ -238,7 +240,7 @@ def test_who_asks_to_provide_lists_nothing_until_an_operator_approves(
     assert (provider.approved_at, provider.approved_by) == (NOW, operator)
     assert provider.organisation.is_provider
     assert "Providers who ask" not in read_page(client.get("/operator"))
-    assert "--token" in read_page(stranger.post("/nodes/new", node_form(node)))
+    assert "FINETENDER_JOIN_TOKEN=" in read_page(stranger.post("/nodes/new", node_form(node)))
     assert JoinToken.objects.filter(provider=provider).count() == 1
 
 
@@ -252,7 +254,7 @@ def test_only_operators_approve_and_only_providers_there_are(node: Node, client:
 def test_where_no_approval_is_needed_a_provider_lists_at_once(node: Node) -> None:
     stranger = Client()
     stranger.force_login(builders.user())
-    assert "--token" in read_page(stranger.post("/nodes/new", node_form(node)))
+    assert "FINETENDER_JOIN_TOKEN=" in read_page(stranger.post("/nodes/new", node_form(node)))
 
 
 def test_who_waited_for_approval_lists_once_none_is_needed_any_more(node: Node, settings) -> None:
@@ -261,7 +263,7 @@ def test_who_waited_for_approval_lists_once_none_is_needed_any_more(node: Node, 
     settings.PROVIDERS_NEED_APPROVAL = True
     stranger.post("/nodes/provide")
     settings.PROVIDERS_NEED_APPROVAL = False
-    assert "--token" in read_page(stranger.post("/nodes/new", node_form(node)))
+    assert "FINETENDER_JOIN_TOKEN=" in read_page(stranger.post("/nodes/new", node_form(node)))
 
 
 def test_the_house_rents_nothing_for_a_provider_that_is_not_approved(

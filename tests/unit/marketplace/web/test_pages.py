@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 
 import pytest
@@ -11,8 +12,11 @@ from django.test import Client
 from marketplace.accounts.models import ApiKey
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
+from marketplace.auction.settlement import settle_finished
+from marketplace.common.errors import SystemFault
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import record_progress, slots_dispatch, store_adapter
+from scheduler.auction.audit.transcripts import verify_transcript
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
@@ -167,3 +171,51 @@ def test_the_first_paint_has_the_chosen_theme(site: Site) -> None:
     assert '<html lang="en" data-theme="dark"' in read_page(site.client.get("/jobs"))
     site.client.cookies["theme"] = '"><script>'
     assert '<html lang="en" data-theme="auto"' in read_page(site.client.get("/jobs"))
+
+
+def test_the_transcript_is_public_and_verifies_on_any_computer(
+    site: Site, job: Job, client: Client
+) -> None:
+    client.logout()
+    address = f"/market/{site.zone.name}/transcript"
+    market = read_page(client.get("/"))
+    assert f'href="{address}"' in market
+    assert f"python -m scheduler auction verify {site.zone.name}.jsonl" in market
+    reply = client.get(address)
+    assert reply.headers["Content-Disposition"] == f'attachment; filename="{site.zone.name}.jsonl"'
+    log = b"".join(reply.streaming_content).decode()
+    assert verify_transcript(log.splitlines()).ok
+    assert json.loads(log.splitlines()[-1])["event"]["task"].get("bid") is None
+    again = client.get(address, headers={"If-None-Match": reply.headers["ETag"]})
+    assert again.status_code == 304
+    assert client.get("/market/nowhere/transcript").status_code == 404
+
+
+def test_the_status_is_said_in_words(
+    site: Site, job: Job, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.logout()
+    text = read_page(client.get("/status"))
+    assert "<h1>Everything works</h1>" in text
+    assert "1 of 1" in text
+
+    def away(*_: object, **__: object) -> None:
+        raise SystemFault("The log is broken.")
+
+    monkeypatch.setattr("marketplace.web.views.market.load_market", away)
+    text = read_page(client.get("/status"))
+    assert "<h1>Something does not work</h1>" in text
+    assert "No bid is decided and no money moves while prices are away." in text
+
+
+def test_a_cancelled_jobs_headline_is_what_was_paid_after_the_refund(site: Site, job: Job) -> None:
+    site.client.post(f"/jobs/{job.pk}/cancel")
+    settle_finished(now=NOW)
+    bid = Bid.objects.get()
+    assert bid.refund_micros == bid.payment_micros == 100_000
+    heads = read_page(site.client.get(f"/jobs/{job.pk}")).partition('id="part-heads"')[2]
+    paid = heads.partition("</section>")[0]
+    assert 'title="$0.00">$0.00</div>' in paid
+    assert "$0.10 charged" in paid
+    assert "$0.10 returned" in paid
+    assert "to spare" not in paid

@@ -11,9 +11,16 @@ from django.test import Client
 
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
+from marketplace.auction.pay_rule import PAY_RULE
+from marketplace.auction.settlement import settle_finished
 from marketplace.jobs.models import Job, JobStatus, MetricPoint, Slice
 from marketplace.jobs.selectors import Outlier, add_excerpts, list_row_outliers
-from marketplace.jobs.services import finish_slice, record_progress, slots_dispatch
+from marketplace.jobs.services import (
+    cancel_job,
+    finish_slice,
+    record_progress,
+    slots_dispatch,
+)
 from marketplace.web.presenters.progress import (
     compute_planned_progress,
     find_earlier_run,
@@ -138,6 +145,28 @@ def test_a_receipt_adds_up_to_the_micro_dollar(site: Site) -> None:
         bid.price_micros - (bid.payment_micros or 0),
     ]
     assert all(line.why for line in receipt.lines)
+
+
+def test_a_receipt_says_who_got_the_node_asks_and_adds_up(site: Site) -> None:
+    bid, job = sold(site)
+    assert build_receipt(bid, settled_at=None).payees == ()
+    held = begun(job)
+    report = build.report(held, build.event(1, step=6))
+    record_progress(node=held.node, report=report, now=held.opened_at)
+    Job.objects.update(checkpoint_step=6)
+    job.refresh_from_db()
+    cancel_job(job=job, cancelled_by=None, now=held.opened_at)
+    settle_finished(now=held.opened_at)
+    bid.refresh_from_db()
+    receipt = build_receipt(bid, settled_at=held.opened_at)
+    [provider, returned] = receipt.payees
+    assert provider[:2] == (site.node.provider.organisation.name, f"{site.node.name}, 6 steps")
+    assert returned[:2] == ("You", "returned or credited to you")
+    assert provider[2] > 0
+    assert receipt.asks_micros == provider[2] + returned[2] == (bid.parts or {})["operational"]
+    shown = read_page(site.client.get(f"/jobs/{job.pk}/receipt"))
+    assert "Who got the node asks" in shown
+    assert PAY_RULE in shown
 
 
 def test_a_receipt_names_what_went_back(site: Site) -> None:
