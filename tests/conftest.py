@@ -11,7 +11,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 
-from marketplace.embedded.demo.first_sale import open_market
+from marketplace.embedded.demo.opening import open_market
 from marketplace.embedded.house import House, house
 from tests.servers_plugin import RUNS_DIR
 

@@ -1,4 +1,4 @@
-"""A small market to begin with: three people, two organisations, a zone and a full wallet."""
+"""A small market to begin with: a few people, two customers with money, a provider, a zone."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -28,6 +28,9 @@ PROVIDER = "provider@example.com"
 OPERATOR = "operator@example.com"
 OWNERS_ORGANISATION = "Northwind Labs"
 PROVIDERS_ORGANISATION = "Lakeside Compute"
+#: Another customer, so that the market has more than one.
+NEIGHBOUR = "neighbour@example.com"
+NEIGHBOURS_ORGANISATION = "Harbour Analytics"
 KEY_NAME = "Demo"
 
 
@@ -44,9 +47,8 @@ class SeedTerms:
     horizon_slots: int
     base_memory_gb: float
     max_sequence_length: int
-    ask_micros: int
-    #: Tokens to make for nodes that are still to join.
-    join_tokens: int
+    #: Asks of nodes that are still to join; a token is made for each.
+    join_asks_micros: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class SeededMarket:
     zone: str
     slot_s: int
     api_key: str
+    #: Of the other customer, who only trades.
+    neighbour_api_key: str
     join_tokens: tuple[str, ...]
 
 
@@ -75,15 +79,18 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
         )
         northwind = _ensure_organisation(OWNERS_ORGANISATION, owner, now=now)
         lakeside = _ensure_organisation(PROVIDERS_ORGANISATION, provider, now=now)
-        wallet_grant(
-            organisation=northwind,
-            amount_micros=terms.grant_micros,
-            granted_by=operator,
-            # Once for each amount asked for, however often the market is seeded.
-            reference=f"seed-demo:{terms.grant_micros}",
-            now=now,
-            memo="Opening balance",
-        )
+        neighbour = _ensure_person(NEIGHBOUR, "Nora Neighbour", terms.password, now=now)
+        harbour = _ensure_organisation(NEIGHBOURS_ORGANISATION, neighbour, now=now)
+        for organisation, purpose in ((northwind, "seed-demo"), (harbour, "seed-neighbour")):
+            wallet_grant(
+                organisation=organisation,
+                amount_micros=terms.grant_micros,
+                granted_by=operator,
+                # Once for each amount asked for, however often the market is seeded.
+                reference=f"{purpose}:{terms.grant_micros}",
+                now=now,
+                memo="Opening balance",
+            )
         zone = ensure_zone(
             name=terms.zone,
             base_model_name=terms.zone,
@@ -106,11 +113,11 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
                 zone=zone,
                 provider=listed,
                 created_by=provider,
-                ask_micros=terms.ask_micros,
+                ask_micros=ask_micros,
                 now=now,
                 life=timedelta(hours=24),
             )[1]
-            for _ in range(terms.join_tokens)
+            for ask_micros in terms.join_asks_micros
         )
         return SeededMarket(
             people={"owner": OWNER, "provider": PROVIDER, "operator": OPERATOR},
@@ -122,6 +129,7 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
             zone=zone.name,
             slot_s=zone.slot_s,
             api_key=_replace_key(northwind, owner, now=now),
+            neighbour_api_key=_replace_key(harbour, neighbour, now=now),
             join_tokens=tokens,
         )
 

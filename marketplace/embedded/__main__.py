@@ -12,8 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from marketplace.embedded.demo.first_sale import DemoFailed, open_market, sell
+from marketplace.embedded.demo.api_client import DemoFailed
+from marketplace.embedded.demo.first_sale import run_first_sale
 from marketplace.embedded.demo.moving_sale import run_moving_sale
+from marketplace.embedded.demo.opening import NODES, bring_nodes, seed
+from marketplace.embedded.demo.traffic import AT_FIRST, EVERY_S, Traffic
 from marketplace.embedded.house import ROOT, House, house
 from marketplace.embedded.servers import ServiceFailed
 from marketplace.embedded.stack import exit_on_signals
@@ -30,13 +33,21 @@ def main() -> int:
         print(f"{time.monotonic() - started:6.1f} s  {words}", flush=True)
 
     try:
-        with house(data_dir=options.data_dir, port=options.port, say=say) as running:
-            seeded = open_market(running, say=say)
+        folders = [node.folder for node in NODES]
+        with house(
+            data_dir=options.data_dir, port=options.port, node_names=folders, say=say
+        ) as running:
+            seeded = seed(running, nodes=NODES, say=say)
+            # The site is open from here on; what follows can be watched.
             _print_sign_ins(running, seeded)
             try:
-                story = _run_demo(running, seeded, say=say) if options.command == "demo" else None
+                bring_nodes(running, seeded, nodes=NODES, say=say)
+                traffic = Traffic(running, seeded)
+                story = None
+                if options.command == "demo":
+                    story = _run_demo(running, seeded, traffic, say=say)
                 if not getattr(options, "once", False):
-                    _stay_up(running)
+                    _stay_up(running, seeded, traffic)
             finally:
                 _end_machines(running)
     except (ServiceFailed, DemoFailed) as error:
@@ -48,11 +59,14 @@ def main() -> int:
 
 
 def _run_demo(
-    running: House, seeded: dict[str, Any], *, say: Callable[[str], None]
+    running: House, seeded: dict[str, Any], traffic: Traffic, *, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """The demo's sales; what its last line holds."""
-    sale = sell(running, seeded, say=say)
-    return asdict(sale) | {"move": asdict(run_moving_sale(running, seeded, sale, say=say))}
+    admitted = sum(traffic.place() for _ in range(AT_FIRST))
+    say(f"{admitted} small jobs of another customer are sold")
+    sale = run_first_sale(running, seeded, say=say)
+    move = run_moving_sale(running, seeded, sale, nodes=NODES, say=say)
+    return asdict(sale) | {"move": asdict(move)}
 
 
 def _end_machines(running: House) -> None:
@@ -91,11 +105,25 @@ def _print_sign_ins(running: House, seeded: dict[str, Any]) -> None:
     print(f"\n  Logs: {running.stack.log_dir}\n", flush=True)
 
 
-def _stay_up(running: House) -> None:
+def _stay_up(running: House, seeded: dict[str, Any], traffic: Traffic) -> None:
+    print("\n  README's lines over the API, filled in:\n")
+    for line in readme_lines(running.url, seeded["api_key"]):
+        print(f"    {line}")
     print(f"\n  The site stays up at {running.url} until Ctrl-C.\n", flush=True)
+    next_at = time.monotonic() + EVERY_S
     while True:
         running.stack.check()
         time.sleep(1)
+        if time.monotonic() >= next_at:
+            traffic.place()
+            next_at = time.monotonic() + EVERY_S
+
+
+def readme_lines(url: str, api_key: str) -> list[str]:
+    """The shell lines under "Over the API", with address and key."""
+    section = (ROOT / "README.md").read_text().partition("**Over the API.**")[2]
+    block = section.partition("```\n")[2].partition("\n```")[0]
+    return block.replace("$URL", url).replace("$KEY", api_key).splitlines()
 
 
 if __name__ == "__main__":

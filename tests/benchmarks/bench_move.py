@@ -17,8 +17,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from marketplace.embedded.demo.first_sale import api_client, open_market, parse_answer, sell
+from marketplace.embedded.demo.api_client import api_client, parse_answer
+from marketplace.embedded.demo.first_sale import run_first_sale
 from marketplace.embedded.demo.moving_sale import run_moving_sale
+from marketplace.embedded.demo.opening import NODE, open_market
 from marketplace.embedded.house import House, house
 
 ROOT = Path(__file__).parents[2]
@@ -34,9 +36,9 @@ def main(argv: list[str]) -> int:
     try:
         with house(data_dir=DATA_DIR, durable=True, own_servers=True) as running:
             seeded = open_market(running, say=lambda _: None)
-            first = sell(running, seeded, say=lambda _: None)
+            first = run_first_sale(running, seeded, say=lambda _: None)
             for number in range(options.rounds):
-                move = run_moving_sale(running, seeded, first, say=lambda _: None)
+                move = run_moving_sale(running, seeded, first, nodes=[NODE], say=lambda _: None)
                 running.manage("machines_end")
                 figures = {
                     "pause_s": move.pause_s,
@@ -56,7 +58,7 @@ def main(argv: list[str]) -> int:
 
 def until_lease_s(running: House, seeded: dict[str, Any], job_id: str) -> float:
     """From the end of the one lease to the beginning of the other."""
-    with api_client(running, seeded) as market:
+    with api_client(running, seeded["api_key"]) as market:
         path = f"/api/jobs/{job_id}/events"
         events = parse_answer(market.get(path, params={"limit": 100}))["data"]
     at = {event["kind"]: datetime.fromisoformat(event["at"]) for event in events}

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect, sync_playwright
 
-from marketplace.embedded.demo.first_sale import DATASET, open_market
+from marketplace.embedded.demo.api_client import DATASET
+from marketplace.embedded.demo.opening import open_market
 from marketplace.embedded.house import ROOT, house
 from tests.browser.visitor import CONTEXT, LAUNCH, PATIENCE_MS, Visitor
 

@@ -13,8 +13,10 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from marketplace.embedded.demo.first_sale import TRAINING, place_bid
-from marketplace.embedded.demo.moving_sale import AWAY_S, DEADLINE_S, NODE, TIERS
+from marketplace.embedded.demo.api_client import place_bid
+from marketplace.embedded.demo.first_sale import TRAINING
+from marketplace.embedded.demo.moving_sale import AWAY_S, DEADLINE_S, TIERS
+from marketplace.embedded.demo.opening import NODE
 from tests.browser.visitor import Visitor
 from tests.conftest import Market
 from tests.faults.test_node_in_market import wait_for
@@ -41,11 +43,11 @@ def api(market: Market) -> Iterator[httpx.Client]:
 def rented(market: Market) -> Iterator[Market]:
     """The house rents machines, and the provider's own node is off sale for a while."""
     market.house.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
-    market.house.manage("node_available", NODE, "--in-s", str(AWAY_S))
+    market.house.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
     try:
         yield market
     finally:
-        market.house.manage("node_available", NODE)
+        market.house.manage("node_available", NODE.name)
         market.house.manage("machines_end")
 
 
@@ -99,7 +101,7 @@ def test_a_job_starts_on_serverless_moves_and_ends_like_one_that_did_not_move(
     assert (move["step"], move["steps_lost"]) == (step, 0)
     assert move["saved_micros"] > 0
 
-    market.house.manage("node_available", NODE)
+    market.house.manage("node_available", NODE.name)
     market.house.manage("machines_end")
     stayed = bought(api, market.zone, "stays")
     job = wait_for(api, stayed, lambda job: job["status"] == "succeeded", within_s=240)

@@ -16,8 +16,10 @@ import httpx
 import psycopg
 import pytest
 
-from marketplace.embedded.demo.first_sale import TRAINING, DemoFailed, place_bid
-from marketplace.embedded.demo.moving_sale import AWAY_S, DEADLINE_S, NODE, TIERS
+from marketplace.embedded.demo.api_client import DemoFailed, place_bid
+from marketplace.embedded.demo.first_sale import TRAINING
+from marketplace.embedded.demo.moving_sale import AWAY_S, DEADLINE_S, TIERS
+from marketplace.embedded.demo.opening import NODE
 from marketplace.embedded.house import wait_for_web
 from tests.conftest import Market
 from tests.faults.steps import kill_processes, shell
@@ -124,11 +126,11 @@ def rented(market: Market, database: psycopg.Connection[Any]) -> Iterator[Market
             what="both machines are in the market",
         )
         database.execute(PATIENCE.format(grace_s=600, heartbeat_s=200))
-        market.house.manage("node_available", NODE, "--in-s", str(AWAY_S))
+        market.house.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
         yield market
     finally:
         database.execute(PATIENCE.format(grace_s=before[0], heartbeat_s=before[1]))
-        market.house.manage("node_available", NODE)
+        market.house.manage("node_available", NODE.name)
         market.house.manage("machines_end", "--within-s", "240")
 
 

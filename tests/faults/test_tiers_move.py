@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from marketplace.embedded.demo.first_sale import DATASET
+from marketplace.embedded.demo.api_client import DATASET
 from tests.conftest import Market
 from tests.faults.steps import AVAILABLE_FROM, kill_processes, shell, statuses
 from tests.waiting import until

@@ -1,6 +1,6 @@
 """The demo's second sale: a job that starts at once on serverless and moves when that repays.
 
-The provider takes its node off sale for a while, so the bid wins cells that begin later. The
+The provider takes its nodes off sale for a while, so the bid wins cells that begin later. The
 house starts the job at once on a serverless machine of its own, sees from its speed that a
 cheaper worker repays the move, rents one, and moves the job there when it is ready.
 """
@@ -9,37 +9,35 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import httpx
 
-from marketplace.embedded.demo.first_sale import (
-    SLOT_S,
-    TRAINING,
+from marketplace.embedded.demo.api_client import (
     DemoFailed,
-    Sale,
     api_client,
-    check_loss,
     fetch_adapter,
     follow_job,
     parse_answer,
     place_bid,
 )
+from marketplace.embedded.demo.first_sale import TRAINING, Sale, check_loss
+from marketplace.embedded.demo.opening import SLOT_S, DemoNode
 from marketplace.embedded.house import House
 
 #: Seconds the job should train for, so that moving repays however fast this machine is.
-TRAINS_S = 60.0
+TRAINS_S = 35.0
 #: Its deadline, inside the horizon of half an hour, and what of that its cells may fill.
 DEADLINE_S = 27 * 60
 FILLS = 0.8
-#: Seconds for which the provider's node is off sale, longer than the move takes.
+#: Seconds for which the provider's nodes are off sale, longer than the move takes.
 AWAY_S = 300
 #: Pauses of the small model; and delay is worth nothing here, since the job is short.
 TIERS = ("--checkpoint-s", "1", "--restore-s", "2", "--probe-s", "3", "--delay-usd-per-h", "0")
-NODE = "local-cpu"
 #: A job of so many epochs moves on any machine.
 EPOCHS_MAX = 60
 #: The move is told when its first step has been reported.
@@ -73,7 +71,12 @@ class Move:
 
 
 def run_moving_sale(
-    running: House, seeded: dict[str, Any], first: Sale, *, say: Callable[[str], None]
+    running: House,
+    seeded: dict[str, Any],
+    first: Sale,
+    *,
+    nodes: Sequence[DemoNode],
+    say: Callable[[str], None],
 ) -> Move:
     """Sell a longer job and follow it from serverless to the worker it moves to.
 
@@ -83,10 +86,14 @@ def run_moving_sale(
         The job did not succeed, or did not move.
     """
     zone, told = seeded["zone"], None
-    _rent_machines(running, zone)
-    say(f"{NODE} is off sale for {AWAY_S // 60} minutes; the house now rents machines of its own")
+    names = [node.name for node in nodes]
+    _rent_machines(running, zone, names)
+    say(
+        f"The provider is off sale for {AWAY_S // 60} minutes; "
+        "the house now rents machines of its own"
+    )
     try:
-        with api_client(running, seeded) as market:
+        with api_client(running, seeded["api_key"]) as market:
             epochs = _choose_epochs(market, first)
             while told is None:
                 started = time.monotonic()
@@ -107,9 +114,9 @@ def run_moving_sale(
                     say("It ended on serverless before its worker was up; once more, longer")
                     epochs = min(EPOCHS_MAX, 3 * epochs)
                     running.manage("machines_end")
-                    _rent_machines(running, zone)
+                    _rent_machines(running, zone, names)
     finally:
-        running.manage("node_available", NODE)
+        running.manage("node_available", *names)
     move = told["data"]["move"]
     found = Move(
         job_id=job["id"],
@@ -139,10 +146,12 @@ def run_moving_sale(
     return found
 
 
-def _rent_machines(running: House, zone: str) -> None:
-    """The house rents machines, and the provider's node is away."""
-    running.manage("tiers_set", zone, "--serverless", "1", "--serverful", "1", *TIERS)
-    running.manage("node_available", NODE, "--in-s", str(AWAY_S))
+def _rent_machines(running: House, zone: str, names: Sequence[str]) -> None:
+    """The house rents machines, and the provider's nodes are away."""
+    rent = ("tiers_set", zone, "--serverless", "1", "--serverful", "1", *TIERS)
+    leave = ("node_available", *names, "--in-s", str(AWAY_S))
+    with ThreadPoolExecutor() as together:
+        list(together.map(lambda command: running.manage(*command), (rent, leave)))
 
 
 def _choose_epochs(market: httpx.Client, first: Sale) -> int:

@@ -15,15 +15,15 @@ from marketplace.config.seed import SeedTerms, seed_market
 
 class Command(BaseCommand):
     help = (
-        "Make three demo people, two organisations, a zone and a funded wallet; run it again and"
-        " only what is missing is made. The demo's API key is replaced each time."
+        "Make the demo's people, two customers with money, a provider and a zone; run it again and"
+        " only what is missing is made. The demo's API keys are replaced each time."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--password",
             default=os.environ.get("DEMO_PASSWORD"),
-            help="of all three people; or the environment variable DEMO_PASSWORD",
+            help="of everybody; or the environment variable DEMO_PASSWORD",
         )
         parser.add_argument("--grant", default="250", help="dollars in the owner's wallet")
         parser.add_argument("--zone", default="finetender-tiny")
@@ -32,9 +32,11 @@ class Command(BaseCommand):
         parser.add_argument("--horizon-slots", type=int, default=360)
         parser.add_argument("--base-memory-gb", type=float, default=0.1)
         parser.add_argument("--max-sequence-length", type=int, default=512)
-        parser.add_argument("--ask", default="0.0015", help="dollars per node and slot")
         parser.add_argument(
-            "--join-tokens", type=int, default=0, help="make this many tokens for new nodes"
+            "--join-asks",
+            nargs="*",
+            default=[],
+            help="dollars a slot that new nodes ask; a join token is made for each",
         )
         parser.add_argument("--json", action="store_true", help="print everything as one object")
 
@@ -52,8 +54,7 @@ class Command(BaseCommand):
                     horizon_slots=options["horizon_slots"],
                     base_memory_gb=options["base_memory_gb"],
                     max_sequence_length=options["max_sequence_length"],
-                    ask_micros=to_micros(options["ask"]),
-                    join_tokens=options["join_tokens"],
+                    join_asks_micros=tuple(to_micros(ask) for ask in options["join_asks"]),
                 ),
                 now=clock.now(),
             )

@@ -1,4 +1,4 @@
-"""``manage.py node_available NODE --in-s SECONDS``: from when a node's cells are on sale."""
+"""``manage.py node_available NODE... --in-s SECONDS``: from when nodes' cells are on sale."""
 
 from __future__ import annotations
 
@@ -15,28 +15,30 @@ from marketplace.fleet.services import set_node_availability
 
 
 class Command(BaseCommand):
-    help = "Take a node off sale for a while; what was sold on it is still served."
+    help = "Take nodes off sale for a while; what was sold on them is still served."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("node", help="name of the node")
+        parser.add_argument("nodes", nargs="+", metavar="node", help="name of a node")
         parser.add_argument(
-            "--in-s", type=float, default=0.0, help="seconds until it is on sale (default: now)"
+            "--in-s", type=float, default=0.0, help="seconds until they are on sale (default: now)"
         )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        found = Node.objects.filter(name=options["node"]).exclude(status__in=GONE)
-        if found.count() != 1:
-            raise CommandError(f"No one node is named {options['node']!r}.")
         now = clock.now()
         from_at = now + timedelta(seconds=options["in_s"]) if options["in_s"] > 0 else None
-        try:
-            node = set_node_availability(
-                node=found.get(),
-                available_from_at=from_at,
-                available_until_at=None,
-                now=now,
-            )
-        except UserError as refusal:
-            raise CommandError(refusal.message) from refusal
         when = "now" if from_at is None else f"from {from_at:%H:%M:%S} UTC"
-        self.stdout.write(f"Node {node.name} is on sale {when}.")
+        for found in [_find_node(name) for name in options["nodes"]]:
+            try:
+                node = set_node_availability(
+                    node=found, available_from_at=from_at, available_until_at=None, now=now
+                )
+            except UserError as refusal:
+                raise CommandError(refusal.message) from refusal
+            self.stdout.write(f"Node {node.name} is on sale {when}.")
+
+
+def _find_node(name: str) -> Node:
+    found = Node.objects.filter(name=name).exclude(status__in=GONE)
+    if found.count() != 1:
+        raise CommandError(f"No one node is named {name!r}.")
+    return found.get()

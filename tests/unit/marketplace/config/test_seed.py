@@ -43,8 +43,8 @@ def counts() -> list[int]:
     return [model.objects.count() for model in (User, Organisation, Provider, Zone)]
 
 
-def test_the_demo_has_three_people_a_zone_a_provider_and_a_full_wallet(base_model) -> None:
-    seeded = seed(base_model, join_tokens=2)
+def test_the_demo_has_people_a_zone_a_provider_and_customers_with_full_wallets(base_model) -> None:
+    seeded = seed(base_model, join_asks=["0.0015", "0.0027"])
     people = {role: User.objects.get(email=email) for role, email in seeded["people"].items()}
     assert all(person.check_password("correct horse") for person in people.values())
     assert [role for role, person in people.items() if person.is_operator] == ["operator"]
@@ -59,6 +59,11 @@ def test_the_demo_has_three_people_a_zone_a_provider_and_a_full_wallet(base_mode
     zone = Zone.objects.get()
     assert (zone.name, zone.slot_s, seeded["slot_s"]) == ("finetender-tiny", 5, 5)
     assert api_key_authenticate(secret=seeded["api_key"], now=NOW).organisation == northwind
+    neighbour = api_key_authenticate(secret=seeded["neighbour_api_key"], now=NOW).organisation
+    assert neighbour.name == "Harbour Analytics"
+    assert wallet(organisation=neighbour).available_micros == 250_000_000
+    asks = JoinToken.objects.order_by("ask_micros").values_list("ask_micros", flat=True)
+    assert list(asks) == [1500, 2700]
     assert len(set(seeded["join_tokens"])) == JoinToken.objects.count() == 2
     assert ledger_check().balanced
 
@@ -74,14 +79,18 @@ def test_seeding_again_makes_nothing_twice_and_replaces_the_secrets(base_model) 
     assert User.objects.get(email="owner@example.com").check_password("another password")
     assert api_key_authenticate(secret=first["api_key"], now=NOW) is None
     assert api_key_authenticate(secret=again["api_key"], now=NOW) is not None
-    assert ApiKey.objects.filter(revoked_at=None).count() == 1
+    assert ApiKey.objects.filter(revoked_at=None).count() == 2
     assert again["join_tokens"] == []
 
 
 def test_a_person_reads_what_a_program_would(base_model) -> None:
     out = StringIO()
     call_command(
-        "seed_demo", password="correct horse", base_model=base_model, join_tokens=1, stdout=out
+        "seed_demo",
+        password="correct horse",
+        base_model=base_model,
+        join_asks=["0.0015"],
+        stdout=out,
     )
     text = out.getvalue()
     for said in ("owner@example.com", "correct horse", "$250.00", "10 s a slot", "ft_", "join"):

@@ -1,0 +1,146 @@
+"""What the demo does over the API, as a customer's program would."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tqdm import tqdm
+
+from marketplace.embedded.house import ROOT, House
+
+DATASET = ROOT / "workers" / "models" / "datasets" / "support_tone.jsonl"
+#: What a job is worth to the demo's customers, as a multiple of the posted price.
+WORTH = 2
+JOB_WITHIN_S = 20 * 60.0
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+class DemoFailed(RuntimeError):
+    """The story did not end as it should; the text says where and what to look at."""
+
+
+def api_client(running: House, api_key: str) -> httpx.Client:
+    """A customer at the API; for the demo's owner, ``seeded["api_key"]``."""
+    headers = {"Authorization": f"Bearer {api_key}"}
+    return httpx.Client(base_url=running.url, headers=headers, timeout=60)
+
+
+def place_bid(
+    market: httpx.Client,
+    zone: str,
+    *,
+    name: str,
+    training: dict[str, Any],
+    within_s: float,
+    content: bytes | None = None,
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Upload the data set, ask for the price, and bid twice that; the admitted bid."""
+    file = (DATASET.name, content or DATASET.read_bytes())
+    dataset = parse_answer(market.post("/api/datasets", data={"zone": zone}, files={"file": file}))
+    say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
+    deadline = (datetime.now(UTC) + timedelta(seconds=within_s)).isoformat()
+    work = {"zone": zone, "dataset_id": dataset["id"], "training": training, "deadline": deadline}
+    quote = parse_answer(market.post("/api/quotes", json=work))
+    if quote["posted_price"] is None:
+        raise DemoFailed(f"No quote: {quote['reason_text']}")
+    limit = f"{WORTH * float(quote['posted_price']):.6f}"
+    say(f"Posted price ${shorten(quote['posted_price'])}; bidding ${shorten(limit)}")
+    bid = parse_answer(
+        market.post(
+            "/api/bids",
+            json=work | {"name": name, "price": limit},
+            headers={"Idempotency-Key": secrets.token_hex(16)},
+        )
+    )
+    while bid["status"] == "pending":
+        time.sleep(0.2)
+        bid = parse_answer(market.get(f"/api/bids/{bid['id']}"))
+    if bid["status"] != "admitted":
+        raise DemoFailed(f"The bid was {bid['status']}: {bid['decision']['reason_text']}")
+    plan = bid["decision"]["plan"]
+    say(
+        f"Admitted: pays ${shorten(bid['decision']['payment'])}, not the "
+        f"${shorten(bid['price'])} bid; {len(plan)} cells planned, done by "
+        f"{bid['decision']['finish_planned_at']}"
+    )
+    return bid
+
+
+def follow_job(
+    running: House, market: httpx.Client, job_id: str, *, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Draw a progress bar until the job has ended; on a terminal that is none, say what changes."""
+    deadline = time.monotonic() + JOB_WITHIN_S
+    on_terminal = sys.stderr.isatty()
+    seen = 0
+    with tqdm(
+        total=100,
+        bar_format="          {bar:40} {percentage:3.0f} %  {desc}",
+        disable=not on_terminal,
+    ) as bar:
+        while True:
+            running.stack.check()
+            job = parse_answer(market.get(f"/api/jobs/{job_id}"))
+            progress = job["progress"]
+            words = ""
+            if progress["train_loss"] is not None:
+                words = (
+                    f"step {progress['step']} of {progress['total_steps']}, "
+                    f"loss {progress['train_loss']:.3f}"
+                )
+                bar.n = 100 * progress["step"] / progress["total_steps"]
+            bar.set_description_str(f"{job['status']}  {words}")
+            if not on_terminal:
+                events = parse_answer(
+                    market.get(f"/api/jobs/{job_id}/events", params={"after": seen})
+                )
+                for event in events["data"]:
+                    seen = event["seq"]
+                    say(f"{event['message']} {words}")
+            if job["status"] in ENDED:
+                break
+            if time.monotonic() > deadline:
+                raise DemoFailed(
+                    f"Job {job_id} is still {job['status']} after {JOB_WITHIN_S / 60:.0f} minutes; "
+                    f"see {running.stack.log_dir}/node.log"
+                )
+            time.sleep(0.5)
+    if job["status"] != "succeeded":
+        raise DemoFailed(f"Job {job_id} {job['status']}: {job['failure_reason']}")
+    return job
+
+
+def fetch_adapter(market: httpx.Client, job_id: str, directory: Path) -> Path:
+    answer = market.get(f"/api/jobs/{job_id}/adapter")
+    if answer.status_code != 200:
+        raise DemoFailed(f"The adapter could not be fetched: {answer.text}")
+    path = (directory / job_id).resolve()
+    path.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        archive.extractall(path)
+    return path
+
+
+def parse_answer(response: httpx.Response) -> dict[str, Any]:
+    if response.status_code >= 400:
+        try:
+            body = response.json()
+            words = body.get("detail") or response.text
+        except ValueError:
+            words = response.text
+        raise DemoFailed(f"{response.request.method} {response.request.url.path}: {words}")
+    return response.json()
+
+
+def shorten(amount: str) -> str:
+    return amount.rstrip("0").rstrip(".") if "." in amount else amount
