@@ -30,7 +30,11 @@ from marketplace.tiers.models import (
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.stay_or_move import MoveTarget, decide_stay, save_stay_accounts
 from marketplace.tiers.tier_state import TierState, filter_offers, loaded_node
-from scheduler.tiers.demotion import compute_move_saving, compute_renewal_saving
+from scheduler.tiers.demotion import (
+    PossibleRehoming,
+    compute_move_saving,
+    compute_renewal_saving,
+)
 
 #: A job whose booking came to nothing is not booked for again before this.
 NEEDLESS_PAUSE = timedelta(minutes=2)
@@ -224,15 +228,17 @@ def book_cheaper_workers(
             continue
         done_s = (now - (job.started_at or now)).total_seconds()
         saved = compute_move_saving(
-            tables.expected_left_s(done_s=done_s, left_s=left_s),
-            left_s,
-            (job.deadline_at - now).total_seconds(),
-            worker.boot_s,
-            tiers.checkpoint_s,
-            tiers.restore_s,
-            machine.price_micros_per_h / 1e6,
-            worker.price_micros_per_h / 1e6,
-            rules.rehome_delay_usd_per_h,
+            PossibleRehoming(
+                expected_s=tables.expected_left_s(done_s=done_s, left_s=left_s),
+                ends_s=left_s,
+                due_s=(job.deadline_at - now).total_seconds(),
+                boot_s=worker.boot_s,
+                checkpoint_s=tiers.checkpoint_s,
+                restore_s=tiers.restore_s,
+                price_paid=machine.price_micros_per_h / 1e6,
+                price_offered=worker.price_micros_per_h / 1e6,
+                delay_price=rules.rehome_delay_usd_per_h,
+            )
         )
         if saved >= 0.0:
             reason = (

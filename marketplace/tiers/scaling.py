@@ -14,7 +14,7 @@ from marketplace.tiers.models import Machine, MachineStatus, Sample, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.tier_state import TierState, filter_offers
 from scheduler.tiers.demand import demand, pressure, window_lengths
-from scheduler.tiers.serverful_scaler import compute_worker_change
+from scheduler.tiers.serverful_scaler import TierLoad, compute_worker_change
 from scheduler.tiers.serverless_scaler import next_threshold
 
 #: How far back the operator's chart goes.
@@ -154,13 +154,15 @@ def scale_machines(
     idle = find_idle_machines(rented, now=now)
     per_node = tiers.zone.jobs_per_node
     change = compute_worker_change(
-        measured.demand_s,
-        measured.capacity / per_node,
-        per_node,
-        tiers.rules.window_s,
-        measured.pressure,
-        measured.waiting / per_node,
-        rented.coming(serverless=False) + len(idle),
+        TierLoad(
+            demand_s=measured.demand_s,
+            workers=measured.capacity / per_node,
+            rate=per_node,
+            window_s=tiers.rules.window_s,
+            pressure=measured.pressure,
+            waiting=measured.waiting / per_node,
+            coming=rented.coming(serverless=False) + len(idle),
+        )
     )
     if change > 0:
         wanted = min(change, rented.room(serverless=False))

@@ -130,27 +130,32 @@ def run_tier_tick(*, now: datetime) -> None:
     note_ready_machines(now=now)
     for tiers in ZoneTiers.objects.select_related("zone").order_by("pk"):
         try:
-            # Backends are asked, and lanes entered, outside the tick's own lock.
-            offers = _list_offers(tiers) if tiers.is_on else []
-            agenda = find_tick_work(tiers=tiers, now=now)
-            if agenda.releases:
-                stays.release_unneeded_cells(tiers=tiers, now=now)
-            if agenda.bookings and tiers.is_on:
-                handoff.hand_off_bookings(tiers=tiers, now=now)
-            with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
-                if held:
-                    locked = locks.lock_zone_tiers(tiers.zone_id)
-                    # Another tick may have rented meanwhile: only what is seen from here on
-                    # can be counted against the caps.
-                    agenda = find_tick_work(tiers=locked, now=now)
-                    if tiers.is_on:
-                        _tick_zone(locked, agenda, offers, now)
-                    else:
-                        _wind_down_zone(locked, agenda, now)
+            _tick(tiers, now)
         except Exception:
             # A zone that is broken must not stop the others.
             log.exception("tiers of zone %s could not be ticked", tiers.zone_id)
     launch_machines(now=now)
+
+
+def _tick(tiers: ZoneTiers, now: datetime) -> None:
+    # Backends are asked, and lanes entered, outside the tick's own lock.
+    offers = _list_offers(tiers) if tiers.is_on else []
+    work = find_tick_work(tiers=tiers, now=now)
+    if work.releases:
+        stays.release_unneeded_cells(tiers=tiers, now=now)
+    if work.bookings and tiers.is_on:
+        handoff.hand_off_bookings(tiers=tiers, now=now)
+    with advisory_lock("tiers.tick", tiers.zone_id, wait=False) as held:
+        if not held:
+            return
+        locked = locks.lock_zone_tiers(tiers.zone_id)
+        # Another tick may have rented meanwhile: only what is seen from here on can be counted
+        # against the caps.
+        work = find_tick_work(tiers=locked, now=now)
+        if tiers.is_on:
+            _tick_zone(locked, work, offers, now)
+        else:
+            _wind_down_zone(locked, work, now)
 
 
 def _list_offers(tiers: ZoneTiers) -> list[MachineOffer]:
@@ -167,15 +172,13 @@ def _list_offers(tiers: ZoneTiers) -> list[MachineOffer]:
     return found
 
 
-def _tick_zone(
-    tiers: ZoneTiers, agenda: TickWork, offers: list[MachineOffer], now: datetime
-) -> None:
+def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now: datetime) -> None:
     before = _read_figures(tiers)
-    if agenda.failures:
+    if work.failures:
         offers = find_usable_offers(tiers=tiers, offers=offers, now=now)
-    if agenda.endings:
+    if work.endings:
         hazard_tables.learn_from_ended_jobs(tiers=tiers, now=now)
-    rented = _load_current_state(tiers, agenda, now)
+    rented = _load_current_state(tiers, work, now)
     if rented.machines:
         tables = hazard_tables.learned(tiers=tiers, now=now)
         stays.extend_stays(rented=rented, tables=tables, now=now)
@@ -184,7 +187,7 @@ def _tick_zone(
         bookings.book_cheaper_workers(rented=rented, offers=offers, tables=tables, now=now)
     else:
         stays.begin_stays(rented=rented, offers=offers, now=now)
-    measured = scaling.measure_pressure(rented=rented, nodes=agenda.nodes, now=now)
+    measured = scaling.measure_pressure(rented=rented, nodes=work.nodes, now=now)
     # Algorithm 1 moves F once a minute, however often the tiers are looked at.
     tick_s = tiers.rules.tick_s
     due = tiers.ticked_at is None or (now - tiers.ticked_at).total_seconds() >= tick_s
@@ -198,25 +201,25 @@ def _tick_zone(
     _save_changes(tiers, before)
 
 
-def _wind_down_zone(tiers: ZoneTiers, agenda: TickWork, now: datetime) -> None:
+def _wind_down_zone(tiers: ZoneTiers, work: TickWork, now: datetime) -> None:
     """Tiers that were switched off: what runs goes on to its end, then costs nothing more."""
     before = _read_figures(tiers)
-    rented = _load_current_state(tiers, agenda, now)
+    rented = _load_current_state(tiers, work, now)
     _save_changes(tiers, before)
     for machine in scaling.find_idle_machines(rented, now=now):
         rented.end(machine, reason="Idle, and the zone's tiers are off.", now=now)
     scaling.release_serverless(rented=rented, now=now)
 
 
-def _load_current_state(tiers: ZoneTiers, agenda: TickWork, now: datetime) -> TierState:
+def _load_current_state(tiers: ZoneTiers, work: TickWork, now: datetime) -> TierState:
     """What is rented, once bookings and stays that came to their end are closed."""
-    if agenda.bookings:
+    if work.bookings:
         handoff.close_bookings(tiers=tiers, now=now)
     rented = TierState(tiers=tiers)
-    if agenda.machines or agenda.stays:
+    if work.machines or work.stays:
         rented = load_tier_state(tiers=tiers, now=now)
         stays.close_stays(rented=rented, now=now)
-    if agenda.pauses:
+    if work.pauses:
         pauses.record_stay_pauses(tiers=tiers, now=now)
     return rented
 

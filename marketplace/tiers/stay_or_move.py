@@ -13,7 +13,7 @@ from datetime import datetime
 from marketplace.tiers.models import Stay, ZoneTiers
 from scheduler.tiers.allowance import allowance
 from scheduler.tiers.break_even import move_cost
-from scheduler.tiers.demotion import decide_demotion
+from scheduler.tiers.demotion import Budget, PossibleMove, decide_demotion
 
 #: Columns of a stay that :func:`decide_stay` changes.
 BOOKS = ("premium", "move_cost", "budget_s", "credit", "planned")
@@ -58,20 +58,22 @@ def decide_stay(
     if stay.credit is None:
         premium = max(0.0, serverless - worker)
         _grant_allowance(tiers, stay, run_s=age_s + left_s, premium=premium, cost=cost)
-    leaves, stay.planned, tiers.surplus = decide_demotion(
-        expected_s,
-        age_s,
-        target.boot_s,
-        serverless,
-        worker,
-        cost,
-        (tiers.checkpoint_s + tiers.restore_s) * tiers.delay_usd_per_h,
-        1.0,
-        stay.planned,
-        tiers.surplus,
+    decision = decide_demotion(
+        PossibleMove(
+            expected_s=expected_s,
+            age_s=age_s,
+            boot_s=target.boot_s,
+            serverless_price=serverless,
+            worker_price=worker,
+            cost=cost,
+            delay_cost=(tiers.checkpoint_s + tiers.restore_s) * tiers.delay_usd_per_h,
+            gpus=1.0,
+        ),
+        Budget(planned=stay.planned, surplus=tiers.surplus),
         tiers.rules.surplus_share,
     )
-    return leaves
+    stay.planned, tiers.surplus = decision.planned, decision.surplus
+    return decision.leaves
 
 
 def save_stay_accounts(stays: Sequence[Stay]) -> None:

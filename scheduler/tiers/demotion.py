@@ -6,24 +6,53 @@ workers cost and what the books say, each reads from its own state.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from scheduler.tiers.allowance import covers
 from scheduler.tiers.break_even import break_even_s, move_cost, moves
 
 
-def decide_demotion(
-    expected_s: float,
-    age_s: float,
-    boot_s: float,
-    serverless_price: float,
-    worker_price: float,
-    cost: float,
-    delay_cost: float,
-    gpus: float,
-    planned: float,
-    surplus: float,
-    share: float,
-) -> tuple[bool, float, float]:
-    """Whether a probed job leaves serverless for the serverful tier, and the books after it.
+class PossibleMove(NamedTuple):
+    """A probed job on serverless, and the worker it could move to."""
+
+    #: Mean seconds it still runs (:func:`~scheduler.tiers.break_even.expected_remaining_s`).
+    expected_s: float
+    #: Seconds since it was admitted to serverless.
+    age_s: float
+    #: Seconds until the worker is ready; the job runs on meanwhile.
+    boot_s: float
+    #: Dollars per GPU hour.
+    serverless_price: float
+    worker_price: float
+    #: One GPU's move without the value of delay
+    #: (:func:`~scheduler.tiers.break_even.move_cost`).
+    cost: float
+    #: Value of the delay, in the same unit; infinite where no worker is to be had and the wait
+    #: has no known end.
+    delay_cost: float
+    #: GPUs of the job.
+    gpus: float
+
+
+class Budget(NamedTuple):
+    """What the allowance of all jobs holds, dollars times 3600."""
+
+    #: What this job is planned to take so far.
+    planned: float
+    #: What is left over.
+    surplus: float
+
+
+class DemotionDecision(NamedTuple):
+    """Whether the job leaves serverless, and the budget after that."""
+
+    leaves: bool
+    planned: float
+    surplus: float
+
+
+def decide_demotion(move: PossibleMove, budget: Budget, share: float) -> DemotionDecision:
+    """Decide whether a probed job leaves serverless for the serverful tier.
 
     It stays where the rest does not repay the move (:mod:`~scheduler.tiers.break_even`).
     It also stays where the rest does not repay the move *and* the delay, if the surplus of
@@ -31,93 +60,86 @@ def decide_demotion(
 
     Parameters
     ----------
-    expected_s : float
-        Mean seconds it still runs (:func:`~scheduler.tiers.break_even.expected_remaining_s`).
-    age_s : float
-        Seconds since it was admitted to serverless.
-    boot_s : float
-        Seconds until the worker is ready; the job runs on meanwhile.
-    serverless_price, worker_price : float
-        Dollars per GPU hour.
-    cost : float
-        One GPU's move without the value of delay
-        (:func:`~scheduler.tiers.break_even.move_cost`).
-    delay_cost : float
-        Value of the delay, in the same unit; infinite where no worker is to be had and the
-        wait has no known end.
-    gpus : float
-        GPUs of the job.
-    planned : float
-        What the books hold the job to take so far, dollars times 3600.
-    surplus : float
-        What is left of the allowance of all jobs, dollars times 3600.
+    move : PossibleMove
+    budget : Budget
     share : float
         Largest share of the surplus that one job may take
         (:attr:`~scheduler.tiers.rules.TierRules.surplus_share`).
 
     Returns
     -------
-    tuple of bool, float, float
-        Whether it leaves; what it is planned to take from now on; the surplus after that.
+    DemotionDecision
     """
-    premium = serverless_price - worker_price
-    stays_for = (age_s + expected_s) * premium * gpus
-    moves_for = ((age_s + boot_s) * premium + cost) * gpus
-    if not moves(expected_s, boot_s, break_even_s(cost, serverless_price, worker_price)):
-        return False, stays_for, surplus + (planned - stays_for)
-    surplus += planned - moves_for
-    worth_s = break_even_s(cost + delay_cost, serverless_price, worker_price)
-    if covers(surplus, stays_for - moves_for, share) and not moves(expected_s, boot_s, worth_s):
-        return False, stays_for, surplus + (moves_for - stays_for)
-    return True, moves_for, surplus
+    premium = move.serverless_price - move.worker_price
+    stays_for = (move.age_s + move.expected_s) * premium * move.gpus
+    moves_for = ((move.age_s + move.boot_s) * premium + move.cost) * move.gpus
+    repaid_s = break_even_s(move.cost, move.serverless_price, move.worker_price)
+    if not moves(move.expected_s, move.boot_s, repaid_s):
+        surplus = budget.surplus + (budget.planned - stays_for)
+        return DemotionDecision(False, stays_for, surplus)
+    surplus = budget.surplus + (budget.planned - moves_for)
+    worth_s = break_even_s(move.cost + move.delay_cost, move.serverless_price, move.worker_price)
+    if covers(surplus, stays_for - moves_for, share) and not moves(
+        move.expected_s, move.boot_s, worth_s
+    ):
+        return DemotionDecision(False, stays_for, surplus + (moves_for - stays_for))
+    return DemotionDecision(True, moves_for, surplus)
 
 
-def compute_move_saving(
-    expected_s: float,
-    ends_s: float,
-    due_s: float,
-    boot_s: float,
-    checkpoint_s: float,
-    restore_s: float,
-    price_paid: float,
-    price_offered: float,
-    delay_price: float,
-) -> float:
-    """What moving a job on from worker to worker saves; below zero where it should not.
+class PossibleRehoming(NamedTuple):
+    """A job on a worker, and a cheaper worker it could move on to."""
+
+    #: As in :class:`PossibleMove`.
+    expected_s: float
+    #: When it ends where it is if it does not die, and its deadline, on one clock.
+    ends_s: float
+    due_s: float
+    boot_s: float
+    #: The pause, seconds.
+    checkpoint_s: float
+    restore_s: float
+    #: Dollars per GPU hour.
+    price_paid: float
+    price_offered: float
+    #: Dollars per hour of delay.
+    delay_price: float
+
+
+def compute_move_saving(move: PossibleRehoming) -> float:
+    """Compute what moving a job on from worker to worker saves.
 
     The break-even of :func:`decide_demotion` with the price the job pays now in the place of the
     serverless price, and a higher price of delay
-    (:attr:`~scheduler.tiers.rules.TierRules.rehome_delay_usd_per_h`).
+    (:attr:`~scheduler.tiers.rules.TierRules.rehome_delay_usd_per_h`). A job that would keep its
+    deadline, but not with the pause of a move, stays.
 
     Parameters
     ----------
-    expected_s, boot_s
-        As in :func:`decide_demotion`.
-    ends_s, due_s : float
-        When it ends where it is if it does not die, and its deadline, on one clock. A job
-        that would keep the deadline, but not with the pause of a move, stays.
-    checkpoint_s, restore_s : float
-        The pause, seconds.
-    price_paid, price_offered : float
-        Dollars per GPU hour.
-    delay_price : float
-        Dollars per hour of delay.
+    move : PossibleRehoming
 
     Returns
     -------
     float
         Dollars times 3600 per GPU, the pause not counted; ``-1.0`` if it stays.
     """
-    pause_s = checkpoint_s + restore_s
-    if ends_s <= due_s < ends_s + pause_s:
+    pause_s = move.checkpoint_s + move.restore_s
+    if move.ends_s <= move.due_s < move.ends_s + pause_s:
         return -1.0
     cost = move_cost(
-        checkpoint_s, restore_s, boot_s, pause_s, price_paid, price_offered, delay_price
+        move.checkpoint_s,
+        move.restore_s,
+        move.boot_s,
+        pause_s,
+        move.price_paid,
+        move.price_offered,
+        move.delay_price,
     )
-    if not moves(expected_s, boot_s, break_even_s(cost, price_paid, price_offered)):
+    repaid_s = break_even_s(cost, move.price_paid, move.price_offered)
+    if not moves(move.expected_s, move.boot_s, repaid_s):
         return -1.0
-    paused = pause_s * delay_price
-    return max(0.0, (price_paid - price_offered) * (expected_s - boot_s) - cost + paused)
+    paused = pause_s * move.delay_price
+    saved = (move.price_paid - move.price_offered) * (move.expected_s - move.boot_s)
+    return max(0.0, saved - cost + paused)
 
 
 def compute_renewal_saving(

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -46,15 +45,14 @@ def local_offers() -> tuple[MachineOffer, ...]:
     return getattr(settings, "TIERS_LOCAL_OFFERS", DEFAULT_OFFERS)
 
 
-@dataclass(frozen=True, slots=True)
 class LocalBackend:
-    """Processes on this machine."""
+    """Processes on this machine.
 
-    folder: Path
-    offered: tuple[MachineOffer, ...]
-    #: What runs as a machine; by default a node that joins and goes on to run.
-    command: tuple[str, ...] | None
-    grace_s: float
+    Parameters
+    ----------
+    command
+        What runs as a machine; by default a node that joins and goes on to run.
+    """
 
     def __init__(
         self,
@@ -64,10 +62,10 @@ class LocalBackend:
         command: Sequence[str] | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
-        object.__setattr__(self, "folder", folder)
-        object.__setattr__(self, "offered", tuple(offers))
-        object.__setattr__(self, "command", None if command is None else tuple(command))
-        object.__setattr__(self, "grace_s", grace_s)
+        self.folder = folder
+        self.offered = tuple(offers)
+        self.command = None if command is None else tuple(command)
+        self.grace_s = grace_s
 
     @property
     def name(self) -> str:

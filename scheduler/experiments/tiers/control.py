@@ -30,6 +30,8 @@ from scheduler.tiers import (
     serverful_scaler,
     serverless_scaler,
 )
+from scheduler.tiers.demotion import Budget, PossibleMove, PossibleRehoming
+from scheduler.tiers.serverful_scaler import TierLoad
 
 if TYPE_CHECKING:
     from scheduler.experiments.tiers.state import Floats, World
@@ -82,24 +84,23 @@ def decide(world: World, calendar: Calendar, backlog: Backlog, j: int, now: floa
     delay = math.inf
     if room:
         delay = (choice.checkpoint_s + choice.restore_s) * choice.delay_price
-    leaves, planned, surplus = decide_demotion(
-        expected,
-        age,
-        boot,
-        choice.serverless_price,
-        price,
-        cost,
-        delay,
-        need,
-        track[j].planned,
-        t.surplus,
-        choice.share,
+    move = PossibleMove(
+        expected_s=expected,
+        age_s=age,
+        boot_s=boot,
+        serverless_price=choice.serverless_price,
+        worker_price=price,
+        cost=cost,
+        delay_cost=delay,
+        gpus=need,
     )
-    track[j].planned = planned
-    t.surplus = surplus
-    if leaves and room:
+    budget = Budget(planned=track[j].planned, surplus=t.surplus)
+    decision = decide_demotion(move, budget, choice.share)
+    track[j].planned = decision.planned
+    t.surplus = decision.surplus
+    if decision.leaves and room:
         book(world, calendar, j, now, skip)
-    elif leaves:
+    elif decision.leaves:
         demote(world, calendar, j, now)
 
 
@@ -135,17 +136,18 @@ def rehome(world: World, calendar: Calendar, now: float) -> None:
         if price <= lowest:
             continue
         left = jobs[j].predicted_s - done_by(world, j, now)
-        saved = compute_move_saving(
-            expected_left_s(world, j, now),
-            now + left,
-            jobs[j].due_s,
-            choice.marketplace_boot_s,
-            choice.checkpoint_s,
-            choice.restore_s,
-            price,
-            gang_price(world, now, need, 0),
-            choice.rehome_delay_price,
+        move = PossibleRehoming(
+            expected_s=expected_left_s(world, j, now),
+            ends_s=now + left,
+            due_s=jobs[j].due_s,
+            boot_s=choice.marketplace_boot_s,
+            checkpoint_s=choice.checkpoint_s,
+            restore_s=choice.restore_s,
+            price_paid=price,
+            price_offered=gang_price(world, now, need, 0),
+            delay_price=choice.rehome_delay_price,
         )
+        saved = compute_move_saving(move)
         if saved >= 0.0:
             save(world, need * saved)
             for _ in range(need):
@@ -201,7 +203,16 @@ def scale(world: World, calendar: Calendar, need_s: float, now: float, wishes: F
     elif choice.scaling == PRINTED:
         change = workers_change_printed(need_s, workers, 1.0, window, t.pressure)
     elif choice.scaling == CORRECTED:
-        change = compute_worker_change(need_s, workers, 1.0, window, t.pressure, waiting, coming)
+        load = TierLoad(
+            demand_s=need_s,
+            workers=workers,
+            rate=1.0,
+            window_s=window,
+            pressure=t.pressure,
+            waiting=waiting,
+            coming=coming,
+        )
+        change = compute_worker_change(load)
     elif choice.scaling == BOOKED or choice.scaling == ON_DEMAND:
         change = int(waiting - coming)
     else:

@@ -10,7 +10,15 @@ import pytest
 from scheduler.tiers.allowance import allowance, covers
 from scheduler.tiers.break_even import break_even_s, expected_remaining_s, move_cost, moves
 from scheduler.tiers.deadlines import soft_deadlines_s
-from scheduler.tiers.demotion import compute_move_saving, compute_renewal_saving, decide_demotion
+from scheduler.tiers.demotion import (
+    Budget,
+    DemotionDecision,
+    PossibleMove,
+    PossibleRehoming,
+    compute_move_saving,
+    compute_renewal_saving,
+    decide_demotion,
+)
 from scheduler.tiers.edf import backlog_key
 from scheduler.tiers.hazard import (
     AGE_BINS,
@@ -139,8 +147,9 @@ DELAY = 280.0 * 5.0
 
 def leaves(
     expected_s: float, *, surplus: float, delay: float = DELAY, planned: float = 0.0
-) -> tuple[bool, float, float]:
-    return decide_demotion(expected_s, 100.0, 0.0, *PRICES, COST, delay, 2.0, planned, surplus, 0.1)
+) -> DemotionDecision:
+    move = PossibleMove(expected_s, 100.0, 0.0, *PRICES, COST, delay, 2.0)
+    return decide_demotion(move, Budget(planned=planned, surplus=surplus), 0.1)
 
 
 def test_a_job_whose_rest_does_not_repay_a_move_stays_however_poor_the_allowance() -> None:
@@ -176,7 +185,7 @@ def test_a_job_moves_on_only_for_what_is_worth_more_than_the_wait_for_a_better_o
 
     def saves(expected_s: float, *, due_s: float = 1e9) -> float:
         return compute_move_saving(
-            expected_s, expected_s, due_s, 36.04, 30.0, 250.0, 1.29, 0.40, price
+            PossibleRehoming(expected_s, expected_s, due_s, 36.04, 30.0, 250.0, 1.29, 0.40, price)
         )
 
     cost = move_cost(30.0, 250.0, 36.04, 280.0, 1.29, 0.40, price)

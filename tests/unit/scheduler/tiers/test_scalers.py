@@ -7,7 +7,7 @@ import math
 import pytest
 
 from scheduler.tiers.rules import TierRules, Variant
-from scheduler.tiers.serverful_scaler import compute_worker_change, workers_change_printed
+from scheduler.tiers.serverful_scaler import TierLoad, compute_worker_change, workers_change_printed
 from scheduler.tiers.serverless_scaler import next_threshold
 
 #: G_up, R_up, G_dn, R_dn of section 5.1.
@@ -60,7 +60,7 @@ def test_the_printed_scaler_buys_the_same_demand_again_at_every_tick() -> None:
     # Demand worth 11 workers and 10 of them there: one is missing.
     demand_s, window = 11 * 1800.0, 1800.0
     assert workers_change_printed(demand_s, 10.0, 1.0, window, 1.1) == 11
-    assert compute_worker_change(demand_s, 10.0, 1.0, window, 1.1, 0.0, 0.0) == 1
+    assert compute_worker_change(TierLoad(demand_s, 10.0, 1.0, window, 1.1, 0.0, 0.0)) == 1
 
 
 def test_the_printed_scaler_releases_workers_because_of_demand() -> None:
@@ -69,19 +69,19 @@ def test_the_printed_scaler_releases_workers_because_of_demand() -> None:
 
 
 def test_the_corrected_scaler_releases_what_demand_does_not_fill() -> None:
-    assert compute_worker_change(3.5 * 1800.0, 10.0, 1.0, 1800.0, 0.35, 0.0, 8.0) == -6
-    assert compute_worker_change(3.5 * 1800.0, 10.0, 1.0, 1800.0, 0.35, 0.0, 2.0) == -2
-    assert compute_worker_change(0.0, 4.0, 1.0, 1800.0, 0.0, 0.0, 4.0) == -4
+    assert compute_worker_change(TierLoad(3.5 * 1800.0, 10.0, 1.0, 1800.0, 0.35, 0.0, 8.0)) == -6
+    assert compute_worker_change(TierLoad(3.5 * 1800.0, 10.0, 1.0, 1800.0, 0.35, 0.0, 2.0)) == -2
+    assert compute_worker_change(TierLoad(0.0, 4.0, 1.0, 1800.0, 0.0, 0.0, 4.0)) == -4
 
 
 def test_waiting_jobs_get_a_worker_each_unless_one_is_coming() -> None:
-    assert compute_worker_change(0.0, 5.0, 1.0, 1800.0, 0.0, 3.0, 1.0) == 2
-    assert compute_worker_change(0.0, 5.0, 1.0, 1800.0, 0.0, 3.0, 3.0) == 0
-    assert compute_worker_change(0.0, 5.0, 1.0, 1800.0, 0.0, 3.0, 4.0) == -1
+    assert compute_worker_change(TierLoad(0.0, 5.0, 1.0, 1800.0, 0.0, 3.0, 1.0)) == 2
+    assert compute_worker_change(TierLoad(0.0, 5.0, 1.0, 1800.0, 0.0, 3.0, 3.0)) == 0
+    assert compute_worker_change(TierLoad(0.0, 5.0, 1.0, 1800.0, 0.0, 3.0, 4.0)) == -1
 
 
 def test_a_dead_tier_with_demand_adds_what_the_window_needs() -> None:
-    assert compute_worker_change(3000.0, 0.0, 1.0, 1800.0, math.inf, 1.0, 0.0) == 2
+    assert compute_worker_change(TierLoad(3000.0, 0.0, 1.0, 1800.0, math.inf, 1.0, 0.0)) == 2
 
 
 def test_only_the_printed_variant_is_unbounded() -> None:
