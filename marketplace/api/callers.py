@@ -17,8 +17,8 @@ from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.selectors import get_current_organisation
 from marketplace.accounts.services import authenticate_api_keys
 from marketplace.common import clock
-from marketplace.common.db.row_cache import TtlCache
 from marketplace.common.errors import NotAllowed
+from marketplace.common.ttl_cache import TtlCache
 
 #: A person in several organisations names the one they act for.
 ORGANISATION_HEADER = "Finetender-Organisation"
@@ -73,7 +73,7 @@ def secret_of(authorization: str) -> str | None:
 
 def find_keys(secrets: Iterable[str], *, now: datetime) -> dict[str, ApiKey | None]:
     """The keys behind secrets, as they stood at most ``KEYS_KEPT_S`` ago."""
-    # TtlCache under their digests: the secrets themselves stay with their callers.
+    # Cached under their digests: the secrets themselves stay with their callers.
     digests = {sha256(secret.encode()).digest(): secret for secret in secrets}
 
     def read(missing: list[bytes]) -> dict[bytes, ApiKey | None]:

@@ -11,10 +11,13 @@ import json
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from marketplace.auction.models import Bid, BidStatus, MarketHead, Pricing
+from marketplace.auction.models import Bid, MarketHead, Pricing
+from marketplace.auction.queries import WAITING
 from marketplace.common.db.bulk_writes import JsonText
-from marketplace.common.db.pipeline import Statement, ask
+from marketplace.common.db.pipeline import Statement, fetch
+from marketplace.common.db.row_types import list_columns
 from marketplace.common.locks import advisory_lock_statement
+from marketplace.fleet.queries import build_fleet_digest
 
 
 class PendingBid(NamedTuple):
@@ -35,8 +38,8 @@ class PendingBid(NamedTuple):
     #: s_ik, by GPU type.
     rates: dict[str, float]
     #: JSON texts, which go on to the job unread.
-    adapter_text: JsonText
-    training_text: JsonText
+    adapter: JsonText
+    training: JsonText
 
 
 def lock_lane(*, zone_id: str) -> tuple[MarketHead | None, object]:
@@ -48,10 +51,10 @@ def lock_lane(*, zone_id: str) -> tuple[MarketHead | None, object]:
         The log's head, locked, or ``None`` before the log has begun; and something that is equal
         as long as nothing is changed of the nodes that the engine goes by.
     """
-    _, heads, [fleet] = ask(
+    _, heads, [fleet] = fetch(
         advisory_lock_statement(LANE, zone_id),
         Statement(_HEAD, (zone_id,)),
-        Statement(_FLEET_SEEN, (zone_id,)),
+        build_fleet_digest(zone_id=zone_id),
     )
     return (MarketHead.from_db("default", _HEAD_COLUMNS, heads[0]) if heads else None), fleet
 
@@ -63,14 +66,6 @@ _HEAD = (
     f"SELECT {', '.join(_HEAD_COLUMNS)} FROM auction_markethead"  # noqa: S608
     " WHERE zone_id = %s FOR UPDATE"
 )
-#: What the engine's nodes follow from, as one text: the rows themselves, many times a second,
-#: would cost more than the decisions do.
-_FLEET_SEEN = """
-SELECT md5(string_agg(
-    (id, status, gpu_type_id, compute_capacity, memory_gb, ask_micros,
-     available_from_at, available_until_at)::text, ';' ORDER BY id))
-FROM fleet_node WHERE zone_id = %s
-"""
 
 
 def lock_pending_bids(*, zone_id: str, limit: int, only: str | None = None) -> list[PendingBid]:
@@ -80,7 +75,7 @@ def lock_pending_bids(*, zone_id: str, limit: int, only: str | None = None) -> l
     arrived earlier but committed later simply is in a later batch. ``only`` takes
     that one bid; without it, bids set aside after a failure are passed over.
     """
-    [rows] = ask(
+    [rows] = fetch(
         Statement(_PENDING, (zone_id, str(limit)))
         if only is None
         else Statement(_PENDING_ONE, (zone_id, only, str(limit)))
@@ -93,13 +88,9 @@ def _pending(*row: Any) -> PendingBid:
     return PendingBid._make((*columns, json.loads(rates), JsonText(adapter), JsonText(training)))
 
 
-#: Of a zone's bids those that wait for a decision, set aside or not. The status is part of the
-#: text, so that a plan that is kept goes by the index of waiting bids.
-WAITING = f"FROM auction_bid WHERE zone_id = %s AND status = '{BidStatus.PENDING}'"
 #: The ORM would take longer to write it and to make objects of its rows than deciding does.
 _PENDING_SQL = f"""
-SELECT id, organisation_id, placed_by_id, dataset_id, name, price_micros, deadline_at,
-    compute_demand, memory_demand_gb, rates, adapter, training
+SELECT {list_columns(Bid, PendingBid)}
 {WAITING} AND {{which}}
 ORDER BY arrival LIMIT %s::bigint FOR UPDATE
 """

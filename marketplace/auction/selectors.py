@@ -13,11 +13,12 @@ from django.db.models import QuerySet
 from marketplace.accounts.models import Organisation
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decide import DECISION_FIELDS
-from marketplace.auction.models import Bid, BidStatus, Pricing
-from marketplace.common.db.pipeline import Statement, ask
+from marketplace.auction.models import Bid, BidStatus, Pricing, WorkShare
+from marketplace.auction.queries import load_bid_columns
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
+from marketplace.jobs import queries as job_queries
 
 DECISIONS_SHOWN = 20
 
@@ -60,28 +61,19 @@ def refresh_bids(bids: Iterable[Bid]) -> None:
     in_hand: defaultdict[str, list[Bid]] = defaultdict(list)
     for bid in bids:
         in_hand[bid.pk].append(bid)
-    [rows] = ask(Statement(_DECISIONS, (list(in_hand),)))
-    for pk, *values in rows:
+    for pk, *values in load_bid_columns(bid_ids=list(in_hand), columns=DECISION_FIELDS):
         for bid in in_hand[pk]:
             for name, value in zip(DECISION_FIELDS, values, strict=True):
                 setattr(bid, name, json.loads(value) if name in _JSON and value else value)
 
 
-#: For a crowd, many times a second: the ORM takes longer to write it than it takes.
-_DECISIONS = f"SELECT id, {', '.join(DECISION_FIELDS)} FROM auction_bid WHERE id = ANY(%s)"  # noqa: S608
 _JSON = {"parts", "cells"}
 
 
 def find_job_ids(bids: Sequence[Bid]) -> dict[str, str]:
     """The jobs of admitted bids, by bid id."""
     admitted = [bid.pk for bid in bids if bid.status == BidStatus.ADMITTED]
-    if not admitted:
-        return {}
-    [rows] = ask(Statement(_JOBS, (admitted,)))
-    return dict(rows)  # type: ignore[arg-type]
-
-
-_JOBS = "SELECT bid_id, id FROM jobs_job WHERE bid_id = ANY(%s)"
+    return job_queries.find_job_ids(bid_ids=admitted) if admitted else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +176,9 @@ def list_bids_set_aside() -> QuerySet[Bid]:
     """Bids that wait because they could not be decided; the house's fault, not their owners'."""
     waiting = Bid.objects.filter(status=BidStatus.PENDING, retry_at__isnull=False)
     return waiting.select_related("zone").order_by("arrival")
+
+
+def list_work_shares(bid: Bid) -> QuerySet[WorkShare]:
+    """What each node did of a settled job and got for it, in the order in which they began."""
+    shares = WorkShare.objects.filter(bid=bid).select_related("node", "organisation")
+    return shares.order_by("pk")

@@ -10,8 +10,6 @@ from typing import BinaryIO, cast
 from django.db.models import QuerySet
 from django.db.models.fields.files import FieldFile
 
-from marketplace.common.db.pipeline import Statement, ask
-from marketplace.common.db.row_cache import RowCache
 from marketplace.common.errors import NotFound
 from marketplace.fleet import selectors as fleet
 from marketplace.fleet.models import Node, Zone
@@ -140,22 +138,8 @@ def list_jobs_to_replan(zone: Zone) -> QuerySet[Job]:
 
 def get_datasets(ids: Iterable[str]) -> dict[str, Dataset]:
     """Data sets by id as they are now; unknown ones are left out."""
-    return _datasets.get_many(ids)
-
-
-_datasets = RowCache(Dataset, by="id")
-
-
-def is_replan_wanted(zone: Zone) -> bool:
-    """Whether there are any."""
-    [[(wanted,)]] = ask(Statement(_REPLAN_WANTED, (zone.pk,)))
-    return wanted
-
-
-_REPLAN_WANTED = (
-    "SELECT EXISTS (SELECT FROM jobs_job WHERE zone_id = %s AND needs_replan"  # noqa: S608
-    f" AND status IN ({', '.join(repr(str(status)) for status in Job.ACTIVE)}))"
-)
+    # A name with a null byte is nobody's, and PostgreSQL refuses to be asked for it.
+    return Dataset.objects.in_bulk([pk for pk in ids if "\0" not in pk])
 
 
 def list_unsettled_jobs() -> QuerySet[Job]:

@@ -6,7 +6,6 @@ from datetime import datetime
 
 from marketplace.accounts.models import User
 from marketplace.common.db.bulk_writes import insert_values
-from marketplace.common.db.pipeline import Statement, ask
 from marketplace.common.errors import PaymentRequired
 from marketplace.common.ids import new_id
 from marketplace.common.money import format_usd
@@ -19,6 +18,7 @@ from marketplace.payments.models import (
     LedgerAccount,
     Posting,
 )
+from marketplace.payments.queries import find_house_accounts
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -125,8 +125,7 @@ def house_accounts(kinds: Collection[str]) -> dict[str, str]:
     """The keys of the house's accounts, by kind."""
     if not kinds:
         return {}
-    [rows] = ask(Statement(_HOUSE_ACCOUNTS, ([str(kind) for kind in kinds],)))
-    found: dict[str, str] = dict(rows)  # type: ignore[arg-type]
+    found = find_house_accounts(kinds)
     if len(found) < len(set(kinds)):
         # All of them, always in this order: two first payments must not wait for each other.
         LedgerAccount.objects.bulk_create(
@@ -134,11 +133,6 @@ def house_accounts(kinds: Collection[str]) -> dict[str, str]:
         )
         found = dict(LedgerAccount.objects.filter(organisation=None).values_list("kind", "pk"))
     return found
-
-
-_HOUSE_ACCOUNTS = (
-    "SELECT kind, id FROM payments_ledgeraccount WHERE organisation_id IS NULL AND kind = ANY(%s)"
-)
 
 
 def insufficient(account: Account, *, short_micros: int) -> PaymentRequired:

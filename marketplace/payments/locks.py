@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from django.db import connection
 from django.db.transaction import TransactionManagementError
 
-from marketplace.common.db.pipeline import Statement, ask
+from marketplace.common.db.pipeline import Statement, fetch
+from marketplace.common.db.row_types import list_columns
 from marketplace.payments.models import AccountKind, FundsRequest, Hold, LedgerAccount
 
 WALLET_KINDS = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
@@ -26,7 +27,7 @@ class LockedAccount(NamedTuple):
     balance_micros: int
 
 
-#: LockedAccounts accounts by (organisation id, kind).
+#: Locked accounts by (organisation id, kind).
 LockedAccounts = dict[tuple[str, str], LockedAccount]
 
 
@@ -98,7 +99,7 @@ def lock_hold(reference: str) -> Hold:
 #: The ORM takes several times as long to write these statements as the database to answer them,
 #: and each group of bids and each batch of decisions needs them.
 _ACCOUNTS = (
-    "SELECT id, organisation_id, kind, balance_micros FROM payments_ledgeraccount"
+    f"SELECT {list_columns(LedgerAccount, LockedAccount)} FROM payments_ledgeraccount"  # noqa: S608
     " WHERE organisation_id {owners} AND kind = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
 )
 _ACCOUNTS_OF = _ACCOUNTS.format(owners="= ANY(%s)")
@@ -106,7 +107,7 @@ _ACCOUNTS_OF_HOLDS = _ACCOUNTS.format(
     owners="IN (SELECT organisation_id FROM payments_hold WHERE reference = ANY(%s))"
 )
 _HOLDS = (
-    "SELECT id, reference, organisation_id, amount_micros, status, charged_micros, ended_at"
+    f"SELECT {list_columns(Hold, LockedHold)}"  # noqa: S608
     " FROM payments_hold WHERE reference = ANY(%s) ORDER BY id FOR NO KEY UPDATE"
 )
 
@@ -127,7 +128,7 @@ def _read_rows(*statements: Statement) -> list[list[tuple[Any, ...]]]:
     """Rows that are locked; refused outside a transaction, where no lock would last."""
     if not connection.in_atomic_block:
         raise TransactionManagementError("rows are locked in a transaction only")
-    return ask(*statements)
+    return fetch(*statements)
 
 
 def lock_funds_request(request_id: str) -> FundsRequest | None:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import numpy as np
-from django.db import connection
 from django.db.models import DurationField, F, Q, Sum
 from numpy.typing import NDArray
 
 from marketplace.jobs.models import FaultOf, Job, JobStatus
+from marketplace.jobs.queries import load_running_ages
 from marketplace.tiers import stay_or_move
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.tick_work import SETTLED_AFTER
@@ -34,17 +34,6 @@ from scheduler.tiers.hazard import (
 BATCH_LIMIT = 2000
 #: Ended by their owner's wish or input: they died. What the house failed, did not.
 _DIED = Q(status=JobStatus.CANCELLED) | Q(status=JobStatus.FAILED, fault=FaultOf.USER)
-
-#: Seconds lived and seconds left of every running job, as one string of big-endian doubles:
-#: thousands of rows cost the market's own processor more than counting them does.
-_ALIVE = """
-SELECT coalesce(string_agg(
-    float8send(greatest(0, %(now)s - extract(epoch FROM started_at)::float8))
-    || float8send(greatest(0, coalesce(extract(epoch FROM eta_at)::float8 - %(now)s, 0))), ''
-), '')
-FROM jobs_job
-WHERE zone_id = %(zone)s AND status = 'running' AND started_at IS NOT NULL
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +87,7 @@ def learn_from_ended_jobs(*, tiers: ZoneTiers, now: datetime) -> int:
 def learned(*, tiers: ZoneTiers, now: datetime) -> HazardTables:
     """The tables as of now, with what running jobs have lived through so far."""
     tables = _load_stored_tables(tiers)
-    with connection.cursor() as cursor:
-        cursor.execute(_ALIVE, {"zone": tiers.zone_id, "now": now.timestamp()})
-        row = cursor.fetchone()
-    assert row is not None
-    lived_s, left_s = np.frombuffer(row[0], dtype=">f8").astype(np.float64).reshape(-1, 2).T
+    lived_s, left_s = load_running_ages(zone_id=tiers.zone_id, now=now)
     observe_running_jobs(tables.exposure_s, lived_s=lived_s, predicted_s=lived_s + left_s)
     return tables
 

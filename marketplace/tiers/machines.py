@@ -253,7 +253,7 @@ def _reconcile_backend(backend: Backend, now: datetime) -> None:
 def _record_orphan(backend: str, machine_id: str, now: datetime) -> None:
     """A row for a machine nobody asked for, so that the operator sees it being ended."""
     with transaction.atomic():
-        row, made = Machine.objects.select_for_update().get_or_create(
+        _, made = Machine.objects.get_or_create(
             pk=machine_id,
             defaults={
                 "backend": backend,
@@ -268,6 +268,7 @@ def _record_orphan(backend: str, machine_id: str, now: datetime) -> None:
         )
         if not made:
             # It was ended on our side and runs on.
+            row = locks.lock_machine(machine_id)
             row.status, row.ended_at = MachineStatus.ENDING, None
             row.reason = "Found running after its end; ended again."
             row.save(update_fields=["status", "ended_at", "reason"])

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
-from django.db import connection
 
 from marketplace.fleet.selectors import slot_at
+from marketplace.jobs.queries import load_due_work
 from marketplace.tiers.models import Machine, MachineStatus, Sample, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.tier_state import TierState, filter_offers
@@ -35,45 +35,6 @@ class PressureReading:
     waiting: int
 
 
-#: Remaining time and slack of the jobs whose latest start lies inside the longest window,
-#: as one string of big-endian doubles, and how many have no place at all. Jobs on serverless
-#: do not count; nor does the demand of a job that can start later (``scheduler.tiers.demand``).
-#: A running job says itself what it has left; the others take a slot a cell: those ahead, or,
-#: where they are lost or over, as many again, for the share no checkpoint holds. Cells stand
-#: in slot order, so that those of a job that has not begun need not be searched through.
-_DUE = """
-SELECT
-    coalesce(string_agg(
-        float8send(remaining_s) || float8send(due_s - remaining_s), ''
-    ) FILTER (WHERE due_s - remaining_s < %(window_s)s), ''),
-    count(*) FILTER (WHERE needs_replan)
-FROM jobs_job j
-CROSS JOIN LATERAL (
-    SELECT
-        extract(epoch FROM j.deadline_at)::float8 - %(now)s AS due_s,
-        CASE
-            WHEN j.eta_at IS NOT NULL
-            THEN greatest(0, extract(epoch FROM j.eta_at)::float8 - %(now)s)
-            ELSE %(slot_s)s * (
-                SELECT
-                    CASE WHEN ahead > 0 THEN ahead
-                    ELSE jsonb_array_length(j.cells) * (1 - CASE WHEN j.total_steps > 0
-                        THEN j.checkpoint_step::float8 / j.total_steps ELSE 0 END) END
-                FROM (
-                    SELECT CASE WHEN (j.cells -> 0 ->> 0)::bigint >= %(slot)s
-                    THEN jsonb_array_length(j.cells)
-                    ELSE jsonb_array_length(jsonb_path_query_array(
-                        j.cells, '$[*][0] ? (@ >= $from)', jsonb_build_object('from', %(slot)s)
-                    )) END AS ahead
-                ) counted
-            )
-        END AS remaining_s
-) known
-WHERE j.zone_id = %(zone)s AND j.status IN ('queued', 'running', 'moving')
-AND j.id <> ALL(%(away)s)
-"""
-
-
 def measure_pressure(*, rented: TierState, nodes: int, now: datetime) -> PressureReading:
     """Demand and pressure over the zone's admitted jobs that are not on serverless.
 
@@ -84,26 +45,20 @@ def measure_pressure(*, rented: TierState, nodes: int, now: datetime) -> Pressur
     """
     rules, zone = rented.tiers.rules, rented.tiers.zone
     windows = window_lengths(step_s=rules.tick_s, count=rules.windows)
-    with connection.cursor() as cursor:
-        cursor.execute(
-            _DUE,
-            {
-                "zone": zone.pk,
-                "away": [stay.job_id for stay in rented.stays],
-                "slot": slot_at(zone, now),
-                "slot_s": float(zone.slot_s),
-                "now": now.timestamp(),
-                "window_s": rules.window_s,
-            },
-        )
-        row = cursor.fetchone()
-    assert row is not None
-    packed, waiting = row
-    remaining_s, slack_s = np.frombuffer(packed, dtype=">f8").astype(np.float64).reshape(-1, 2).T
+    # Jobs on serverless do not count; nor does the demand of a job that can start later
+    # (``scheduler.tiers.demand``).
+    due = load_due_work(
+        zone_id=zone.pk,
+        slot=slot_at(zone, now),
+        slot_s=float(zone.slot_s),
+        now=now,
+        window_s=rules.window_s,
+        away=[stay.job_id for stay in rented.stays],
+    )
     found = demand(
-        remaining_s=remaining_s,
-        slack_s=slack_s,
-        gpus=np.ones(len(remaining_s)),
+        remaining_s=due.remaining_s,
+        slack_s=due.slack_s,
+        gpus=np.ones(len(due.remaining_s)),
         windows_s=windows,
     )
     capacity = float((nodes + rented.coming(serverless=False)) * zone.jobs_per_node)
@@ -111,7 +66,7 @@ def measure_pressure(*, rented: TierState, nodes: int, now: datetime) -> Pressur
         pressure=pressure(found, windows, capacity),
         demand_s=float(found[-1]),
         capacity=capacity,
-        waiting=waiting,
+        waiting=due.waiting,
     )
 
 

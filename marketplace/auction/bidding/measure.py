@@ -9,8 +9,8 @@ from typing import Any
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.terms import JobTerms, resolve_terms
-from marketplace.common.db.row_cache import TtlCache
 from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import ZoneSpeeds, load_zone_speeds, model_shape
 from marketplace.jobs.models import Dataset

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from marketplace.auction.bidding.terms import resolve_terms
 from marketplace.auction.book import engine_cache as books
-from marketplace.common.db.row_cache import TtlCache
+from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import (
     ZoneSpeeds,

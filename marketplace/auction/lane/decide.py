@@ -16,10 +16,10 @@ from marketplace.auction.book.engine_cache import commitment_salt
 from marketplace.auction.book.reservations import build_reservation_rows, insert_reservations
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.enter import Lane, enter_lane, is_lock_timeout
-from marketplace.auction.locks import WAITING, PendingBid
+from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
+from marketplace.auction.queries import has_pending_bids
 from marketplace.common.db.bulk_writes import JsonText, send_updates
-from marketplace.common.db.pipeline import Statement, ask
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.services import Opening, open_jobs
@@ -72,15 +72,6 @@ def decide_pending_bids(
         admitted=admitted,
         full=len(bids) == limit,
     )
-
-
-def has_pending_bids(*, zone_id: str) -> bool:
-    """Whether bids wait to be decided, set aside or not."""
-    [[(found,)]] = ask(Statement(_BIDS_WAIT, (zone_id,)))
-    return found
-
-
-_BIDS_WAIT = f"SELECT EXISTS (SELECT {WAITING})"
 
 
 def task_from_bid(bid: PendingBid, *, zone: Zone, first_slot: int) -> scheduler.Task:
@@ -186,7 +177,7 @@ def _opening(lane: Lane, of: _Decided) -> Opening:
         zone=lane.zone,
         dataset_id=bid.dataset_id,
         name=bid.name,
-        spec=JsonText(f'{{"adapter": {bid.adapter_text}, "training": {bid.training_text}}}'),
+        spec=JsonText(f'{{"adapter": {bid.adapter}, "training": {bid.training}}}'),
         cells=of.cells,
         deadline_at=bid.deadline_at,
         price_micros=of.columns["payment_micros"],

@@ -14,9 +14,9 @@ from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import FaultOf, Job
+from marketplace.jobs.queries import is_replan_wanted
 from marketplace.jobs.selectors import (
     compute_work_left_share,
-    is_replan_wanted,
     list_jobs_to_replan,
     measure_job_work,
 )
@@ -50,7 +50,7 @@ def replan_jobs(lane: Lane) -> int:
     The jobs that must end first choose first. A job for which nothing is to be
     had is tried again each slot until its deadline.
     """
-    if not is_replan_wanted(lane.zone):
+    if not is_replan_wanted(zone_id=lane.zone.pk):
         # As a rule; asking so costs a fraction of what reading them does.
         return 0
     waiting = sorted(list_jobs_to_replan(lane.zone), key=lambda job: (job.deadline_at, job.pk))

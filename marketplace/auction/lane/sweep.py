@@ -14,11 +14,9 @@ from marketplace.auction.book.engine_cache import LogBroken
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
-from marketplace.auction.locks import WAITING
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.common.db.pipeline import Statement, ask
+from marketplace.auction.queries import has_bids_in_turn, list_bids_to_retry
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import get_zone
 from marketplace.jobs.models import Job
 
 log = logging.getLogger(__name__)
@@ -51,7 +49,7 @@ def decide_all_pending(
     """
     # Whoever comes from now on sends one wake-up, which is looked at after this run.
     wakeups.clear_lane_wakeup(zone_id=zone_id)
-    zone = get_zone(zone_id)
+    zone = Zone.objects.get(pk=zone_id)
     decided = _decide_set_aside(zone=zone, clock=clock)
     ends_at = clock() + RUN_FOR
     limit = BATCH_LIMIT
@@ -82,7 +80,8 @@ def decide_all_pending(
         if batch.decided >= CROWD and not batch.full:
             pause(max(0.0, (began_at + CROWD_PACE - clock()).total_seconds()))
         # Those who came while a batch was written are the next one, with no wake-up in between.
-        more = batch.full or (batch.decided and clock() < ends_at and _wait_in_turn(zone))
+        goes_on = batch.decided and clock() < ends_at
+        more = batch.full or (goes_on and has_bids_in_turn(zone_id=zone.pk))
         if not more and oldest is None:
             return decided
 
@@ -95,21 +94,10 @@ def _in_turn(zone: Zone) -> QuerySet[Bid]:
     return Bid.objects.filter(zone=zone, status=BidStatus.PENDING, retry_at=None)
 
 
-def _wait_in_turn(zone: Zone) -> bool:
-    [[(found,)]] = ask(Statement(_IN_TURN, (zone.pk,)))
-    return found
-
-
-#: Asked after every batch and before every run.
-_IN_TURN = f"SELECT EXISTS (SELECT {WAITING} AND retry_at IS NULL)"
-_SET_ASIDE = f"SELECT id {WAITING} AND retry_at <= %s ORDER BY retry_at LIMIT {RETRIES}"
-
-
 def _decide_set_aside(*, zone: Zone, clock: Callable[[], datetime]) -> int:
     """Try bids again whose time has come, each by itself."""
-    [due] = ask(Statement(_SET_ASIDE, (zone.pk, clock())))
     decided = 0
-    for (bid_id,) in due:
+    for bid_id in list_bids_to_retry(zone_id=zone.pk, now=clock(), limit=RETRIES):
         try:
             decided += decide_pending_bids(zone=zone, now=clock(), only=bid_id).decided
         except (DatabaseError, LogBroken):

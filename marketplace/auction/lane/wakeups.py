@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from django.core.cache import cache
 from django.db import transaction
 
-from marketplace.common.db.pipeline import Statement, write
+from marketplace.common.db.pipeline import Statement, send
 from marketplace.common.queue import enqueue
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def notify_decided(*, bid_ids: Iterable[str]) -> None:
     ids = list(bid_ids)
     for start in range(0, len(ids), IDS_PER_NOTIFY):
         payload = ",".join(ids[start : start + IDS_PER_NOTIFY])
-        write(Statement("SELECT pg_notify(%s, %s)", (DECIDED_CHANNEL, payload)))
+        send(Statement("SELECT pg_notify(%s, %s)", (DECIDED_CHANNEL, payload)))
 
 
 def _wake_key(zone_id: str) -> str:

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
 
-from django.db import connection
-
 from marketplace.auction.models import Bid, LogEntry
+from marketplace.auction.queries import iterate_logged_bids
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from scheduler.auction.log.events import task_from_json
@@ -25,8 +24,6 @@ from scheduler.types import Task
 DAY_S = 86_400
 #: Log entries read for one forecast; of a longer stretch an even sample.
 MOST_ENTRIES = 40_000
-#: Rows fetched at a time.
-FETCH_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,20 +154,8 @@ def _position_at(zone: Zone, at: datetime, *, last: int) -> int:
 
 
 def _tasks(zone: Zone, first: int, last: int, every: int) -> list[Task]:
-    query = """
-        SELECT entry.event
-          FROM generate_series(%s::bigint, %s::bigint, %s::bigint) AS wanted (position)
-          JOIN auction_logentry AS entry
-            ON entry.zone_id = %s AND entry.position = wanted.position
-         WHERE entry.kind = 'BidArrived'
-         ORDER BY entry.position
-    """
-    tasks = []
-    with connection.cursor() as cursor:
-        cursor.execute(query, [first, last, every, zone.pk])
-        while rows := cursor.fetchmany(FETCH_ROWS):
-            tasks += [task_from_json(json.loads(event)["task"]) for (event,) in rows]
-    return tasks
+    logged = iterate_logged_bids(zone_id=zone.pk, first=first, last=last, every=every)
+    return [task_from_json(json.loads(event)["task"]) for event in logged]
 
 
 def _moved_back(task: Task, slots: int) -> Task:

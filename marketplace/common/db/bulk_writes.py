@@ -15,7 +15,7 @@ from django.db.models import JSONField, Model, fields
 from django.db.models.expressions import DatabaseDefault  # type: ignore[attr-defined]
 from django.db.models.fields import related
 
-from marketplace.common.db.pipeline import Statement, change, write
+from marketplace.common.db.pipeline import Statement, execute, send
 from marketplace.common.models import IdField
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _send_rows(text: str, columns: Sequence[str], rows: Iterable[Sequence[Any]])
     """Send rows as a statement takes them, unless there are none; how many."""
     found = list(rows)
     if found:
-        write(Statement(text, [_encode_rows(columns, found)]))
+        send(Statement(text, [_encode_rows(columns, found)]))
     return len(found)
 
 
@@ -217,13 +217,13 @@ def update_values(model: type[Model], names: Sequence[str], rows: Sequence[Seque
     """
     if not rows:
         return 0
-    return change(_build_update_statement(model, names, rows))
+    return execute(_build_update_statement(model, names, rows))
 
 
 def send_updates(model: type[Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """The same for rows that are known to be there."""
     if rows:
-        write(_build_update_statement(model, names, rows))
+        send(_build_update_statement(model, names, rows))
 
 
 def _build_update_statement(

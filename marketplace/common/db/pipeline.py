@@ -38,7 +38,7 @@ class _Buffer(threading.local):
 _buffer = _Buffer()
 
 
-def ask(*statements: Statement) -> list[list[tuple[Any, ...]]]:
+def fetch(*statements: Statement) -> list[list[tuple[Any, ...]]]:
     """The rows of each statement, all of them sent at once, after what waits to be written."""
     waiting = _take_buffered()
     return [
@@ -47,12 +47,12 @@ def ask(*statements: Statement) -> list[list[tuple[Any, ...]]]:
     ]
 
 
-def change(statement: Statement) -> int:
+def execute(statement: Statement) -> int:
     """Run a statement now, after what waits to be written; how many rows it changed."""
     return _run([*_take_buffered(), statement])[-1].rowcount
 
 
-def write(statement: Statement) -> None:
+def send(statement: Statement) -> None:
     """Run a statement whose rows nobody looks at: now, or, in ``pipeline``, soon."""
     if _buffer.statements is None:
         _run([statement])

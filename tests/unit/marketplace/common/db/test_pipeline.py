@@ -8,11 +8,11 @@ from django.db.transaction import TransactionManagementError
 
 from marketplace.common.db.pipeline import (
     Statement,
-    ask,
-    change,
     ensure_transaction,
+    execute,
+    fetch,
     pipeline,
-    write,
+    send,
 )
 from marketplace.fleet.models import GpuType
 
@@ -26,7 +26,7 @@ def made(name: str) -> Statement:
 
 
 def names() -> list[str]:
-    return [name for (name,) in ask(NAMES)[0]]
+    return [name for (name,) in fetch(NAMES)[0]]
 
 
 @pytest.fixture
@@ -46,20 +46,20 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_questions_are_answered_in_their_order_each_after_those_before_it() -> None:
-    before, _, after = ask(NAMES, made("made-a"), NAMES)
+    before, _, after = fetch(NAMES, made("made-a"), NAMES)
     assert (before, after) == ([], [("made-a",)])
 
 
 def test_values_are_never_part_of_the_text() -> None:
     name = "made-'; DROP TABLE fleet_gputype; --%s"
-    write(made(name))
+    send(made(name))
     assert names() == [name]
 
 
 def test_writes_of_a_block_are_one_message_at_its_end(sent: list[int]) -> None:
     with transaction.atomic(), pipeline():
         for name in "abc":
-            write(made(f"made-{name}"))
+            send(made(f"made-{name}"))
         assert sent == []
     assert sent == [3]
     assert names() == ["made-a", "made-b", "made-c"]
@@ -67,30 +67,30 @@ def test_writes_of_a_block_are_one_message_at_its_end(sent: list[int]) -> None:
 
 def test_a_question_comes_after_what_was_written_and_shares_its_message(sent: list[int]) -> None:
     with transaction.atomic(), pipeline():
-        write(made("made-a"))
+        send(made("made-a"))
         assert names() == ["made-a"]
-        write(made("made-b"))
-        assert change(Statement("DELETE FROM fleet_gputype WHERE name LIKE 'made-%%'")) == 2
+        send(made("made-b"))
+        assert execute(Statement("DELETE FROM fleet_gputype WHERE name LIKE 'made-%%'")) == 2
     assert sent == [2, 2]
 
 
 def test_whatever_django_asks_comes_after_what_was_written() -> None:
     with transaction.atomic(), pipeline():
-        write(made("made-a"))
+        send(made("made-a"))
         assert GpuType.objects.filter(name="made-a").exists()
-        write(made("made-b"))
+        send(made("made-b"))
         try:
             with transaction.atomic():
-                write(made("made-c"))
+                send(made("made-c"))
                 raise RuntimeError
         except RuntimeError:
             pass
-        write(made("made-d"))
+        send(made("made-d"))
     assert names() == ["made-a", "made-b", "made-d"]
 
 
 def test_outside_a_block_writes_are_sent_at_once(sent: list[int]) -> None:
-    write(made("made-a"))
+    send(made("made-a"))
     assert sent == [1]
 
 
@@ -102,34 +102,34 @@ def test_writes_wait_in_a_transaction_only(transactional_db: None) -> None:
 def test_an_inner_block_is_part_of_the_outer_one(sent: list[int]) -> None:
     with transaction.atomic(), pipeline():
         with pipeline():
-            write(made("made-a"))
-        write(made("made-b"))
+            send(made("made-a"))
+        send(made("made-b"))
         assert sent == []
     assert sent == [2]
 
 
 def test_refusal_by_the_database_undoes_the_block_and_leaves_the_connection_usable() -> None:
-    write(made("made-a"))
+    send(made("made-a"))
 
     def refused() -> None:
         with transaction.atomic(), pipeline():
             for name in ("made-b", "made-a", "made-c"):
-                write(made(name))
+                send(made(name))
 
     for _ in range(3):
         with pytest.raises(IntegrityError, match="made-a"):
             refused()
         assert names() == ["made-a"]
     with transaction.atomic(), pipeline():
-        write(made("made-b"))
-        write(made("made-c"))
+        send(made("made-b"))
+        send(made("made-c"))
     assert names() == ["made-a", "made-b", "made-c"]
 
 
 def test_refusal_of_one_question_of_several_is_the_one_that_is_raised() -> None:
-    write(made("made-a"))
+    send(made("made-a"))
     with pytest.raises(IntegrityError, match="made-a"), transaction.atomic():
-        ask(NAMES, made("made-a"), NAMES)
+        fetch(NAMES, made("made-a"), NAMES)
     assert names() == ["made-a"]
 
 
@@ -137,20 +137,20 @@ def test_after_a_refusal_nothing_is_asked_until_the_transaction_is_undone() -> N
     with transaction.atomic():
         connection.set_rollback(True)
         with pytest.raises(TransactionManagementError):
-            ask(NAMES)
+            fetch(NAMES)
         connection.set_rollback(False)
 
 
 def test_block_that_fails_sends_nothing_of_what_waits(sent: list[int]) -> None:
     def failing() -> None:
         with transaction.atomic(), pipeline():
-            write(made("made-a"))
+            send(made("made-a"))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         failing()
     assert sent == []
-    write(made("made-b"))
+    send(made("made-b"))
     assert names() == ["made-b"]
 
 

@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from marketplace.common.db.row_cache import TtlCache
+from marketplace.common.ttl_cache import TtlCache
 from tests.builders import NOW
 
 

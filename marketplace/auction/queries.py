@@ -1,0 +1,68 @@
+"""The auction's own SQL that locks nothing; what locks rows is in ``locks``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from marketplace.auction.models import BidStatus
+from marketplace.common.db.pipeline import Statement, fetch
+
+#: Of a zone's bids those that wait for a decision, set aside or not. The status is part of the
+#: text, so that a prepared plan uses the index of waiting bids.
+WAITING = f"FROM auction_bid WHERE zone_id = %s AND status = '{BidStatus.PENDING}'"
+#: Rows of the log fetched at once.
+_FETCH_ROWS = 2000
+
+
+def has_pending_bids(*, zone_id: str) -> bool:
+    """Whether bids wait to be decided, set aside or not."""
+    [[(found,)]] = fetch(Statement(_PENDING, (zone_id,)))
+    return found
+
+
+def has_bids_in_turn(*, zone_id: str) -> bool:
+    """Whether bids wait to be decided that are not set aside."""
+    [[(found,)]] = fetch(Statement(_IN_TURN, (zone_id,)))
+    return found
+
+
+#: Asked after every batch and before every run.
+_PENDING = f"SELECT EXISTS (SELECT {WAITING})"
+_IN_TURN = f"SELECT EXISTS (SELECT {WAITING} AND retry_at IS NULL)"
+
+
+def list_bids_to_retry(*, zone_id: str, now: datetime, limit: int) -> list[str]:
+    """Bids that were set aside and whose time has come, the longest due first."""
+    [due] = fetch(Statement(_TO_RETRY, (zone_id, now, str(limit))))
+    return [bid_id for (bid_id,) in due]
+
+
+_TO_RETRY = f"SELECT id {WAITING} AND retry_at <= %s ORDER BY retry_at LIMIT %s::bigint"
+
+
+def load_bid_columns(*, bid_ids: Sequence[str], columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The id and the named columns of bids; JSON as text."""
+    text = f"SELECT id, {', '.join(columns)} FROM auction_bid WHERE id = ANY(%s)"  # noqa: S608
+    [rows] = fetch(Statement(text, (list(bid_ids),)))
+    return rows
+
+
+def iterate_logged_bids(*, zone_id: str, first: int, last: int, every: int) -> Iterator[str]:
+    """The events of bids at every n-th position of a zone's log, as JSON text."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LOGGED_BIDS, [first, last, every, zone_id])
+        while rows := cursor.fetchmany(_FETCH_ROWS):
+            yield from (event for (event,) in rows)
+
+
+_LOGGED_BIDS = """
+SELECT entry.event
+FROM generate_series(%s::bigint, %s::bigint, %s::bigint) AS wanted (position)
+JOIN auction_logentry AS entry ON entry.zone_id = %s AND entry.position = wanted.position
+WHERE entry.kind = 'BidArrived'
+ORDER BY entry.position
+"""

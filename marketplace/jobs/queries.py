@@ -1,0 +1,145 @@
+"""The jobs' own SQL: what is asked so often that composing a query costs more than its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marketplace.common.db.pipeline import Statement, fetch
+from marketplace.jobs.models import Job, JobStatus
+
+_ACTIVE = ", ".join(repr(str(status)) for status in Job.ACTIVE)
+
+
+def is_replan_wanted(*, zone_id: str) -> bool:
+    """Whether any job of a zone needs new cells."""
+    [[(wanted,)]] = fetch(Statement(_REPLAN_WANTED, (zone_id,)))
+    return wanted
+
+
+_REPLAN_WANTED = (
+    "SELECT EXISTS (SELECT FROM jobs_job WHERE zone_id = %s AND needs_replan"  # noqa: S608
+    f" AND status IN ({_ACTIVE}))"
+)
+
+
+def find_job_ids(*, bid_ids: Sequence[str]) -> dict[str, str]:
+    """The jobs of bids, by bid id; bids without one are left out."""
+    [rows] = fetch(Statement(_JOB_IDS, (list(bid_ids),)))
+    return dict(rows)  # type: ignore[arg-type]
+
+
+_JOB_IDS = "SELECT bid_id, id FROM jobs_job WHERE bid_id = ANY(%s)"
+
+
+def build_ended_check(*, zone_id: str, until: datetime, after: datetime | None) -> Statement:
+    """Whether jobs of a zone ended after a moment, if one is given, and up to another."""
+    return Statement(_ENDED, (zone_id, until, after, after))
+
+
+_ENDED = (
+    "SELECT EXISTS (SELECT FROM jobs_job WHERE zone_id = %s AND finished_at <= %s"
+    " AND (%s::timestamptz IS NULL OR finished_at > %s::timestamptz))"
+)
+
+
+def load_running_ages(
+    *, zone_id: str, now: datetime
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Seconds lived and seconds left of every running job of a zone."""
+    [[(packed,)]] = fetch(Statement(_RUNNING_AGES, (now.timestamp(), now.timestamp(), zone_id)))
+    lived_s, left_s = _unpack_pairs(packed)
+    return lived_s, left_s
+
+
+#: One string of big-endian doubles: thousands of rows cost the market's own processor more than
+#: counting them does.
+_RUNNING_AGES = f"""
+SELECT coalesce(string_agg(
+    float8send(greatest(0, %s::float8 - extract(epoch FROM started_at)::float8))
+    || float8send(greatest(0, coalesce(extract(epoch FROM eta_at)::float8 - %s::float8, 0))), ''
+), '')
+FROM jobs_job
+WHERE zone_id = %s AND status = '{JobStatus.RUNNING}' AND started_at IS NOT NULL
+"""  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class DueWork:
+    """The active jobs of a zone whose latest start lies inside a window."""
+
+    #: Of each job: seconds it has left to run, and seconds it could wait before that.
+    remaining_s: NDArray[np.float64]
+    slack_s: NDArray[np.float64]
+    #: Active jobs that have no place at all.
+    waiting: int
+
+
+def load_due_work(
+    *,
+    zone_id: str,
+    slot: int,
+    slot_s: float,
+    now: datetime,
+    window_s: float,
+    away: Sequence[str],
+) -> DueWork:
+    """What the active jobs of a zone still ask of its nodes.
+
+    A running job says itself what it has left; the others take a slot a cell: those ahead, or,
+    where they are lost or over, as many again, for the share no checkpoint holds.
+
+    Parameters
+    ----------
+    away
+        Jobs that do not count.
+    """
+    at = now.timestamp()
+    values = (window_s, at, at, slot_s, slot, slot, zone_id, list(away))
+    [[(packed, waiting)]] = fetch(Statement(_DUE_WORK, values))
+    remaining_s, slack_s = _unpack_pairs(packed)
+    return DueWork(remaining_s=remaining_s, slack_s=slack_s, waiting=waiting)
+
+
+#: Cells stand in slot order, so that those of a job that has not begun need not be searched
+#: through.
+_DUE_WORK = f"""
+SELECT
+    coalesce(string_agg(
+        float8send(remaining_s) || float8send(due_s - remaining_s), ''
+    ) FILTER (WHERE due_s - remaining_s < %s::float8), ''),
+    count(*) FILTER (WHERE needs_replan)
+FROM jobs_job j
+CROSS JOIN LATERAL (
+    SELECT
+        extract(epoch FROM j.deadline_at)::float8 - %s::float8 AS due_s,
+        CASE
+            WHEN j.eta_at IS NOT NULL
+            THEN greatest(0, extract(epoch FROM j.eta_at)::float8 - %s::float8)
+            ELSE %s::float8 * (
+                SELECT
+                    CASE WHEN ahead > 0 THEN ahead
+                    ELSE jsonb_array_length(j.cells) * (1 - CASE WHEN j.total_steps > 0
+                        THEN j.checkpoint_step::float8 / j.total_steps ELSE 0 END) END
+                FROM (
+                    SELECT CASE WHEN (j.cells -> 0 ->> 0)::bigint >= %s::bigint
+                    THEN jsonb_array_length(j.cells)
+                    ELSE jsonb_array_length(jsonb_path_query_array(
+                        j.cells, '$[*][0] ? (@ >= $from)', jsonb_build_object('from', %s::bigint)
+                    )) END AS ahead
+                ) counted
+            )
+        END AS remaining_s
+) known
+WHERE j.zone_id = %s AND j.status IN ({_ACTIVE})
+AND j.id <> ALL(%s)
+"""  # noqa: S608
+
+
+def _unpack_pairs(packed: bytes) -> NDArray[np.float64]:
+    """Pairs of big-endian doubles as two rows."""
+    return np.frombuffer(packed, dtype=">f8").astype(np.float64).reshape(-1, 2).T
