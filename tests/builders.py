@@ -8,13 +8,16 @@ from itertools import count
 
 from marketplace.accounts.models import ApiKey, Organisation, Role, Scope, User
 from marketplace.accounts.services import (
+    authenticate_api_keys,
     create_api_key,
     create_organisation,
-    provider_enable,
     register_user,
 )
+from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
-from marketplace.payments.models import EarningKind
+from marketplace.fleet.services import ensure_provider
+from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
+from marketplace.payments.models import EarningKind, Hold
 from marketplace.payments.services import CostSplit, Share, wallet_grant
 
 #: The moment most tests happen at.
@@ -54,7 +57,7 @@ def organisation(
 def provider_organisation(*, name: str | None = None, owner: User | None = None) -> Organisation:
     """An organisation that may list nodes."""
     made = organisation(name=name, owner=owner)
-    return provider_enable(organisation=made, now=NOW)
+    return ensure_provider(organisation=made, now=NOW).organisation
 
 
 def owner_of(made: Organisation) -> User:
@@ -71,6 +74,23 @@ def fund_wallet(made: Organisation, *, usd: str | Decimal) -> None:
     )
 
 
+def hold_funds(
+    *, organisation: Organisation, amount_micros: int, reference: str, now: datetime = NOW
+) -> Hold:
+    """Money set aside as for one bid; raises what refuses it."""
+    wanted = [HoldRequest(organisation.pk, amount_micros, reference)]
+    [outcome] = place_holds(wanted=wanted, now=now)
+    if isinstance(outcome, UserError):
+        raise outcome
+    return outcome
+
+
+def settle_hold(*, hold_reference: str, charge_micros: int, now: datetime = NOW) -> Hold:
+    """Charge part of what was set aside and give the rest back, as for one decision."""
+    settle_holds(settlements=[HoldSettlement(hold_reference, charge_micros)], now=now)
+    return Hold.objects.get(reference=hold_reference)
+
+
 def cost_split(*shares: Share, returned: int = 0, borne: int = 0, **more: int) -> CostSplit:
     """The operational cost of a job as these shares and what went back to its owner make it."""
     paid = sum(s.amount_micros for s in shares if s.kind == EarningKind.PROVIDER)
@@ -81,6 +101,11 @@ def cost_split(*shares: Share, returned: int = 0, borne: int = 0, **more: int) -
         borne_pay_micros=borne,
         **more,
     )
+
+
+def authenticate(*, secret: str, now: datetime = NOW) -> ApiKey | None:
+    """The live key behind a secret, if there is one."""
+    return authenticate_api_keys(given=[secret], now=now)[secret]
 
 
 def api_key(

@@ -15,7 +15,7 @@ from typing import Any
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.services import create_join_token, join_node
 from marketplace.jobs.models import Job, Slice, SliceStatus
-from marketplace.jobs.services import job_open
+from marketplace.jobs.services import Opening, open_jobs
 from scheduler.types import Cell
 from tests import builders, market_builders
 from tests.builders import NOW
@@ -31,6 +31,7 @@ from workers.protocol.messages import (
     TrainingSpec,
 )
 from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.wire import to_json
 
 #: The slot that starts at ``NOW``.
 SLOT = 100
@@ -46,22 +47,24 @@ def at(seconds: float) -> datetime:
 def job(zone: Zone, *cells: tuple[int, Node], now: datetime = NOW, **terms: Any) -> Job:
     """A job with these cells, counted from ``SLOT``."""
     owner = terms.pop("organisation", None) or builders.organisation()
+    dataset = terms.pop("dataset", None) or market_builders.dataset(owner, zone)
+    adapter = terms.pop("adapter", AdapterSpec(rank=8))
+    training = terms.pop("training", TrainingSpec(epochs=1, batch_size=8, sequence_length=128))
     number = next(_number)
     fields: dict[str, Any] = {
         "bid_id": f"bid_{number}",
-        "organisation": owner,
-        "created_by": builders.owner_of(owner),
+        "organisation_id": owner.pk,
+        "created_by_id": builders.owner_of(owner).pk,
         "zone": zone,
-        "dataset": terms.pop("dataset", None) or market_builders.dataset(owner, zone),
+        "dataset_id": dataset.pk,
         "name": f"job {number}",
-        "adapter": AdapterSpec(rank=8),
-        "training": TrainingSpec(epochs=1, batch_size=8, sequence_length=128),
-        "cells": [Cell(slot=SLOT + slot, node=node.pk) for slot, node in cells],
+        "spec": {"adapter": to_json(adapter), "training": to_json(training)},
+        "cells": tuple(Cell(slot=SLOT + slot, node=node.pk) for slot, node in cells),
         "deadline_at": at(1000),
         "price_micros": 1_000_000,
-        "now": now,
     } | terms
-    return job_open(**fields)
+    [job_id] = open_jobs(openings=[Opening(**fields)], now=now)
+    return Job.objects.select_related("zone").get(pk=job_id)
 
 
 def lease(made: Job) -> Slice:

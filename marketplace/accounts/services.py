@@ -65,13 +65,6 @@ def create_organisation(*, name: str, created_by: User, now: datetime) -> Organi
     return organisation
 
 
-def provider_enable(*, organisation: Organisation, now: datetime) -> Organisation:
-    """Lets an organisation list nodes and earn with them."""
-    Organisation.objects.filter(pk=organisation.pk).update(is_provider=True, updated_at=now)
-    organisation.is_provider = True
-    return organisation
-
-
 def create_invitation(
     *, organisation: Organisation, email: str, role: str, invited_by: User, now: datetime
 ) -> tuple[Invitation, str]:
@@ -220,11 +213,6 @@ def create_api_key(
         expires_at=expires_at,
     )
     return key, secret
-
-
-def api_key_authenticate(*, secret: str, now: datetime) -> ApiKey | None:
-    """The live key behind ``secret``, or nothing: unknown, revoked, expired or maker gone."""
-    return authenticate_api_keys(given=[secret], now=now)[secret]
 
 
 def authenticate_api_keys(*, given: Collection[str], now: datetime) -> dict[str, ApiKey | None]:

@@ -12,7 +12,7 @@ from django.db.models import Min, QuerySet
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
 from marketplace.fleet import memory
-from marketplace.fleet.models import Ask, Node, NodeStatus, Provider, Speed, Zone
+from marketplace.fleet.models import Node, NodeStatus, Provider, Speed, Zone
 from marketplace.fleet.secrets import secret_hash
 from marketplace.fleet.slots import (
     first_slot_from,
@@ -28,7 +28,6 @@ from workers.protocol.model_shape import ModelShape
 
 __all__ = [
     "ZoneSpeeds",
-    "ask_at",
     "base_model_ref",
     "find_node_by_api_token",
     "find_provider",
@@ -50,7 +49,6 @@ __all__ = [
     "slot_at",
     "slot_ends_at",
     "slot_starts_at",
-    "speed_rows",
     "work_weight",
 ]
 
@@ -176,11 +174,6 @@ def load_zone_speeds(zone: Zone) -> ZoneSpeeds:
     )
 
 
-def speed_rows(zone: Zone) -> dict[str, list[SpeedRow]]:
-    """The zone's speed table by GPU type."""
-    return load_zone_speeds(zone).rows
-
-
 def reference_capacity(zone: Zone, rows: list[SpeedRow]) -> float | None:
     """Samples per slot of the zone's reference batch and length, over a full node."""
     speed = total_speed(
@@ -285,15 +278,6 @@ def find_node_by_api_token(token: str) -> Node | None:
         .filter(api_token_hash=secret_hash(token))
         .first()
     )
-
-
-def ask_at(node: Node, at: datetime) -> int:
-    """What the node asked at a moment, in micro-dollars per slot."""
-    ask = (
-        Ask.objects.filter(node=node, set_at__lte=at).order_by("-set_at", "-pk").first()
-        or Ask.objects.filter(node=node).order_by("set_at", "pk").first()
-    )
-    return node.ask_micros if ask is None else ask.ask_micros
 
 
 def silent_since(zone: Zone, now: datetime) -> datetime:

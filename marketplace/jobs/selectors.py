@@ -160,11 +160,6 @@ def list_job_checkpoints(job: Job) -> QuerySet[Checkpoint]:
     return job.checkpoints.exclude(file="").order_by("-step", "-pk")
 
 
-def checkpoint_newest(job: Job) -> Checkpoint | None:
-    """Where the job would go on."""
-    return list_job_checkpoints(job).first()
-
-
 def find_lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -> Blob:
     """A file of the job that a node holds under a current lease.
 

@@ -1,17 +1,27 @@
-"""Setting money aside for many bids in one transaction, each for itself."""
+"""Setting money aside for bids, and ending that; many in one transaction."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 
-from marketplace.common.db.bulk_writes import insert_rows
-from marketplace.common.errors import Conflict, PaymentRequired, UserError
-from marketplace.common.money import MAX_MICROS
-from marketplace.payments.ledger import Account, Draft, check_whole, insufficient, post_entries
-from marketplace.payments.locks import LockedAccounts, lock_wallets
-from marketplace.payments.models import AccountKind, EntryKind, Hold
+from marketplace.common.db.bulk_writes import insert_rows, send_updates
+from marketplace.common.db.pipeline import ensure_transaction, pipeline
+from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.common.money import MAX_MICROS, format_usd_exact
+from marketplace.payments.ledger import (
+    Account,
+    Draft,
+    check_whole,
+    house,
+    insufficient,
+    post_entries,
+)
+from marketplace.payments.locks import LockedAccounts, LockedHold, lock_holds, lock_wallets
+from marketplace.payments.models import AccountKind, EntryKind, Hold, HoldStatus
+
+_ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,38 +30,34 @@ class HoldRequest:
 
     organisation_id: str
     amount_micros: int
-    #: Names the hold; asked for again with the same terms it is the same hold.
+    #: Names the hold; never used before.
     reference: str
 
 
 def place_holds(
-    *,
-    wanted: Sequence[HoldRequest],
-    now: datetime,
-    locked: LockedAccounts | None = None,
-    references_new: bool = False,
+    *, wanted: Sequence[HoldRequest], now: datetime, locked: LockedAccounts | None = None
 ) -> list[Hold | UserError]:
     """Set money of wallets aside, in this order; what cannot be had is refused alone.
 
-    ``locked`` spares whoever has just locked the wallets, and moved nothing since, doing so again.
-    ``references_new`` says that the caller made the references this moment, so that there can be
-    no hold of theirs: none is looked for, and none is survived.
+    ``locked`` are the wallets, where the caller has locked them and moved nothing since.
 
     Returns
     -------
     list
         For each the hold, or why there is none: ``PaymentRequired`` ``insufficient_funds`` where
-        less than that is available after those before it, ``Conflict`` ``reference_reused`` where
-        the reference names another hold.
+        less than that is available after those before it.
+
+    Raises
+    ------
+    IntegrityError
+        A reference was used before; nothing is written.
     """
     refused = {item: error for item in wanted if (error := _find_amount_error(item.amount_micros))}
     with transaction.atomic(savepoint=False):
         locked = locked or lock_wallets(item.organisation_id for item in wanted)
-        if references_new:
-            outcomes, new = _decide_requests(wanted, refused, {}, locked, now)
-            insert_rows(new)
-        else:
-            outcomes, new = _stored(wanted, refused, locked, now)
+        outcomes = _decide_requests(wanted, refused, locked, now)
+        new = [outcome for outcome in outcomes if isinstance(outcome, Hold)]
+        insert_rows(new)
         post_entries(
             drafts=[
                 Draft(
@@ -72,71 +78,122 @@ def place_holds(
     return outcomes
 
 
-def _stored(
-    wanted: Sequence[HoldRequest],
-    refused: Mapping[HoldRequest, UserError],
-    locked: LockedAccounts,
-    now: datetime,
-) -> tuple[list[Hold | UserError], list[Hold]]:
-    """What each gets, and the holds among them that were stored now."""
-    # As a rule the references are new, which the database says when the holds are stored.
-    made: dict[str, Hold] | None = None
-    while True:
-        outcomes, new = _decide_requests(wanted, refused, made or {}, locked, now)
-        if made is None and any(isinstance(item, PaymentRequired) for item in outcomes):
-            made = _load_holds(item.reference for item in wanted)
-            continue
-        try:
-            with transaction.atomic():
-                insert_rows(new)
-            return outcomes, new
-        except IntegrityError:
-            # Another organisation may take one of the references at this very moment.
-            found = _load_holds(item.reference for item in wanted)
-            if len(found) == len(made or {}):
-                raise
-            made = found
-
-
 def _decide_requests(
     wanted: Sequence[HoldRequest],
     refused: Mapping[HoldRequest, UserError],
-    made: Mapping[str, Hold],
     locked: LockedAccounts,
     now: datetime,
-) -> tuple[list[Hold | UserError], list[Hold]]:
-    """What each gets, and the holds among them that are not stored yet."""
-    holds = dict(made)
-    new: list[Hold] = []
+) -> list[Hold | UserError]:
+    """A hold for each request, not stored yet, or why it gets none."""
     outcomes: list[Hold | UserError] = []
     left: dict[str, int] = {}
     for item in wanted:
         owner = item.organisation_id
         wallet = Account(owner, AccountKind.WALLET_AVAILABLE)
         available = left.setdefault(owner, locked[owner, wallet.kind].balance_micros)
-        hold = holds.get(item.reference)
         if item in refused:
             outcomes.append(refused[item])
-        elif hold is not None:
-            same = (hold.organisation_id, hold.amount_micros) == (owner, item.amount_micros)
-            outcomes.append(hold if same else reference_reused(item.reference))
         elif item.amount_micros > available:
             outcomes.append(insufficient(wallet, short_micros=item.amount_micros - available))
         else:
             left[owner] = available - item.amount_micros
-            hold = holds[item.reference] = Hold(
-                organisation_id=owner,
-                reference=item.reference,
-                amount_micros=item.amount_micros,
-                held_at=now,
+            outcomes.append(
+                Hold(
+                    organisation_id=owner,
+                    reference=item.reference,
+                    amount_micros=item.amount_micros,
+                    held_at=now,
+                )
             )
-            new.append(hold)
-            outcomes.append(hold)
-    return outcomes, new
+    return outcomes
 
 
-def _load_holds(references: Iterable[str]) -> dict[str, Hold]:
-    return {hold.reference: hold for hold in Hold.objects.filter(reference__in=list(references))}
+@dataclass(frozen=True, slots=True)
+class HoldSettlement:
+    """How one hold ends."""
+
+    hold_reference: str
+    #: What the winner pays; ``None`` gives everything back.
+    charge_micros: int | None
+
+
+def settle_holds(*, settlements: Iterable[HoldSettlement], now: datetime) -> None:
+    """Charge or release each hold, all or none; one that ended that way already is left alone.
+
+    Raises
+    ------
+    NotFound
+        ``hold_not_found``.
+    UserError
+        ``invalid_amount``: a charge is negative or above what is held.
+    Conflict
+        ``hold_ended``: a hold ended in another way.
+    """
+    wanted = {settlement.hold_reference: settlement for settlement in settlements}
+    for settlement in wanted.values():
+        if settlement.charge_micros is not None:
+            check_whole(settlement.charge_micros)
+    if not wanted:
+        return
+    with ensure_transaction(), pipeline():
+        locked, holds = lock_holds(wanted.keys())
+        missing = sorted(wanted.keys() - {hold.reference for hold in holds})
+        if missing:
+            raise NotFound("hold_not_found", f"There is no hold named {missing[0]}.")
+        ended = [
+            end
+            for hold in holds
+            if (end := _end_hold(hold, wanted[hold.reference], now)) is not None
+        ]
+        # What is released was held, so no wallet can fall below zero.
+        post_entries(
+            drafts=[
+                Draft(
+                    kind=_ENTRY_KINDS[HoldStatus(hold.status)],
+                    reference=hold.reference,
+                    amounts=_list_amounts(hold),
+                )
+                for hold in ended
+            ],
+            locked=locked,
+            now=now,
+        )
+        send_updates(
+            Hold,
+            ("status", "charged_micros", "ended_at"),
+            [(hold.pk, hold.status, hold.charged_micros, hold.ended_at) for hold in ended],
+        )
+
+
+def _end_hold(hold: LockedHold, settlement: HoldSettlement, now: datetime) -> LockedHold | None:
+    """The hold with its end in place, not saved; ``None`` when it ended that way before."""
+    charge = settlement.charge_micros
+    status = HoldStatus.RELEASED if charge is None else HoldStatus.CHARGED
+    if hold.status == status and hold.charged_micros == (charge or 0):
+        return None
+    if hold.status != HoldStatus.HELD:
+        raise Conflict(
+            "hold_ended",
+            f"The hold {hold.reference} is over: it was {hold.status}.",
+            extra={"status": hold.status, "charged_micros": hold.charged_micros},
+        )
+    if not 0 <= (charge or 0) <= hold.amount_micros:
+        raise UserError(
+            "invalid_amount",
+            "The charge must lie between zero and the "
+            f"{format_usd_exact(hold.amount_micros)} held.",
+            param="charge_micros",
+        )
+    return hold._replace(status=status, charged_micros=charge or 0, ended_at=now)
+
+
+def _list_amounts(hold: LockedHold) -> dict[Account, int]:
+    owner = hold.organisation_id
+    return {
+        Account(owner, AccountKind.WALLET_HELD): -hold.amount_micros,
+        Account(owner, AccountKind.WALLET_AVAILABLE): hold.amount_micros - hold.charged_micros,
+        house(AccountKind.CLEARING): hold.charged_micros,
+    }
 
 
 def _find_amount_error(amount_micros: int) -> UserError | None:

@@ -10,11 +10,15 @@ from datetime import datetime
 from django.db import IntegrityError, transaction
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.common.errors import Conflict, NotAllowed, NotFound
 from marketplace.common.money import format_usd_exact
-from marketplace.payments.conclusions import HoldSettlement, settle_holds
 from marketplace.payments.earnings import CostSplit, Share, distribute_charge
-from marketplace.payments.holds import HoldRequest, check_amount, place_holds, reference_reused
+from marketplace.payments.holds import (
+    HoldSettlement,
+    check_amount,
+    reference_reused,
+    settle_holds,
+)
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import LockedAccounts, lock_hold, lock_wallet, lock_wallets
 from marketplace.payments.models import (
@@ -30,8 +34,6 @@ __all__ = [
     "Share",
     "credit_demo_money",
     "distribute_charge",
-    "funds_hold",
-    "hold_settle",
     "lock_wallets",
     "pay_sla_credit",
     "refund_charge",
@@ -103,39 +105,6 @@ def pay_sla_credit(
     )
 
 
-def funds_hold(
-    *, organisation: Organisation, amount_micros: int, reference: str, now: datetime
-) -> Hold:
-    """Sets money of the wallet aside.
-
-    Raises
-    ------
-    PaymentRequired
-        ``insufficient_funds``: less than that is available; nothing was held.
-    Conflict
-        ``reference_reused``: the reference names another hold.
-    """
-    wanted = HoldRequest(organisation.pk, amount_micros, reference)
-    [outcome] = place_holds(wanted=[wanted], now=now)
-    if isinstance(outcome, UserError):
-        raise outcome
-    return outcome
-
-
-def hold_settle(*, hold_reference: str, charge_micros: int, now: datetime) -> Hold:
-    """Charges the winner ``charge_micros`` of what was held and gives the rest back.
-
-    Raises
-    ------
-    UserError
-        ``invalid_amount``: the charge is negative or above what is held.
-    Conflict
-        ``hold_ended``: the hold was released, or charged another amount.
-    """
-    settle_holds(conclusions=[HoldSettlement(hold_reference, charge_micros)], now=now)
-    return Hold.objects.get(reference=hold_reference)
-
-
 def release_hold(*, hold_reference: str, now: datetime) -> Hold:
     """Gives everything held back to the wallet.
 
@@ -144,7 +113,7 @@ def release_hold(*, hold_reference: str, now: datetime) -> Hold:
     Conflict
         ``hold_ended``: the hold was charged.
     """
-    settle_holds(conclusions=[HoldSettlement(hold_reference, None)], now=now)
+    settle_holds(settlements=[HoldSettlement(hold_reference, None)], now=now)
     return Hold.objects.get(reference=hold_reference)
 
 

@@ -254,7 +254,6 @@ def _funded(
             for bid in drafts.values()
         ],
         locked=locked,
-        references_new=True,
         now=now,
     )
     outcomes: dict[int, Outcome] = {

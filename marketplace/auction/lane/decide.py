@@ -23,7 +23,7 @@ from marketplace.common.db.bulk_writes import JsonText, send_updates
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.services import Opening, open_jobs
-from marketplace.payments.conclusions import HoldSettlement, settle_holds
+from marketplace.payments.holds import HoldSettlement, settle_holds
 from scheduler import types as scheduler
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
@@ -123,7 +123,7 @@ def record_decisions(lane: Lane, entries: Sequence[tuple[PendingBid, ChainEntry]
     )
     open_jobs(openings=[_opening(lane, of) for of in admitted], now=lane.now)
     # Late, because those who place bids wait for the wallets it locks.
-    settle_holds(conclusions=[_conclusion(of) for of in decided], now=lane.now)
+    settle_holds(settlements=[_conclusion(of) for of in decided], now=lane.now)
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
     lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]
     return len(admitted)

@@ -199,16 +199,6 @@ def _build_value_getter(field: _Field) -> Callable[[Model], Any]:
     return lambda row: field.get_db_prep_save(field.pre_save(row, True), connections["default"])
 
 
-def rows_update(rows: Sequence[Model], names: Sequence[str]) -> int:
-    """Write the fields ``names`` of rows of one model by their keys; how many were found."""
-    if not rows:
-        return 0
-    meta = rows[0]._meta
-    columns = [meta.get_field(name).attname for name in names]  # type: ignore[union-attr]
-    get = attrgetter("pk", *columns)
-    return update_values(type(rows[0]), columns, [get(row) for row in rows])
-
-
 def update_values(model: type[Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
     """Write the fields ``names`` of rows given as key and values; how many were found.
 

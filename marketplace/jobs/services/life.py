@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import transaction
 
-from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.models import User
 from marketplace.common.clock import format_moment
 from marketplace.common.db.bulk_writes import JsonText, insert_values
 from marketplace.common.db.pipeline import ensure_transaction
@@ -20,7 +20,6 @@ from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import (
-    Dataset,
     EventKind,
     FaultOf,
     Job,
@@ -32,8 +31,6 @@ from marketplace.jobs.models import (
 )
 from marketplace.jobs.transitions import set_status
 from scheduler.types import Cell
-from workers.protocol.messages import AdapterSpec, TrainingSpec
-from workers.protocol.wire import to_json
 
 _REASON_CHARS = 255
 
@@ -72,50 +69,6 @@ def open_jobs(*, openings: Iterable[Opening], now: datetime) -> list[str]:
             # Others are dispatched when their first slot begins, by the beat.
             enqueue("jobs.slots_dispatch")
     return [of.job_id for of in opened]
-
-
-def job_open(
-    *,
-    bid_id: str,
-    organisation: Organisation,
-    created_by: User | None,
-    zone: Zone,
-    dataset: Dataset,
-    name: str,
-    adapter: AdapterSpec,
-    training: TrainingSpec,
-    cells: Iterable[Cell],
-    deadline_at: datetime,
-    price_micros: int,
-    now: datetime,
-    validation_dataset: Dataset | None = None,
-) -> Job:
-    """The job of an admitted bid; a second call for the bid gives the first one's job.
-
-    It starts at its first cell, which may be now.
-    """
-    opening = Opening(
-        bid_id=bid_id,
-        organisation_id=organisation.pk,
-        created_by_id=None if created_by is None else created_by.pk,
-        zone=zone,
-        dataset_id=dataset.pk,
-        name=name,
-        spec={"adapter": to_json(adapter), "training": to_json(training)},
-        cells=tuple(cells),
-        deadline_at=deadline_at,
-        price_micros=price_micros,
-        validation_dataset_id=None if validation_dataset is None else validation_dataset.pk,
-    )
-    try:
-        with transaction.atomic():
-            [opened_id] = open_jobs(openings=[opening], now=now)
-    except IntegrityError:
-        existing = Job.objects.filter(bid_id=bid_id).first()
-        if existing is None:
-            raise
-        return existing
-    return Job.objects.select_related("zone").get(pk=opened_id)
 
 
 #: A job's opening is its first event.

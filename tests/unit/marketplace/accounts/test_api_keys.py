@@ -6,7 +6,6 @@ import pytest
 
 from marketplace.accounts.models import ApiKey, Scope
 from marketplace.accounts.services import (
-    api_key_authenticate,
     create_api_key,
     revoke_api_key,
 )
@@ -29,7 +28,7 @@ def test_a_key_opens_its_organisation_and_only_its_hash_is_kept(organisation) ->
     assert len(secret) > 50
     stored = ApiKey.objects.filter(pk=key.pk).values().get()
     assert not any(secret in str(value) for value in stored.values())
-    found = api_key_authenticate(secret=secret, now=NOW)
+    found = builders.authenticate(secret=secret, now=NOW)
     assert found == key
     assert found.organisation == organisation
     assert found.scopes == ["bids:read", "bids:write"]
@@ -54,7 +53,7 @@ def test_a_secret_that_is_almost_right_opens_nothing(organisation) -> None:
         "ft_é_é",
         "x" * 100_000,
     ]
-    assert [api_key_authenticate(secret=attempt, now=NOW) for attempt in wrong] == [None] * 13
+    assert [builders.authenticate(secret=attempt, now=NOW) for attempt in wrong] == [None] * 13
     key.refresh_from_db()
     assert key.last_used_at is None
 
@@ -70,28 +69,28 @@ def test_a_key_ends_when_it_expires_is_revoked_or_its_maker_is_locked_out(organi
         expires_at=NOW + timedelta(days=1),
     )
     before = NOW + timedelta(days=1, microseconds=-1)
-    assert api_key_authenticate(secret=secret, now=before) == expiring
-    assert api_key_authenticate(secret=secret, now=NOW + timedelta(days=1)) is None
+    assert builders.authenticate(secret=secret, now=before) == expiring
+    assert builders.authenticate(secret=secret, now=NOW + timedelta(days=1)) is None
 
     key, secret = builders.api_key(organisation)
     revoke_api_key(organisation=builders.organisation(), key_id=key.pk, now=NOW)
-    assert api_key_authenticate(secret=secret, now=NOW) == key
+    assert builders.authenticate(secret=secret, now=NOW) == key
     for at in (NOW, NOW + timedelta(days=1)):
         revoke_api_key(organisation=organisation, key_id=key.pk, now=at)
-    assert api_key_authenticate(secret=secret, now=NOW) is None
+    assert builders.authenticate(secret=secret, now=NOW) is None
     key.refresh_from_db()
     assert key.revoked_at == NOW
 
     _, secret = builders.api_key(organisation, created_by=owner)
     owner.is_active = False
     owner.save()
-    assert api_key_authenticate(secret=secret, now=NOW) is None
+    assert builders.authenticate(secret=secret, now=NOW) is None
 
 
 def test_a_key_whose_maker_left_the_organisation_opens_nothing(organisation) -> None:
     _, secret = builders.api_key(organisation)
     organisation.memberships.all().delete()
-    assert api_key_authenticate(secret=secret, now=NOW) is None
+    assert builders.authenticate(secret=secret, now=NOW) is None
 
 
 def test_a_stranger_makes_no_key(organisation) -> None:
@@ -106,11 +105,11 @@ def test_a_busy_key_writes_its_last_use_once_a_minute(
 ) -> None:
     key, secret = builders.api_key(organisation)
     with django_assert_num_queries(2):
-        api_key_authenticate(secret=secret, now=NOW)
+        builders.authenticate(secret=secret, now=NOW)
     with django_assert_num_queries(1):
-        api_key_authenticate(secret=secret, now=NOW + timedelta(seconds=59))
+        builders.authenticate(secret=secret, now=NOW + timedelta(seconds=59))
     with django_assert_num_queries(2):
-        api_key_authenticate(secret=secret, now=NOW + timedelta(seconds=60))
+        builders.authenticate(secret=secret, now=NOW + timedelta(seconds=60))
     key.refresh_from_db()
     assert key.last_used_at == NOW + timedelta(seconds=60)
 

@@ -4,7 +4,7 @@ import pytest
 from django.apps import apps
 
 from marketplace.accounts.models import ApiKey, Membership, Role, User
-from marketplace.accounts.services import api_key_authenticate, change_password, revoke_api_key
+from marketplace.accounts.services import change_password, revoke_api_key
 from tests import builders
 from tests.builders import NOW, PASSWORD
 
@@ -39,7 +39,7 @@ def test_making_someone_an_operator_is_on_record_with_who_did_it(client) -> None
 def test_a_key_is_on_record_when_made_and_revoked_and_not_when_used() -> None:
     organisation = builders.organisation()
     key, secret = builders.api_key(organisation)
-    api_key_authenticate(secret=secret, now=NOW)
+    builders.authenticate(secret=secret, now=NOW)
     revoke_api_key(organisation=organisation, key_id=key.pk, now=NOW)
     assert [(c.pgh_label, c.revoked_at) for c in changes("ApiKey", key.pk)] == [
         ("insert", None),

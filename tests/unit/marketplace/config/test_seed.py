@@ -7,9 +7,9 @@ from django.core.management import CommandError, call_command
 
 from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.selectors import get_current_organisation
-from marketplace.accounts.services import api_key_authenticate
 from marketplace.fleet.models import JoinToken, Provider, Zone
 from marketplace.payments.selectors import ledger_check, wallet
+from tests import builders
 from tests.builders import NOW
 
 pytestmark = pytest.mark.django_db
@@ -58,8 +58,8 @@ def test_the_demo_has_people_a_zone_a_provider_and_customers_with_full_wallets(b
     assert Provider.objects.get().organisation.is_provider
     zone = Zone.objects.get()
     assert (zone.name, zone.slot_s, seeded["slot_s"]) == ("finetender-tiny", 5, 5)
-    assert api_key_authenticate(secret=seeded["api_key"], now=NOW).organisation == northwind
-    neighbour = api_key_authenticate(secret=seeded["neighbour_api_key"], now=NOW).organisation
+    assert builders.authenticate(secret=seeded["api_key"], now=NOW).organisation == northwind
+    neighbour = builders.authenticate(secret=seeded["neighbour_api_key"], now=NOW).organisation
     assert neighbour.name == "Harbour Analytics"
     assert wallet(organisation=neighbour).available_micros == 250_000_000
     asks = JoinToken.objects.order_by("ask_micros").values_list("ask_micros", flat=True)
@@ -77,8 +77,8 @@ def test_seeding_again_makes_nothing_twice_and_replaces_the_secrets(base_model) 
     assert again["available_micros"] == 250_000_000
     assert again["slot_s"] == 5
     assert User.objects.get(email="owner@example.com").check_password("another password")
-    assert api_key_authenticate(secret=first["api_key"], now=NOW) is None
-    assert api_key_authenticate(secret=again["api_key"], now=NOW) is not None
+    assert builders.authenticate(secret=first["api_key"], now=NOW) is None
+    assert builders.authenticate(secret=again["api_key"], now=NOW) is not None
     assert ApiKey.objects.filter(revoked_at=None).count() == 2
     assert again["join_tokens"] == []
 

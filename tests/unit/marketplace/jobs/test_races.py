@@ -27,21 +27,19 @@ from marketplace.jobs.services import (
     LeaseLost,
     cancel_job,
     finish_slice,
-    job_open,
     leases_sweep,
     record_progress,
     slots_dispatch,
     store_adapter,
     store_checkpoint,
 )
-from scheduler.types import Cell
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
-from tests.job_builders import SLOT, at
+from tests.job_builders import at
 from tests.unit.marketplace.common.threads import at_once
-from workers.protocol.messages import AdapterSpec, ProgressReply, TrainingSpec
+from workers.protocol.messages import ProgressReply
 from workers.protocol.messages import SliceStatus as Ended
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -255,23 +253,10 @@ def test_a_bid_opened_twice_at_once_has_one_job():
     node = market.node(zone)
     owner = builders.organisation()
     data = market.dataset(owner, zone)
-
-    def open_job() -> Job:
-        return job_open(
-            bid_id="bid_1",
-            organisation=owner,
-            created_by=None,
-            zone=zone,
-            dataset=data,
-            name="a job",
-            adapter=AdapterSpec(),
-            training=TrainingSpec(),
-            cells=[Cell(SLOT, node.pk)],
-            deadline_at=at(100),
-            price_micros=1,
-            now=NOW,
-        )
-
-    jobs = at_once([open_job] * 3)
-    assert len({job.pk for job in jobs}) == 1
+    opened = at_once(
+        [lambda: build.job(zone, (0, node), organisation=owner, dataset=data, bid_id="bid_1")] * 3
+    )
+    assert sorted(type(result).__name__ for result in opened) == [
+        *("IntegrityError", "IntegrityError", "Job")
+    ]
     assert JobEvent.objects.count() == 1

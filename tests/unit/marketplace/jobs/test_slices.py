@@ -15,7 +15,7 @@ from marketplace.fleet.services import (
     undrain_node,
 )
 from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, SliceStatus
-from marketplace.jobs.selectors import checkpoint_newest, compute_work_left_share
+from marketplace.jobs.selectors import compute_work_left_share, list_job_checkpoints
 from marketplace.jobs.services import (
     LeaseLost,
     apply_heartbeat,
@@ -419,4 +419,4 @@ def test_after_three_faults_in_a_row_the_newest_checkpoint_is_set_aside(running)
     newer.refresh_from_db()
     assert (job.checkpoint_step, job.step) == (2, 2)
     assert newer.file.name == ""
-    assert checkpoint_newest(job) == older
+    assert list_job_checkpoints(job).first() == older

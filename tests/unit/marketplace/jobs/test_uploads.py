@@ -12,7 +12,7 @@ from django.core.files.storage import default_storage
 
 from marketplace.common.errors import UserError
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job
-from marketplace.jobs.selectors import checkpoint_newest, list_job_checkpoints
+from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import (
     LeaseLost,
     cancel_job,
@@ -76,7 +76,7 @@ def test_a_checkpoint_is_stored_whole_and_becomes_where_the_job_goes_on(leased):
     with stored.file.open("rb") as file:
         assert file.read() == content
     job.refresh_from_db()
-    assert (job.checkpoint_step, checkpoint_newest(job)) == (5, stored)
+    assert (job.checkpoint_step, list_job_checkpoints(job).first()) == (5, stored)
     told = job.events.get(kind=EventKind.CHECKPOINTED)
     assert (told.actor, told.data["step"]) == (node.pk, 5)
 

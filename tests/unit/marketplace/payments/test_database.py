@@ -9,7 +9,6 @@ from django.db import IntegrityError, ProgrammingError, connection, transaction
 from marketplace.common.db.bulk_writes import insert_values
 from marketplace.payments.models import AccountKind, Entry, Hold, LedgerAccount, Posting
 from marketplace.payments.selectors import ledger_check, wallet
-from marketplace.payments.services import funds_hold, hold_settle
 from tests import builders
 from tests.builders import NOW
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.django_db
 def funded():
     """An organisation with seven of its ten dollars available and three held."""
     made = builders.organisation(usd="10")
-    funds_hold(organisation=made, amount_micros=3_000_000, reference="bid_1", now=NOW)
+    builders.hold_funds(organisation=made, amount_micros=3_000_000, reference="bid_1")
     return made
 
 
@@ -142,7 +141,7 @@ def test_a_hold_cannot_contradict_itself(funded, sql: str) -> None:
 
 
 def test_an_ended_hold_stays_ended(funded) -> None:
-    hold_settle(hold_reference="bid_1", charge_micros=1, now=NOW)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=1)
     with pytest.raises(ProgrammingError, match="pgtrigger"):
         run("UPDATE payments_hold SET status = 'held', ended_at = NULL, charged_micros = 0")
     assert Hold.objects.get().status == "charged"

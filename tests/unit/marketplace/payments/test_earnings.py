@@ -19,8 +19,6 @@ from marketplace.payments.services import (
     CostSplit,
     Share,
     distribute_charge,
-    funds_hold,
-    hold_settle,
     pay_sla_credit,
     refund_charge,
     release_hold,
@@ -35,8 +33,8 @@ pytestmark = pytest.mark.django_db
 def owner():
     """An organisation with ten dollars, of which three were charged for ``bid_1``."""
     made = builders.organisation(usd="10")
-    funds_hold(organisation=made, amount_micros=8_000_000, reference="bid_1", now=NOW)
-    hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)
+    builders.hold_funds(organisation=made, amount_micros=8_000_000, reference="bid_1")
+    builders.settle_hold(hold_reference="bid_1", charge_micros=3_000_000)
     return made
 
 
@@ -158,8 +156,8 @@ def test_a_refund_after_sharing_out_is_the_houses_expense(owner, provider) -> No
 
 def test_a_charge_of_nothing_is_shared_out_without_an_entry(provider) -> None:
     made = builders.organisation(usd="1")
-    funds_hold(organisation=made, amount_micros=1_000_000, reference="bid_2", now=NOW)
-    hold_settle(hold_reference="bid_2", charge_micros=0, now=NOW)
+    builders.hold_funds(organisation=made, amount_micros=1_000_000, reference="bid_2")
+    builders.settle_hold(hold_reference="bid_2", charge_micros=0)
     hold = distribute_charge(hold_reference="bid_2", split=builders.cost_split(), now=NOW)
     assert hold.distributed_at == NOW
     assert ledger_check().balanced
@@ -167,7 +165,7 @@ def test_a_charge_of_nothing_is_shared_out_without_an_entry(provider) -> None:
 
 def test_only_a_charge_is_shared_out(provider) -> None:
     made = builders.organisation(usd="1")
-    funds_hold(organisation=made, amount_micros=1_000_000, reference="bid_2", now=NOW)
+    builders.hold_funds(organisation=made, amount_micros=1_000_000, reference="bid_2")
     for end in (lambda: None, lambda: release_hold(hold_reference="bid_2", now=NOW)):
         end()
         with pytest.raises(Conflict) as refused:
@@ -186,8 +184,8 @@ def test_earnings_become_payable_when_the_delay_is_over_and_not_before(provider,
     owner = builders.organisation(usd="1")
     for day, organisation, reference in ((0, provider, "a"), (1, provider, "b"), (0, other, "c")):
         at = NOW + timedelta(days=day)
-        funds_hold(organisation=owner, amount_micros=50_000, reference=reference, now=at)
-        hold_settle(hold_reference=reference, charge_micros=50_000, now=at)
+        builders.hold_funds(organisation=owner, amount_micros=50_000, reference=reference, now=at)
+        builders.settle_hold(hold_reference=reference, charge_micros=50_000, now=at)
         share = Share(organisation.pk, 10_000 * (day + 1))
         distribute_charge(hold_reference=reference, split=builders.cost_split(share), now=at)
     assert earnings_mature(now=NOW + timedelta(days=7, seconds=-1)) == 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from django.db import IntegrityError, transaction
 
-from marketplace.common.errors import Conflict, PaymentRequired, UserError
+from marketplace.common.errors import PaymentRequired, UserError
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Entry, Hold
 from marketplace.payments.selectors import Wallet, ledger_check, wallet
@@ -34,26 +35,18 @@ def test_wallets_are_used_up_in_order_and_one_without_funds_stops_nobody():
     assert ledger_check().balanced
 
 
-def test_same_reference_is_one_hold_with_the_same_terms_and_a_conflict_with_others():
+def test_a_reference_that_was_used_before_refuses_all_and_moves_nothing():
     owner, other = builders.organisation(usd="10"), builders.organisation(usd="10")
-    [first] = place_holds(wanted=[HoldRequest(owner.pk, 5, "a")], now=NOW)
-    wanted = [
-        HoldRequest(owner.pk, 5, "a"),
-        HoldRequest(owner.pk, 6, "a"),
-        HoldRequest(other.pk, 5, "a"),
-        HoldRequest(owner.pk, 7, "new"),
-        HoldRequest(owner.pk, 7, "new"),
-        HoldRequest(owner.pk, 8, "new"),
-    ]
-    outcomes = place_holds(wanted=wanted, now=NOW)
-    assert outcomes[0] == first
-    assert outcomes[3] is outcomes[4]
-    conflicts = [outcomes[place] for place in (1, 2, 5)]
-    assert all(isinstance(error, Conflict) for error in conflicts)
-    assert {error.code for error in conflicts} == {"reference_reused"}
-    assert wallet(organisation=owner).held_micros == 12
-    assert wallet(organisation=other).held_micros == 0
-    assert Entry.objects.filter(kind="hold").count() == 2
+    builders.hold_funds(organisation=owner, amount_micros=5, reference="a")
+    for wanted in (
+        [HoldRequest(other.pk, 7, "new"), HoldRequest(other.pk, 5, "a")],
+        [HoldRequest(other.pk, 7, "new"), HoldRequest(owner.pk, 7, "new")],
+    ):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            place_holds(wanted=wanted, now=NOW)
+    assert wallet(organisation=owner).held_micros == 5
+    assert wallet(organisation=other) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert Entry.objects.filter(kind="hold").count() == 1
 
 
 @pytest.mark.parametrize("amount_micros", [0, -1, 10**15 + 1])
@@ -65,14 +58,3 @@ def test_amounts_no_wallet_can_hold_are_refused_alone(amount_micros):
     assert refused.code == "invalid_amount"
     assert isinstance(held, Hold)
     assert wallet(organisation=owner).held_micros == 5
-
-
-def test_a_hold_asked_for_again_is_the_same_one_when_nothing_is_left():
-    owner = builders.organisation(usd="1")
-    [first] = place_holds(wanted=[HoldRequest(owner.pk, 1_000_000, "a")], now=NOW)
-    wanted = [HoldRequest(owner.pk, 1, "b"), HoldRequest(owner.pk, 1_000_000, "a")]
-    refused, again = place_holds(wanted=wanted, now=NOW)
-    assert isinstance(refused, PaymentRequired)
-    assert again == first
-    assert wallet(organisation=owner) == Wallet(available_micros=0, held_micros=1_000_000)
-    assert Entry.objects.filter(kind="hold").count() == 1

@@ -13,7 +13,7 @@ from marketplace.payments.selectors import (
     wallet,
     wallet_statement,
 )
-from marketplace.payments.services import funds_hold, hold_settle, refund_charge, release_hold
+from marketplace.payments.services import refund_charge, release_hold
 from tests import builders
 from tests.builders import NOW
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.django_db
 def busy_wallet():
     made = builders.organisation(usd="10")
     steps = [
-        lambda at: funds_hold(
+        lambda at: builders.hold_funds(
             organisation=made, amount_micros=8_000_000, reference="bid_1", now=at
         ),
-        lambda at: hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=at),
+        lambda at: builders.settle_hold(hold_reference="bid_1", charge_micros=3_000_000, now=at),
         lambda at: refund_charge(
             hold_reference="bid_1", amount_micros=500_000, reason="late", now=at
         ),
-        lambda at: funds_hold(
+        lambda at: builders.hold_funds(
             organisation=made, amount_micros=7_500_000, reference="bid_2", now=at
         ),
         lambda at: release_hold(hold_reference="bid_2", now=at),
@@ -67,8 +67,8 @@ def test_a_statement_tells_what_happened_newest_first_with_the_balance_after() -
 
 def test_a_charge_of_the_whole_hold_is_on_the_statement() -> None:
     made = builders.organisation(usd="10")
-    funds_hold(organisation=made, amount_micros=8_000_000, reference="bid_1", now=NOW)
-    hold_settle(hold_reference="bid_1", charge_micros=8_000_000, now=NOW)
+    builders.hold_funds(organisation=made, amount_micros=8_000_000, reference="bid_1")
+    builders.settle_hold(hold_reference="bid_1", charge_micros=8_000_000)
     (charge, _, _) = wallet_statement(organisation=made)
     assert (charge.kind, charge.available_change_micros, charge.held_change_micros) == (
         "charge",

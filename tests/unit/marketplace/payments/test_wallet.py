@@ -3,14 +3,13 @@
 from datetime import timedelta
 
 import pytest
+from django.db import IntegrityError, transaction
 
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
 from marketplace.common.money import MAX_MICROS
 from marketplace.payments.models import Entry, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import Wallet, house_balances, ledger_check, wallet
 from marketplace.payments.services import (
-    funds_hold,
-    hold_settle,
     pay_sla_credit,
     refund_charge,
     release_hold,
@@ -93,7 +92,7 @@ def test_a_repeated_grant_is_booked_once_and_other_terms_are_a_conflict() -> Non
 
 
 def test_a_hold_moves_money_within_the_wallet(funded) -> None:
-    hold = funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
+    hold = builders.hold_funds(organisation=funded, amount_micros=8_000_000, reference="bid_1")
     assert (hold.status, hold.amount_micros, hold.held_at) == (HoldStatus.HELD, 8_000_000, NOW)
     assert postings_of("hold", "bid_1") == {
         ("wallet_available", funded.pk, -8_000_000),
@@ -105,18 +104,18 @@ def test_a_hold_moves_money_within_the_wallet(funded) -> None:
 def test_the_whole_wallet_may_be_held_and_not_a_micro_dollar_more(funded) -> None:
     before = traces()
     with pytest.raises(PaymentRequired) as refused:
-        funds_hold(organisation=funded, amount_micros=10_000_001, reference="bid_1", now=NOW)
+        builders.hold_funds(organisation=funded, amount_micros=10_000_001, reference="bid_1")
     assert refused.value.code == "insufficient_funds"
     assert refused.value.extra["short_micros"] == 1
     assert refused.value.status == 402
     assert traces() == before
-    funds_hold(organisation=funded, amount_micros=10_000_000, reference="bid_1", now=NOW)
+    builders.hold_funds(organisation=funded, amount_micros=10_000_000, reference="bid_1")
     assert wallet(organisation=funded) == Wallet(available_micros=0, held_micros=10_000_000)
 
 
 def test_an_empty_wallet_holds_nothing() -> None:
     with pytest.raises(PaymentRequired):
-        funds_hold(organisation=builders.organisation(), amount_micros=1, reference="b", now=NOW)
+        builders.hold_funds(organisation=builders.organisation(), amount_micros=1, reference="b")
     assert Hold.objects.count() == 0
 
 
@@ -124,7 +123,7 @@ def test_an_empty_wallet_holds_nothing() -> None:
 def test_amounts_outside_the_range_are_refused(funded, amount: int) -> None:
     before = traces()
     with pytest.raises(UserError) as refused:
-        funds_hold(organisation=funded, amount_micros=amount, reference="bid_1", now=NOW)
+        builders.hold_funds(organisation=funded, amount_micros=amount, reference="bid_1")
     assert refused.value.code == "invalid_amount"
     assert traces() == before
 
@@ -132,27 +131,26 @@ def test_amounts_outside_the_range_are_refused(funded, amount: int) -> None:
 @pytest.mark.parametrize("amount", [1.0, True, "1"])
 def test_amounts_that_are_not_whole_numbers_are_a_mistake_of_the_caller(funded, amount) -> None:
     with pytest.raises(TypeError):
-        funds_hold(organisation=funded, amount_micros=amount, reference="bid_1", now=NOW)
+        builders.hold_funds(organisation=funded, amount_micros=amount, reference="bid_1")
     with pytest.raises(TypeError):
-        hold_settle(hold_reference="bid_1", charge_micros=amount, now=NOW)
+        builders.settle_hold(hold_reference="bid_1", charge_micros=amount)
 
 
-def test_the_same_hold_twice_is_one_hold(funded) -> None:
-    first = funds_hold(organisation=funded, amount_micros=6_000_000, reference="bid_1", now=NOW)
-    again = funds_hold(organisation=funded, amount_micros=6_000_000, reference="bid_1", now=LATER)
-    assert again == first
-    assert again.held_at == NOW
+def test_a_reference_names_one_hold_and_a_second_one_leaves_no_trace(funded) -> None:
+    builders.hold_funds(organisation=funded, amount_micros=6_000_000, reference="bid_1")
+    other = builders.organisation(usd="10")
+    before = traces()
+    for owner in (funded, other):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            builders.hold_funds(organisation=owner, amount_micros=1, reference="bid_1")
+    assert traces() == before
     assert wallet(organisation=funded).held_micros == 6_000_000
-    for other in (funded, builders.organisation(usd="10")):
-        with pytest.raises(Conflict) as refused:
-            funds_hold(organisation=other, amount_micros=6_000_001, reference="bid_1", now=NOW)
-        assert refused.value.code == "reference_reused"
-        assert wallet(organisation=other).available_micros in (4_000_000, 10_000_000)
+    assert wallet(organisation=other).available_micros == 10_000_000
 
 
 def test_a_winner_is_charged_and_gets_the_rest_back(funded) -> None:
-    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
-    hold = hold_settle(hold_reference="bid_1", charge_micros=3_100_000, now=LATER)
+    builders.hold_funds(organisation=funded, amount_micros=8_000_000, reference="bid_1")
+    hold = builders.settle_hold(hold_reference="bid_1", charge_micros=3_100_000, now=LATER)
     assert (hold.status, hold.charged_micros, hold.ended_at) == (
         HoldStatus.CHARGED,
         3_100_000,
@@ -167,8 +165,8 @@ def test_a_winner_is_charged_and_gets_the_rest_back(funded) -> None:
 
 
 def test_a_charge_of_the_whole_hold_gives_nothing_back(funded) -> None:
-    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
-    hold_settle(hold_reference="bid_1", charge_micros=8_000_000, now=LATER)
+    builders.hold_funds(organisation=funded, amount_micros=8_000_000, reference="bid_1")
+    builders.settle_hold(hold_reference="bid_1", charge_micros=8_000_000, now=LATER)
     assert postings_of("charge", "bid_1") == {
         ("wallet_held", funded.pk, -8_000_000),
         ("clearing", None, 8_000_000),
@@ -176,25 +174,25 @@ def test_a_charge_of_the_whole_hold_gives_nothing_back(funded) -> None:
 
 
 def test_a_job_may_cost_nothing(funded) -> None:
-    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
-    hold = hold_settle(hold_reference="bid_1", charge_micros=0, now=LATER)
+    builders.hold_funds(organisation=funded, amount_micros=8_000_000, reference="bid_1")
+    hold = builders.settle_hold(hold_reference="bid_1", charge_micros=0, now=LATER)
     assert hold.status == HoldStatus.CHARGED
     assert wallet(organisation=funded) == Wallet(available_micros=10_000_000, held_micros=0)
 
 
 @pytest.mark.parametrize("charge", [-1, 8_000_001])
 def test_a_charge_stays_within_the_hold(funded, charge: int) -> None:
-    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
+    builders.hold_funds(organisation=funded, amount_micros=8_000_000, reference="bid_1")
     before = traces()
     with pytest.raises(UserError) as refused:
-        hold_settle(hold_reference="bid_1", charge_micros=charge, now=LATER)
+        builders.settle_hold(hold_reference="bid_1", charge_micros=charge, now=LATER)
     assert refused.value.code == "invalid_amount"
     assert traces() == before
     assert Hold.objects.get(reference="bid_1").status == HoldStatus.HELD
 
 
 def test_a_loser_gets_everything_back(funded) -> None:
-    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
+    builders.hold_funds(organisation=funded, amount_micros=8_000_000, reference="bid_1")
     hold = release_hold(hold_reference="bid_1", now=LATER)
     assert (hold.status, hold.ended_at) == (HoldStatus.RELEASED, LATER)
     assert postings_of("release", "bid_1") == {
@@ -206,11 +204,11 @@ def test_a_loser_gets_everything_back(funded) -> None:
 
 def test_ending_a_hold_twice_the_same_way_changes_nothing_more(funded) -> None:
     for reference in ("bid_1", "bid_2"):
-        funds_hold(organisation=funded, amount_micros=4_000_000, reference=reference, now=NOW)
-    hold_settle(hold_reference="bid_1", charge_micros=1_000_000, now=NOW)
+        builders.hold_funds(organisation=funded, amount_micros=4_000_000, reference=reference)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=1_000_000)
     release_hold(hold_reference="bid_2", now=NOW)
     before = traces()
-    again = hold_settle(hold_reference="bid_1", charge_micros=1_000_000, now=LATER)
+    again = builders.settle_hold(hold_reference="bid_1", charge_micros=1_000_000, now=LATER)
     released = release_hold(hold_reference="bid_2", now=LATER)
     assert (again.ended_at, released.ended_at) == (NOW, NOW)
     assert traces() == before
@@ -218,14 +216,14 @@ def test_ending_a_hold_twice_the_same_way_changes_nothing_more(funded) -> None:
 
 def test_an_ended_hold_does_not_end_another_way(funded) -> None:
     for reference in ("bid_1", "bid_2"):
-        funds_hold(organisation=funded, amount_micros=4_000_000, reference=reference, now=NOW)
-    hold_settle(hold_reference="bid_1", charge_micros=1_000_000, now=NOW)
+        builders.hold_funds(organisation=funded, amount_micros=4_000_000, reference=reference)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=1_000_000)
     release_hold(hold_reference="bid_2", now=NOW)
     before = traces()
     attempts = (
-        lambda: hold_settle(hold_reference="bid_1", charge_micros=1_000_001, now=LATER),
+        lambda: builders.settle_hold(hold_reference="bid_1", charge_micros=1_000_001, now=LATER),
         lambda: release_hold(hold_reference="bid_1", now=LATER),
-        lambda: hold_settle(hold_reference="bid_2", charge_micros=1_000_000, now=LATER),
+        lambda: builders.settle_hold(hold_reference="bid_2", charge_micros=1_000_000, now=LATER),
     )
     for attempt in attempts:
         with pytest.raises(Conflict) as refused:
@@ -236,7 +234,7 @@ def test_an_ended_hold_does_not_end_another_way(funded) -> None:
 
 def test_a_hold_nobody_made_is_not_found() -> None:
     for attempt in (
-        lambda: hold_settle(hold_reference="bid_0", charge_micros=1, now=NOW),
+        lambda: builders.settle_hold(hold_reference="bid_0", charge_micros=1),
         lambda: release_hold(hold_reference="bid_0", now=NOW),
         lambda: refund_charge(hold_reference="bid_0", amount_micros=1, reason="x", now=NOW),
     ):
@@ -245,8 +243,8 @@ def test_a_hold_nobody_made_is_not_found() -> None:
 
 
 def test_a_refund_before_sharing_out_comes_from_clearing(funded) -> None:
-    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
-    hold_settle(hold_reference="bid_1", charge_micros=3_000_000, now=NOW)
+    builders.hold_funds(organisation=funded, amount_micros=8_000_000, reference="bid_1")
+    builders.settle_hold(hold_reference="bid_1", charge_micros=3_000_000)
     hold = refund_charge(
         hold_reference="bid_1", amount_micros=2_000_000, reason="node lost", now=LATER
     )
@@ -272,7 +270,7 @@ def test_a_refund_before_sharing_out_comes_from_clearing(funded) -> None:
 
 
 def test_what_was_never_charged_is_not_refunded(funded) -> None:
-    funds_hold(organisation=funded, amount_micros=8_000_000, reference="bid_1", now=NOW)
+    builders.hold_funds(organisation=funded, amount_micros=8_000_000, reference="bid_1")
     with pytest.raises(Conflict) as refused:
         refund_charge(hold_reference="bid_1", amount_micros=1, reason="x", now=NOW)
     assert refused.value.code == "not_charged"

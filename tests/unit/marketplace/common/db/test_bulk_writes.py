@@ -10,7 +10,6 @@ from marketplace.common.db.bulk_writes import (
     JsonText,
     insert_rows,
     insert_values,
-    rows_update,
     update_values,
 )
 from marketplace.payments.models import Entry, EntryKind, Hold
@@ -70,7 +69,7 @@ def test_texts_and_json_come_back_as_they_were_given():
 def test_no_rows_are_no_statement(django_assert_num_queries):
     with django_assert_num_queries(0):
         assert insert_rows([]) == 0
-        assert rows_update([], ["status"]) == 0
+        assert update_values(Hold, ["status"], []) == 0
 
 
 def test_one_row_that_is_refused_stores_none():
