@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import count
+from typing import Any
 
 from marketplace.accounts.models import ApiKey, Organisation, Role, Scope, User
 from marketplace.accounts.services import (
@@ -91,7 +92,7 @@ def settle_hold(*, hold_reference: str, charge_micros: int, now: datetime = NOW)
     return Hold.objects.get(reference=hold_reference)
 
 
-def cost_split(*shares: Share, returned: int = 0, borne: int = 0, **more: int) -> CostSplit:
+def cost_split(*shares: Share, returned: int = 0, borne: int = 0, **more: Any) -> CostSplit:
     """The operational cost of a job as these shares and what went back to its owner make it."""
     paid = sum(s.amount_micros for s in shares if s.kind == EarningKind.PROVIDER)
     return CostSplit(
