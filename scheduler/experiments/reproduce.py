@@ -9,6 +9,7 @@ from collections.abc import Sequence
 #: Module of each experiment; it has ``main(argv) -> exit status``.
 EXPERIMENTS = {
     "auction": "scheduler.experiments.auction.reproduce",
+    "merging": "scheduler.experiments.merging.reproduce",
     "tiers": "scheduler.experiments.tiers.reproduce",
 }
 

@@ -58,8 +58,8 @@ def choose_columns(
     """Choose columns so that each unit is served once and the GPUs suffice.
 
     ``min cost u`` subject to one row per unit, ``sum of its columns = 1``, and
-    ``sum of gpus u <= R``. The search starts from :func:`choose_by_price`, so that there
-    is an answer however short the time.
+    ``sum of gpus u <= R``. The relaxation is nearly whole: where it is rounded within the
+    gap that is the answer, otherwise the search starts from there.
 
     Parameters
     ----------
@@ -89,33 +89,26 @@ def choose_columns(
         cost = float(columns.cost.sum())
         return Chosen(np.ones(units, np.bool_), cost, cost, optimal=True)
     start = choose_by_price(columns, units=units, gpus=gpus)
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("random_seed", 0)
-    solver.setOptionValue("mip_rel_gap", gap)
-    solver.setOptionValue("time_limit", time_limit_s)
-    if node_limit is not None:
-        solver.setOptionValue("mip_max_nodes", node_limit)
-    solver.passModel(_model(columns, units=units, gpus=gpus))
-    known = highspy.HighsSolution()
-    known.col_value = start.astype(np.float64).tolist()
-    solver.setSolution(known)
-    solver.run()
-    status = solver.getModelStatus()
-    optimal = status == highspy.HighsModelStatus.kOptimal
-    if not optimal and status not in LIMITS:
-        raise RuntimeError(f"HiGHS stopped with {solver.modelStatusToString(status)}")
-    info = solver.getInfo()
-    picked, objective = start, float(columns.cost[start].sum())
-    feasible = int(highspy.SolutionStatus.kSolutionStatusFeasible)
-    if int(info.primal_solution_status) == feasible and (
-        optimal or info.objective_function_value < objective
-    ):
-        picked = np.array(solver.getSolution().col_value) > 0.5
-        objective = float(columns.cost[picked].sum())
-    bound = min(float(info.mip_dual_bound), objective)
-    return Chosen(picked, objective, bound, optimal)
+    model = _model(columns, units=units, gpus=gpus)
+    relaxed = _solver(time_limit_s, gap)
+    relaxed.setOptionValue("presolve", "off")
+    relaxed.passModel(model)
+    relaxed.run()
+    bound = -np.inf
+    if relaxed.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+        bound = float(relaxed.getInfo().objective_function_value)
+        x = np.array(relaxed.getSolution().col_value)
+        start = _cheaper(columns, start, _round(columns, x, units=units, gpus=gpus))
+    objective = float(columns.cost[start].sum())
+    if objective - bound <= gap * abs(objective) + 1e-9:
+        return Chosen(start, objective, min(bound, objective), optimal=True)
+    return _search(
+        columns,
+        model,
+        _solver(max(time_limit_s - relaxed.getRunTime(), 0.0), gap, node_limit),
+        start,
+        bound,
+    )
 
 
 def choose_by_price(columns: Columns, *, units: int, gpus: int) -> Bools:
@@ -166,8 +159,79 @@ def _spend_rest(taken: Ints, cost: Floats, need: Ints, owner: Ints, gpus: int) -
         taken[owner[column]] = column
 
 
+def _search(
+    columns: Columns, model: highspy.HighsLp, solver: highspy.Highs, start: Bools, bound: float
+) -> Chosen:
+    """Branch and bound from a start."""
+    model.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
+    solver.passModel(model)
+    known = highspy.HighsSolution()
+    known.col_value = start.astype(np.float64).tolist()
+    solver.setSolution(known)
+    solver.run()
+    status = solver.getModelStatus()
+    optimal = status == highspy.HighsModelStatus.kOptimal
+    if not optimal and status not in LIMITS:
+        raise RuntimeError(f"HiGHS stopped with {solver.modelStatusToString(status)}")
+    info = solver.getInfo()
+    picked = start
+    if int(info.primal_solution_status) == int(highspy.SolutionStatus.kSolutionStatusFeasible):
+        picked = _cheaper(columns, start, np.array(solver.getSolution().col_value) > 0.5)
+    objective = float(columns.cost[picked].sum())
+    bound = max(bound, float(info.mip_dual_bound))
+    return Chosen(picked, objective, min(bound, objective), optimal)
+
+
+def _cheaper(columns: Columns, one: Bools, other: Bools) -> Bools:
+    return one if columns.cost[one].sum() <= columns.cost[other].sum() else other
+
+
+def _round(columns: Columns, x: Floats, *, units: int, gpus: int) -> Bools:
+    """Keep what the relaxation chose wholly; the other units share what is left by price."""
+    picked = x > 1.0 - 1e-6
+    served = np.zeros(units, np.bool_)
+    served[columns.first[picked]] = True
+    served[columns.second[picked & (columns.second >= 0)]] = True
+    place = np.cumsum(~served) - 1
+    rest = np.flatnonzero((columns.second < 0) & ~served[columns.first])
+    if len(rest):
+        part = Columns(
+            cost=columns.cost[rest],
+            gpus=columns.gpus[rest],
+            first=place[columns.first[rest]],
+            second=columns.second[rest],
+        )
+        left = gpus - int(columns.gpus[picked].sum())
+        picked[rest[choose_by_price(part, units=int((~served).sum()), gpus=left)]] = True
+    return picked
+
+
+def _solver(time_limit_s: float, gap: float, node_limit: int | None = None) -> highspy.Highs:
+    solver = highspy.Highs()
+    options: dict[str, bool | int | float] = {
+        "output_flag": False,
+        "threads": 1,
+        "random_seed": 0,
+        "mip_rel_gap": gap,
+        "time_limit": time_limit_s,
+        # The start is as good as what they find, in a third of the time.
+        "mip_heuristic_effort": 0.0,
+        "mip_heuristic_run_feasibility_jump": False,
+        "mip_heuristic_run_rins": False,
+        "mip_heuristic_run_rens": False,
+        "mip_heuristic_run_root_reduced_cost": False,
+        "mip_detect_symmetry": False,
+        "mip_allow_restart": False,
+    }
+    if node_limit is not None:
+        options["mip_max_nodes"] = node_limit
+    for name, value in options.items():
+        solver.setOptionValue(name, value)
+    return solver
+
+
 def _model(columns: Columns, *, units: int, gpus: int) -> highspy.HighsLp:
-    """The program, column by column: its unit, its second unit, its GPUs."""
+    """The relaxation, column by column: its unit, its second unit, its GPUs."""
     entries = 1 + (columns.second >= 0) + (columns.gpus > 0)
     start = np.r_[0, np.cumsum(entries)]
     index = np.empty(start[-1], np.int32)
@@ -192,5 +256,4 @@ def _model(columns: Columns, *, units: int, gpus: int) -> highspy.HighsLp:
     lp.a_matrix_.start_ = start.astype(np.int32)
     lp.a_matrix_.index_ = index
     lp.a_matrix_.value_ = value
-    lp.integrality_ = [highspy.HighsVarType.kInteger] * len(columns)
     return lp

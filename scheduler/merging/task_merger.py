@@ -33,6 +33,8 @@ class Form:
     partners: int | None
     #: Whether a pair's cost is the sum of its jobs' slowdowns, or the paper's expression.
     summed_slowdowns: bool
+    #: TranWt above which a pair is taken to gain; 1 in the paper.
+    least_weight: float
     #: Fair shares above which numbers of GPUs are left out; ``None`` for all.
     widest_shares: int | None
     #: Relative gap at which the solver may stop.
@@ -46,14 +48,21 @@ RUNNABLE = Form(
     donor_counted=False,
     partners=None,
     summed_slowdowns=False,
+    least_weight=1.0,
     widest_shares=None,
     gap=1e-4,
 )
 #: Equation 11 counts each GPU once, and a temporal pair takes the time of both.
 REPAIRED = replace(RUNNABLE, name="repaired", temporal_count=1, donor_counted=True)
-#: Top-3 partners, and the sum of slowdowns throughout.
+#: Top-3 partners with a margin for wrong predictions, and the sum of slowdowns throughout.
 CHOSEN = replace(
-    REPAIRED, name="chosen", partners=3, summed_slowdowns=True, widest_shares=8, gap=1e-3
+    REPAIRED,
+    name="chosen",
+    partners=3,
+    summed_slowdowns=True,
+    least_weight=1.2,
+    widest_shares=8,
+    gap=1e-3,
 )
 FORMS = {form.name: form for form in (RUNNABLE, REPAIRED, CHOSEN)}
 
@@ -142,22 +151,22 @@ def transfer_weights(instance: Instance) -> Floats:
 def choose_partners(instance: Instance, form: Form) -> Ints:
     """Pairs the program is given: those that gain, each unit's best first, ``[pairs]``.
 
-    A pair gains where TranWt is above 1 (section 5.2). That alone leaves so many that
-    240 jobs take the solver most of a minute, so ``form.partners`` keeps the best few
-    donors of each target, and the best few of each unit to be tuned with, by TranWt on
-    two fair shares.
+    A pair gains where TranWt is above ``form.least_weight`` (section 5.2). That alone
+    leaves so many that 240 jobs take the solver most of a minute, so ``form.partners``
+    keeps the best few donors of each target, and the best few of each unit to be tuned
+    with, by TranWt on two fair shares.
     """
     if not len(instance.first):
         return np.zeros(0, np.int64)
     weights = transfer_weights(instance)
     if form.partners is None:
-        return np.flatnonzero((weights > 1.0).any(axis=1))
+        return np.flatnonzero((weights > form.least_weight).any(axis=1))
     share = 2 * fair_share(instance.gpus, instance.jobs)
     nearest = max(int(np.searchsorted(instance.allocations, share, side="right")) - 1, 0)
     here = weights[:, nearest]
     # Jobs of another set of numbers may not run on this one; their best stands in.
     here = np.where(here > 0, here, weights.max(axis=1))
-    gaining = np.flatnonzero(here > 1.0)
+    gaining = np.flatnonzero(here > form.least_weight)
     keep = _best_of_each(gaining, instance.second[gaining], here[gaining], form.partners)
     together = gaining[instance.spatial[gaining]]
     other = _best_of_each(together, instance.first[together], here[together], form.partners)
@@ -199,7 +208,7 @@ def _columns(instance: Instance, form: Form, fair: Floats, pairs: Ints) -> tuple
 
     weights = transfer_weights(instance)[pairs]
     cost = _pair_costs(instance, form, fair, pairs, weights)
-    p, b = np.nonzero((weights > 1.0) & np.isfinite(cost) & usable[None, :])
+    p, b = np.nonzero((weights > form.least_weight) & np.isfinite(cost) & usable[None, :])
     spatial = instance.spatial[pairs[p]]
     taken = allocations[b]
     columns = Columns(
