@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.db.models import F
+from django.db.models import F, Max
 
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.replan import replan_jobs
@@ -18,7 +18,7 @@ from marketplace.auction.models import Bid
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import last_slot_until, slot_at
-from marketplace.jobs.models import EventKind, Job, Slice, SliceStatus
+from marketplace.jobs.models import EventKind, Job, MetricPoint, Slice, SliceStatus
 from marketplace.jobs.selectors import compute_work_left_share, measure_job_work
 from marketplace.jobs.services import add_job_event, request_job_replan
 from marketplace.tiers.bookings import probed_left_s
@@ -203,15 +203,9 @@ def _record_move(tiers: ZoneTiers, booking: Booking, arrived: Slice, now: dateti
         .order_by("-closed_at")
         .first()
     )
-    started = job.events.filter(kind=EventKind.STARTED, at=arrived.opened_at).last()
-    step = 0 if started is None else int(started.data["step"])
-    lost = 0
+    step, lost = arrived.first_step, 0
     if left is not None:
-        reached = int(left.result["step"]) if left.result else step
-        if left.status == SliceStatus.LOST:
-            gone = job.events.filter(kind=EventKind.NODE_LOST, at=left.closed_at).last()
-            reached = step + (0 if gone is None else int(gone.data["steps_lost"]))
-        lost = max(0, reached - step)
+        lost = max(0, _reached_step(left) - step)
         booking.pause_s = pause_s(left, arrived)
     _close_booking(booking, BookingOutcome.MOVED, now)
     kept = "no step was lost" if lost == 0 else f"{lost} steps are done again"
@@ -246,6 +240,14 @@ def _record_move(tiers: ZoneTiers, booking: Booking, arrived: Slice, now: dateti
             }
         },
     )
+
+
+def _reached_step(left: Slice) -> int:
+    """The step a lease came to: what its node said at the end, else what it reported last."""
+    if left.result:
+        return int(left.result["step"])
+    reported = MetricPoint.objects.filter(slice=left).aggregate(last=Max("step"))["last"]
+    return max(left.first_step, reported or 0)
 
 
 def _close_booking(booking: Booking, outcome: BookingOutcome, now: datetime) -> None:

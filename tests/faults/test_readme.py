@@ -15,6 +15,7 @@ from marketplace.embedded.__main__ import readme_lines
 from marketplace.embedded.house import ROOT
 from tests.conftest import Market
 from tests.faults.test_node_in_market import wait_for
+from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -42,11 +43,19 @@ def test_the_lines_over_the_api_train_a_job_and_fetch_its_adapter(
 ) -> None:
     *lines, download = readme_lines(market.url, market.api_key)
     assert "-OJ" in download
-    shown = pasted("\n".join([*lines, "echo", "echo $JOB"]))
-    job = shown.splitlines()[-1]
-    assert job.startswith("ftjob-")
-    assert f'"{job}"' in shown
+    found = next(n for n, line in enumerate(lines) if line.startswith("JOB="))
+    bid = pasted("\n".join([*lines[:found], "echo $BID"])).strip()
+    assert bid.startswith("bid_")
     with market.api() as api:
+        until(
+            lambda: api.get(f"/api/bids/{bid}").json()["status"] != "pending",
+            within_s=60,
+            what="the bid is decided",
+        )
+        shown = pasted("\n".join([f"BID={bid}", *lines[found:], "echo", "echo $JOB"]))
+        job = shown.splitlines()[-1]
+        assert job.startswith("ftjob-")
+        assert f'"{job}"' in shown
         wait_for(api, job, lambda found: found["status"] == "succeeded", within_s=600)
     pasted(f"JOB={shlex.quote(job)}\n{download}", where=tmp_path)
     [adapter] = tmp_path.iterdir()
