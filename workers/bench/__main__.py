@@ -1,4 +1,4 @@
-"""``python -m workers.bench [cpu|gpu]``: one JSON line per case.
+"""``python -m workers.bench [cpu|gpu|transfer]``: one JSON line per case.
 
 ``gpu`` needs torch, transformers and peft, no network: weights are made at random. Each
 case stands alone: one that fails prints its error in its line.
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from workers.bench import transfer
 from workers.bench.cases import CPU_CASES, GPU_CASES, REHEARSAL_CASES, BenchCase
 from workers.bench.gpu import measure_gpu
 from workers.bench.measure import measure
@@ -24,6 +25,9 @@ from workers.training.graph_runners import CudaGraphRunner, RepeatRunner
 
 
 def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["transfer"]:
+        return transfer.main(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="python -m workers.bench",
         description=__doc__,

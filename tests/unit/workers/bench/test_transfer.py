@@ -1,0 +1,70 @@
+"""The transfer experiment: its tasks, a tiny run for real, and what it says of rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from workers.bench.transfer import FULL, QUICK, measure_transfer, summarize
+from workers.bench.transfer_tasks import TASKS, write_task
+
+
+def test_there_are_twelve_tasks_in_four_families() -> None:
+    assert len({task.name for task in TASKS}) == 12
+    families = [task.family for task in TASKS]
+    assert {family: families.count(family) for family in families} == {
+        "reply": 3, "units": 3, "record": 3, "list": 3,
+    }  # fmt: skip
+    assert FULL.tasks == TASKS
+    assert FULL.seeds == 3
+
+
+def test_a_task_has_the_same_rows_for_one_seed_and_none_twice(tmp_path: Path) -> None:
+    texts = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        write_task(TASKS[3], tmp_path / name, rows=50, seed=seed)
+        texts.append((tmp_path / name).read_text())
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
+    rows = [json.loads(line) for line in texts[0].splitlines()]
+    assert len({row["input"] for row in rows}) == 50
+    left, _, _, right, _ = rows[0]["input"].split()
+    assert rows[0]["output"].endswith(f"together {100 * int(left) + int(right)} cm.")
+
+
+def test_a_tiny_experiment_trains_every_ordered_pair_both_ways() -> None:
+    tiny = replace(QUICK, tasks=TASKS[:2], rows=24, batch_size=4, steps=5, every=1, spatial_pairs=1)
+    rows = list(measure_transfer(tiny))
+    forms = [(row["form"], row["donor"], row["target"]) for row in rows]
+    north, south = "reply north", "reply south"
+    assert forms == [
+        ("temporal", south, north), ("temporal, B scaled", south, north),
+        ("temporal", north, south), ("temporal, B scaled", north, south),
+        ("spatial", north, south),
+    ]  # fmt: skip
+    for row in rows[:4]:
+        assert row["related"] is True
+        assert row["share"] == round(row["steps"] / row["cold_steps"], 4)
+        assert 0.0 < row["cosine"] <= 1.0
+        # A donor of the same family knows more of the rows than the base.
+        assert row["probe"] < 0.0
+        # So it is there sooner.
+        assert row["share"] < 1.0
+
+
+def test_the_summary_puts_the_majority_beside_the_accuracy() -> None:
+    rows = [
+        {"form": form, "share": share, "related": related, "probe": probe, "cosine": 0.1 * i}
+        for form in ("temporal", "temporal, B scaled")
+        for i, (share, related, probe) in enumerate(
+            [(0.5, True, -1.0), (0.6, True, -0.8), (1.2, False, 0.4), (0.9, False, -0.2)]
+        )
+    ]
+    rows.append({"form": "spatial", "share": 1.3})
+    plain, _, together = summarize(rows)
+    assert plain["pairs"] == 4
+    assert (plain["faster"], plain["related_faster"], plain["majority"]) == (0.75, 1.0, 0.75)
+    assert plain["probe_r"] == 1.0
+    assert plain["probe_accuracy"] == 1.0
+    assert together == {"summary": "spatial", "pairs": 1, "saved_work": 0, "mean_share": 1.3}

@@ -1,0 +1,343 @@
+"""``python -m workers.bench transfer [--quick]``: does one task's adapter help another?
+
+Every task is trained from the base, then from every other task's adapter with its B as it
+is and scaled by 0.5, and together with others; each until it reaches the loss on held-out
+rows that the cold run ended with. Two scores that are known before training are compared
+with what was found: the donor's loss on 16 rows of the target less the base's, and the
+cosine of squared gradients. One JSON line per ordered pair and form, then a summary in
+which the more frequent answer stands beside every accuracy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from workers.bench.transfer_tasks import TASKS, TransferTask, write_task
+from workers.models import BUNDLED_PREFIX, TINY
+from workers.protocol.messages import (
+    AdapterSpec,
+    BaseModelRef,
+    BlobRef,
+    DataFormat,
+    JobSpec,
+    TrainingSpec,
+)
+from workers.runtime.resident import ResidentBase, load_resident
+from workers.training.data import PreparedData, prepare_data
+from workers.training.fused_trainer import FusedTrainer, StepFailure
+from workers.training.job import TrainingJob
+from workers.training.objective import compute_example_losses
+from workers.training.packing import PackShare, build_pack
+
+Values = dict[str, torch.Tensor]
+
+#: Rows of the target that a donor is probed on.
+PROBE_ROWS = 16
+#: A warm run has reached the cold one when its loss is at most this much above.
+REACHED = 1.01
+#: A run that has not got there after so many cold runs is given up.
+GIVEN_UP = 1.5
+LEARNING_RATE = 1e-3
+RANK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSize:
+    """How much is trained."""
+
+    tasks: tuple[TransferTask, ...]
+    seeds: int
+    rows: int
+    batch_size: int
+    #: Steps of a cold run, and between looks at the held-out rows.
+    steps: int
+    every: int
+    #: Pairs that are also trained together.
+    spatial_pairs: int
+
+
+QUICK = TransferSize(
+    # two of each of two families
+    tasks=tuple(TASKS[i] for i in (0, 1, 3, 4)),
+    seeds=1,
+    rows=64,
+    batch_size=8,
+    steps=24,
+    every=3,
+    spatial_pairs=2,
+)
+FULL = TransferSize(
+    tasks=TASKS, seeds=3, rows=320, batch_size=8, steps=160, every=4, spatial_pairs=66
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRun:
+    """A task trained from the base."""
+
+    task: TransferTask
+    data: PreparedData
+    adapter: Values
+    #: Loss on held-out rows after the steps, and the first step that reached it.
+    loss: float
+    steps: int
+    base_loss: float
+    #: Mean squared gradients of the first batch.
+    embedding: np.ndarray
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m workers.bench transfer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="four tasks, one seed, short runs")
+    chosen = parser.parse_args(arguments)
+    size = QUICK if chosen.quick else FULL
+    found: list[dict[str, Any]] = []
+    for row in measure_transfer(size):
+        found.append(row)
+        print(json.dumps(row), flush=True)
+    for row in summarize(found):
+        print(json.dumps(row), flush=True)
+    return 0
+
+
+def measure_transfer(size: TransferSize) -> Iterator[dict[str, Any]]:
+    """Train everything and yield a row for each pair and form as it is there."""
+    ref = BaseModelRef(name=TINY, source=f"{BUNDLED_PREFIX}{TINY}")
+    base = load_resident(ref, device=torch.device("cpu"), limit_gb=8.0, reproducible=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(size.seeds):
+            colds = [_train_cold(base, task, size, seed, Path(folder)) for task in size.tasks]
+            for target in colds:
+                yield from _measure_donors(base, target, colds, size, seed)
+            pairs = list(combinations(colds, 2))
+            step = max(1, len(pairs) // size.spatial_pairs)
+            for one, other in pairs[::step][: size.spatial_pairs]:
+                yield _measure_together(base, one, other, size, seed)
+
+
+def summarize(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What the rows say together, by form."""
+    for form in ("temporal", "temporal, B scaled"):
+        rows = [row for row in found if row["form"] == form]
+        share = np.array([row["share"] for row in rows])
+        faster = share < 1.0
+        related = np.array([row["related"] for row in rows])
+        summary: dict[str, Any] = {
+            "summary": form,
+            "pairs": len(rows),
+            "faster": round(float(faster.mean()), 3),
+            "related_faster": round(float(faster[related].mean()), 3),
+            "mean_share": round(float(share.mean()), 3),
+            "majority": round(float(max(faster.mean(), 1.0 - faster.mean())), 3),
+        }
+        for score in ("probe", "cosine"):
+            values = np.array([row[score] for row in rows])
+            line = np.polyfit(values, share, 1)
+            said = np.polyval(line, values) < 1.0
+            summary[f"{score}_r"] = round(float(np.corrcoef(values, share)[0, 1]), 3)
+            summary[f"{score}_accuracy"] = round(float((said == faster).mean()), 3)
+        yield summary
+    together = [row["share"] for row in found if row["form"] == "spatial"]
+    yield {
+        "summary": "spatial",
+        "pairs": len(together),
+        "saved_work": sum(share < 1.0 for share in together),
+        "mean_share": round(float(np.mean(together)), 3),
+    }
+
+
+def _train_cold(
+    base: ResidentBase, task: TransferTask, size: TransferSize, seed: int, folder: Path
+) -> ColdRun:
+    path = folder / f"{task.name}.jsonl"
+    write_task(task, path, rows=size.rows, seed=seed)
+    data = prepare_data(
+        tokenizer=base.tokenizer,
+        data_path=path,
+        validation_path=None,
+        data_format=DataFormat.INSTRUCTION,
+        skip_lines=(),
+        sequence_length=128,
+        validation_share=0.2,
+        seed=seed,
+    )
+    embedding = _first_gradients(base, data, size, seed)
+    trainer = base.trainer
+    job = _job("cold", data, size, seed, size.steps)
+    trainer.add(job, _initial(base, seed))
+    base_loss = _probe(trainer, job)
+    losses: list[float] = []
+    while not job.done:
+        _step(trainer, job)
+        if job.progress.step % size.every == 0:
+            losses.append(_held_out(trainer, job))
+    adapter = {name: values.clone() for name, values, _ in base.model.tensors("cold")}
+    trainer.remove("cold")
+    reached = next(i for i, loss in enumerate(losses) if loss <= REACHED * losses[-1])
+    return ColdRun(
+        task, data, adapter, losses[-1], (reached + 1) * size.every, base_loss, embedding
+    )
+
+
+def _measure_donors(
+    base: ResidentBase, target: ColdRun, colds: Sequence[ColdRun], size: TransferSize, seed: int
+) -> Iterator[dict[str, Any]]:
+    for donor in colds:
+        if donor is target:
+            continue
+        for form, scale in (("temporal", 1.0), ("temporal, B scaled", 0.5)):
+            values = {
+                name: tensor * scale if name.endswith(".lora_B") else tensor
+                for name, tensor in donor.adapter.items()
+            }
+            job = _job("warm", target.data, size, seed, int(GIVEN_UP * size.steps))
+            base.trainer.add(job, {name: tensor.clone() for name, tensor in values.items()})
+            probe = _probe(base.trainer, job)
+            steps = _steps_to_reach(base.trainer, job, target, size)
+            base.trainer.remove("warm")
+            yield {
+                "form": form,
+                "seed": seed,
+                "donor": donor.task.name,
+                "target": target.task.name,
+                "related": donor.task.family == target.task.family,
+                "share": round(steps / target.steps, 4),
+                "steps": steps,
+                "cold_steps": target.steps,
+                "probe": round(probe - target.base_loss, 4),
+                "cosine": round(_cosine(donor.embedding, target.embedding), 4),
+            }
+
+
+def _measure_together(
+    base: ResidentBase, one: ColdRun, other: ColdRun, size: TransferSize, seed: int
+) -> dict[str, Any]:
+    """Both tasks' rows in one job with batches of both, until both are where they ended."""
+    data = replace(one.data, train=(*one.data.train, *other.data.train))
+    both = replace(size, batch_size=2 * size.batch_size)
+    job = _job("both", data, both, seed, int(GIVEN_UP * size.steps))
+    base.trainer.add(job, _initial(base, seed))
+    while not job.done:
+        _step(base.trainer, job)
+        if job.progress.step % size.every == 0:
+            losses: list[float] = []
+            for cold in (one, other):
+                job.data = replace(data, valid=cold.data.valid)
+                losses.append(_held_out(base.trainer, job) / cold.loss)
+            if max(losses) <= REACHED:
+                break
+    base.trainer.remove("both")
+    steps = job.progress.step
+    return {
+        "form": "spatial",
+        "seed": seed,
+        "donor": one.task.name,
+        "target": other.task.name,
+        "related": one.task.family == other.task.family,
+        # a step of both is the work of a step of each
+        "share": round(2 * steps / (one.steps + other.steps), 4),
+        "steps": steps,
+        "cold_steps": one.steps + other.steps,
+    }
+
+
+def _steps_to_reach(
+    trainer: FusedTrainer, job: TrainingJob, target: ColdRun, size: TransferSize
+) -> int:
+    """Steps until the held-out loss is where the cold run ended, or until it is given up."""
+    if _held_out(trainer, job) <= REACHED * target.loss:
+        return 0
+    while not job.done:
+        _step(trainer, job)
+        at_look = job.progress.step % size.every == 0
+        if at_look and _held_out(trainer, job) <= REACHED * target.loss:
+            break
+    return job.progress.step
+
+
+def _job(name: str, data: PreparedData, size: TransferSize, seed: int, steps: int) -> TrainingJob:
+    per_epoch = -(-len(data.train) // size.batch_size)
+    spec = JobSpec(
+        job_id=name,
+        base_model=BaseModelRef(name=TINY, source=f"{BUNDLED_PREFIX}{TINY}"),
+        data_format=DataFormat.INSTRUCTION,
+        dataset=BlobRef(url="", sha256="", bytes=0),
+        adapter=AdapterSpec(rank=RANK, alpha=2.0 * RANK),
+        training=TrainingSpec(
+            epochs=max(1, -(-steps // per_epoch)),
+            batch_size=size.batch_size,
+            learning_rate=LEARNING_RATE,
+            schedule="constant",
+            warmup_share=0.0,
+            seed=seed,
+        ),
+    )
+    return TrainingJob(spec, data)
+
+
+def _initial(base: ResidentBase, seed: int) -> Values:
+    return base.model.draw_initial_values(AdapterSpec(rank=RANK, alpha=2.0 * RANK), seed=seed)
+
+
+def _step(trainer: FusedTrainer, job: TrainingJob) -> None:
+    """One optimizer step of a job that is alone in the loop."""
+    before = job.progress.step
+    while job.progress.step == before:
+        for result in trainer.round():
+            if isinstance(result, StepFailure):
+                raise result.fault
+
+
+def _held_out(trainer: FusedTrainer, job: TrainingJob) -> float:
+    found = trainer.evaluate(job)
+    assert found is not None
+    return found.loss
+
+
+def _probe(trainer: FusedTrainer, job: TrainingJob) -> float:
+    """Loss on the first rows of the job, before it has seen them."""
+    data = job.data
+    job.data = replace(data, valid=data.train[:PROBE_ROWS])
+    try:
+        return _held_out(trainer, job)
+    finally:
+        job.data = data
+
+
+def _first_gradients(
+    base: ResidentBase, data: PreparedData, size: TransferSize, seed: int
+) -> np.ndarray:
+    """Squared gradients of the adapter's matrices on the first batch, layer by layer."""
+    rows = range(size.batch_size)
+    examples = tuple(data.train[row] for row in rows)
+    job = _job("profile", data, size, seed, 1)
+    base.model.attach("profile", job.spec.adapter, _initial(base, 0))
+    pack = build_pack([PackShare("profile", examples, 0, 0)], device=base.model.device)
+    with base.model.streaming(pack):
+        losses = compute_example_losses(base.model, pack, [job], [rows])
+        losses[0].sum().backward()
+    squares = [
+        grad.detach().double().square().flatten().numpy().copy()
+        for _, _, grad in base.model.tensors("profile")
+        if grad is not None
+    ]
+    base.model.detach("profile")
+    return np.concatenate(squares)
+
+
+def _cosine(one: np.ndarray, other: np.ndarray) -> float:
+    return float(one @ other / (np.linalg.norm(one) * np.linalg.norm(other)))
