@@ -1,0 +1,1 @@
+"""PromptTuner reproduced: simulator, baselines, sweeps, lookup quality and report."""

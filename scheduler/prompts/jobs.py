@@ -1,0 +1,130 @@
+"""A prompt-tuning job and how long it runs on a gang of GPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scheduler.prompts.rules import LaneRules
+
+#: Two times closer than this are one: sums of floats differ in their last bits.
+TOLERANCE_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class TuningJob:
+    """One prompt-tuning job (i in the paper)."""
+
+    id: str
+    base_model: str
+    submitted_s: float
+    #: T_slo, seconds from submission.
+    slo_s: float
+    #: GPU seconds it runs at most: remaining iterations times the time of one, on one GPU,
+    #: from the prompt its owner gave.
+    work_gpu_s: float
+    #: GPU seconds of one lookup in the prompt bank of its base model; none without a bank.
+    lookup_gpu_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.submitted_s) and 0 < self.slo_s < math.inf):
+            raise ValueError(
+                f"job {self.id}: an SLO is a finite number of seconds above zero, got {self.slo_s}"
+            )
+        if not 0 < self.work_gpu_s < math.inf:
+            raise ValueError(f"job {self.id}: work_gpu_s must be above zero, got {self.work_gpu_s}")
+        if not 0 <= self.lookup_gpu_s < math.inf:
+            raise ValueError(f"job {self.id}: lookup_gpu_s must not be below zero")
+
+    @property
+    def due_s(self) -> float:
+        return self.submitted_s + self.slo_s
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a job will run: with or without a lookup, and for how long at most."""
+
+    looks_up: bool
+    #: GPU seconds that a gang shares.
+    work_gpu_s: float
+    #: Seconds that it does not share.
+    fixed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A job that starts now."""
+
+    job: TuningJob
+    gpus: int
+    course: Course
+
+
+def order_by_deadline(jobs: Iterable[TuningJob]) -> list[TuningJob]:
+    """Earliest deadline first; equal deadlines in order of submission, then by id."""
+    return sorted(jobs, key=lambda job: (job.due_s, job.submitted_s, job.id))
+
+
+def tuning_s(work_gpu_s: float, gpus: int, rules: LaneRules) -> float:
+    """Seconds of work on a gang: a nearly linear speed-up (section 2.2).
+
+    Parameters
+    ----------
+    work_gpu_s : float
+        Seconds on one GPU.
+    gpus : int
+        Size of the gang; from two on it must connect and exchange gradients.
+    rules : LaneRules
+        ``connect_s`` and ``exchange_share``.
+    """
+    if gpus == 1:
+        return work_gpu_s
+    return rules.connect_s + work_gpu_s * (1.0 + rules.exchange_share) / gpus
+
+
+def run_s(course: Course, gpus: int, rules: LaneRules) -> float:
+    """Seconds from the moment a gang is free to the end of the job."""
+    return course.fixed_s + tuning_s(course.work_gpu_s, gpus, rules)
+
+
+def fewest_gpus(
+    course: Course, until_s: float, free_at_s: Sequence[float], rules: LaneRules
+) -> int:
+    """Find the smallest gang that ends in time, as soon as that many GPUs are free.
+
+    Parameters
+    ----------
+    course : Course
+        How the job will run.
+    until_s : float
+        Deadline, on the clock of ``free_at_s``.
+    free_at_s : sequence of float
+        E: when the first, second, ... GPU is free, rising.
+    rules : LaneRules
+        ``max_gpus`` and the cost of a gang.
+
+    Returns
+    -------
+    int
+        0 when no gang ends in time.
+
+    Notes
+    -----
+    A gang of k ends at ``E_k + fixed + T(k)``. Since E rises, a gang that needs k GPUs when
+    they are free at ``E_j <= E_k`` needs at least as many later; so the size demanded at E_j
+    is a lower bound, and the bounds rise to the smallest gang without trying every size.
+    """
+    most = min(len(free_at_s), rules.max_gpus)
+    size = 1
+    while size <= most:
+        left_s = until_s - free_at_s[size - 1] - course.fixed_s + TOLERANCE_S
+        if tuning_s(course.work_gpu_s, size, rules) <= left_s:
+            return size
+        shared_s = left_s - rules.connect_s
+        if shared_s <= 0:
+            return 0
+        needed = math.ceil(course.work_gpu_s * (1.0 + rules.exchange_share) / shared_s - 1e-9)
+        size = max(size + 1, needed)
+    return 0

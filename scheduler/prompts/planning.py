@@ -1,0 +1,276 @@
+"""The lane's round: one plan for warm, booting and cold GPUs, earliest deadline first.
+
+Algorithms 1 and 2 of the paper decide apart: the first hands idle GPUs to whichever job can
+use them, also those that the second counted on for an earlier deadline; the second buys a
+whole new gang even where one more GPU beside the warm ones would do. Here every job in
+order of its deadline takes its gang in one plan:
+
+1. the gang that was promised to it, if that still ends in time;
+2. otherwise the smallest gang of warm GPUs that ends in time, now or when they are free (the
+   repaired DelaySchedulable; later jobs cannot take these GPUs);
+3. otherwise the gang that needs the fewest new GPUs beside warm ones;
+4. otherwise, past saving, one idle GPU that no promise counts on, or a new one where the
+   base model has none at all: late jobs finish too.
+
+Gangs whose GPUs are idle now start now.
+
+Why promises hold. Take any plan that keeps them, and let its gangs, in the order of their
+starts, take the GPUs that are free first: none starts later than in the plan, since at its start
+only gangs before it are at work, and none of them for longer than planned. Jobs that end sooner
+than predicted and new GPUs do not change that. A search for gangs at every round could not
+promise it: a job that finds its GPUs sooner may take fewer and hold them for longer. A GPU that
+comes free waits for the next round, which every taken GPU is charged.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler.prompts.cold_pool import Growth
+from scheduler.prompts.jobs import (
+    TOLERANCE_S,
+    Allocation,
+    Course,
+    TuningJob,
+    fewest_gpus,
+    order_by_deadline,
+    run_s,
+)
+from scheduler.prompts.latency_budget import affords_lookup, budget_left_s, predict_course
+from scheduler.prompts.pools import WarmPool
+from scheduler.prompts.rules import LaneRules
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the plan holds for one job that can be saved."""
+
+    job: TuningJob
+    gpus: int
+    course: Course
+    start_s: float
+    #: When it is predicted to end, at the latest.
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round decides."""
+
+    #: Jobs that start now, on idle GPUs.
+    starts: tuple[Allocation, ...]
+    #: GPUs that leave the cold pool.
+    growths: tuple[Growth, ...]
+    #: Every job that is planned to end in time, in order of deadline.
+    promises: tuple[Promise, ...]
+    #: Idle GPUs by base model that no promise counts on.
+    unclaimed: Mapping[str, int]
+
+
+def course_of(job: TuningJob, now_s: float, rules: LaneRules) -> Course:
+    """How a job runs in the lane: the gang shares the lookup, a fifth of the rest pays it."""
+    looks_up = affords_lookup(job, budget_left_s(job, now_s, rules))
+    return predict_course(job, looks_up, rules, shared=True)
+
+
+def plan_round(
+    jobs: Sequence[TuningJob],
+    pools: Mapping[str, WarmPool],
+    cold: int,
+    now_s: float,
+    *,
+    rules: LaneRules,
+    held: Mapping[str, Promise] | None = None,
+) -> Round:
+    """Plan all pending jobs.
+
+    Parameters
+    ----------
+    jobs : sequence of TuningJob
+        Pending jobs of all base models, in any order.
+    pools : mapping of str to WarmPool
+        By base model; every job's base model must be there.
+    cold : int
+        GPUs in the cold pool.
+    now_s : float
+        The moment of this round.
+    rules : LaneRules
+        Costs of gangs, share of the SLO for a lookup, seconds between rounds.
+    held : mapping of str to Promise, optional
+        Promises given before, by job; without them every gang is chosen again.
+
+    Returns
+    -------
+    Round
+        Starts fit the idle GPUs, growths fit the cold pool.
+    """
+    return _plan(order_by_deadline(jobs), held or {}, pools, cold, now_s, rules)
+
+
+def keep_promises(
+    promises: Collection[Promise],
+    pools: Mapping[str, WarmPool],
+    cold: int,
+    now_s: float,
+    *,
+    rules: LaneRules,
+) -> Round:
+    """Hold a round in which no job is new: every gang in the order of its planned start.
+
+    Parameters
+    ----------
+    promises : collection of Promise
+        Of one plan whose growths were carried out.
+    pools, cold, now_s, rules
+        As in :func:`plan_round`.
+
+    Returns
+    -------
+    Round
+        Its promises end no later than those given, unless GPUs were lost or a job has run
+        for longer than predicted; then gangs are chosen again where they must be.
+    """
+    by_start = sorted(promises, key=lambda one: (one.start_s, one.job.due_s, one.job.id))
+    held = {one.job.id: one for one in by_start}
+    return _plan([one.job for one in by_start], held, pools, cold, now_s, rules)
+
+
+def _plan(
+    jobs: Sequence[TuningJob],
+    held: Mapping[str, Promise],
+    pools: Mapping[str, WarmPool],
+    cold: int,
+    now_s: float,
+    rules: LaneRules,
+) -> Round:
+    free = {
+        name: [at_s if at_s <= now_s else at_s + rules.round_s for at_s in pool.free_at_s]
+        for name, pool in pools.items()
+    }
+    new: dict[str, int] = {}
+    promises: list[Promise] = []
+    late: list[TuningJob] = []
+    for job in jobs:
+        boot_s, times = pools[job.base_model].boot_s, free[job.base_model]
+        gang = _keep_gang(held.get(job.id), times, rules)
+        ready_s = now_s + boot_s + rules.round_s
+        gang = gang or _find_gang(job, times, cold, ready_s, now_s, rules)
+        if gang is None:
+            late.append(job)
+            continue
+        if gang.added:
+            cold -= gang.added
+            new[job.base_model] = new.get(job.base_model, 0) + gang.added
+            _insert(times, ready_s, gang.added)
+        promises.append(_take(gang, times, now_s, rules))
+    starts = [Allocation(one.job, one.gpus, one.course) for one in promises if one.start_s <= now_s]
+    for job in late:
+        times = free[job.base_model]
+        if times and times[0] <= now_s:
+            late_gang = _Gang(job, 1, course_of(job, now_s, rules), 0)
+            started = _take(late_gang, times, now_s, rules)
+            starts.append(Allocation(job, 1, started.course))
+        elif not times and cold:
+            cold -= 1
+            new[job.base_model] = 1
+            times.append(now_s + pools[job.base_model].boot_s)
+    unclaimed = {name: bisect_right(times, now_s) for name, times in free.items()}
+    growths = tuple(Growth(name, gpus) for name, gpus in new.items())
+    return Round(tuple(starts), growths, tuple(promises), unclaimed)
+
+
+def fewest_new(
+    course: Course,
+    until_s: float,
+    free_at_s: Sequence[float],
+    cold: int,
+    ready_s: float,
+    rules: LaneRules,
+) -> tuple[int, int]:
+    """Find the gang that ends in time with the fewest new GPUs.
+
+    Parameters
+    ----------
+    course : Course
+        How the job will run.
+    until_s : float
+        Its deadline.
+    free_at_s : sequence of float
+        When the warm GPUs are free, rising.
+    cold : int
+        GPUs that may be added.
+    ready_s : float
+        When an added GPU is ready.
+    rules : LaneRules
+        Costs and largest size of a gang.
+
+    Returns
+    -------
+    added, gpus : int
+        GPUs to add and size of the gang, the smaller gang among equals; zeros when no gang
+        ends in time.
+    """
+    best, size = cold + 1, 0
+    for gpus in range(1, min(rules.max_gpus, len(free_at_s) + cold) + 1):
+        latest_s = until_s - run_s(course, gpus, rules)
+        if ready_s > latest_s + TOLERANCE_S:
+            continue
+        added = max(1, gpus - bisect_right(free_at_s, latest_s + TOLERANCE_S))
+        if added < best:
+            best, size = added, gpus
+            if added == 1:
+                break
+    return (best, size) if size else (0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gang:
+    """GPUs for one job, ``added`` of them new."""
+
+    job: TuningJob
+    gpus: int
+    course: Course
+    added: int
+
+
+def _keep_gang(held: Promise | None, free_at_s: Sequence[float], rules: LaneRules) -> _Gang | None:
+    """The gang promised before, if its GPUs are there and still end the job in time."""
+    if held is None or held.gpus > len(free_at_s):
+        return None
+    end_s = free_at_s[held.gpus - 1] + run_s(held.course, held.gpus, rules)
+    if end_s > held.job.due_s + TOLERANCE_S:
+        return None
+    return _Gang(held.job, held.gpus, held.course, 0)
+
+
+def _find_gang(
+    job: TuningJob,
+    free_at_s: Sequence[float],
+    cold: int,
+    ready_s: float,
+    now_s: float,
+    rules: LaneRules,
+) -> _Gang | None:
+    """The smallest warm gang that ends in time, or the one that needs the fewest new GPUs."""
+    course = course_of(job, now_s, rules)
+    gpus = fewest_gpus(course, job.due_s, free_at_s, rules)
+    if gpus:
+        return _Gang(job, gpus, course, 0)
+    added, gpus = fewest_new(course, job.due_s, free_at_s, cold, ready_s, rules)
+    return _Gang(job, gpus, course, added) if gpus else None
+
+
+def _take(gang: _Gang, times: list[float], now_s: float, rules: LaneRules) -> Promise:
+    """Take the GPUs that are free first, until the round after the job's end."""
+    start_s = max(now_s, times[gang.gpus - 1])
+    end_s = start_s + run_s(gang.course, gang.gpus, rules)
+    del times[: gang.gpus]
+    _insert(times, end_s + rules.round_s, gang.gpus)
+    return Promise(gang.job, gang.gpus, gang.course, start_s, end_s)
+
+
+def _insert(times: list[float], at_s: float, count: int) -> None:
+    place = bisect_right(times, at_s)
+    times[place:place] = [at_s] * count
