@@ -1,1 +1,1 @@
-"""Discrete-event simulators of the tiers and of the auction."""
+"""Discrete-event simulators of the tiers, the auction and the lane for prompt tuning."""

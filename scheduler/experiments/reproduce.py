@@ -10,6 +10,7 @@ from collections.abc import Sequence
 EXPERIMENTS = {
     "auction": "scheduler.experiments.auction.reproduce",
     "merging": "scheduler.experiments.merging.reproduce",
+    "prompts": "scheduler.experiments.prompts.reproduce",
     "tiers": "scheduler.experiments.tiers.reproduce",
 }
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 
-from scheduler.experiments.tiers import command
+#: Module of each simulator; it has ``main(argv) -> exit status``.
+SIMULATORS = {
+    "prompts": "scheduler.experiments.prompts.command",
+    "tiers": "scheduler.experiments.tiers.command",
+}
 
 
 def main(argv: Sequence[str]) -> int:
-    if not argv or argv[0] != "tiers":
-        print("usage: python -m scheduler simulate tiers ...", file=sys.stderr)
+    if not argv or argv[0] not in SIMULATORS:
+        print(
+            f"usage: python -m scheduler simulate {{{','.join(SIMULATORS)}}} ...", file=sys.stderr
+        )
         return 2
-    return command.main(argv[1:])
+    status: int = importlib.import_module(SIMULATORS[argv[0]]).main(argv[1:])
+    return status

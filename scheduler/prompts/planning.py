@@ -27,6 +27,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler.prompts.cold_pool import Growth
 from scheduler.prompts.jobs import (
@@ -43,8 +44,7 @@ from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.rules import LaneRules
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(NamedTuple):
     """What the plan holds for one job that can be saved."""
 
     job: TuningJob
@@ -153,25 +153,29 @@ def _plan(
     promises: list[Promise] = []
     late: list[TuningJob] = []
     for job in jobs:
-        boot_s, times = pools[job.base_model].boot_s, free[job.base_model]
-        gang = _keep_gang(held.get(job.id), times, rules)
-        ready_s = now_s + boot_s + rules.round_s
-        gang = gang or _find_gang(job, times, cold, ready_s, now_s, rules)
+        times = free[job.base_model]
+        added = 0
+        gang = _keep_gang(held[job.id], times, rules) if job.id in held else None
         if gang is None:
-            late.append(job)
-            continue
-        if gang.added:
-            cold -= gang.added
-            new[job.base_model] = new.get(job.base_model, 0) + gang.added
-            _insert(times, ready_s, gang.added)
-        promises.append(_take(gang, times, now_s, rules))
+            course = course_of(job, now_s, rules)
+            gpus = fewest_gpus(course, job.due_s, times, rules)
+            if not gpus:
+                ready_s = now_s + pools[job.base_model].boot_s + rules.round_s
+                added, gpus = fewest_new(course, job.due_s, times, cold, ready_s, rules)
+                if not gpus:
+                    late.append(job)
+                    continue
+                cold -= added
+                new[job.base_model] = new.get(job.base_model, 0) + added
+                _insert(times, ready_s, added)
+            gang = gpus, course
+        promises.append(_take(job, *gang, times, now_s, rules))
     starts = [Allocation(one.job, one.gpus, one.course) for one in promises if one.start_s <= now_s]
     for job in late:
         times = free[job.base_model]
         if times and times[0] <= now_s:
-            late_gang = _Gang(job, 1, course_of(job, now_s, rules), 0)
-            started = _take(late_gang, times, now_s, rules)
-            starts.append(Allocation(job, 1, started.course))
+            taken = _take(job, 1, course_of(job, now_s, rules), times, now_s, rules)
+            starts.append(Allocation(job, 1, taken.course))
         elif not times and cold:
             cold -= 1
             new[job.base_model] = 1
@@ -213,7 +217,11 @@ def fewest_new(
         ends in time.
     """
     best, size = cold + 1, 0
-    for gpus in range(1, min(rules.max_gpus, len(free_at_s) + cold) + 1):
+    most = min(rules.max_gpus, len(free_at_s) + cold)
+    shortest_s = min(run_s(course, 1, rules), run_s(course, max(1, most), rules))
+    if not cold or ready_s + shortest_s > until_s + TOLERANCE_S:
+        return 0, 0
+    for gpus in range(1, most + 1):
         latest_s = until_s - run_s(course, gpus, rules)
         if ready_s > latest_s + TOLERANCE_S:
             continue
@@ -225,50 +233,25 @@ def fewest_new(
     return (best, size) if size else (0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Gang:
-    """GPUs for one job, ``added`` of them new."""
-
-    job: TuningJob
-    gpus: int
-    course: Course
-    added: int
-
-
-def _keep_gang(held: Promise | None, free_at_s: Sequence[float], rules: LaneRules) -> _Gang | None:
+def _keep_gang(
+    held: Promise, free_at_s: Sequence[float], rules: LaneRules
+) -> tuple[int, Course] | None:
     """The gang promised before, if its GPUs are there and still end the job in time."""
-    if held is None or held.gpus > len(free_at_s):
+    if held.gpus > len(free_at_s):
         return None
     end_s = free_at_s[held.gpus - 1] + run_s(held.course, held.gpus, rules)
-    if end_s > held.job.due_s + TOLERANCE_S:
-        return None
-    return _Gang(held.job, held.gpus, held.course, 0)
+    return (held.gpus, held.course) if end_s <= held.job.due_s + TOLERANCE_S else None
 
 
-def _find_gang(
-    job: TuningJob,
-    free_at_s: Sequence[float],
-    cold: int,
-    ready_s: float,
-    now_s: float,
-    rules: LaneRules,
-) -> _Gang | None:
-    """The smallest warm gang that ends in time, or the one that needs the fewest new GPUs."""
-    course = course_of(job, now_s, rules)
-    gpus = fewest_gpus(course, job.due_s, free_at_s, rules)
-    if gpus:
-        return _Gang(job, gpus, course, 0)
-    added, gpus = fewest_new(course, job.due_s, free_at_s, cold, ready_s, rules)
-    return _Gang(job, gpus, course, added) if gpus else None
-
-
-def _take(gang: _Gang, times: list[float], now_s: float, rules: LaneRules) -> Promise:
+def _take(
+    job: TuningJob, gpus: int, course: Course, times: list[float], now_s: float, rules: LaneRules
+) -> Promise:
     """Take the GPUs that are free first, until the round after the job's end."""
-    start_s = max(now_s, times[gang.gpus - 1])
-    end_s = start_s + run_s(gang.course, gang.gpus, rules)
-    del times[: gang.gpus]
-    _insert(times, end_s + rules.round_s, gang.gpus)
-    return Promise(gang.job, gang.gpus, gang.course, start_s, end_s)
+    start_s = max(now_s, times[gpus - 1])
+    end_s = start_s + run_s(course, gpus, rules)
+    del times[:gpus]
+    _insert(times, end_s + rules.round_s, gpus)
+    return Promise(job, gpus, course, start_s, end_s)
 
 
 def _insert(times: list[float], at_s: float, count: int) -> None:

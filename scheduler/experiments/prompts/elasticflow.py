@@ -158,9 +158,9 @@ def _least_share(one: Elastic, gpus: int, now_s: float, rules: LaneRules) -> int
     A gang that is running and in time keeps its size.
     """
     due_s = one.drawn.job.due_s
-    if one.gpus and one.gpus <= gpus:
-        if one.end_s(now_s, one.gpus, rules, predicted=True) <= due_s:
-            return one.gpus
+    keeps = 0 < one.gpus <= gpus
+    if keeps and one.end_s(now_s, one.gpus, rules, predicted=True) <= due_s:
+        return one.gpus
     for size in range(1, rules.max_gpus + 1):
         if one.end_s(now_s, size, rules, predicted=True) <= due_s:
             return size if size <= gpus else 0

@@ -107,9 +107,9 @@ def run_lane(lane: Lane, drawn: Sequence[Drawn], gpus: int) -> Cluster:
             lane.receive(arrivals[arrived], cluster)
             arrived += 1
         lane.decide(cluster)
-        if arrived == len(arrivals) and not cluster.is_at_work():
-            if not lane.pending or tick_s > last_due_s:
-                return cluster
+        idle = arrived == len(arrivals) and not cluster.is_at_work()
+        if idle and (not lane.pending or tick_s > last_due_s):
+            return cluster
         retry_s = tick_s + RETRY_S if lane.pending else None
         wakes = [at_s for at_s in (lane.next_expiry_s(cluster), retry_s) if at_s is not None]
         wake_s = min(wakes, default=None)

@@ -1,0 +1,99 @@
+"""The experiments behind ``reproduce prompts``: which runs, over which seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from scheduler.experiments.prompts.lookup_quality import TaskResult, measure_lookups
+from scheduler.experiments.prompts.outcome import Outcome
+from scheduler.experiments.prompts.policies import LANES
+from scheduler.experiments.prompts.run import simulate
+from scheduler.experiments.prompts.workload import LOADS, WorkloadRules
+
+#: Policies of the sweeps.
+MAIN = ("printed", "repaired", "chosen", "chosen-admits", "infless", "elasticflow")
+#: Values of S.
+SLOS = (0.5, 1.0, 1.5)
+#: Seeds that no number was chosen by start here.
+UNSEEN = 1000
+#: Where rules of the workload that are ours could be otherwise.
+WORKLOADS: Mapping[str, WorkloadRules] = {
+    "as chosen": WorkloadRules(),
+    "evener arrivals": replace(WorkloadRules(), burstiness=1.0),
+    "steeper bursts": replace(WorkloadRules(), burstiness=0.25),
+    "shorter jobs": replace(WorkloadRules(), median_s=12.0),
+    "longer jobs": replace(WorkloadRules(), median_s=27.0),
+    "one GPU each": replace(WorkloadRules(), gangs={1: 1.0}),
+    "wider gangs": replace(WorkloadRules(), gangs={1: 0.25, 2: 0.25, 4: 0.3, 8: 0.2}),
+}
+Runs = dict[tuple[str, str, float], list[Outcome]]
+Progress = Callable[[Iterable[Any], str], Iterable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """All that was run."""
+
+    seeds: int
+    #: By (policy, load, S).
+    sweeps: Runs
+    #: Every lane at medium load, S = 1.
+    ablations: Mapping[str, Sequence[Outcome]]
+    #: ``repaired``, ``chosen`` and ``chosen-admits`` by workload, at medium load, S = 1.
+    workloads: Mapping[str, Mapping[str, Sequence[Outcome]]]
+    #: The same at the chosen workload, under seeds that nothing was chosen by.
+    unseen: Mapping[str, Sequence[Outcome]]
+    lookups: Sequence[TaskResult]
+
+
+def run_all(seeds: int, lookup_seeds: int, lookup_tasks: int, progress: Progress) -> Findings:
+    """Run every experiment."""
+    return Findings(
+        seeds=seeds,
+        sweeps=sweep(seeds, progress),
+        ablations={
+            policy: run_seeds(policy, range(seeds)) for policy in progress(LANES, "ablations")
+        },
+        workloads={
+            name: {
+                policy: run_seeds(policy, range(seeds), workload=rules)
+                for policy in ("repaired", "chosen", "chosen-admits")
+            }
+            for name, rules in progress(WORKLOADS.items(), "workloads")
+        },
+        unseen={
+            policy: run_seeds(policy, range(UNSEEN, UNSEEN + seeds))
+            for policy in progress(("repaired", "chosen", "chosen-admits"), "unseen seeds")
+        },
+        lookups=[
+            result
+            for seed in progress(range(lookup_seeds), "lookups")
+            for result in measure_lookups(seed=seed, tasks=lookup_tasks)
+        ],
+    )
+
+
+def sweep(seeds: int, progress: Progress) -> Runs:
+    """Loads at S = 1, and S at medium load (figure 7)."""
+    settings = [(load, 1.0) for load in LOADS] + [("medium", slo) for slo in SLOS if slo != 1.0]
+    every = [(policy, load, slo) for policy in MAIN for load, slo in settings]
+    return {
+        (policy, load, slo): run_seeds(policy, range(seeds), load=load, slo=slo)
+        for policy, load, slo in progress(every, "sweeps")
+    }
+
+
+def run_seeds(
+    policy: str,
+    seeds: range,
+    *,
+    load: str = "medium",
+    slo: float = 1.0,
+    workload: WorkloadRules | None = None,
+) -> list[Outcome]:
+    """One setting under many seeds."""
+    return [
+        simulate(policy=policy, load=load, slo=slo, seed=seed, workload=workload) for seed in seeds
+    ]
