@@ -103,7 +103,7 @@ contracts: setup-dev ## Who may import whom
 lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed
 	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
 
-bench: bench-auction bench-lane bench-tiers bench-training ## All benchmarks, one JSON line per case
+bench: bench-auction bench-lane bench-prompts bench-tiers bench-training ## All benchmarks, one JSON line per case
 
 bench-auction: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_auction
@@ -112,6 +112,9 @@ bench-auction: setup-dev
 bench-lane: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_lane
 	@$(PYTHON) -m tests.benchmarks.bench_log
+
+bench-prompts: setup-dev
+	@$(PYTHON) -m tests.benchmarks.bench_prompts
 
 bench-training: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_training

@@ -8,8 +8,8 @@ rows (successive halving, the default).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -18,14 +18,9 @@ from scheduler.prompts.clustering import Floats, Ints
 
 #: Rows of the job's data that a score is the mean of (section 4.3.2).
 SCORE_ROWS = 16
-
-
-class Scorer(Protocol):
-    """Computes losses on the job's base model."""
-
-    def __call__(self, candidates: Ints, rows: range) -> Floats:
-        """Loss of each candidate on each row, a (candidates, rows) array."""
-        ...
+#: Computes losses on the job's base model: places of candidates in the bank and rows of the
+#: job's data to a (candidates, rows) array.
+Scorer = Callable[[Ints, range], Floats]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from scheduler.experiments.prompts.workload import LOADS
 def make_parser() -> argparse.ArgumentParser:
     parse = argparse.ArgumentParser(
         prog="python -m scheduler simulate prompts",
-        description="Run one policy on 20 minutes of prompt-tuning jobs and print what it measured.",
+        description="Run one policy on 20 minutes of prompt-tuning jobs; print what it measured.",
     )
     parse.add_argument("--policy", default="chosen", choices=POLICIES)
     parse.add_argument("--load", default="medium", choices=tuple(LOADS))

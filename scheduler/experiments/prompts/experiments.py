@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scheduler.experiments.prompts.lookup_quality import TaskResult, measure_lookups
+from scheduler.experiments.prompts.lookup_quality import CANDIDATES, TaskResult, measure_lookups
 from scheduler.experiments.prompts.outcome import Outcome
 from scheduler.experiments.prompts.policies import LANES
 from scheduler.experiments.prompts.run import simulate
@@ -33,10 +33,25 @@ Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """How much is run."""
+
+    #: Seeds of the simulator.
+    seeds: int
+    #: Worlds of tasks, tasks to look up for in each, and prompts of their banks.
+    worlds: int
+    tasks: int
+    candidates: int = CANDIDATES
+
+
+QUICK, FULL = Size(5, 1, 12), Size(20, 4, 30)
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """All that was run."""
 
-    seeds: int
+    size: Size
     #: By (policy, load, S).
     sweeps: Runs
     #: Every lane at medium load, S = 1.
@@ -48,10 +63,11 @@ class Findings:
     lookups: Sequence[TaskResult]
 
 
-def run_all(seeds: int, lookup_seeds: int, lookup_tasks: int, progress: Progress) -> Findings:
+def run_all(size: Size, progress: Progress) -> Findings:
     """Run every experiment."""
+    seeds = size.seeds
     return Findings(
-        seeds=seeds,
+        size=size,
         sweeps=sweep(seeds, progress),
         ablations={
             policy: run_seeds(policy, range(seeds)) for policy in progress(LANES, "ablations")
@@ -69,8 +85,8 @@ def run_all(seeds: int, lookup_seeds: int, lookup_tasks: int, progress: Progress
         },
         lookups=[
             result
-            for seed in progress(range(lookup_seeds), "lookups")
-            for result in measure_lookups(seed=seed, tasks=lookup_tasks)
+            for seed in progress(range(size.worlds), "lookups")
+            for result in measure_lookups(seed=seed, tasks=size.tasks, candidates=size.candidates)
         ],
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from scheduler.experiments.prompts.experiments import MAIN, SLOS, UNSEEN, Findings
-from scheduler.experiments.prompts.lookup_quality import CANDIDATES, WAYS
+from scheduler.experiments.prompts.lookup_quality import WAYS
 from scheduler.experiments.prompts.outcome import Outcome
 from scheduler.experiments.prompts.workload import LOADS, MODELS
 from scheduler.experiments.tiers.measures import Interval, interval
@@ -21,10 +21,10 @@ def write_report(found: Findings) -> str:
         [
             "# The express lane for prompt tuning: what reproduces",
             "",
-            f"{found.seeds} seeds; 95 % intervals (Student's t). Every policy of a seed meets the "
-            "same jobs with the same gains of the bank. A job counts as missed when it does not "
-            "end by the SLO it came with, also when it was refused or certified a later one. Money "
-            "in dollars, for every GPU outside the cold pool.",
+            f"{found.size.seeds} seeds; 95 % intervals (Student's t). Every policy of a seed meets "
+            "the same jobs with the same gains of the bank. A job counts as missed when it does "
+            "not end by the SLO it came with, also when it was refused or certified a later one. "
+            "Money in dollars, for every GPU outside the cold pool.",
             "",
             *_paper(found),
             *_chosen(found),
@@ -190,9 +190,9 @@ def _lookups(found: Findings) -> list[str]:
     lines = [
         "## Lookups",
         "",
-        f"{len(results)} tasks of a frozen network in numpy, a bank of {CANDIDATES} prompts tuned "
-        "on other tasks; scores are losses on 16 rows, iterations to accuracy are counted. "
-        "*Inserted*: half of the bank was clustered, the rest inserted with replacement.",
+        f"{len(results)} tasks of a frozen network in numpy, a bank of {found.size.candidates} "
+        "prompts tuned on other tasks; scores are losses on 16 rows, iterations to accuracy are "
+        "counted. *Inserted*: half of the bank was clustered, the rest inserted with replacement.",
         "",
         f"Median over least iterations of {len(results[0].random)} random prompts: {low:.1f} to "
         f"{high:.1f} (10th to 90th percentile; paper 1.7 to 4.5).",
@@ -269,7 +269,7 @@ def _limits(found: Findings) -> list[str]:
         "",
         "- *The algorithms as printed.* Line 12 of Algorithm 2 grows no gang: "
         f"{_percent(runs['printed']).mean:.1f} % missed, most jobs never run.",
-        "- *Four and eight times fewer misses, up to 4.5 times less cost.* The order of the systems "
+        "- *Four and eight times fewer misses, up to 4.5 times less cost.* The order of systems "
         "holds, the factors are those of the table above. A fixed cluster of 32 GPUs cannot cost "
         "4.5 times as much as a lane that keeps more than seven of them busy.",
         f"- *60 s as the best window.* A window of 10 s costs ${short:.1f} instead of ${long:.1f} "

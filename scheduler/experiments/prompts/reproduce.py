@@ -13,14 +13,12 @@ from typing import Any
 from tqdm import tqdm
 
 from scheduler.experiments.prompts import plots
-from scheduler.experiments.prompts.experiments import Findings, run_all
+from scheduler.experiments.prompts.experiments import FULL, QUICK, Findings, Size, run_all
 from scheduler.experiments.prompts.lookup_quality import WAYS, TaskResult
 from scheduler.experiments.prompts.outcome import Outcome
 from scheduler.experiments.prompts.report import write_report
 from scheduler.experiments.tiers.measures import interval
 
-#: Seeds of the simulator, worlds of the lookups and tasks in each: quick and full.
-QUICK, FULL = (5, 1, 12), (20, 4, 30)
 #: Figures of every run, by column.
 FIGURES = (
     "violation_share",
@@ -44,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     )
     parse.add_argument("--out", type=Path, required=True, help="folder to write to")
     parse.add_argument(
-        "--quick", action="store_true", help=f"{QUICK[0]} seeds instead of {FULL[0]}"
+        "--quick", action="store_true", help=f"{QUICK.seeds} seeds instead of {FULL.seeds}"
     )
     options = parse.parse_args(argv)
     try:
@@ -53,14 +51,14 @@ def main(argv: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     started = time.monotonic()
-    reproduce(options.out, *(QUICK if options.quick else FULL))
+    reproduce(options.out, QUICK if options.quick else FULL)
     print(f"{options.out / 'report.md'} written in {time.monotonic() - started:.0f} s")
     return 0
 
 
-def reproduce(out: Path, seeds: int, lookup_seeds: int, lookup_tasks: int) -> None:
+def reproduce(out: Path, size: Size) -> None:
     """Run every experiment and write what it found."""
-    found = run_all(seeds, lookup_seeds, lookup_tasks, show_progress)
+    found = run_all(size, show_progress)
     write_runs(out / "sweeps.csv", ("policy", "load", "slo"), found.sweeps)
     write_runs(
         out / "ablations.csv",

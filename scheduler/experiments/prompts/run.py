@@ -48,16 +48,18 @@ def simulate(
     Raises
     ------
     ValueError
-        For an unknown policy or load, an S not above zero, or a cluster too small for the
-        policy's floors.
+        For an unknown policy or load, an S not above zero, or a cluster without GPUs or too
+        small for the policy's floors.
     """
+    if gpus < 1:
+        raise ValueError(f"a cluster needs at least one GPU, got {gpus}")
     drawn = draw_jobs(load=load, slo=slo, seed=seed, rules=workload)
     if policy == ELASTICFLOW:
         return run_elasticflow(
             drawn, load=load, slo=slo, seed=seed, gpus=gpus, rules=LaneRules(max_gpus=gpus)
         )
     lane = make_lane(policy, seed)
-    if gpus < 1 or lane.least_floor * len(MODELS) > gpus:
+    if lane.least_floor * len(MODELS) > gpus:
         raise ValueError(
             f"{gpus} GPUs are too few for a floor of {lane.least_floor} under each of "
             f"{len(MODELS)} base models"

@@ -12,6 +12,7 @@ invented is the network, the families and their spread (:class:`TaskRules`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,7 +147,9 @@ class TaskWorld:
         count = rules.tokens * (rules.train_rows + score_rows)
         inputs = rng.standard_normal((count, rules.inputs))
         logits = (self.network.activations(hidden[None, :], inputs) @ self.network.V.T)[0]
-        labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+        # The generator's own type is known in part only.
+        noise = cast(Floats, rng.gumbel(size=logits.shape))
+        labels = np.argmax(logits + noise, axis=1)
         cut = rules.tokens * rules.train_rows
         return Task(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:])
 
