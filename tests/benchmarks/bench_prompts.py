@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -64,14 +65,15 @@ def make_state(slo_s: tuple[float, float]) -> tuple[list[TuningJob], dict[str, W
     return jobs, pools
 
 
-def measure(name: str, act: Callable[[], object]) -> None:
+def measure(case: str, act: Callable[[], object]) -> None:
     """Print the median CPU time of 50 calls."""
     times: list[float] = []
     for _ in range(50):
         started = time.process_time()
         act()
         times.append(1000.0 * (time.process_time() - started))
-    print(f"{name}: {statistics.median(times):.2f} ms (limit of a round {LIMIT_MS:.0f} ms)")
+    found = {"case": case, "ms": round(statistics.median(times), 3), "limit_ms": LIMIT_MS}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
