@@ -10,7 +10,7 @@ from scheduler.experiments.prompts.lookup_quality import CANDIDATES, TaskResult,
 from scheduler.experiments.prompts.outcome import Outcome
 from scheduler.experiments.prompts.policies import LANES
 from scheduler.experiments.prompts.run import simulate
-from scheduler.experiments.prompts.workload import LOADS, WorkloadRules
+from scheduler.experiments.prompts.workload import LOADS, PAPER_MINUTES, WorkloadRules
 
 #: Policies of the sweeps.
 MAIN = ("printed", "repaired", "chosen", "chosen-admits", "infless", "elasticflow")
@@ -42,6 +42,8 @@ class Size:
     worlds: int
     tasks: int
     candidates: int = CANDIDATES
+    #: Minutes of arrivals of a run.
+    minutes: int = PAPER_MINUTES
 
 
 QUICK, FULL = Size(5, 1, 12), Size(20, 4, 30)
@@ -65,23 +67,24 @@ class Findings:
 
 def run_all(size: Size, progress: Progress) -> Findings:
     """Run every experiment."""
-    seeds = size.seeds
+    seeds, shown = range(size.seeds), ("repaired", "chosen", "chosen-admits")
+    workload = replace(WorkloadRules(), minutes=size.minutes)
     return Findings(
         size=size,
-        sweeps=sweep(seeds, progress),
+        sweeps=sweep(seeds, workload, progress),
         ablations={
-            policy: run_seeds(policy, range(seeds)) for policy in progress(LANES, "ablations")
+            policy: run_seeds(policy, seeds, workload) for policy in progress(LANES, "ablations")
         },
         workloads={
             name: {
-                policy: run_seeds(policy, range(seeds), workload=rules)
-                for policy in ("repaired", "chosen", "chosen-admits")
+                policy: run_seeds(policy, seeds, replace(rules, minutes=size.minutes))
+                for policy in shown
             }
             for name, rules in progress(WORKLOADS.items(), "workloads")
         },
         unseen={
-            policy: run_seeds(policy, range(UNSEEN, UNSEEN + seeds))
-            for policy in progress(("repaired", "chosen", "chosen-admits"), "unseen seeds")
+            policy: run_seeds(policy, range(UNSEEN, UNSEEN + size.seeds), workload)
+            for policy in progress(shown, "unseen seeds")
         },
         lookups=[
             result
@@ -91,25 +94,20 @@ def run_all(size: Size, progress: Progress) -> Findings:
     )
 
 
-def sweep(seeds: int, progress: Progress) -> Runs:
+def sweep(seeds: range, workload: WorkloadRules, progress: Progress) -> Runs:
     """Loads at S = 1, and S at medium load (figure 7)."""
     settings = [(load, 1.0) for load in LOADS] + [("medium", slo) for slo in SLOS if slo != 1.0]
     every = [(policy, load, slo) for policy in MAIN for load, slo in settings]
     return {
-        (policy, load, slo): run_seeds(policy, range(seeds), load=load, slo=slo)
+        (policy, load, slo): run_seeds(policy, seeds, workload, load=load, slo=slo)
         for policy, load, slo in progress(every, "sweeps")
     }
 
 
 def run_seeds(
-    policy: str,
-    seeds: range,
-    *,
-    load: str = "medium",
-    slo: float = 1.0,
-    workload: WorkloadRules | None = None,
+    policy: str, seeds: range, workload: WorkloadRules, *, load: str = "medium", slo: float = 1.0
 ) -> list[Outcome]:
-    """One setting under many seeds."""
+    """Run one setting under many seeds."""
     return [
         simulate(policy=policy, load=load, slo=slo, seed=seed, workload=workload) for seed in seeds
     ]

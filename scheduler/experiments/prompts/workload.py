@@ -38,7 +38,8 @@ MODELS = (
     BaseModel("gpt2-large", 20.0, 6.1, (1.38, 4.7)),
     BaseModel("vicuna-7b", 40.0, 9.2, (1.28, 4.7)),
 )
-#: Jobs of each base model in 20 minutes.
+#: Minutes in which the paper's jobs arrive, and its jobs of each base model in them.
+PAPER_MINUTES = 20
 LOADS: Mapping[str, tuple[int, int, int]] = {
     "low": (41, 55, 42),
     "medium": (77, 71, 65),
@@ -50,7 +51,8 @@ LOADS: Mapping[str, tuple[int, int, int]] = {
 class WorkloadRules:
     """How jobs are drawn."""
 
-    span_s: float = 1200.0
+    #: Minutes of arrivals; fewer bring as many jobs fewer.
+    minutes: int = PAPER_MINUTES
     #: Shape of the gamma law of rates by minute: the busiest minute has five to six times
     #: the mean (section 2.2: five).
     burstiness: float = 0.4
@@ -106,16 +108,16 @@ def draw_jobs(
     rules = rules or WorkloadRules()
     drawn: list[Drawn] = []
     for index, (model, count) in enumerate(zip(MODELS, LOADS[load], strict=True)):
-        drawn.extend(_draw_model(model, count, slo, np.random.default_rng([seed, index]), rules))
+        rng = np.random.default_rng([seed, index])
+        drawn.extend(_draw_model(model, count * rules.minutes // PAPER_MINUTES, slo, rng, rules))
     return tuple(sorted(drawn, key=lambda one: (one.job.submitted_s, one.job.id)))
 
 
 def _draw_model(
     model: BaseModel, count: int, slo: float, rng: np.random.Generator, rules: WorkloadRules
 ) -> list[Drawn]:
-    minutes = int(rules.span_s // 60)
-    weights = rng.gamma(rules.burstiness, size=minutes)
-    minute = rng.choice(minutes, size=count, p=weights / weights.sum())
+    weights = rng.gamma(rules.burstiness, size=rules.minutes)
+    minute = rng.choice(rules.minutes, size=count, p=weights / weights.sum())
     submitted = np.sort(60.0 * (minute + rng.random(count)))
     duration = np.clip(
         rules.median_s * np.exp(rules.spread * rng.standard_normal(count)), *rules.bounds_s

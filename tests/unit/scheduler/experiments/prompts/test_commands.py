@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from scheduler.experiments.prompts.experiments import WORKLOADS, Size
 from scheduler.experiments.prompts.policies import LANES
 from scheduler.experiments.prompts.reproduce import reproduce
 from scheduler.experiments.prompts.run import simulate
+from scheduler.experiments.prompts.workload import WorkloadRules
 
 
 def test_simulate_prints_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +61,7 @@ def test_simulate_answers_mistakes_with_a_line_and_status_two(
 
 
 def test_reproduce_writes_tables_plots_and_a_report(tmp_path: Path) -> None:
-    reproduce(tmp_path, Size(seeds=2, worlds=1, tasks=2, candidates=40))
+    reproduce(tmp_path, Size(seeds=2, worlds=1, tasks=2, candidates=40, minutes=3))
     names = {path.name for path in tmp_path.iterdir()}
     plots = ("sweeps", "tradeoff", "errors", "lookups")
     assert names == {
@@ -70,7 +72,10 @@ def test_reproduce_writes_tables_plots_and_a_report(tmp_path: Path) -> None:
     with (tmp_path / "ablations.csv").open(encoding="utf-8") as file:
         rows = {row["policy"]: row for row in csv.DictReader(file)}
     assert set(rows) == set(LANES)
-    runs = [simulate(policy="chosen", load="medium", seed=seed) for seed in (0, 1)]
+    workload = replace(WorkloadRules(), minutes=3)
+    runs = [
+        simulate(policy="chosen", load="medium", seed=seed, workload=workload) for seed in (0, 1)
+    ]
     share = sum(run.violation_share for run in runs) / 2
     assert float(rows["chosen"]["violation_share"]) == pytest.approx(share)
     report = (tmp_path / "report.md").read_text(encoding="utf-8")
