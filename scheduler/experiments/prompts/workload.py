@@ -51,7 +51,7 @@ LOADS: Mapping[str, tuple[int, int, int]] = {
 class WorkloadRules:
     """How jobs are drawn."""
 
-    #: Minutes of arrivals; fewer bring as many jobs fewer.
+    #: Minutes of arrivals; fewer minutes bring fewer jobs, in proportion.
     minutes: int = PAPER_MINUTES
     #: Shape of the gamma law of rates by minute: the busiest minute has five to six times
     #: the mean (section 2.2: five).

@@ -14,6 +14,7 @@ from scheduler.experiments.prompts.lookup_quality import measure_lookups
 from scheduler.experiments.prompts.outcome import GPU_USD_PER_H, summarize
 from scheduler.experiments.prompts.policies import ELASTICFLOW, LANES, POLICIES, make_lane
 from scheduler.experiments.prompts.run import GPUS, run_lane, simulate
+from scheduler.experiments.prompts.tuning_tasks import TaskRules
 from scheduler.experiments.prompts.workload import (
     LOADS,
     MODELS,
@@ -225,8 +226,9 @@ def test_every_lane_has_a_name_of_its_own_and_is_made_afresh() -> None:
 
 
 def test_lookups_tune_from_what_they_find_and_halving_costs_a_fraction() -> None:
-    results = measure_lookups(seed=1, tasks=3, candidates=120)
-    again = measure_lookups(seed=1, tasks=3, candidates=120)
+    rules = TaskRules(tokens=4, bank_iterations=20, target_iterations=20, most_iterations=40)
+    results = measure_lookups(seed=1, tasks=3, candidates=120, rules=rules)
+    again = measure_lookups(seed=1, tasks=3, candidates=120, rules=rules)
     assert [one.found for one in results] == [one.found for one in again]
     for one in results:
         brute, halving = one.found["brute force"], one.found["halving"]
