@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from tokenizers import Tokenizer
 
+from marketplace.jobs.models import Dataset
 from workers.protocol.messages import DataFormat
 from workers.protocol.records import (
     CHAT_ROLES,
@@ -66,6 +67,14 @@ def read_dataset(
             reading.tokens += tokens
             reading.longest_row_tokens = max(reading.longest_row_tokens, tokens)
     return reading
+
+
+def read_faults(dataset: Dataset) -> Iterator[LineError]:
+    """Every line of a stored data set that training leaves out, with the reason."""
+    with dataset.file.open("rb") as file:
+        for value in read_rows(cast(ByteStream, file), name=dataset.name):
+            if isinstance(value, LineError):
+                yield value
 
 
 def _read_usable_rows(values: Iterator[Row | LineError], reading: Reading) -> Iterator[Row]:

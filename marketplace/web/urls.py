@@ -25,6 +25,7 @@ urlpatterns = [
     path("wallet/ask", money.ask_for_money, name="wallet_ask"),
     path("datasets", workspace.dataset_list, name="dataset_list"),
     path("datasets/<str:dataset_id>", workspace.dataset_detail, name="dataset_detail"),
+    path("datasets/<str:dataset_id>/faults", workspace.list_dataset_faults, name="dataset_faults"),
     path("settings/api-keys", workspace.api_key_list, name="api_key_list"),
     path("settings/api-keys/<str:key_id>/revoke", workspace.api_key_end, name="api_key_end"),
     path("settings/organisation", workspace.organisation_choose, name="organisation_choose"),

@@ -70,7 +70,46 @@ def parse_row_object(
 _Shape = tuple[tuple[Segment, ...], tuple[Segment, ...], frozenset[str]]
 
 
+#: Who speaks in a ShareGPT turn, by the role that it has in a chat.
+_SPEAKERS = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "system": "system",
+}
+
+
+def _read_turns(turns: Any) -> list[dict[str, Any]]:
+    """ShareGPT's turns (``from`` and ``value``) as messages."""
+    if not isinstance(turns, list):
+        raise ValueRefusal("conversations must be a list of turns.", "conversations")
+    messages = []
+    for index, turn in enumerate(turns):
+        if not isinstance(turn, dict) or not {"from", "value"} <= turn.keys():
+            raise ValueRefusal(
+                "A turn of a conversation has from and value.", "conversations", index
+            )
+        role = _SPEAKERS.get(str(turn["from"]))
+        if role is None:
+            raise ValueRefusal(
+                "A turn is from human, gpt or system.", "conversations", index, "from"
+            )
+        messages.append({"role": role, "content": turn["value"]})
+    return messages
+
+
 def _chat(value: Mapping[str, Any], max_messages: int) -> _Shape:
+    if "messages" not in value:
+        turns = value["conversations"]
+        try:
+            shape = _chat({"messages": _read_turns(turns)}, max_messages)
+        except ValueRefusal as refusal:
+            # The same place in the row as it is written.
+            names = {"messages": "conversations", "content": "value", "role": "from"}
+            path = (names.get(str(step), step) for step in refusal.path)
+            raise ValueRefusal(refusal.message, *path) from None
+        return shape[0], shape[1], frozenset({"conversations"})
     segments = _messages(value["messages"], ("messages",), max_messages, train=True)
     if not any(segment.role == "assistant" for segment in segments):
         raise ValueRefusal(

@@ -14,6 +14,8 @@ from workers.protocol.record_types import CHAT_ROLES, Row, ValueRefusal
 #: Keys a row must have, in the order in which a row with several is recognised.
 REQUIRED: tuple[tuple[DataFormat, frozenset[str]], ...] = (
     (DataFormat.CHAT, frozenset({"messages"})),
+    # As ShareGPT writes chats.
+    (DataFormat.CHAT, frozenset({"conversations"})),
     (DataFormat.PREFERENCE, frozenset({"input", "preferred_output", "non_preferred_output"})),
     (DataFormat.PREFERENCE, frozenset({"chosen", "rejected"})),
     (DataFormat.INSTRUCTION, frozenset({"instruction", "output"})),
@@ -33,7 +35,7 @@ OPTIONAL: dict[DataFormat, frozenset[str]] = {
 MESSAGE_KEYS = frozenset({"role", "content", "weight", "name", "tool_calls", "tool_call_id"})
 
 KNOWN_FORMATS = (
-    "Use messages; or prompt and completion; or instruction, input and output; "
+    "Use messages or conversations; or prompt and completion; or instruction, input and output; "
     "or text; or text and label; or prompt, chosen and rejected."
 )
 

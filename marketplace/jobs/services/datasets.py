@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from django.conf import settings
@@ -15,9 +17,11 @@ from marketplace.fleet import base_models
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
 from marketplace.jobs.dataset_reader import Reading, read_dataset
+from marketplace.jobs.importing import is_json_list, write_json_lines
 from marketplace.jobs.models import Dataset, DatasetTokens
-from marketplace.jobs.spooling import Content, spool_upload
+from marketplace.jobs.spooling import Content, SpooledFile, spool_upload
 
+_HEAD_BYTES = 4096
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069/\\]")
 
 
@@ -45,9 +49,7 @@ def create_dataset(
     """
     name = _clean_name(name)
     zone = zone or list_open_zones().first()
-    with spool_upload(
-        content, limit_bytes=settings.UPLOAD_BYTES_MAX, what="The data set"
-    ) as upload:
+    with _spool_rows(content) as upload:
         tokenizer = None if zone is None else _load_tokenizer(zone)
         reading = read_dataset(upload.file, name=name, tokenizer=tokenizer)
         _check_reading(reading)
@@ -110,6 +112,23 @@ def ensure_dataset_tokens(*, dataset: Dataset, zone: Zone) -> tuple[int, int]:
         except IntegrityError:
             counted = DatasetTokens.objects.get(dataset=dataset, zone=zone)
     return counted.tokens, counted.longest_row_tokens
+
+
+@contextmanager
+def _spool_rows(content: Content) -> Iterator[SpooledFile]:
+    """The file as training reads it: the items of a JSON list are written one a line."""
+    limit, what = settings.UPLOAD_BYTES_MAX, "The data set"
+    with spool_upload(content, limit_bytes=limit, what=what) as upload:
+        is_list = is_json_list(upload.file.read(_HEAD_BYTES))
+        upload.file.seek(0)
+        if not is_list:
+            yield upload
+            return
+        with (
+            write_json_lines(upload.file) as lines,
+            spool_upload(lines, limit_bytes=limit, what=what) as rewritten,
+        ):
+            yield rewritten
 
 
 def _check_reading(reading: Reading) -> None:

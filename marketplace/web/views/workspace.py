@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST
@@ -14,6 +14,7 @@ from marketplace.accounts.selectors import get_current_organisation
 from marketplace.accounts.services import create_api_key, revoke_api_key
 from marketplace.common import clock
 from marketplace.common.errors import NotFound, UserError
+from marketplace.jobs.dataset_reader import read_faults
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import create_dataset
 from marketplace.web.acting import CHOSEN
@@ -55,6 +56,23 @@ def dataset_list(request: PageRequest) -> HttpResponse:
 @page
 @require_http_methods(["GET"])
 def dataset_detail(request: PageRequest, dataset_id: str) -> HttpResponse:
+    dataset = _get_dataset(request, dataset_id)
+    return render(request, "web/dataset.html", {"dataset": dataset})
+
+
+@page
+@require_http_methods(["GET"])
+def list_dataset_faults(request: PageRequest, dataset_id: str) -> StreamingHttpResponse:
+    """Every line that is left out with what is wrong, as a file to work through."""
+    dataset = _get_dataset(request, dataset_id)
+    return StreamingHttpResponse(
+        (f"line {fault.line}: {fault.message}\n".encode() for fault in read_faults(dataset)),
+        content_type="text/plain; charset=utf-8",
+        headers={"Content-Disposition": f'attachment; filename="{dataset.pk}-faults.txt"'},
+    )
+
+
+def _get_dataset(request: PageRequest, dataset_id: str) -> Dataset:
     dataset = (
         Dataset.objects.select_related("zone", "uploaded_by")
         .filter(pk=dataset_id.replace("\0", ""), organisation=request.organisation)
@@ -62,7 +80,7 @@ def dataset_detail(request: PageRequest, dataset_id: str) -> HttpResponse:
     )
     if dataset is None:
         raise NotFound("unknown_dataset", f"{request.organisation.name} has no such data set.")
-    return render(request, "web/dataset.html", {"dataset": dataset})
+    return dataset
 
 
 @sensitive_variables("secret")

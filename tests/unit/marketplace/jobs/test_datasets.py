@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 
@@ -73,6 +74,16 @@ def test_a_data_set_is_stored_with_its_rows_and_tokens_counted(zone, owner):
         assert file.read() == content
 
 
+def test_a_json_list_is_stored_as_the_lines_that_a_node_reads(zone, owner):
+    rows = [{"instruction": "one", "output": "two"}, {"instruction": "three"}]
+    data = upload(owner, json.dumps(rows, indent=1).encode(), name="alpaca.json")
+    assert (data.format, data.rows, data.faulty_lines) == ("instruction", 1, [2])
+    with data.file.open("rb") as file:
+        stored = file.read()
+    assert [json.loads(line) for line in stored.splitlines()] == rows
+    assert (data.bytes, data.sha256) == (len(stored), hashlib.sha256(stored).hexdigest())
+
+
 def test_chat_is_counted_in_its_frame_and_preferences_by_their_longer_answer(zone, owner):
     chat = {"messages": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]}
     data = upload(owner, json.dumps(chat).encode())
@@ -122,7 +133,7 @@ def test_only_the_first_faults_are_kept_in_full(zone, owner):
         (b"  \n\n  ", "data.jsonl", "invalid_dataset", "empty"),
         (b"\x00\x01\x02\xff" * 100, "data.jsonl", "invalid_dataset", "binary"),
         (b"PK\x03\x04rest", "data.zip", "invalid_dataset", "zip"),
-        (b'[{"text": "a"}]', "data.json", "invalid_dataset", "list"),
+        (b'[{"text": "a"}', "data.json", "invalid_dataset", "no comma and no end"),
         (b"{broken\n" * 3, "data.jsonl", "invalid_dataset", "usable row"),
         (b'{"what": 1}\n' * 3, "data.jsonl", "invalid_dataset", "usable row"),
         (completion("a", " b") + b"{x\n" * 1001, "data.jsonl", "invalid_dataset", "1,000"),

@@ -132,6 +132,22 @@ def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site)
     assert Dataset.objects.filter(name="bad.jsonl").count() == 0
 
 
+def test_every_line_that_is_left_out_can_be_seen(site: Site, client: Client) -> None:
+    rows = b'{"prompt": "a", "completion": "b"}\n' + b'{"prompt": "no end\n' * 60
+    with patch("marketplace.jobs.services.datasets._load_tokenizer", return_value=None):
+        form = site.bid_form(do="check", dataset="") | {
+            "file": SimpleUploadedFile("mixed.jsonl", rows)
+        }
+        text = read_page(site.client.post("/bids/new", form))
+    dataset = Dataset.objects.get(name="mixed.jsonl")
+    assert "All 60 lines with what is wrong" in text
+    reply = site.client.get(f"/datasets/{dataset.pk}/faults")
+    faults = b"".join(reply.streaming_content).decode().splitlines()
+    assert [fault.partition(":")[0] for fault in faults] == [f"line {n}" for n in range(2, 62)]
+    client.force_login(builders.user())
+    assert client.get(f"/datasets/{dataset.pk}/faults").status_code == 404
+
+
 def test_keys_that_are_not_trained_on_are_shown_before_a_bid(site: Site) -> None:
     rows = b'{"prompt": "a", "completion": "b", "weight": 0, "<i>": 1}\n' * 2
     with patch("marketplace.jobs.services.datasets._load_tokenizer", return_value=None):
