@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from marketplace.auction.selectors import NodeRow
 from marketplace.common.money import format_usd
 from marketplace.web.times import format_clock
 
@@ -76,7 +77,7 @@ class HeatNode:
 
 def build_heat(
     *,
-    rows: Sequence[object],
+    rows: Sequence[NodeRow],
     facts: Mapping[str, HeatNode],
     first_slot_at: datetime,
     slot_s: int,
@@ -84,16 +85,16 @@ def build_heat(
     by: str = "price",
     slots_max: int | None = None,
 ) -> Heat:
-    """Rows of ``auction.selectors.NodeRow`` as boxes.
+    """Nodes of a market as boxes.
 
     A cell's price is that of the whole slot of the node: its ask and the compute price of all its
     samples. ``by`` is ``price`` or ``sold``: what the fill means.
     """
-    slots = min((len(row.on_sale) for row in rows), default=0)  # type: ignore[attr-defined]
+    slots = min((len(row.on_sale) for row in rows), default=0)
     slots = min(slots, slots_max or slots)
     step = max(1, -(-slots // COLUMNS_MAX))
     columns = -(-slots // step)
-    table = [_average_columns(row, facts[row.node_id], columns, step) for row in rows]  # type: ignore[attr-defined]
+    table = [_average_columns(row, facts[row.node_id], columns, step) for row in rows]
     prices = [cell[0] for row in table for cell in row if cell is not None]
     low, high = min(prices, default=0.0), max(prices, default=0.0)
     width = 100 / columns if columns else 100.0
@@ -124,7 +125,7 @@ def build_heat(
 
     heat_rows = []
     for index, (row, values) in enumerate(zip(rows, table, strict=True)):
-        fact = facts[row.node_id]  # type: ignore[attr-defined]
+        fact = facts[row.node_id]
         y = TOP + index * (ROW_HEIGHT + ROW_GAP)
         heat_rows.append(
             HeatRow(
@@ -153,24 +154,24 @@ _Average = tuple[float, float, float]
 
 
 def _average_columns(
-    row: object, facts: HeatNode, columns: int, step: int
+    row: NodeRow, facts: HeatNode, columns: int, step: int
 ) -> list[_Average | None]:
     """Price, sold compute and sold memory of each column; ``None`` where nothing is offered."""
     out: list[_Average | None] = []
     for column in range(columns):
         offered = [
             slot
-            for slot in range(column * step, min((column + 1) * step, len(row.on_sale)))  # type: ignore[attr-defined]
-            if row.on_sale[slot]  # type: ignore[attr-defined]
+            for slot in range(column * step, min((column + 1) * step, len(row.on_sale)))
+            if row.on_sale[slot]
         ]
         if not offered:
             out.append(None)
             continue
         mean = [
             sum(values[slot] for slot in offered) / len(offered)
-            for values in (row.compute_price, row.compute_sold, row.memory_sold)  # type: ignore[attr-defined]
+            for values in (row.compute_price, row.compute_sold, row.memory_sold)
         ]
-        price = row.ask_micros + mean[0] * facts.compute_capacity  # type: ignore[attr-defined]
+        price = row.ask_micros + mean[0] * facts.compute_capacity
         out.append((price, min(1.0, mean[1]), min(1.0, mean[2])))
     return out
 
