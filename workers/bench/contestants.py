@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from workers.bench.cases import BenchCase, build_base_config
@@ -78,6 +77,9 @@ class SequentialPeft:
     """
 
     def __init__(self, case: BenchCase, model: Any, steps: int) -> None:
+        # only here: the engine's own figures need no peft
+        from peft import LoraConfig, get_peft_model
+
         self.case = case
         fan_in = model.config.model_type == "gpt2"
         targets = list(PackedModel(copy.copy(model)).shape.family.target_modules)

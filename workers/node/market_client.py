@@ -7,7 +7,6 @@ market's own host only.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import random
 import threading
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 import httpx
 
 from workers.protocol import BlobRef
+from workers.protocol.blobs import hash_file
 from workers.protocol.wire import dumps, from_json
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class MarketClient:
         patience: Patience | None = None,
     ) -> None:
         """PUT a file, streamed, with its length and hash in the headers."""
-        digest = file_sha256(file)
+        digest = hash_file(file)
         size = file.stat().st_size
         headers = {
             "Content-Type": content_type,
@@ -186,7 +186,7 @@ class MarketClient:
         part = target.with_name(f"{target.name}.part")
         for _ in range(2):
             self._try(lambda: self._download_once(blob, part), blob.url, patience)
-            if part.stat().st_size == blob.bytes and file_sha256(part) == blob.sha256:
+            if part.stat().st_size == blob.bytes and hash_file(part) == blob.sha256:
                 part.replace(target)
                 return
             part.unlink()
@@ -278,8 +278,3 @@ def _chunks(file: Path) -> Iterator[bytes]:
     with file.open("rb") as opened:
         while chunk := opened.read(_CHUNK_BYTES):
             yield chunk
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from workers.node.blob_cache import BlobCache, DiskFullError
 from workers.node.market_client import MarketError, MarketRefusal, ShuttingDownError
 from workers.node.sender import LEASE_LOST
-from workers.node.upload_files import discard, local_checkpoint
-from workers.protocol import Fault, JobSpec, SliceSpec
+from workers.protocol import CheckpointRef, Fault, JobSpec, SliceSpec
+from workers.protocol.blobs import hash_file
+from workers.runtime.checkpoint_pipe import format_checkpoint_name
 from workers.runtime.job_sink import JobSink
-from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint
 from workers.training.faults import SystemFault, UserFault
 
 log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Runtime(Protocol):
         job: JobSpec,
         data_path: Path,
         validation_path: Path | None,
-        checkpoint_path: Path | None,
+        checkpoint_paths: Sequence[Path],
         sink: JobSink,
     ) -> None: ...
 
@@ -51,8 +52,7 @@ class Preparer:
     Parameters
     ----------
     work : Path
-        The runtime's folder: its own checkpoints are used when they are not behind the
-        market's.
+        The runtime's folder, whose files may be those that the market names.
     """
 
     def __init__(self, *, runtime: Runtime, cache: BlobCache, work: Path) -> None:
@@ -94,26 +94,27 @@ class Preparer:
             validation = None
             if job.validation_dataset is not None:
                 validation = stack.enter_context(self._cache.opened(job.validation_dataset))
-            checkpoint = self._local_checkpoint(spec)
-            if checkpoint is None and spec.resume_from is not None:
-                checkpoint = stack.enter_context(self._cache.opened(spec.resume_from.blob))
+            checkpoints = []
+            if spec.resume_from is not None:
+                own = self._find_own_copy(job.job_id, spec.resume_from)
+                blob = spec.resume_from.blob
+                checkpoints = [own or stack.enter_context(self._cache.opened(blob))]
             self._runtime.attach(
                 job=job,
                 data_path=data,
                 validation_path=validation,
-                checkpoint_path=checkpoint,
+                checkpoint_paths=checkpoints,
                 sink=sink,
             )
 
-    def _local_checkpoint(self, spec: SliceSpec) -> Path | None:
-        local = local_checkpoint(self._work / spec.job.job_id)
-        least = spec.resume_from.step if spec.resume_from else 1
-        if local is None or local[1] < least:
-            return None
+    def _find_own_copy(self, job_id: str, wanted: CheckpointRef) -> Path | None:
+        """The market's checkpoint where this disk has the same file, which spares a download.
+
+        Never a later one: the market may have set it aside.
+        """
+        path = self._work / job_id / format_checkpoint_name(wanted.step)
         try:
-            load_checkpoint(local[0])
-        except CorruptCheckpointError as error:
-            log.warning("%s; the market's checkpoint is used", error)
-            discard(local[0])
+            same = path.stat().st_size == wanted.blob.bytes
+            return path if same and hash_file(path) == wanted.blob.sha256 else None
+        except OSError:
             return None
-        return local[0]

@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import torch
 
-from workers.node.market_client import file_sha256
 from workers.protocol import (
     PROTOCOL_VERSION,
     AdapterSpec,
@@ -29,6 +28,7 @@ from workers.protocol import (
     SpeedMeasurement,
     TrainingSpec,
 )
+from workers.protocol.blobs import hash_file
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.faults import SystemFault
@@ -148,7 +148,6 @@ def measure_speeds(
                     job=spec,
                     data_path=data,
                     validation_path=None,
-                    checkpoint_path=None,
                     sink=meter,
                 )
             speeds = [meter.samples_per_s(seconds_each) for meter in meters]
@@ -247,7 +246,7 @@ def _job(name: str, ref: BaseModelRef, data: Path, batch_size: int, length: int)
         job_id=name,
         base_model=ref,
         data_format=DataFormat.TEXT,
-        dataset=BlobRef(url="/selftest", sha256=file_sha256(data), bytes=data.stat().st_size),
+        dataset=BlobRef(url="/selftest", sha256=hash_file(data), bytes=data.stat().st_size),
         adapter=AdapterSpec(rank=_RANK, alpha=2.0 * _RANK),
         training=TrainingSpec(
             epochs=1000,

@@ -60,15 +60,3 @@ def zip_adapter(directory: Path, target: Path) -> Path:
             with path.open("rb") as source, archive.open(entry, "w", force_zip64=True) as part:
                 shutil.copyfileobj(source, part)
     return target
-
-
-def local_checkpoint(folder: Path) -> tuple[Path, int] | None:
-    """The newest checkpoint the runtime kept of a job, and its step."""
-    found: list[tuple[int, Path]] = []
-    for path in folder.glob("step-*.safetensors"):
-        with contextlib.suppress(ValueError):
-            found.append((int(path.stem.removeprefix("step-")), path))
-    if not found:
-        return None
-    step, path = max(found)
-    return path, step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,6 @@ import torch
 
 from workers.protocol.job_settings import SettingError, check_adapter, check_training
 from workers.protocol.messages import AdapterKind, DataFormat, JobSpec
-from workers.runtime.checkpoint_writer import checkpoints
 from workers.runtime.job_sink import JobSink
 from workers.runtime.resident import ResidentBase
 from workers.runtime.running_job import RunningJob, metrics_from_table
@@ -46,7 +46,7 @@ def prepare(
     resident: ResidentBase,
     data_path: Path,
     validation_path: Path | None,
-    checkpoint_path: Path | None,
+    checkpoint_paths: Sequence[Path],
     directory: Path,
     sink: JobSink,
 ) -> tuple[RunningJob, dict[str, torch.Tensor]]:
@@ -83,7 +83,7 @@ def prepare(
         checkpoint_due_at=time.monotonic() + job.checkpoint_every_s,
         log=list(data.report.sentences()),
     )
-    state = None if checkpoint_path is None else _resume(running, checkpoint_path)
+    state = _resume(running, checkpoint_paths) if checkpoint_paths else None
     if state is not None:
         return running, state.params
     values = resident.model.draw_initial_values(
@@ -95,12 +95,9 @@ def prepare(
     return running, values
 
 
-def _resume(running: RunningJob, path: Path) -> TrainingState | None:
-    """The state to go on from; falls back from a corrupt file to the ones before it."""
-    candidates = [path]
-    for directory in (path.parent, running.directory):
-        candidates += [p for p in checkpoints(directory) if p not in candidates]
-    state = _first_whole(candidates, running, asked=path)
+def _resume(running: RunningJob, paths: Sequence[Path]) -> TrainingState | None:
+    """Bring the job to the state of the first whole checkpoint; ``None`` when there is none."""
+    state = _read_first_whole(paths, running)
     if state is None:
         running.log.append("No checkpoint is whole; the job starts again from step 0.")
         return None
@@ -115,11 +112,9 @@ def _resume(running: RunningJob, path: Path) -> TrainingState | None:
     return state
 
 
-def _first_whole(
-    candidates: list[Path], running: RunningJob, *, asked: Path
-) -> TrainingState | None:
-    """The first of this job's checkpoints that can be read; tells why those before cannot."""
-    for path in candidates:
+def _read_first_whole(paths: Sequence[Path], running: RunningJob) -> TrainingState | None:
+    """The first of this job's checkpoints that can be read; logs why those before cannot."""
+    for path in paths:
         try:
             state = load_checkpoint(path)
         except CorruptCheckpointError as error:
@@ -130,7 +125,7 @@ def _first_whole(
             continue
         if state.fingerprint == running.fingerprint:
             return state
-        if path == asked:
+        if path == paths[0]:
             raise SystemFault(
                 "The checkpoint is of another job or of other settings. Start the job afresh."
             )

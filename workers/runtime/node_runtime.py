@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -17,7 +17,7 @@ import torch
 from workers.protocol.messages import BaseModelRef, Fault, JobSpec
 from workers.runtime.admission import check_settings, prepare
 from workers.runtime.artifacts import write_artifacts
-from workers.runtime.job_checkpoints import JobCheckpoints, snapshot_job
+from workers.runtime.checkpoint_pipe import CheckpointPipe, snapshot_job
 from workers.runtime.job_sink import JobSink
 from workers.runtime.memory_plan import find_device_limit_gb, fit, job_memory_gb, state_gb
 from workers.runtime.resident import ResidentBase, load_resident
@@ -70,7 +70,7 @@ class NodeRuntime:
         self._names_lock = threading.Lock()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._closed = False
-        self._checkpoints = JobCheckpoints(post=self._commands.put, tell=self._tell)
+        self._checkpoints = CheckpointPipe(post=self._commands.put, tell=self._tell)
         self._thread = threading.Thread(target=self._loop, name="training", daemon=True)
         self._thread.start()
 
@@ -80,13 +80,18 @@ class NodeRuntime:
         job: JobSpec,
         data_path: Path,
         validation_path: Path | None,
-        checkpoint_path: Path | None,
+        checkpoint_paths: Sequence[Path] = (),
         sink: JobSink,
     ) -> None:
         """Start a job, or continue it from a checkpoint; returns once it is in the loop.
 
         Reading data and loading a base model happen on the caller's thread; jobs that
         run meanwhile do not notice.
+
+        Parameters
+        ----------
+        checkpoint_paths : sequence of Path
+            Where to go on from: the first of them that is whole. None: from step 0.
 
         Raises
         ------
@@ -108,7 +113,7 @@ class NodeRuntime:
                 resident=self.resident(job.base_model),
                 data_path=data_path,
                 validation_path=validation_path,
-                checkpoint_path=checkpoint_path,
+                checkpoint_paths=checkpoint_paths,
                 directory=self.cache_dir / job.job_id,
                 sink=sink,
             )
@@ -279,7 +284,7 @@ class NodeRuntime:
             self._guarded(running, lambda: self._finish(running))
             return
         self._tell(running.report)
-        self._checkpoints.write_if_due(running)
+        self._checkpoints.take_if_due(running)
 
     def _evaluate(self, running: RunningJob) -> None:
         found = running.resident.trainer.evaluate(running.job)
@@ -328,12 +333,12 @@ class NodeRuntime:
             reason = f"The checkpoint cannot be written on this node: {error}."
             self._tell(lambda: running.sink.failed(Fault.SYSTEM, reason, running.summary()))
 
-        self._checkpoints.write_last(running, state, written)
+        self._checkpoints.take(running, state, written)
 
     def _want_checkpoint(self, job_id: str) -> None:
         running = self._running.get(job_id)
         if running is not None:
-            self._checkpoints.want(running)
+            self._checkpoints.request(running)
 
     def _remove(self, running: RunningJob) -> None:
         job_id = running.job.job_id

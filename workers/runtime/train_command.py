@@ -34,6 +34,7 @@ import torch
 import yaml
 from tqdm import tqdm
 
+from workers.protocol.blobs import hash_file
 from workers.protocol.messages import (
     AdapterSpec,
     BaseModelRef,
@@ -46,10 +47,9 @@ from workers.protocol.messages import (
 )
 from workers.protocol.records import LineError, Row, read_rows
 from workers.protocol.wire import ProtocolError, from_json
-from workers.runtime.checkpoint_writer import checkpoints
+from workers.runtime.checkpoint_pipe import list_checkpoints
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
-from workers.training.data import file_sha256
 from workers.training.faults import TrainingFault, UserFault
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -175,13 +175,12 @@ def train(
     try:
         for position, job in enumerate(jobs):
             directory = output / job.spec.job_id
-            kept = checkpoints(directory) if resume else []
             bar = JobBar(job.spec.job_id, position=position, quiet=quiet)
             runtime.attach(
                 job=job.spec,
                 data_path=job.data,
                 validation_path=job.validation,
-                checkpoint_path=kept[0] if kept else None,
+                checkpoint_paths=list_checkpoints(directory) if resume else (),
                 sink=bar,
             )
             bars.append(bar)
@@ -277,7 +276,7 @@ def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
         job_id=name,
         base_model=base_model,
         data_format=_format(data, chosen),
-        dataset=BlobRef(url="", sha256=file_sha256(data), bytes=data.stat().st_size),
+        dataset=BlobRef(url="", sha256=hash_file(data), bytes=data.stat().st_size),
         adapter=adapter,
         training=training,
     )

@@ -9,6 +9,8 @@ causal mask alone keeps real tokens from seeing it.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 from typing import Any
 
@@ -47,15 +49,12 @@ def packed_attention(
     float[1, T, H, D]
     """
     causal = bool(getattr(module, "is_causal", True))
-    if _flash.usable(query):
+    if _flash.usable(query, key):
         attended = _flash.attend(query, key, value, pack, causal=causal, scaling=scaling)
         if attended is not None:
             return attended, None
     heads, width = query.shape[1], query.shape[3]
-    if key.shape[1] != heads:
-        repeats = heads // key.shape[1]
-        key = key.repeat_interleave(repeats, dim=1)
-        value = value.repeat_interleave(repeats, dim=1)
+    key, value = _repeat_heads(key, query), _repeat_heads(value, query)
     out_THD: torch.Tensor | None = None
     for bucket in pack.buckets:
         rows = [_rows(stream, bucket) for stream in (query, key, value)]
@@ -110,15 +109,18 @@ class _GatherRows(torch.autograd.Function):
 class _Flash:
     """PyTorch's variable-length attention: one kernel for a whole pack, on CUDA only.
 
-    Its signature and its demands on head width and hardware differ between releases, so
-    the first refusal turns it off for good and the bucketed form takes over.
+    Its signature and its demands on head width and hardware differ between releases. What it
+    refuses goes through the bucketed form from then on, for tensors of the same widths and type
+    only: another base of the process may well be accepted.
     """
 
     def __init__(self) -> None:
-        self.works = True
+        #: Widths and types that were refused.
+        self.refused: set[tuple[int, torch.dtype, bool]] = set()
 
-    def usable(self, query: torch.Tensor) -> bool:
-        return self.works and query.is_cuda and query.dtype in (torch.bfloat16, torch.float16)
+    def usable(self, query: torch.Tensor, key: torch.Tensor) -> bool:
+        is_half = query.dtype in (torch.bfloat16, torch.float16)
+        return query.is_cuda and is_half and _describe(query, key) not in self.refused
 
     def attend(
         self,
@@ -130,9 +132,16 @@ class _Flash:
         causal: bool,
         scaling: float | None,
     ) -> torch.Tensor | None:
+        described = _describe(query, key)
         try:
-            from torch.nn.attention.varlen import varlen_attn
-
+            varlen_attn, shares_keys = _load_kernel()
+            options: dict[str, Any] = {"scale": scaling}
+            options["window_size"] = (-1, 0) if causal else (-1, -1)
+            if shares_keys:
+                options["enable_gqa"] = key.shape[1] != query.shape[1]
+            else:
+                # this release wants as many heads of keys and values as of queries
+                key, value = _repeat_heads(key, query), _repeat_heads(value, query)
             out_THD = varlen_attn(
                 query[0].transpose(0, 1).contiguous(),
                 key[0].transpose(0, 1).contiguous(),
@@ -141,18 +150,41 @@ class _Flash:
                 pack.starts_S,
                 pack.longest,
                 pack.longest,
-                scale=scaling,
-                window_size=(-1, 0) if causal else (-1, -1),
-                enable_gqa=key.shape[1] != query.shape[1],
+                **options,
             )
         except torch.OutOfMemoryError:
             raise
         except (ImportError, TypeError, ValueError, RuntimeError) as error:
             log.warning("variable-length attention is not used here: %s", error)
-            self.works = False
+            self.refused.add(described)
             return None
         assert isinstance(out_THD, torch.Tensor)
         return out_THD[None]
+
+
+@functools.cache
+def _load_kernel() -> tuple[Any, bool]:
+    """The kernel of this release, and whether it lets queries share keys.
+
+    Raises
+    ------
+    ImportError
+        When this release has none.
+    """
+    from torch.nn.attention.varlen import varlen_attn
+
+    return varlen_attn, "enable_gqa" in inspect.signature(varlen_attn).parameters
+
+
+def _describe(query: torch.Tensor, key: torch.Tensor) -> tuple[int, torch.dtype, bool]:
+    """What a kernel may refuse: the width of a head, the type, and shared keys."""
+    return query.shape[3], query.dtype, key.shape[1] != query.shape[1]
+
+
+def _repeat_heads(values: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """``[1, H, T, D]`` with as many heads as the query has."""
+    repeats = query.shape[1] // values.shape[1]
+    return values if repeats == 1 else values.repeat_interleave(repeats, dim=1)
 
 
 _flash = _Flash()

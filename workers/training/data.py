@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from workers.protocol.blobs import hash_file
 from workers.protocol.messages import DataFormat
 from workers.protocol.records import (
     CHAT_ROLES,
@@ -140,7 +140,7 @@ def prepare_data(
         longest_tokens=max(len(seq) for example in train for seq in example.sequences),
         truncated_lines=tuple(reader.truncated),
         dropped_lines=tuple(reader.dropped),
-        sha256=file_sha256(data_path),
+        sha256=hash_file(data_path),
         ignored_keys=ignored,
         validation_ignored_keys=validation_ignored,
     )
@@ -167,11 +167,6 @@ def held_out(
     chosen = set(order[:count].tolist())
     train = [example for i, example in enumerate(examples) if i not in chosen]
     return train, [examples[i] for i in sorted(chosen)]
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _labels(rows: list[Row], validation_rows: list[Row]) -> tuple[str, ...]:

@@ -186,13 +186,13 @@ def attach(
     runtime: NodeRuntime,
     spec: JobSpec,
     data: Path,
-    checkpoint: Path | None = None,
+    *checkpoints: Path,
     sink: RecordingSink | None = None,
 ) -> RecordingSink:
     """Start a job, or continue it from a checkpoint; what it tells is in the sink."""
     sink = sink or RecordingSink()
     runtime.attach(
-        job=spec, data_path=data, validation_path=None, checkpoint_path=checkpoint, sink=sink
+        job=spec, data_path=data, validation_path=None, checkpoint_paths=checkpoints, sink=sink
     )
     return sink
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,7 +55,7 @@ class RuntimeDouble:
         job: JobSpec,
         data_path: Path,
         validation_path: Path | None,
-        checkpoint_path: Path | None,
+        checkpoint_paths: Sequence[Path] = (),
         sink: JobSink,
     ) -> None:
         self.note(f"attaching {job.job_id}")
@@ -64,7 +65,7 @@ class RuntimeDouble:
             raise fault
         if job.job_id in self.attached:
             raise SystemFault(f"Job {job.job_id} is already on this node.")
-        checkpoint = None if checkpoint_path is None else checkpoint_path.read_bytes()
+        checkpoint = checkpoint_paths[0].read_bytes() if checkpoint_paths else None
         self.attached[job.job_id] = Attached(job, sink, data_path.read_bytes(), checkpoint)
         self.note(f"attached {job.job_id}")
 

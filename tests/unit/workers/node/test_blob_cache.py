@@ -9,7 +9,7 @@ import pytest
 
 from workers.node.blob_cache import BlobCache, DiskFullError
 from workers.node.market_client import MarketClient, MarketRefusal, Patience
-from workers.node.upload_files import link_or_copy, local_checkpoint, zip_adapter
+from workers.node.upload_files import link_or_copy, zip_adapter
 from workers.protocol import BlobRef
 
 
@@ -193,9 +193,3 @@ class TestFilesOnTheWay:
         one = zip_adapter(folder, tmp_path / "one.zip").read_bytes()
         os.utime(folder / "adapter_config.json", (1, 1))
         assert zip_adapter(folder, tmp_path / "two.zip").read_bytes() == one
-
-    def test_the_newest_checkpoint_is_found_by_its_step(self, tmp_path):
-        assert local_checkpoint(tmp_path / "none") is None
-        for name in ("step-00000009", "step-00000010", "step-strange", "other"):
-            (tmp_path / f"{name}.safetensors").write_bytes(b"")
-        assert local_checkpoint(tmp_path) == (tmp_path / "step-00000010.safetensors", 10)

@@ -7,7 +7,9 @@ import threading
 import time
 import zipfile
 
+import numpy as np
 import pytest
+import torch
 
 from tests.unit.workers.node.market_double import TINY, Lease, MarketDouble
 from tests.unit.workers.node.runtime_double import RuntimeDouble
@@ -25,9 +27,25 @@ from workers.protocol import (
     SliceStatus,
     SlotPlan,
 )
+from workers.training.checkpoint import TrainingState, save_checkpoint
 from workers.training.faults import SystemFault, UserFault
+from workers.training.job import TrainingProgress
 
 DATA = b'{"text": "a"}\n' * 10
+
+
+def training_state(*, step: int) -> TrainingState:
+    """A whole checkpoint of a tiny adapter."""
+    return TrainingState(
+        job_id="job-a",
+        fingerprint="00000000",
+        progress=TrainingProgress(step=step),
+        params={"layer.lora_A": torch.ones(2, 3)},
+        means={"layer.lora_A": torch.zeros(2, 3)},
+        squares={"layer.lora_A": torch.zeros(2, 3)},
+        row_losses=np.zeros(1, dtype=np.float32),
+        metrics=np.zeros((0, 8)),
+    )
 
 
 class World:
@@ -146,6 +164,29 @@ class TestPlans:
         world.started(world.slice(resume=(40, b"state at 40")))
         assert world.runtime.attached["job-a"].checkpoint == b"state at 40"
 
+    def test_a_checkpoint_that_the_market_set_aside_is_not_used_from_this_disk(self, world):
+        """The job failed here at step 80; the market goes back to step 60."""
+        folder = world.state.work / "job-a"
+        folder.mkdir()
+        save_checkpoint(training_state(step=80), folder / "step-00000080.safetensors")
+        world.started(world.slice(resume=(60, b"state at 60")))
+        assert world.runtime.attached["job-a"].checkpoint == b"state at 60"
+
+    def test_the_markets_checkpoint_is_not_fetched_where_this_disk_has_the_same_file(self, world):
+        folder = world.state.work / "job-a"
+        folder.mkdir()
+        (folder / "step-00000060.safetensors").write_bytes(b"state at 60")
+        world.started(world.slice(resume=(60, b"state at 60")))
+        assert world.runtime.attached["job-a"].checkpoint == b"state at 60"
+        assert not [path for _, path, _ in world.market.requests if path.endswith("checkpoint")]
+        world.plan(slot=6)
+        world.runtime.wait_for("detached job-a with checkpoint")
+        (folder / "step-00000060.safetensors").write_bytes(b"State at 60")
+        again = world.slice(token="lease-b", resume=(60, b"state at 60"))
+        world.plan(again, slot=7)
+        world.runtime.wait_for("attached job-a", times=2)
+        assert world.runtime.attached["job-a"].checkpoint == b"state at 60"
+
     def test_the_same_plan_twice_changes_nothing(self, world):
         spec = world.slice()
         world.started(spec)
@@ -220,7 +261,7 @@ class TestPlans:
         world.plan(slot=6)
         world.plan(world.slice(token="lease-b", resume=(1, b"older")), slot=7)
         world.runtime.wait_for("attached job-a", times=2)
-        # Its own checkpoint is ahead of the market's, but a double's file is no checkpoint.
+        # Its own checkpoint is ahead of the market's, which decides all the same.
         assert world.runtime.attached["job-a"].checkpoint == b"older"
         assert world.result().status is SliceStatus.PAUSED
         assert world.node.leases() == ("lease-b",)

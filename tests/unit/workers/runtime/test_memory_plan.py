@@ -114,7 +114,6 @@ def test_a_jobs_first_pack_is_measured_against_the_plan(tmp_path):
             job=job_spec("a", base, data),
             data_path=data,
             validation_path=None,
-            checkpoint_path=None,
             sink=sink,
         )
         sink.wait()

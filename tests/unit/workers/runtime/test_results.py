@@ -259,7 +259,6 @@ def test_classes_and_encoders_only_go_together(tmp_path, encoder):
                 job=job_spec("a", base, data, data_format=data_format),
                 data_path=data,
                 validation_path=None,
-                checkpoint_path=None,
                 sink=RecordingSink(),
             )
     finally:

@@ -22,7 +22,7 @@ from tests.unit.workers.training_builders import (
     write_jsonl,
 )
 from workers.protocol.messages import BaseModelRef, DataFormat, Fault
-from workers.runtime.checkpoint_writer import checkpoints
+from workers.runtime.checkpoint_pipe import list_checkpoints
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint
 from workers.training.faults import SystemFault, UserFault
@@ -193,7 +193,7 @@ def paused_checkpoints(runtime, base, tmp_path, name="a") -> tuple:
     sink.on_checkpoint.clear()
     runtime.detach(name, checkpoint=True)
     sink.wait()
-    older, newer = sorted(checkpoints(tmp_path / "cache" / name))
+    older, newer = sorted(list_checkpoints(tmp_path / "cache" / name))
     return spec, data, older, newer
 
 
@@ -212,13 +212,13 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(runtime, base, tmp_pa
     newer.write_bytes(content)
     with pytest.raises(CorruptCheckpointError):
         load_checkpoint(newer)
-    sink = attach(runtime, spec, data, newer)
+    sink = attach(runtime, spec, data, newer, older)
     assert sink.events[0].step == load_checkpoint(older).progress.step
     assert any("passed over" in line for line in sink.events[0].log)
     # the next one written stands beside the whole one, not in its place
     runtime.detach(spec.job_id, checkpoint=True)
     sink.wait()
-    kept = checkpoints(older.parent)
+    kept = list_checkpoints(older.parent)
     assert len(kept) == 2
     assert kept[1] == older
     assert load_checkpoint(kept[0]).progress.step == sink.summary.step
@@ -234,21 +234,22 @@ def test_a_run_that_begins_afresh_keeps_its_own_checkpoints(runtime, base, tmp_p
     runtime.checkpoint("a")
     assert sink.on_checkpoint.wait(60)
     first = sink.checkpoints[0][0]
-    assert checkpoints(first.parent)[:2] == [first, late]
+    assert list_checkpoints(first.parent)[:2] == [first, late]
     runtime.detach("a", checkpoint=True)
     sink.wait()
     second = sink.checkpoints[-1][0]
-    assert checkpoints(first.parent) == [second, first]
+    assert list_checkpoints(first.parent) == [second, first]
 
 
 def test_what_a_run_of_other_settings_left_is_never_continued(runtime, base, tmp_path):
     _, data, older, newer = paused_checkpoints(runtime, base, tmp_path)
     asked = tmp_path / "step-00000007.safetensors"
     asked.write_bytes(b"cut")
-    sink = attach(runtime, job_spec("a", base, data, training={"epochs": 41}), data, asked)
+    other = job_spec("a", base, data, training={"epochs": 41})
+    sink = attach(runtime, other, data, asked, newer, older)
     assert sink.events[0].step == 0
     assert any("starts again from step 0" in line for line in sink.events[0].log)
-    assert {older, newer} <= set(checkpoints(older.parent))
+    assert {older, newer} <= set(list_checkpoints(older.parent))
     runtime.detach("a", checkpoint=False)
 
 
@@ -256,7 +257,7 @@ def test_with_no_whole_checkpoint_left_the_job_starts_again_and_says_so(runtime,
     spec, data, older, newer = paused_checkpoints(runtime, base, tmp_path)
     for path in (older, newer):
         path.write_bytes(b"not a checkpoint")
-    sink = attach(runtime, spec, data, newer)
+    sink = attach(runtime, spec, data, newer, older)
     assert sink.events[0].step == 0
     assert any("starts again from step 0" in line for line in sink.events[0].log)
     runtime.detach(spec.job_id, checkpoint=False)
@@ -408,7 +409,6 @@ def test_a_sink_that_raises_does_not_stop_the_others(runtime, base, tmp_path):
         job=job_spec("a", base, data),
         data_path=data,
         validation_path=None,
-        checkpoint_path=None,
         sink=broken,
     )
     other = attach(runtime, job_spec("b", base, data), data)
