@@ -65,7 +65,7 @@ TRAINING_RANGES: Mapping[str, NumberRange] = {
 }
 LORA_RANGES: Mapping[str, NumberRange] = {
     "rank": NumberRange(1, 512, sold_high=256),
-    "alpha": NumberRange(1e-3, 4096),
+    "alpha": NumberRange(1e-6, 1e30, sold_low=1e-3, sold_high=4096),
     "dropout": NumberRange(0, 1, excludes_high=True),
     # soft prompts only
     "virtual_tokens": NumberRange(0, 0),
