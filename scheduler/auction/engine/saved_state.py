@@ -48,6 +48,7 @@ def serialize_state(
         "nodes": [node_to_json(node) for node in grid.nodes],
         "types": list(grid.types),
         "usual_rates": {name: list(rates) for name, rates in grid.usual_rates.items()},
+        **({"own_asks": True} if grid.own_asks else {}),
         "arrays": {
             **{name: _pack(getattr(grid, name), "<f8") for name in _ARRAYS},
             "load": _pack(grid.load, "<i8"),
@@ -89,6 +90,7 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
     grid.pack_by(
         {str(name): tuple(map(float, rates)) for name, rates in data.get("usual_rates", {}).items()}
     )
+    grid.own_asks = bool(data.get("own_asks", False))
     shape = (rules.horizon_slots, len(grid.nodes))
     for name in _ARRAYS:
         setattr(grid, name, _unpack(data["arrays"][name], "<f8", shape))

@@ -149,6 +149,7 @@ class ZoneState:
         """Take solved prices for the slots and nodes that are on sale."""
         grid = self.grid
         grid.pack_by(event.usual_rates)
+        grid.own_asks = event.own_asks
         for target, given in (
             (grid.compute_price, event.compute_price),
             (grid.memory_price, event.memory_price),

@@ -92,6 +92,9 @@ class PricesSolved:
     usual_rates: Mapping[str, tuple[float, ...]] = field(
         default_factory=dict[str, tuple[float, ...]]
     )
+    #: Some type's nodes ask different amounts: the price of a cell's sample and its ask
+    #: are added before they are multiplied by a task's rate, so that such nodes tie.
+    own_asks: bool = False
     #: What would tell about single bids; a published log only commits to it.
     private: Mapping[str, Any] = field(default_factory=dict[str, Any])
     #: Secret text that this commitment is made with.
@@ -251,8 +254,9 @@ def event_to_json(event: Event) -> dict[str, Any]:
                 "inputs": dict(event.inputs),
                 "private": dict(event.private),
                 "salt": event.salt,
-                # Left out when there are none, as before there were any.
+                # Left out when there are none, as in logs of earlier versions.
                 **({"usual_rates": rates} if rates else {}),
+                **({"own_asks": True} if event.own_asks else {}),
             }
         case RulesChanged(rules=rules):
             return {"type": "RulesChanged", "rules": rules_to_json(rules)}
@@ -294,6 +298,7 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
                 inputs=dict(data["inputs"]),
                 private=dict(data.get("private", {})),
                 salt=str(data.get("salt", "")),
+                own_asks=bool(data.get("own_asks", False)),
                 usual_rates={
                     str(name): tuple(map(float, rates))
                     for name, rates in data.get("usual_rates", {}).items()

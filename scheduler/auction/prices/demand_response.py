@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.auction.prices.capacity import Supply, check_costs
+from scheduler.auction.prices.capacity import check_costs
 from scheduler.auction.prices.response_kernel import respond
+from scheduler.auction.prices.type_pools import TypePools
 from scheduler.auction.search.grid import Floats, Ints
 from scheduler.types import LaborVendor, Task
 
@@ -29,17 +30,19 @@ class Answer:
 
 
 class Demand:
-    """Tasks with weights, laid out over a supply of pools.
+    """Tasks with weights, laid out over pools of room.
 
     Parameters
     ----------
     tasks : sequence of Task
-    pools : Supply
+    pools : TypePools
     weights : float64[task], optional
         How many tasks each one stands for.
     """
 
-    def __init__(self, tasks: Sequence[Task], pools: Supply, weights: Floats | None = None) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], pools: TypePools, weights: Floats | None = None
+    ) -> None:
         check_costs(tasks)
         self._pools = pools
         first = pools.first_slot

@@ -6,29 +6,34 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.demand_response import Demand
+from scheduler.auction.prices.type_pools import TypePools
 from scheduler.auction.search.grid import Floats
 
 
 @dataclass(frozen=True, slots=True)
 class Duals:
-    """Prices by slot and pool, and what they prove."""
+    """Prices by slot and type, and what they prove."""
 
+    #: Above the lowest ask of the type.
     compute_price: Floats
     memory_price: Floats
     #: Upper bound on the welfare of any choice of schedules.
     value: float
 
 
-def dual_value(pools: Supply, demand: Demand, compute_price: Floats, memory_price: Floats) -> float:
+def dual_value(
+    pools: TypePools, demand: Demand, compute_price: Floats, memory_price: Floats
+) -> float:
     """Give (6) at prices: worth of all room plus what tasks gain at them."""
-    worth = float(np.sum(pools.compute * compute_price) + np.sum(pools.memory * memory_price))
-    return worth + demand.answer(compute_price, memory_price).upper
+    return (
+        pools.value_room(compute_price, memory_price)
+        + demand.answer(compute_price, memory_price).upper
+    )
 
 
 def descend(
-    pools: Supply,
+    pools: TypePools,
     demand: Demand,
     *,
     iterations: int,
@@ -36,18 +41,18 @@ def descend(
     first_step: float = 0.3,
     last_step: float = 0.01,
 ) -> tuple[Duals, Duals]:
-    """Move prices by the relative excess of demand over room.
+    """Move prices by the relative excess of demand over what is sold at them.
 
     Steps shrink geometrically from ``first_step`` to ``last_step`` of a middling
     worth per sample.
 
     Parameters
     ----------
-    pools : Supply
+    pools : TypePools
     demand : Demand
     iterations : int
-    start : pair of float64[slot, pool], optional
-        Prices to begin with; zero without.
+    start : pair of float64[slot, type], optional
+        Prices to begin with; the lowest there are without.
     first_step, last_step : float
 
     Returns
@@ -58,7 +63,7 @@ def descend(
         Mean of the second half, which moves less than any one of them.
     """
     shape = pools.compute.shape
-    lam = np.zeros(shape) if start is None else start[0].copy()
+    lam = np.maximum(np.zeros(shape) if start is None else start[0], pools.floor)
     phi = np.zeros(shape) if start is None else start[1].copy()
     unit = demand.money_per_sample()
     unit_gb = unit * demand.samples_per_gb()
@@ -70,7 +75,7 @@ def descend(
     kept = 0
     for step in range(iterations):
         answer = demand.answer(lam, phi)
-        value = float(np.sum(pools.compute * lam) + np.sum(pools.memory * phi)) + answer.upper
+        value = pools.value_room(lam, phi) + answer.upper
         if value < best[0]:
             best = (value, lam.copy(), phi.copy())
         if 2 * step >= iterations:
@@ -79,8 +84,9 @@ def descend(
             kept += 1
         share = step / max(iterations - 1, 1)
         size = first_step * (last_step / first_step) ** share
-        excess = np.clip(answer.compute / safe_compute - 1.0, -1.0, 2.0)
-        lam = np.where(has_compute, np.maximum(lam + size * unit * excess, 0.0), 0.0)
+        offered = pools.find_offered_share(lam)
+        excess = np.clip(answer.compute / safe_compute - offered, -1.0, 2.0)
+        lam = np.where(has_compute, np.maximum(lam + size * unit * excess, pools.floor), 0.0)
         excess = np.clip(answer.memory / safe_memory - 1.0, -1.0, 2.0)
         phi = np.where(has_memory, np.maximum(phi + size * unit_gb * excess, 0.0), 0.0)
     mean_lam, mean_phi = sums[0] / max(kept, 1), sums[1] / max(kept, 1)

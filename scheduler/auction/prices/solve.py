@@ -12,13 +12,16 @@ import numpy as np
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.chain import digest
 from scheduler.auction.log.events import PricesSolved, task_to_json
-from scheduler.auction.prices.capacity import Supply, grouped
+from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import descend, dual_value
 from scheduler.auction.prices.forecast import forecast_futures
-from scheduler.auction.search.grid import Floats
+from scheduler.auction.prices.type_pools import TypePools, pool_by_type
+from scheduler.auction.search.grid import Floats, Ints
 from scheduler.types import Task
 
+#: Bits of a type's price.
+_PRICE_BITS = 40
 #: Rates of one GPU type that nodes are packed by.
 _USUAL_RATES = 8
 
@@ -92,11 +95,11 @@ def solve_prices(
     prices = engine.prices()
     nodes = engine.nodes
     supply, start = _left(engine, forecast_rate=_middling_rate(tasks))
-    pools, pool_of = grouped(supply)
+    pools, type_of = pool_by_type(supply)
     lam = np.zeros_like(pools.compute)
     phi = np.zeros_like(pools.memory)
     value = before = 0.0
-    begin = _pooled(start, pool_of, len(pools.types))
+    begin = _find_lowest(supply, start, pools, type_of)
     for future in futures if nodes else ():
         # A future without bids wants nothing, at no price.
         if not future.tasks:
@@ -114,10 +117,13 @@ def solve_prices(
         lam += mean.compute_price / len(futures)
         phi += mean.memory_price / len(futures)
         value += mean.value / len(futures)
+    own_asks = bool(len(pools.extra) > len(pools.types))
+    node_price = find_node_prices(supply, lam, pools, type_of) if own_asks else lam[:, type_of]
     return PricesSolved(
         first_slot=prices.first_slot,
-        compute_price={n.id: tuple(lam[:, pool_of[k]].tolist()) for k, n in enumerate(nodes)},
-        memory_price={n.id: tuple(phi[:, pool_of[k]].tolist()) for k, n in enumerate(nodes)},
+        compute_price={n.id: tuple(node_price[:, k].tolist()) for k, n in enumerate(nodes)},
+        memory_price={n.id: tuple(phi[:, type_of[k]].tolist()) for k, n in enumerate(nodes)},
+        own_asks=own_asks,
         usual_rates=_usual_rates(tasks),
         seed=seed,
         inputs={
@@ -195,12 +201,29 @@ def _left(
     return supply, (prices.compute_price.T, prices.memory_price.T)
 
 
-def _pooled(start: tuple[Floats, Floats], pool_of: np.ndarray, pools: int) -> tuple[Floats, Floats]:
-    """Give each pool the least price among its nodes, slot by slot."""
-    out: list[Floats] = []
-    for price in start:
-        table = np.full((price.shape[0], pools), np.inf)
-        for k, g in enumerate(pool_of.tolist()):
+def _find_lowest(
+    supply: Supply, start: tuple[Floats, Floats], pools: TypePools, type_of: Ints
+) -> tuple[Floats, Floats]:
+    """Give each type the least price among its nodes, slot by slot.
+
+    Of compute, asks included, above the type's lowest and among nodes with room.
+    """
+    asked = start[0] + (supply.ask - pools.ask[type_of])
+    found: list[Floats] = []
+    for price in (np.where(supply.compute > 0, asked, np.inf), start[1]):
+        table = np.full((price.shape[0], len(pools.types)), np.inf)
+        for k, g in enumerate(type_of.tolist()):
             table[:, g] = np.minimum(table[:, g], price[:, k])
-        out.append(np.where(np.isfinite(table), table, 0.0))
-    return out[0], out[1]
+        found.append(np.where(np.isfinite(table), table, 0.0))
+    return found[0], found[1]
+
+
+def find_node_prices(supply: Supply, price: Floats, pools: TypePools, type_of: Ints) -> Floats:
+    """Give each node what its type's price is above its ask.
+
+    The type's price is cut to few enough bits that a node's price and ask add up to
+    it again exactly: nodes below the price cost the same to the last bit.
+    """
+    mantissa, exponent = np.frexp(price + pools.ask)
+    total = np.ldexp(np.round(np.ldexp(mantissa, _PRICE_BITS)), exponent - _PRICE_BITS)
+    return np.maximum(total[:, type_of] - supply.ask, 0.0)

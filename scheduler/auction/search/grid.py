@@ -128,6 +128,8 @@ class Grid:
         self.load: Ints = np.empty(shape, np.int64)
         #: Usual rates by GPU type, for packing; see ``pack_by``.
         self.usual_rates: dict[str, tuple[float, ...]] = {}
+        #: See ``PricesSolved.own_asks``.
+        self.own_asks = False
         self.waste: Floats = np.empty((0, 0))
         self.waste_unit: Floats = np.empty(0)
         #: What tasks hold, in order of admission. Cells of past slots stay until the

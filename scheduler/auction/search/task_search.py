@@ -116,6 +116,11 @@ class Search:
                 cost[: len(own), k] = own
         return cost
 
+    def _asks(self) -> Floats:
+        """Give asks per sample where they and prices are added first; else none."""
+        own = self._grid.own_asks and self._task.operational_costs is None
+        return self._grid.ask_per_sample if own else np.empty(0)
+
     def _cells(self, last_slot: int) -> Cells:
         """Gather at least up to a slot; rows of the cost matrix count from ``_begin``.
 
@@ -139,6 +144,7 @@ class Search:
             grid.compute_free[rows],
             grid.memory_free[rows],
             self._cost,
+            self._asks(),
             rates.node_rate,
             rates.node_class,
             rates.need_compute,

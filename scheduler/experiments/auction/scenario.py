@@ -44,6 +44,9 @@ class Scenario:
     #: Open: provider's ask for a slot; the unit of money is open too.
     a100_ask: float = 9_000.0
     a40_ask: float = 5_000.0
+    #: Open: share by which asks of one type lie apart, up and down, and how many there are.
+    ask_spread: float = 0.0
+    different_asks: int = 10
     #: Open: batch sizes, samples per slot on an A100 for each, GB for each.
     a100_rates: tuple[float, ...] = (1_900.0, 2_900.0, 3_700.0)
     task_gb: tuple[float, ...] = (3.1, 4.7, 7.9)
@@ -76,10 +79,16 @@ class Scenario:
                     gpu_type="a100" if fast else "a40",
                     compute_capacity=self.a100_capacity if fast else self.a40_capacity,
                     memory_capacity=self.a100_gb if fast else self.a40_gb,
-                    ask=self.a100_ask if fast else self.a40_ask,
+                    ask=(self.a100_ask if fast else self.a40_ask) * self._ask_factor(k),
                 )
             )
         return made
+
+    def _ask_factor(self, k: int) -> float:
+        if self.ask_spread == 0:
+            return 1.0
+        place = (k // 2 if self.mix == "mixed" else k) % self.different_asks
+        return 1.0 + self.ask_spread * (2.0 * place / (self.different_asks - 1) - 1.0)
 
     def day(self, seed: int) -> list[Task]:
         """Give one day's tasks in order of arrival; the same for the same seed."""

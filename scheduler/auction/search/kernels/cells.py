@@ -24,6 +24,8 @@ class OfferedCells(NamedTuple):
     free_memory: Floats
     #: Operational cost e_ikt of this task, float64[slot or 1, node].
     cost: Floats
+    #: Ask per sample, float64[node]; empty: costs and prices are added by cell.
+    ask: Floats
     #: s_ik, float64[node].
     rate: Floats
     #: Index of the node's distinct rate, -1 where the task cannot run.
@@ -100,6 +102,7 @@ def _keep_cheapest(offer: OfferedCells, job: TaskNeed, cells: Cells) -> None:
     least = np.empty(classes)
     spoiled = np.empty(classes)
     packs = offer.waste.shape[1] > 0
+    shares = offer.ask.shape[0] > 0
     count = 0
     for t in range(slots):
         row = t if offer.cost.shape[0] > 1 else 0
@@ -114,7 +117,10 @@ def _keep_cheapest(offer: OfferedCells, job: TaskNeed, cells: Cells) -> None:
                 or free_memory[t, k] < offer.need_memory[k]
             ):
                 continue
-            e = offer.cost[row, k] + offer.rate[k] * lam[t, k] + memory * phi[t, k]
+            if shares:
+                e = offer.rate[k] * (offer.ask[k] + lam[t, k]) + memory * phi[t, k]
+            else:
+                e = offer.cost[row, k] + offer.rate[k] * lam[t, k] + memory * phi[t, k]
             if e > least[c]:
                 continue
             spoils = _compute_spoiled(offer, t, k) if packs else 0.0

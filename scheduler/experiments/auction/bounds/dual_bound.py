@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from scheduler.auction.prices.capacity import Supply, grouped
+from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import Duals, descend
+from scheduler.auction.prices.type_pools import TypePools, pool_by_type
 from scheduler.auction.search.grid import Floats, Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.types import Horizon, Node, Task
@@ -20,7 +19,7 @@ class LagrangianBound:
     """A bound with the prices that prove it."""
 
     value: float
-    #: By slot and pool of ``grouped``.
+    #: By slot and type of ``pool_by_type``.
     compute_price: Floats
     memory_price: Floats
 
@@ -32,8 +31,8 @@ def lagrangian_bound(
 
     Weak duality: for any prices, no feasible choice is worth more than all room
     at those prices plus what each task gains at them on its own. The descent only
-    looks for prices that make this small. Nodes of one type and ask share their
-    prices, which leaves the bound valid.
+    looks for prices that make this small. Nodes of one type share a price of a
+    sample, asks included, which leaves the bound valid and loses nothing.
 
     Parameters
     ----------
@@ -45,7 +44,7 @@ def lagrangian_bound(
         Solve each task's own problem exactly at the prices found, which lowers
         the bound a little; else bound it by the price of its work.
     """
-    pools, _ = grouped(supply)
+    pools, _ = pool_by_type(supply)
     demand = Demand(tasks, pools)
     best, mean = descend(pools, demand, iterations=iterations)
     duals = best if best.value <= mean.value else mean
@@ -55,11 +54,9 @@ def lagrangian_bound(
     return LagrangianBound(value, duals.compute_price, duals.memory_price)
 
 
-def _exact_value(tasks: Sequence[Task], pools: Supply, duals: Duals) -> float:
+def _exact_value(tasks: Sequence[Task], pools: TypePools, duals: Duals) -> float:
     """Give (6) with every task's cheapest schedule found exactly."""
-    worth = float(
-        np.sum(pools.compute * duals.compute_price) + np.sum(pools.memory * duals.memory_price)
-    )
+    worth = pools.value_room(duals.compute_price, duals.memory_price)
     grid = Grid(horizon=Horizon(first_slot=pools.first_slot, slots=pools.slots), base_memory=0.0)
     for g, name in enumerate(pools.types):
         capacity = float(pools.compute[:, g].max(initial=0.0)) or 1.0

@@ -10,6 +10,7 @@ import pytest
 
 from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import dual_value
+from scheduler.auction.prices.type_pools import pool_by_type
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
 from scheduler.experiments.auction.baselines.outcome import Outcome
 from scheduler.experiments.auction.bounds import Supply, grouped, lagrangian_bound, make_capacity
@@ -59,7 +60,7 @@ def test_no_bound_is_below_the_optimum_and_no_baseline_above_it(seed: int) -> No
 def test_any_prices_at_all_bound_the_optimum(seed: int) -> None:
     tasks, supply = crowded(seed)
     best = offline_optimum(tasks, supply, time_limit_s=120.0, relative_gap=1e-6)
-    pools, _ = grouped(supply)
+    pools, _ = pool_by_type(supply)
     demand = Demand(tasks, pools)
     rng = np.random.default_rng(seed)
     for scale in (0.0, 0.1, 1.0, 10.0):
