@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import connection
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
@@ -16,14 +17,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from marketplace.api.batching import Batcher
 from marketplace.api.callers import AUTHENTICATION, HasScope
 from marketplace.api.problems import CONTENT_TYPE, ProblemRenderer, exception_handler
 from marketplace.api.throttles import CallerThrottle, rate_limit_headers
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import new_id
 
-P = ParamSpec("P")
-T = TypeVar("T")
+#: Largest body of a request that shares its thread with others, and most of these at a time.
+SHORT_BYTES = 64 * 1024
+SHORT_BATCH = 16
 
 REQUEST_ID = "X-Request-Id"
 _GIVEN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -82,39 +85,63 @@ class MarketView(APIView):
         return response
 
 
-class AsyncMarketView(MarketView):
-    """A view whose methods are coroutines: it holds no thread while it waits.
+class AwaitingMarketView(MarketView):
+    """A view that may wait without a thread.
 
-    Who calls, scope and limit are checked on a thread before, as for every view.
+    Its methods run on a thread, as those of every view; what they return may be a coroutine, which
+    is awaited on the event loop and gives the response. Short JSON requests share one thread,
+    since a crowd's requests on a thread each cost several times as much; such a method must not do
+    slow work before it returns its coroutine.
     """
 
-    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Response:
+    view_is_async = True
+
+    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         self.args, self.kwargs = args, kwargs
         self.request = self.initialize_request(request, *args, **kwargs)
         self.headers = self.default_response_headers
+        begin = partial(self._begin, *args, **kwargs)
         try:
-            await run_in_thread(self.initial, self.request, *args, **kwargs)
-            method = (self.request.method or "").lower()
-            if method not in self.http_method_names or not hasattr(self, method):
-                self.http_method_not_allowed(self.request)
-            response = await getattr(self, method)(self.request, *args, **kwargs)
+            if _is_short(request):
+                response = await asyncio.wrap_future(_short_requests.submit(begin))
+            else:
+                response = await sync_to_async(begin)()
+            if isinstance(response, Coroutine):
+                response = await response
         except Exception as error:
             response = self.handle_exception(error)
         self.response = self.finalize_response(self.request, response, *args, **kwargs)
-        return self.response
+        # Rendered here, since Django would go to a thread for it.
+        content, headers = self.response.rendered_content, self.response.headers
+        return HttpResponse(content, status=self.response.status_code, headers=headers)
+
+    def _begin(self, *args: Any, **kwargs: Any) -> Any:
+        """Check who calls, scope and limit, and run the method."""
+        self.initial(self.request, *args, **kwargs)
+        name = (self.request.method or "").lower()
+        method = getattr(self, name, None) if name in self.http_method_names else None
+        return (method or self.http_method_not_allowed)(self.request, *args, **kwargs)
 
 
-async def run_in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run blocking work; its database connection goes back to the pool at once."""
+def _is_short(request: HttpRequest) -> bool:
+    length = request.headers.get("content-length", "")
+    is_json = request.content_type == "application/json"
+    return is_json and length.isdigit() and int(length) <= SHORT_BYTES
 
-    def run() -> T:
+
+def _begin_each(batch: list[Callable[[], Any]]) -> list[Any]:
+    def begin(work: Callable[[], Any]) -> Any:
         try:
-            return work(*args, **kwargs)
-        finally:
-            if not connection.in_atomic_block:
-                connection.close()
+            return work()
+        except Exception as error:
+            return error
 
-    return await sync_to_async(run)()
+    return [begin(work) for work in batch]
+
+
+_short_requests: Batcher[Callable[[], Any], Any] = Batcher(
+    _begin_each, name="short-requests", limit=SHORT_BATCH, pace_s=lambda _: 0.0
+)
 
 
 class UnknownAddressView(MarketView):

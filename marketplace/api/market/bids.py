@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from hashlib import sha256
 from typing import Any
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from drf_spectacular.utils import extend_schema
 from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
@@ -16,7 +17,6 @@ from marketplace.api.callers import Caller, caller
 from marketplace.api.idempotency import idempotency_key, once
 from marketplace.api.market import schemas
 from marketplace.api.market.bid_answers import place_and_answer
-from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import (
     BatchRequest,
     BidRequest,
@@ -26,9 +26,10 @@ from marketplace.api.market.requests import (
 from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.pagination import page
 from marketplace.api.problems import exception_handler
-from marketplace.api.views import AsyncMarketView, MarketView, StrictJSONParser, run_in_thread
+from marketplace.api.views import AwaitingMarketView, MarketView, StrictJSONParser
 from marketplace.auction import selectors
 from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.measure import unknown_dataset
 from marketplace.auction.bidding.place import NewBid
 from marketplace.auction.models import Bid
 from marketplace.common import clock
@@ -36,30 +37,36 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import get_open_zone, get_zones_by_name
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.services import create_dataset, ensure_dataset_tokens
+from marketplace.jobs.selectors import get_datasets
+from marketplace.jobs.services import create_dataset, ensure_dataset_tokens, is_dataset_counted
 
 
-class BidsView(AsyncMarketView):
+class BidsView(AwaitingMarketView):
     parser_classes = [StrictJSONParser, MultiPartParser, FormParser]
     scopes = {"GET": "bids:read", "POST": "bids:write"}
 
     @extend_schema(
         operation_id="bids_list", parameters=schemas.PAGE, responses={200: schemas.BID_PAGE}
     )
-    async def get(self, request: Request) -> Response:
-        return await run_in_thread(_list_bids, request)
+    def get(self, request: Request) -> Response:
+        organisation = caller(request).organisation
+        bids = selectors.list_bids(organisation, status=request.query_params.get("status"))
+        return Response(page(request, bids, serialize_bids))
 
     @extend_schema(request=schemas.BID_REQUEST, responses=schemas.BID_RESPONSES)
-    async def post(self, request: Request) -> Response:
+    def post(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         if request.content_type.startswith("multipart/"):
-            return await run_in_thread(_place_with_upload, request)
-        return await place_and_answer(await run_in_thread(_read_bid, request, BidRequest))
+            return _place_with_upload(request)
+        new_bid = _read_bid(request, BidRequest)
+        if is_dataset_counted(dataset=new_bid.dataset, zone=new_bid.zone):
+            return place_and_answer(new_bid)
+        return _count_and_place(new_bid)
 
 
-def _list_bids(request: Request) -> Response:
-    organisation = caller(request).organisation
-    bids = selectors.list_bids(organisation, status=request.query_params.get("status"))
-    return Response(page(request, bids, serialize_bids))
+async def _count_and_place(new_bid: NewBid) -> Response:
+    """Place a bid once its data set's tokens are counted for its zone, which reads all of it."""
+    await sync_to_async(ensure_dataset_tokens)(dataset=new_bid.dataset, zone=new_bid.zone)
+    return await place_and_answer(new_bid)
 
 
 def _place_with_upload(request: Request) -> Response:
@@ -121,7 +128,9 @@ def _place_all(request: Request, who: Caller) -> Response:
     for index, item in enumerate(batch["bids"]):
         try:
             body = checked(BidRequest, item)
-            items.append(build_new_bid(body, who=who, key=key and f"batch:{key}:{index}"))
+            new_bid = build_new_bid(body, who=who, key=key and f"batch:{key}:{index}")
+            ensure_dataset_tokens(dataset=new_bid.dataset, zone=new_bid.zone)
+            items.append(new_bid)
         except Exception as error:
             # Each bid stands for itself: one that is wrong must not take others along.
             items.append(error)
@@ -150,13 +159,9 @@ async def _place_each(items: list[NewBid | Exception]) -> list[Response | Except
 
 
 def build_new_bid(body: dict[str, Any], *, who: Caller, key: str | None) -> NewBid:
-    """The bid of a checked request body, with its uploaded data set if there is one.
-
-    Reads a whole data set where its tokens are not counted for the zone yet.
-    """
+    """The bid of a checked request body, with its uploaded data set if there is one."""
     find = _find_dataset if body.get("file") is None else _read_upload
     zone, dataset = find(body, who)
-    ensure_dataset_tokens(dataset=dataset, zone=zone)
     return NewBid(
         organisation=who.organisation,
         placed_by=who.user,
@@ -175,7 +180,12 @@ def _find_dataset(body: dict[str, Any], who: Caller) -> tuple[Zone, Dataset]:
     # A closed zone too, for a request that is sent again after its zone has closed.
     zone = get_zones_by_name([body["zone"]]).get(body["zone"]) or get_open_zone(body["zone"])
     _check_one_dataset(body)
-    return zone, get_dataset(who.organisation, str(body["dataset_id"]))
+    dataset = get_datasets([body["dataset_id"]]).get(body["dataset_id"])
+    if dataset is None or dataset.organisation_id != who.organisation.pk:
+        raise unknown_dataset()
+    if dataset.zone_id == zone.pk:
+        dataset.zone = zone
+    return zone, dataset
 
 
 def _read_upload(body: dict[str, Any], who: Caller) -> tuple[Zone, Dataset]:
