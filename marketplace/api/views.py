@@ -6,10 +6,12 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from asgiref.sync import sync_to_async
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import connection
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 from rest_framework.renderers import JSONRenderer
@@ -23,6 +25,8 @@ from marketplace.api.problems import CONTENT_TYPE, ProblemRenderer, exception_ha
 from marketplace.api.throttles import CallerThrottle, rate_limit_headers
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import new_id
+
+T = TypeVar("T")
 
 #: Largest body of a request that shares its thread with others, and most of these at a time.
 SHORT_BYTES = 64 * 1024
@@ -54,7 +58,16 @@ class StrictJSONParser(JSONParser):
 
 
 class MarketView(APIView):
-    """JSON in and out, API key or session, problems with a code, limits, a request id."""
+    """JSON in and out, API key or session, problems with a code, limits, a request id.
+
+    A view's methods run on a thread. What they return may be a coroutine, which is awaited on the
+    event loop and gives the response: a request that waits holds no thread.
+    """
+
+    view_is_async = True
+    #: Short JSON requests share one thread: a crowd's requests on a thread each cost several times
+    #: as much. A method must do no slow work before it returns its coroutine then.
+    shares_thread = False
 
     authentication_classes = AUTHENTICATION
     permission_classes = [HasScope]
@@ -67,6 +80,34 @@ class MarketView(APIView):
     def initialize_request(self, request: Any, *args: Any, **kwargs: Any) -> Request:
         self.request_id = request_id_of(request.headers.get(REQUEST_ID, ""))
         return super().initialize_request(request, *args, **kwargs)
+
+    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        self.args, self.kwargs = args, kwargs
+        self.request = self.initialize_request(request, *args, **kwargs)
+        self.headers = self.default_response_headers
+        begin = partial(self._begin, *args, **kwargs)
+        try:
+            if self.shares_thread and _is_short(request):
+                response = await asyncio.wrap_future(_short_requests.submit(begin))
+            else:
+                response = await _run_in_thread(begin)
+            if isinstance(response, Coroutine):
+                response = await response
+        except Exception as error:
+            response = self.handle_exception(error)
+        self.response = self.finalize_response(self.request, response, *args, **kwargs)
+        if not isinstance(self.response, Response):
+            return self.response
+        # Rendered here, since Django would go to a thread for it.
+        content, headers = self.response.rendered_content, self.response.headers
+        return HttpResponse(content, status=self.response.status_code, headers=headers)
+
+    def _begin(self, *args: Any, **kwargs: Any) -> Any:
+        """Check who calls, scope and limit, and run the method."""
+        self.initial(self.request, *args, **kwargs)
+        name = (self.request.method or "").lower()
+        method = getattr(self, name, None) if name in self.http_method_names else None
+        return (method or self.http_method_not_allowed)(self.request, *args, **kwargs)
 
     def get_exception_handler(self) -> Any:
         return exception_handler
@@ -85,48 +126,24 @@ class MarketView(APIView):
         return response
 
 
-class AwaitingMarketView(MarketView):
-    """A view that may wait without a thread.
-
-    Its methods run on a thread, as those of every view; what they return may be a coroutine, which
-    is awaited on the event loop and gives the response. Short JSON requests share one thread,
-    since a crowd's requests on a thread each cost several times as much; such a method must not do
-    slow work before it returns its coroutine.
-    """
-
-    view_is_async = True
-
-    async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        self.args, self.kwargs = args, kwargs
-        self.request = self.initialize_request(request, *args, **kwargs)
-        self.headers = self.default_response_headers
-        begin = partial(self._begin, *args, **kwargs)
-        try:
-            if _is_short(request):
-                response = await asyncio.wrap_future(_short_requests.submit(begin))
-            else:
-                response = await sync_to_async(begin)()
-            if isinstance(response, Coroutine):
-                response = await response
-        except Exception as error:
-            response = self.handle_exception(error)
-        self.response = self.finalize_response(self.request, response, *args, **kwargs)
-        # Rendered here, since Django would go to a thread for it.
-        content, headers = self.response.rendered_content, self.response.headers
-        return HttpResponse(content, status=self.response.status_code, headers=headers)
-
-    def _begin(self, *args: Any, **kwargs: Any) -> Any:
-        """Check who calls, scope and limit, and run the method."""
-        self.initial(self.request, *args, **kwargs)
-        name = (self.request.method or "").lower()
-        method = getattr(self, name, None) if name in self.http_method_names else None
-        return (method or self.http_method_not_allowed)(self.request, *args, **kwargs)
-
-
 def _is_short(request: HttpRequest) -> bool:
     length = request.headers.get("content-length", "")
     is_json = request.content_type == "application/json"
     return is_json and length.isdigit() and int(length) <= SHORT_BYTES
+
+
+async def _run_in_thread(work: Callable[[], T]) -> T:
+    """Run blocking work; its database connection goes back to the pool at once."""
+
+    def run() -> T:
+        try:
+            return work()
+        finally:
+            if not connection.in_atomic_block:
+                connection.close()
+
+    async with ThreadSensitiveContext():
+        return await sync_to_async(run)()
 
 
 def _begin_each(batch: list[Callable[[], Any]]) -> list[Any]:

@@ -26,7 +26,7 @@ from marketplace.api.market.requests import (
 from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.pagination import page
 from marketplace.api.problems import exception_handler
-from marketplace.api.views import AwaitingMarketView, MarketView, StrictJSONParser
+from marketplace.api.views import MarketView, StrictJSONParser
 from marketplace.auction import selectors
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.bidding.measure import unknown_dataset
@@ -41,7 +41,8 @@ from marketplace.jobs.selectors import get_datasets
 from marketplace.jobs.services import create_dataset, ensure_dataset_tokens, is_dataset_counted
 
 
-class BidsView(AwaitingMarketView):
+class BidsView(MarketView):
+    shares_thread = True
     parser_classes = [StrictJSONParser, MultiPartParser, FormParser]
     scopes = {"GET": "bids:read", "POST": "bids:write"}
 
