@@ -66,6 +66,8 @@ class Node:
     available_from: int | None = None
     #: Last slot the node may be sold in, inclusive.
     available_until: int | None = None
+    #: Cells sold outside these slots stay with the tasks that hold them; no others are sold there.
+    keeps_sold: bool = False
 
 
 @dataclass(frozen=True, slots=True)

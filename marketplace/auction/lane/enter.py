@@ -12,7 +12,8 @@ killed at any point has decided nothing, and the next one decides the same bids.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -83,9 +84,10 @@ def _sync_fleet(lane: Lane, fleet: object) -> None:
     if seen == lane.book.fleet_seen:
         return
     known = lane.book.nodes
+    sold = _sold_slots(lane)
     for node in Node.objects.filter(zone=lane.zone).order_by("pk"):
         before = known.get(node.pk)
-        wanted = _wanted(lane, node, before)
+        wanted = _wanted(lane, node, before, sold.get(node.pk, ()))
         if wanted is not None and before is None:
             lane.apply(events.NodeJoined(node=wanted))
         elif wanted is not None and before != wanted:
@@ -95,44 +97,42 @@ def _sync_fleet(lane: Lane, fleet: object) -> None:
     lane.book.fleet_seen = seen
 
 
-def _wanted(lane: Lane, node: Node, before: scheduler.Node | None) -> scheduler.Node | None:
-    """The node as the engine should have it; ``None`` when it serves nothing any more."""
+def _wanted(
+    lane: Lane, node: Node, before: scheduler.Node | None, sold: Collection[int]
+) -> scheduler.Node | None:
+    """The node as the engine should have it; ``None`` when it serves nothing any more.
+
+    A provider who drains a node or shortens its time still serves what was sold, and sells no
+    other cell; only a node that is lost loses cells.
+    """
     if node.status not in (NodeStatus.ONLINE, NodeStatus.DRAINING):
         return None
     wanted = scheduler_node(lane.zone, node)
     if node.status == NodeStatus.DRAINING:
-        wanted = replace(wanted, available_until=lane.slot)
-    if before is not None and _narrower(wanted, before):
-        wanted = _keeps_promises(lane, wanted)
+        if before is None:
+            return None
+        # The same from slot to slot, so that draining is one event.
+        ended = lane.slot if before.available_until is None else before.available_until
+        wanted = replace(wanted, available_until=min(ended, lane.slot))
+    if any(not _is_available(wanted, slot) for slot in sold):
+        return replace(wanted, keeps_sold=True)
     if wanted.available_until is not None and wanted.available_until < lane.slot:
-        return None
-    if before is None and node.status == NodeStatus.DRAINING:
         return None
     return wanted
 
 
-def _narrower(wanted: scheduler.Node, before: scheduler.Node) -> bool:
-    return (wanted.available_from, wanted.available_until) != (
-        before.available_from,
-        before.available_until,
-    )
+def _sold_slots(lane: Lane) -> dict[str, set[int]]:
+    """Slots from the present one on in which tasks hold cells, by node."""
+    slots: defaultdict[str, set[int]] = defaultdict(set)
+    for held in lane.book.engine.reservations():
+        if held.cell.slot >= lane.slot:
+            slots[held.cell.node].add(held.cell.slot)
+    return slots
 
 
-def _keeps_promises(lane: Lane, node: scheduler.Node) -> scheduler.Node:
-    """The node with an availability that covers what was sold on it.
-
-    A provider who drains a node or shortens its time still serves what was
-    sold; only a node that is lost loses cells.
-    """
-    sold = [hold.cell.slot for hold in lane.book.engine.reservations() if hold.cell.node == node.id]
-    if not sold:
-        return node
+def _is_available(node: scheduler.Node, slot: int) -> bool:
     begin, end = node.available_from, node.available_until
-    return replace(
-        node,
-        available_from=None if begin is None else min(begin, *sold),
-        available_until=None if end is None else max(end, *sold),
-    )
+    return (begin is None or slot >= begin) and (end is None or slot <= end)
 
 
 def write_lane(lane: Lane) -> None:

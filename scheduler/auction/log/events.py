@@ -165,7 +165,8 @@ def task_from_json(data: Mapping[str, Any]) -> Task:
 
 
 def node_to_json(node: Node) -> dict[str, Any]:
-    """Give a node as plain JSON values."""
+    """Give a node as plain JSON values; ``keeps_sold`` only where it is set, as in older logs."""
+    kept = {"keeps_sold": True} if node.keeps_sold else {}
     return {
         "id": node.id,
         "gpu_type": node.gpu_type,
@@ -174,6 +175,7 @@ def node_to_json(node: Node) -> dict[str, Any]:
         "ask": float(node.ask),
         "available_from": node.available_from,
         "available_until": node.available_until,
+        **kept,
     }
 
 
@@ -188,6 +190,7 @@ def node_from_json(data: Mapping[str, Any]) -> Node:
         ask=float(data["ask"]),
         available_from=None if begin is None else int(begin),
         available_until=None if end is None else int(end),
+        keeps_sold=bool(data.get("keeps_sold", False)),
     )
 
 

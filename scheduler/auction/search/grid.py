@@ -281,7 +281,8 @@ class Grid:
                         self.memory_free[row, k] = -np.inf
         self._forget_ended(slot)
         for node in [n for n in self.nodes if _over(n, slot)]:
-            self.remove_node(node.id)
+            if not (node.keeps_sold and self.held_after(node.id, slot)):
+                self.remove_node(node.id)
 
     def _forget_ended(self, slot: int) -> None:
         """Drop what tasks held whose last cell is past, and cells named that are."""
@@ -373,7 +374,7 @@ class Grid:
             samples = compute.get(slot, 0.0) + hold.rate
             gigabytes = memory.get(slot, 0.0) + hold.memory
             if (
-                not self._on_sale(node, slot)
+                not (node.keeps_sold or self._on_sale(node, slot))
                 or samples > self.compute_capacity[k] * (1 + TOLERANCE)
                 or gigabytes > self.memory_capacity[k] + TOLERANCE * abs(self.memory_capacity[k])
             ):

@@ -146,17 +146,17 @@ def test_bids_that_together_exceed_a_wallet_are_funded_in_order_of_arrival(
     assert ledger_check().balanced
 
 
-def test_request_the_database_cannot_store_takes_no_other_along(
+def test_bid_with_settings_that_no_node_takes_takes_no_other_along(
     api, zone, lane, first_batch, opener
 ):
     poison = body_of(api, zone, price="1.00")
-    # No column of PostgreSQL holds this character, and no check of ours looks for it.
+    # No column of PostgreSQL holds this character.
     poison["adapter"] = poison["adapter"] | {"target_modules": ["a\0b"]}
     good = [body_of(api, zone, price="1.00") for _ in range(3)]
     requests = [request_of(api, body) for body in (good[0], poison, *good[1:])]
     answers = first_batch.answers_behind(opener, requests)
-    assert [answer.status_code for answer in answers] == [201, 500, 201, 201]
-    assert answers[1].json()["code"] == "internal_error"
+    assert [answer.status_code for answer in answers] == [201, 400, 201, 201]
+    assert answers[1].json()["code"] == "invalid_hyperparameter"
     assert Bid.objects.count() == Hold.objects.count() == 3
     assert ledger_check().balanced
 

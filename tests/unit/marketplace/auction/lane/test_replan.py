@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from marketplace.auction.book.engine_cache import discard_lane_book
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import jobs_replan, refresh_zone
@@ -138,19 +139,63 @@ def test_job_too_late_for_its_deadline_is_planned_after_it(zone, owner):
     assert "after the deadline" in message
 
 
-def test_draining_node_serves_what_was_sold_and_nothing_later(zone, owner):
+def decided(owner, zone, *, now=NOW, **terms):
+    """A small bid that fits beside another on a node, decided."""
+    bid = market.bid(owner, zone, price_micros=4_000_000, now=now, **terms)
+    decide_pending_bids(zone=zone, now=now)
+    bid.refresh_from_db()
+    return bid
+
+
+def test_draining_node_serves_what_was_sold_and_sells_nothing_between(zone, owner):
     node = market.node(zone)
     bid, job = admitted(owner, zone, epochs=3)
     node.status = NodeStatus.DRAINING
     node.save()
-    late = market.bid(owner, zone, price_micros=4_000_000, epochs=4)
-    decide_pending_bids(zone=zone, now=NOW)
+    late = decided(owner, zone, epochs=1, slots=3)
     job.refresh_from_db()
-    late.refresh_from_db()
     assert job.cells == [[101, node.pk], [102, node.pk], [103, node.pk]]
     assert held_cells(bid) == job.cells
-    assert late.status == "refused"
+    assert (late.status, late.cells) == ("refused", None)
     assert "TaskReplanned" not in kinds(zone)
+    # Beside the job there was room: put back on sale, the node sells it.
+    node.status = NodeStatus.ONLINE
+    node.save()
+    [[slot, _]] = decided(owner, zone, epochs=1, slots=3).cells
+    assert slot in (101, 102, 103)
+
+
+def test_draining_is_one_event_until_the_last_sold_cell_is_past(zone, owner):
+    node = market.node(zone)
+    bid, _ = admitted(owner, zone, epochs=3)
+    node.status = NodeStatus.DRAINING
+    node.save()
+    for slot in (101, 102, 103):
+        refresh_zone(zone=zone, now=market.slot_at(zone, slot))
+        assert next(cell for cell in held_cells(bid) if cell[0] >= slot) == [slot, node.pk]
+    assert kinds(zone).count("NodeChanged") == 1
+    assert "NodeLeft" not in kinds(zone)
+    refresh_zone(zone=zone, now=market.slot_at(zone, 104))
+    refresh_zone(zone=zone, now=market.slot_at(zone, 105))
+    assert "TaskReplanned" not in kinds(zone)
+    assert verify_zone(zone).problems == []
+
+
+def test_node_off_sale_until_later_sells_nothing_before(zone, owner):
+    node = market.node(zone)
+    bid, job = admitted(owner, zone, epochs=3)
+    node.available_from_at = market.slot_at(zone, 115)
+    node.save()
+    late = decided(owner, zone, epochs=1)
+    assert late.status == "admitted"
+    # The first slot that begins after that moment.
+    assert [slot for slot, _ in late.cells] == [116]
+    job.refresh_from_db()
+    assert held_cells(bid) == job.cells == [[101, node.pk], [102, node.pk], [103, node.pk]]
+    discard_lane_book(zone_id=zone.pk)
+    refresh_zone(zone=zone, now=NOW)
+    assert held_cells(bid) == job.cells
+    assert verify_zone(zone).problems == []
 
 
 def test_shorter_availability_keeps_the_cells_already_sold(zone, owner):
