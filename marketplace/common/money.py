@@ -27,6 +27,9 @@ def to_micros(amount: Decimal | str, *, param: str | None = None) -> int:
     if isinstance(amount, float):
         raise TypeError("a float cannot name an amount of money exactly; pass a Decimal or a str")
     try:
+        # Decimal reads "1_000" and digits of other scripts too, which a person may not mean.
+        if isinstance(amount, str) and ("_" in amount or not amount.isascii()):
+            raise InvalidOperation
         dollars = Decimal(amount.strip() if isinstance(amount, str) else amount)
     except (InvalidOperation, ValueError):
         raise _build_error(

@@ -132,3 +132,10 @@ def test_a_column_has_the_decimals_of_its_finest_amount() -> None:
     assert count_decimals([4_670_000, 0]) == 2
     assert count_decimals([4_670_000, 14_625]) == 6
     assert format_usd_exact(4_670_000, decimals=6) == "$4.670000"
+
+
+@pytest.mark.parametrize("written", ["1_000", "0.000_001", "\u0661\u0662", "\uff11.5"])
+def test_amounts_are_written_with_ascii_digits_alone(written):
+    with pytest.raises(UserError, match="is not an amount") as refused:
+        to_micros(written)
+    assert refused.value.code == "invalid_amount"
