@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import json
+import math
+import struct
 import zipfile
 from datetime import datetime, timedelta
 from itertools import count
@@ -19,6 +21,7 @@ from marketplace.jobs.services import Opening, open_jobs
 from scheduler.types import Cell
 from tests import builders, market_builders
 from tests.builders import NOW
+from workers.protocol.adapter_check import list_adapter_tensors
 from workers.protocol.messages import (
     AdapterSpec,
     JoinReply,
@@ -107,11 +110,26 @@ def safetensors(seed: int = 0, *, numbers: int = 4) -> bytes:
     return len(header).to_bytes(8, "little") + header + bytes([seed % 256]) * (4 * numbers)
 
 
-def adapter_zip(seed: int = 0, *, drop: str = "", **extra: bytes) -> bytes:
-    """An adapter's directory as a zip; ``extra`` are more files by name."""
+def adapter_tensors(adapter: AdapterSpec, *, value: float) -> bytes:
+    """The tensors of an adapter on the builders' base model, all with one value."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, sizes in list_adapter_tensors(market_builders.SHAPE, adapter).items():
+        begin, end = end, end + 4 * math.prod(sizes)
+        header[name] = {"dtype": "F32", "shape": list(sizes), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + struct.pack("<f", value) * (end // 4)
+
+
+def adapter_zip(
+    seed: int = 0, *, drop: str = "", adapter: AdapterSpec | None = None, **extra: bytes
+) -> bytes:
+    """The trained adapter of a job as a zip; ``extra`` are more files by name."""
+    adapter = adapter or AdapterSpec(rank=8)
+    config = {"peft_type": "LORA", "r": adapter.rank, "lora_alpha": adapter.alpha}
     files: dict[str, bytes] = {
-        "adapter_config.json": b'{"peft_type": "LORA", "r": 8}',
-        "adapter_model.safetensors": safetensors(seed),
+        "adapter_config.json": json.dumps(config).encode(),
+        "adapter_model.safetensors": adapter_tensors(adapter, value=0.5 + seed),
     } | extra
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:

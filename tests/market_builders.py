@@ -18,6 +18,7 @@ from marketplace.auction.models import Bid
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Speed, Zone
 from marketplace.fleet.services import ensure_provider, ensure_zone
 from marketplace.jobs.models import Artifact, Dataset, Job, Slice, SliceStatus
+from marketplace.jobs.selectors import count_planned_steps
 from marketplace.jobs.services import finish_slice
 from tests import builders
 from tests.builders import NOW
@@ -163,13 +164,15 @@ def end_slice(
     *,
     status: protocol.SliceStatus,
     now: datetime,
-    step: int,
-    total_steps: int = 100,
+    step: int | None = None,
     fault: protocol.Fault | None = None,
     reason: str = "",
 ) -> None:
-    """The node that has the job reports how its slice ended."""
+    """The node that has the job reports how its slice ended, ``step`` of all its steps done."""
     held = open_slice(job)
+    total_steps = count_planned_steps(job)[-1]
+    step = total_steps if step is None else step
+    assert step <= total_steps
     if status == protocol.SliceStatus.PAUSED:
         # A node leaves with a checkpoint.
         Job.objects.filter(pk=job.pk).update(checkpoint_step=step)

@@ -49,7 +49,7 @@ def get_current_slice(*, lease_token: str, node: Node, now: datetime) -> Slice:
     LeaseLost
     """
     held = (
-        Slice.objects.select_related("job__dataset", "job__validation_dataset")
+        Slice.objects.select_related("job__zone", "job__dataset", "job__validation_dataset")
         .filter(lease_token=lease_token)
         .first()
     )

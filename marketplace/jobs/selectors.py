@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -103,6 +104,27 @@ def count_validation_rows(*, rows: int, share: float) -> int:
     if share <= 0 or rows < 2:
         return 0
     return min(max(1, round(share * rows)), rows - 1)
+
+
+#: Share of a job's rows that may drop out on the node: cutting can leave them nothing to learn.
+DROPPED_SHARE_MAX = 0.1
+
+
+def count_planned_steps(job: Job) -> range:
+    """How many optimizer steps the whole of a job can be, from its data and its settings.
+
+    One number, unless rows are cut: those that the cut leaves nothing to learn drop out.
+    """
+    training, dataset = job.training, job.dataset
+    share = 0.0 if job.validation_dataset_id else training.get("validation_share", 0.0)
+    rows = dataset.rows - count_validation_rows(rows=dataset.rows, share=share)
+
+    def steps(trained: int) -> int:
+        return max(1, math.ceil(trained / training["batch_size"])) * training["epochs"]
+
+    if training["sequence_length"] < dataset.longest_row_tokens:
+        return range(training["epochs"], steps(rows) + 1)
+    return range(steps(rows - math.floor(DROPPED_SHARE_MAX * rows)), steps(rows) + 1)
 
 
 def measure_job_work(job: Job) -> Work:

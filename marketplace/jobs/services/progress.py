@@ -13,6 +13,7 @@ from marketplace.fleet.services import record_observed_speed
 from marketplace.jobs.journal import publish_progress
 from marketplace.jobs.lease_checks import LeaseLost, lock_current_slice
 from marketplace.jobs.models import Job, MetricPoint, Slice, SliceStatus
+from marketplace.jobs.selectors import count_planned_steps
 from marketplace.jobs.services.dispatch import handover_at, lease_expiry
 from workers.protocol.messages import ProgressEvent, ProgressReply, ProgressReport
 
@@ -37,7 +38,7 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
             job, held = lock_current_slice(lease_token=report.lease_token, node=node, now=now)
         except LeaseLost:
             return ProgressReply(keep_running=False)
-        events = _select_new_events(held, report)
+        events = _select_new_events(held, report, steps_max=count_planned_steps(job)[-1])
         if events:
             points = _store_points(job, held, events, now)
             for event in events:
@@ -85,17 +86,21 @@ def _leaves_now(job: Job, node: Node, slot: int, now: datetime) -> bool:
     return not (job.last_slot == slot and ends_in_time)
 
 
-def _select_new_events(held: Slice, report: ProgressReport) -> list[ProgressEvent]:
+def _select_new_events(
+    held: Slice, report: ProgressReport, *, steps_max: int
+) -> list[ProgressEvent]:
     fresh: dict[int, ProgressEvent] = {}
     for event in report.events:
-        if event.seq > held.last_seq and _is_plausible(event):
+        if event.seq > held.last_seq and _is_plausible(event, steps_max):
             fresh.setdefault(event.seq, event)
     return [fresh[seq] for seq in sorted(fresh)]
 
 
-def _is_plausible(event: ProgressEvent) -> bool:
+def _is_plausible(event: ProgressEvent, steps_max: int) -> bool:
     counts = (event.step, event.total_steps, event.samples_done)
-    return all(0 <= count <= _COUNT_MAX for count in counts) and event.step <= event.total_steps
+    if not all(0 <= count <= _COUNT_MAX for count in counts):
+        return False
+    return event.step <= event.total_steps <= steps_max
 
 
 def _store_points(

@@ -26,6 +26,7 @@ from marketplace.jobs.models import (
     Slice,
     SliceStatus,
 )
+from marketplace.jobs.selectors import count_planned_steps
 from marketplace.jobs.services.life import close_slice, end_job, fail, mark_for_replan
 from marketplace.jobs.services.uploads import set_aside_checkpoint
 from marketplace.jobs.transitions import set_status
@@ -73,7 +74,8 @@ def finish_slice(*, node: Node, result: SliceResult, now: datetime) -> SliceOutc
     LeaseLost
         The lease is not current, or ended in another way; nothing changed.
     UserError
-        ``adapter_missing``: finished, but no adapter was stored under this lease.
+        ``work_missing``: finished, but not all steps are done; ``adapter_missing``: no adapter
+        was stored under this lease.
     """
     with transaction.atomic():
         found = locks.lock_slice(result.lease_token)
@@ -186,6 +188,7 @@ def lose_slice(*, job: Job, held: Slice, reason: str, now: datetime) -> None:
 
 
 def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:
+    _check_all_done(job, result)
     if not Artifact.objects.filter(job=job, slice=held).exists():
         raise UserError(
             "adapter_missing",
@@ -213,6 +216,19 @@ def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -
             "valid_loss_before": job.valid_loss_before,
             "valid_loss_after": job.valid_loss,
         },
+    )
+
+
+def _check_all_done(job: Job, result: SliceResult) -> None:
+    """Refuse an end before all of the work is done."""
+    planned = count_planned_steps(job)
+    if result.step == result.total_steps and result.total_steps in planned:
+        return
+    raise UserError(
+        "work_missing",
+        f"A job is finished when all of its {planned[-1]} steps are done. "
+        f"This result says {result.step} of {result.total_steps}.",
+        status=409,
     )
 
 

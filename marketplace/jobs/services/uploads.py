@@ -26,7 +26,7 @@ from marketplace.jobs.journal import record_event
 from marketplace.jobs.lease_checks import get_current_slice, lock_current_slice
 from marketplace.jobs.models import Artifact, Checkpoint, EventKind, Job, MetricPoint
 from marketplace.jobs.spooling import Content, spool_upload
-from marketplace.jobs.upload_checks import check_adapter_zip, check_safetensors
+from marketplace.jobs.upload_checks import check_adapter, check_safetensors
 
 #: The newest is where a job goes on; should it prove useless, the one before it is.
 CHECKPOINTS_KEPT = 3
@@ -116,7 +116,7 @@ def store_adapter(
     held = get_current_slice(lease_token=lease_token, node=node, now=now)
     limit = getattr(settings, "ADAPTER_BYTES_MAX", ADAPTER_BYTES_MAX)
     with spool_upload(content, limit_bytes=limit, what="The adapter", sha256=sha256) as upload:
-        check_adapter_zip(upload.file, unpacked_limit_bytes=2 * limit)
+        check_adapter(upload.file, job=held.job, unpacked_limit_bytes=2 * limit)
         had = Artifact.objects.filter(slice=held, sha256=upload.sha256)
         if (same := had.first()) is not None:
             return same

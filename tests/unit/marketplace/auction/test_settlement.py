@@ -89,7 +89,7 @@ def report_step(job, step, now):
         seq=held.last_seq + 1,
         at=now.timestamp(),
         step=step,
-        total_steps=100,
+        total_steps=36,
         epoch=0.0,
         samples_done=step,
     )
@@ -98,7 +98,7 @@ def report_step(job, step, now):
 
 
 def checkpointed(job, step):
-    Job.objects.filter(pk=job.pk).update(step=step, checkpoint_step=step, total_steps=100)
+    Job.objects.filter(pk=job.pk).update(step=step, checkpoint_step=step, total_steps=36)
 
 
 def blame_owner(job, now):
@@ -112,15 +112,15 @@ def end_late(job, zone):
     """The job finishes a slot after its deadline, on the node that had it then; when."""
     Job.objects.filter(pk=job.pk).update(deadline_at=slot_ends_at(zone, 102))
     now = market.slot_at(zone, 103)
-    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
+    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
     return now
 
 
 def move(job, zone, first, second):
-    """The job leaves its node after 40 of 100 steps and goes on elsewhere."""
+    """The job leaves its node after 9 of 36 steps and goes on elsewhere."""
     run(job, zone, 101)
     now = market.slot_at(zone, 101) + timedelta(seconds=8)
-    market.end_slice(job, status=SliceStatus.PAUSED, step=40, now=now)
+    market.end_slice(job, status=SliceStatus.PAUSED, step=9, now=now)
     Node.objects.filter(pk=second.pk).update(last_heartbeat_at=market.slot_at(zone, 103))
     Node.objects.filter(pk=first.pk).update(status=NodeStatus.OFFLINE)
     refresh_zone(zone=zone, now=market.slot_at(zone, 102))
@@ -129,12 +129,12 @@ def move(job, zone, first, second):
 
 
 def failed_after_a_move(zone, owner, first, provider):
-    """A job of which one node did 40 of 100 steps, and which another one failed for good."""
+    """A job of which one node did 9 of 36 steps, and which another one failed for good."""
     bid, job = sold(owner, zone, epochs=3)
     move(job, zone, first, market.node(zone, of=provider))
     Job.objects.filter(pk=job.pk).update(system_faults=4)
     now = market.slot_at(zone, 103)
-    market.end_slice(job, status=SliceStatus.FAILED, step=60, now=now, fault=Fault.SYSTEM)
+    market.end_slice(job, status=SliceStatus.FAILED, step=18, now=now, fault=Fault.SYSTEM)
     return bid, job, now
 
 
@@ -143,7 +143,7 @@ def test_success_leaves_the_price_and_pays_the_provider_its_ask(zone, owner):
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101, 102, 103)
     now = market.slot_at(zone, 103)
-    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
+    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
     settled(job, bid, now)
     assert (bid.refund_micros, bid.credit_micros) == (0, 0)
     assert wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
@@ -157,14 +157,14 @@ def test_early_success_frees_unused_cells_and_pays_the_node_for_all_of_the_work(
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
     now = market.slot_at(zone, 101)
-    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
+    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
     settled(job, bid, now)
     assert LogEntry.objects.filter(zone=zone).latest("position").kind == "CellsReleased"
     held = Reservation.objects.filter(bid=bid, released_at=None)
     assert list(held.values_list("slot", flat=True)) == [101]
     assert bid.refund_micros == 0
     assert earned(node) == 300_000
-    assert paid_nodes(bid) == [(node.name, 100, 300_000, 300_000)]
+    assert paid_nodes(bid) == [(node.name, 36, 300_000, 300_000)]
     assert house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []
 
@@ -178,7 +178,7 @@ def test_missed_deadline_is_credited_out_of_the_pay_of_the_node_that_was_late(zo
     assert (bid.refund_micros, bid.credit_micros) == (0, 75_000)
     assert wallet(organisation=owner).available_micros == 9_775_000
     assert earned(node) == 225_000
-    assert paid_nodes(bid) == [(node.name, 100, 300_000, 225_000)]
+    assert paid_nodes(bid) == [(node.name, 36, 300_000, 225_000)]
     assert house_balances()["sla_credits"] == 0
     assert verify_zone(zone).problems == []
 
@@ -189,7 +189,7 @@ def test_a_late_end_that_is_no_providers_fault_is_credited_by_the_house(zone, ow
     Job.objects.filter(pk=job.pk).update(deadline_at=NOW + timedelta(seconds=5))
     run(job, zone, 101)
     now = market.slot_at(zone, 103)
-    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
+    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
     settled(job, bid, now)
     assert bid.credit_micros == 75_000
     assert earned(node) == 300_000
@@ -212,7 +212,7 @@ def test_failure_of_the_house_is_refunded_whole_and_the_node_that_fell_silent_ea
     node = market.node(zone)
     bid, job = sold(owner, zone, epochs=3, slots=4)
     run(job, zone, 101, 102)
-    checkpointed(job, 40)
+    checkpointed(job, 9)
     node.status = NodeStatus.OFFLINE
     node.save()
     refresh_zone(zone=zone, now=market.slot_at(zone, 103))
@@ -224,9 +224,9 @@ def test_failure_of_the_house_is_refunded_whole_and_the_node_that_fell_silent_ea
     settled(job, bid, now)
     assert bid.refund_micros == 300_000
     assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
-    # It did 40 of 100 steps, and it is why the job failed.
+    # It did 9 of 36 steps, and it is why the job failed.
     assert earned(node) == 0
-    assert paid_nodes(bid) == [(node.name, 40, 120_000, 0)]
+    assert paid_nodes(bid) == [(node.name, 9, 75_000, 0)]
     refunds = JobEvent.objects.filter(job=job, kind="refunded")
     assert [event.data for event in refunds] == [{"amount_micros": 300_000}]
     assert verify_zone(zone).problems == []
@@ -237,41 +237,41 @@ def test_the_house_pays_for_work_that_others_did_before_a_job_failed(zone, owner
     bid, job, now = failed_after_a_move(zone, owner, first, second)
     settled(job, bid, now)
     assert bid.refund_micros == 300_000
-    assert earned(first) == 120_000
+    assert earned(first) == 75_000
     assert earnings(organisation=second.organisation).pending_micros == 0
-    assert house_balances()["refunds"] == -120_000
+    assert house_balances()["refunds"] == -75_000
     assert house_balances()["revenue"] == 0
     found = find_distribution(hold_reference=bid.hold_reference)
     assert (found.asks_micros, found.asks_returned_micros) == (300_000, 300_000)
-    assert (found.borne_pay_micros, found.at_fault) == (120_000, second.organisation)
+    assert (found.borne_pay_micros, found.at_fault) == (75_000, second.organisation)
 
 
 def test_what_the_house_bears_for_one_provider_in_a_day_is_limited(zone, owner, settings):
-    settings.HOUSE_BEARS_MICROS_PER_DAY = 130_000
+    settings.HOUSE_BEARS_MICROS_PER_DAY = 80_000
     second, third = market.provider(), market.node(market.zone())
     first = market.node(zone)
     bid, job, now = failed_after_a_move(zone, owner, first, second)
     settled(job, bid, now)
-    assert earned(first) == 120_000
+    assert earned(first) == 75_000
     bid, job, now = failed_after_a_move(third.zone, owner, third, second)
     settled(job, bid, now)
     # The owner has everything back all the same.
     assert wallet(organisation=owner).available_micros == 10_000_000
-    assert earned(third) == 10_000
-    assert sum_borne(at_fault_id=second.organisation_id, since=NOW) == 130_000
+    assert earned(third) == 5_000
+    assert sum_borne(at_fault_id=second.organisation_id, since=NOW) == 80_000
 
 
 def test_five_failures_of_the_bidders_own_node_give_back_only_the_work_not_done(zone):
     node, owner = own_node(zone)
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
-    checkpointed(job, 40)
+    checkpointed(job, 9)
     Job.objects.filter(pk=job.pk).update(system_faults=4)
     now = market.slot_at(zone, 101)
-    market.end_slice(job, status=SliceStatus.FAILED, step=40, now=now, fault=Fault.SYSTEM)
+    market.end_slice(job, status=SliceStatus.FAILED, step=9, now=now, fault=Fault.SYSTEM)
     settled(job, bid, now)
-    assert (bid.refund_micros, earned(node)) == (180_000, 120_000)
-    assert wallet(organisation=owner).available_micros == 9_880_000
+    assert (bid.refund_micros, earned(node)) == (225_000, 75_000)
+    assert wallet(organisation=owner).available_micros == 9_925_000
     assert house_balances()["revenue"] == house_balances()["refunds"] == 0
 
 
@@ -293,9 +293,9 @@ def test_failure_by_the_owners_data_costs_the_work_done_once_a_second_provider_s
     job.refresh_from_db()
     assert (job.status, job.fault) == ("failed", "user")
     settled(job, bid, now)
-    assert bid.refund_micros == 291_000
-    assert wallet(organisation=owner).available_micros == 9_991_000
-    assert (earned(first), earned(second)) == (9_000, 0)
+    assert bid.refund_micros == 275_000
+    assert wallet(organisation=owner).available_micros == 9_975_000
+    assert (earned(first), earned(second)) == (25_000, 0)
     assert house_balances()["revenue"] == 0
 
 
@@ -322,13 +322,12 @@ def test_cancelled_job_is_refunded_for_the_work_not_done(zone, owner):
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101, 102)
     now = market.slot_at(zone, 102)
-    report_step(job, 60, now)
+    report_step(job, 18, now)
     job.refresh_from_db()
-    assert compute_cancel_refund(bid=bid, job=job) == 120_000
+    assert compute_cancel_refund(bid=bid, job=job) == 150_000
     cancel_job(job=job, cancelled_by=None, now=now)
     settled(job, bid, now)
-    assert bid.refund_micros == 120_000
-    assert earned(node) == 180_000
+    assert bid.refund_micros == earned(node) == 150_000
     assert verify_zone(zone).problems == []
 
 
@@ -337,10 +336,10 @@ def test_cancelling_one_step_before_the_end_returns_that_step_only(zone, owner):
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
     now = market.slot_at(zone, 101)
-    report_step(job, 99, now)
+    report_step(job, 35, now)
     cancel_job(job=job, cancelled_by=None, now=now)
     settled(job, bid, now)
-    assert (bid.refund_micros, earned(node)) == (3_000, 297_000)
+    assert (bid.refund_micros, earned(node)) == (8_333, 291_667)
 
 
 def test_job_cancelled_before_it_began_is_refunded_whole_and_its_cells_are_sold_again(zone, owner):
@@ -363,13 +362,13 @@ def test_providers_of_a_moved_job_are_paid_in_proportion_to_the_work_each_did(zo
     move(job, zone, first, second)
     run(job, zone, 104)
     now = market.slot_at(zone, 104)
-    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=now)
+    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
     settled(job, bid, now)
     assert paid_nodes(bid) == [
-        (first.name, 40, 120_000, 120_000),
-        (second.name, 60, 180_000, 180_000),
+        (first.name, 9, 75_000, 75_000),
+        (second.name, 27, 225_000, 225_000),
     ]
-    assert (earned(first), earned(second)) == (120_000, 180_000)
+    assert (earned(first), earned(second)) == (75_000, 225_000)
     assert bid.refund_micros == 0
     assert house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -133,6 +134,24 @@ def test_a_result_after_the_lease_ran_out_changes_nothing(running):
     job.refresh_from_db()
     held.refresh_from_db()
     assert (job.status, job.step, held.result) == (JobStatus.RUNNING, 0, None)
+
+
+@pytest.mark.parametrize(("step", "total_steps"), [(0, 12), (11, 12), (0, 0), (1, 1), (13, 13)])
+def test_a_job_is_not_finished_before_all_of_its_work_is_done(running, step, total_steps):
+    job, node, held = running
+    store_adapter(
+        node=node,
+        lease_token=held.lease_token,
+        content=io.BytesIO(build.adapter_zip()),
+        now=at(4),
+    )
+    result = replace(build.result(held, Ended.FINISHED, step=step), total_steps=total_steps)
+    with pytest.raises(UserError) as refused:
+        finish_slice(node=node, result=result, now=at(5))
+    assert (refused.value.code, refused.value.status) == ("work_missing", 409)
+    job.refresh_from_db()
+    held.refresh_from_db()
+    assert (job.status, held.status, held.result) == (JobStatus.RUNNING, SliceStatus.OPEN, None)
 
 
 def test_a_node_that_blames_the_owner_is_believed_once_another_run_ends_the_same(running):

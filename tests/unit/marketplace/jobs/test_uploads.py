@@ -24,6 +24,7 @@ from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
+from workers.protocol.messages import AdapterSpec
 
 pytestmark = pytest.mark.django_db
 
@@ -222,6 +223,10 @@ def test_an_adapter_is_stored_once_and_replaced_by_a_newer_one(
     assert len(stored_files(job)) == 1
 
 
+def adapter_tensors(*, value: float) -> bytes:
+    return build.adapter_tensors(AdapterSpec(rank=8), value=value)
+
+
 def _bomb() -> bytes:
     """A few kilobytes that unpack to thirty megabytes."""
     return build.adapter_zip(**{"README.md": bytes(30 * 1024 * 1024)})
@@ -269,15 +274,33 @@ def _damaged() -> bytes:
         (lambda: build.adapter_zip(**{"/etc/passwd": b"x"}), "no adapter has"),
         (lambda: build.adapter_zip(**{"adapter_model.bin": b"x"}), "no adapter has"),
         (lambda: build.adapter_zip(**{"data.pkl": b"x"}), "no adapter has"),
-        (lambda: build.adapter_zip(**{"adapter_config.json": b"[]"}), "names no peft_type"),
-        (lambda: build.adapter_zip(**{"adapter_config.json": b"{"}), "is not JSON"),
+        (lambda: build.adapter_zip(**{"adapter_config.json": b"[]"}), "is not an object"),
+        (lambda: build.adapter_zip(**{"adapter_config.json": b"{"}), "readable zip"),
         (
             lambda: build.adapter_zip(**{"adapter_config.json": b"[" * 100_000}),
-            "is not JSON",
+            "readable zip",
         ),
         (
             lambda: build.adapter_zip(**{"adapter_model.safetensors": b"\x80\x04pickle"}),
             "no safetensors file",
+        ),
+        # Four bytes in one tensor counted as a finished adapter once.
+        (
+            lambda: build.adapter_zip(
+                **{"adapter_model.safetensors": build.safetensors(numbers=1)}
+            ),
+            "it lacks base_model.model.model.layers.0",
+        ),
+        (lambda: build.adapter_zip(adapter=AdapterSpec(rank=4)), "says r = 4"),
+        (
+            lambda: build.adapter_zip(
+                **{"adapter_model.safetensors": adapter_tensors(value=float("nan"))}
+            ),
+            "not finite numbers",
+        ),
+        (
+            lambda: build.adapter_zip(**{"adapter_model.safetensors": adapter_tensors(value=0.0)}),
+            "was not trained",
         ),
         (_bomb, "unpacks to more than"),
         (_lying_bomb, "readable zip"),

@@ -73,7 +73,7 @@ def test_a_missed_deadline_is_counted_explained_and_credited_once(zone: Zone) ->
     alive(71)
     slots_dispatch(now=at(71))
     assert lease(job).node.name == "second"
-    market_builders.end_slice(job, status=Ended.FINISHED, step=100, now=at(95))
+    market_builders.end_slice(job, status=Ended.FINISHED, now=at(95))
     assert settle_finished(now=at(96)) == 1
     assert settle_finished(now=at(97)) == 0
     job.refresh_from_db()
@@ -97,7 +97,7 @@ def test_a_job_in_time_is_neither_explained_nor_credited(zone: Zone) -> None:
     market_builders.node(zone)
     job = sold(zone, epochs=1, slots=4)
     slots_dispatch(now=at(11))
-    market_builders.end_slice(job, status=Ended.FINISHED, step=100, now=at(15))
+    market_builders.end_slice(job, status=Ended.FINISHED, now=at(15))
     assert settle_finished(now=at(16)) == 1
     assert not job.events.filter(message__contains="after its deadline").exists()
     assert house_balances()["sla_credits"] == 0

@@ -242,7 +242,7 @@ def test_finished_job_shows_its_history_and_gives_its_adapter(api, zone):
     zone.nodes.update(last_heartbeat_at=start)
     assert_problem(api.get(f"/api/jobs/{job.pk}/adapter"), 404, "no_adapter")
     slots_dispatch(now=start)
-    market.end_slice(job, status=SliceStatus.FINISHED, step=100, now=start)
+    market.end_slice(job, status=SliceStatus.FINISHED, now=start)
     settle_finished(now=start)
     shown = api.get(f"/api/jobs/{job.pk}").json()
     assert shown["status"] == "succeeded"
