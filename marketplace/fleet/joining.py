@@ -150,7 +150,6 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     zone, facts = token.zone, request.facts
     measured = check_facts(zone, request.name, facts)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
-    record_speeds(zone=zone, gpu_type=gpu_type, speeds=measured, now=now)
     capacity = selectors.reference_capacity(
         zone,
         [
@@ -186,6 +185,7 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     )
     node.facts = to_json(facts)
     node.save()
+    record_speeds(zone=zone, gpu_type=gpu_type, node_id=node.pk, speeds=measured, now=now)
     latest = Ask.objects.filter(node=node).order_by("-set_at", "-pk").first()
     if latest is None or latest.ask_micros != node.ask_micros:
         Ask.objects.create(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Min, QuerySet
+from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
@@ -21,7 +21,7 @@ from marketplace.fleet.slots import (
     slot_ends_at,
     slot_starts_at,
 )
-from marketplace.fleet.speeds import SpeedRow, total_speed
+from marketplace.fleet.speeds import OUTLIER_FACTOR, SpeedRow, total_speed
 from scheduler import types as scheduler
 from workers.protocol.messages import AdapterSpec, BaseModelRef, TrainingSpec
 from workers.protocol.model_shape import ModelShape
@@ -140,7 +140,7 @@ def scheduler_node(zone: Zone, node: Node) -> scheduler.Node:
 class ZoneSpeeds:
     """What a zone has measured, read at one moment."""
 
-    #: The speed table by GPU type.
+    #: The speed table by GPU type; types without a node on sale are left out.
     rows: dict[str, list[SpeedRow]]
     measured_memory: tuple[memory.MeasuredMemory, ...]
     #: The least capacity among the nodes of a GPU type.
@@ -150,7 +150,12 @@ class ZoneSpeeds:
 def load_zone_speeds(zone: Zone) -> ZoneSpeeds:
     rows: dict[str, list[SpeedRow]] = defaultdict(list)
     measured = []
+    here = Node.objects.filter(zone=zone)
+    on_sale = set(here.filter(status=NodeStatus.ONLINE).values_list("gpu_type_id", flat=True))
     for speed in Speed.objects.filter(zone=zone).order_by("pk"):
+        if on_sale and speed.gpu_type_id not in on_sale:
+            # What has left the market must not decide what others are sold at.
+            continue
         rows[speed.gpu_type_id].append(
             SpeedRow(
                 batch_size=speed.batch_size,
@@ -195,14 +200,13 @@ def rates(
     speeds = speeds or load_zone_speeds(zone)
     promised = {}
     smallest = speeds.smallest_capacities
-    weight = work_weight(
-        zone=zone, batch_size=batch_size, sequence_length=sequence_length, speeds=speeds
-    )
+    weights = _find_weights(zone, batch_size, sequence_length, speeds)
+    weight = max(weights.values(), default=1.0)
     for gpu_type, rows in speeds.rows.items():
         speed = total_speed(
             rows, batch_size=batch_size, sequence_length=sequence_length, jobs=zone.jobs_per_node
         )
-        if speed is None:
+        if speed is None or (weights and gpu_type not in weights):
             continue
         rate = speed * zone.slot_s / zone.jobs_per_node
         # A rate above a node's capacity would make the node unsaleable to this job.
@@ -218,11 +222,21 @@ def work_weight(
 
     Nodes' capacities are counted in reference samples. A job's demand and rates times this weight
     are in the same unit, so a job of long samples takes the share of a node that it really uses. It
-    is the largest over the GPU types: on none of them is a node sold twice.
+    is the largest over the GPU types that can run such a job: on none of them is a node sold twice.
     """
     speeds = speeds or load_zone_speeds(zone)
-    weights = []
-    for rows in speeds.rows.values():
+    return max(_find_weights(zone, batch_size, sequence_length, speeds).values(), default=1.0)
+
+
+def _find_weights(
+    zone: Zone, batch_size: int, sequence_length: int, speeds: ZoneSpeeds
+) -> dict[str, float]:
+    """The weight on each GPU type; types far above the middle one cannot run such a job.
+
+    Their nodes would make everybody else's look as slow at it as they are themselves.
+    """
+    weights: dict[str, float] = {}
+    for gpu_type, rows in speeds.rows.items():
         speed = total_speed(
             rows, batch_size=batch_size, sequence_length=sequence_length, jobs=zone.jobs_per_node
         )
@@ -233,8 +247,11 @@ def work_weight(
             jobs=zone.jobs_per_node,
         )
         if speed is not None and reference is not None:
-            weights.append(reference / speed)
-    return max(weights, default=1.0)
+            weights[gpu_type] = reference / speed
+    if not weights:
+        return {}
+    middle = sorted(weights.values())[(len(weights) - 1) // 2]
+    return {key: weight for key, weight in weights.items() if weight <= OUTLIER_FACTOR * middle}
 
 
 def model_shape(zone: Zone) -> ModelShape:
@@ -291,10 +308,16 @@ def node_is_silent(node: Node, now: datetime) -> bool:
 
 
 def _load_smallest_capacities(zone: Zone) -> dict[str, float]:
-    return dict(
-        Node.objects.filter(zone=zone)
-        .exclude(status=NodeStatus.LEFT)
-        .order_by("gpu_type")
-        .values_list("gpu_type")
-        .annotate(smallest=Min("compute_capacity"))
-    )
+    """The least capacity of each GPU type, nodes far below its middle one left out."""
+    by_type: defaultdict[str, list[float]] = defaultdict(list)
+    nodes = Node.objects.filter(zone=zone).exclude(status=NodeStatus.LEFT)
+    for gpu_type, capacity in nodes.values_list("gpu_type_id", "compute_capacity"):
+        by_type[gpu_type].append(capacity)
+    return {
+        gpu_type: min(
+            capacity
+            for capacity in found
+            if capacity * OUTLIER_FACTOR >= sorted(found)[len(found) // 2]
+        )
+        for gpu_type, found in by_type.items()
+    }

@@ -7,7 +7,8 @@ from datetime import datetime
 
 from marketplace.common.errors import UserError
 from marketplace.fleet import locks
-from marketplace.fleet.models import GpuType, Speed, Zone
+from marketplace.fleet.models import GpuType, Node, NodeStatus, Speed, Zone
+from marketplace.fleet.speeds import OUTLIER_FACTOR, SpeedRow, total_speed
 from workers.protocol.messages import PROTOCOL_VERSION, NodeFacts, SpeedMeasurement
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -46,6 +47,8 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
             raise invalid_node("The self-test names a batch, length or count beyond a million.")
         if min(row.job_memory_gb, row.base_memory_gb) < 0:
             raise invalid_node("The self-test names a negative amount of memory.")
+        if max(row.job_memory_gb, row.base_memory_gb) > facts.memory_gb:
+            raise invalid_node("The self-test names more memory than the machine has.")
     return measured
 
 
@@ -65,10 +68,27 @@ def record_speeds(
     *,
     zone: Zone,
     gpu_type: GpuType,
+    node_id: str | None,
     speeds: tuple[SpeedMeasurement, ...],
     now: datetime,
 ) -> None:
-    """Add a self-test to the table: the slowest node of a type sets its promise."""
+    """Add a self-test to the table: the slowest node of a type sets its promise.
+
+    One far from what the type's other nodes measured counts for its own node only, whose capacity
+    it sets: a slow or lying node is not sold, and moves nobody else. The first node of a type,
+    and one that is alone in it, sets the type's rows anew.
+    """
+    is_alone = not (
+        Node.objects.filter(zone=zone, gpu_type=gpu_type)
+        .exclude(pk=node_id)
+        .exclude(status=NodeStatus.LEFT)
+        .exists()
+    )
+    known = Speed.objects.filter(zone=zone, gpu_type=gpu_type)
+    if is_alone:
+        known.delete()
+    elif not all(_is_alike(row, list(known)) for row in speeds):
+        return
     # In one order, so that two nodes that join at once cannot block each other.
     for row in sorted(speeds, key=lambda row: (row.batch_size, row.sequence_length, row.jobs)):
         speed, created = Speed.objects.get_or_create(
@@ -96,6 +116,22 @@ def record_speeds(
         speed.base_memory_gb = max(speed.base_memory_gb or 0.0, row.base_memory_gb)
         speed.updated_at = now
         speed.save()
+
+
+def _is_alike(row: SpeedMeasurement, known: list[Speed]) -> bool:
+    """Whether a measurement is near what is known of its type, in speed and in memory."""
+    table = [SpeedRow(k.batch_size, k.sequence_length, k.jobs, k.samples_per_s) for k in known]
+    speed = total_speed(
+        table, batch_size=row.batch_size, sequence_length=row.sequence_length, jobs=row.jobs
+    )
+    pairs = [] if speed is None else [(row.samples_per_s, speed)]
+    same = (row.batch_size, row.sequence_length)
+    pairs += [
+        (row.job_memory_gb, k.job_memory_gb)
+        for k in known
+        if (k.batch_size, k.sequence_length) == same and k.job_memory_gb and row.job_memory_gb
+    ]
+    return all(max(pair) <= OUTLIER_FACTOR * min(pair) for pair in pairs)
 
 
 def invalid_node(message: str) -> UserError:

@@ -23,6 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+#: A node or a type of nodes that differs from the others by more than this factor counts for
+#: itself only.
+OUTLIER_FACTOR = 4.0
 #: Share of a new observation in the running mean.
 OBSERVATION_WEIGHT = 0.1
 #: How far observations may move a row from the self-test, as a factor either way.

@@ -97,6 +97,7 @@ class Job(models.Model):
     zone_id: str
     organisation_id: str
     dataset_id: str
+    validation_dataset_id: str | None
     checkpoints: models.Manager[Checkpoint]
     slices: models.Manager[Slice]
     events: models.Manager[JobEvent]

@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marketplace.fleet.models import Node, NodeStatus, Speed
 from marketplace.fleet.selectors import rates, work_weight
+from marketplace.fleet.services import create_join_token, join_node, retire_node
 from marketplace.fleet.speeds import OBSERVATION_BAND, SpeedRow, observed_speed, total_speed
+from tests import job_builders as build
 from tests import market_builders as market
+from workers.protocol.messages import JoinRequest
 
 sizes = st.sampled_from([1, 2, 4, 8, 16, 64])
 lengths = st.sampled_from([16, 64, 128, 256, 512, 2048])
@@ -167,3 +171,58 @@ def test_a_zone_without_measurements_can_run_nothing():
     zone.speeds.all().delete()
     assert rates(zone=zone, batch_size=8, sequence_length=128) == {}
     assert work_weight(zone=zone, batch_size=8, sequence_length=128) == 1.0
+
+
+def invented(zone, *, gpu_type: str, slow: float) -> Node:
+    """A node that joins with a self-test of its own making and goes on sale."""
+    facts = build.facts(
+        gpu_type=gpu_type,
+        hostname="liar",
+        memory_gb=8.0,
+        speeds=(
+            build.measurement(batch_size=1, jobs=4, samples_per_s=slow, job_memory_gb=7.9),
+            build.measurement(jobs=4, samples_per_s=max(slow, 1000.0), job_memory_gb=7.9),
+        ),
+    )
+    _, secret = create_join_token(
+        zone=zone, provider=market.provider(), created_by=None, ask_micros=1, now=market.NOW
+    )
+    reply = join_node(request=JoinRequest(token=secret, name="liar", facts=facts), now=market.NOW)
+    Node.objects.filter(pk=reply.node_id).update(status=NodeStatus.ONLINE)
+    return Node.objects.get(pk=reply.node_id)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("gpu_type", ["cpu", "H900"])
+def test_an_invented_self_test_moves_nobody_else(gpu_type):
+    zone = market.zone()
+    market.speed(zone, gpu_type="A40", samples_per_s=80.0)
+    market.node(zone)
+    market.node(zone, gpu_type_id="A40", compute_capacity=800.0)
+    asked = [{"batch_size": size, "sequence_length": 128} for size in (1, 8, 64)]
+
+    def known() -> list[tuple[float, dict[str, float]]]:
+        found = [(work_weight(zone=zone, **each), rates(zone=zone, **each)) for each in asked]
+        return [(weight, {k: r[k] for k in ("cpu", "A40") if k in r}) for weight, r in found]
+
+    before = known()
+    node = invented(zone, gpu_type=gpu_type, slow=1e-6)
+    assert known()[1:] == before[1:]
+    weight, promised = known()[0]
+    # A job of single rows is promised no more, and nearly what it was.
+    assert weight <= 4 * before[0][0]
+    assert promised.keys() == before[0][1].keys()
+    retire_node(node=node, now=market.NOW)
+    if gpu_type != "cpu":
+        assert known() == before
+
+
+@pytest.mark.django_db
+def test_a_node_alone_in_its_type_measures_it_anew():
+    zone = market.zone()
+    market.node(zone)
+    first = invented(zone, gpu_type="H900", slow=1e-6)
+    assert Speed.objects.filter(gpu_type="H900", batch_size=1).get().samples_per_s == 1e-6
+    retire_node(node=first, now=market.NOW)
+    invented(zone, gpu_type="H900", slow=20.0)
+    assert Speed.objects.filter(gpu_type="H900", batch_size=1).get().samples_per_s == 20.0
