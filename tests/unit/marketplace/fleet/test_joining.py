@@ -202,13 +202,13 @@ def test_memory_the_base_model_takes_beyond_the_zones_figure_is_not_for_sale(zon
 
 def test_the_slowest_node_of_a_type_sets_its_promise(zone, provider):
     join(token(zone, provider))
-    slow = (build.measurement(jobs=4, samples_per_s=20.0, job_memory_gb=0.5),)
+    slow = (build.measurement(jobs=4, samples_per_s=20.0, job_memory_gb=0.15),)
     join(token(zone, provider), name="slow", hostname="slow", speeds=slow)
     quick = (build.measurement(jobs=4, samples_per_s=90.0, job_memory_gb=0.1),)
     join(token(zone, provider), name="quick", hostname="quick", speeds=quick)
     assert rates(zone=zone, batch_size=8, sequence_length=128) == {"cpu": 50.0}
     row = Speed.objects.get(jobs=4)
-    assert (row.measured_samples_per_s, row.job_memory_gb) == (20.0, 0.5)
+    assert (row.measured_samples_per_s, row.job_memory_gb) == (20.0, 0.15)
     capacities = dict(Node.objects.values_list("name", "compute_capacity"))
     assert capacities == {"gpu-1": 400.0, "slow": 200.0, "quick": 900.0}
 
