@@ -47,8 +47,8 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
             raise invalid_node("The self-test names a batch, length or count beyond a million.")
         if min(row.job_memory_gb, row.base_memory_gb) < 0:
             raise invalid_node("The self-test names a negative amount of memory.")
-        if max(row.job_memory_gb, row.base_memory_gb) > facts.memory_gb:
-            raise invalid_node("The self-test names more memory than the machine has.")
+        if row.job_memory_gb > facts.memory_gb:
+            raise invalid_node("The self-test names more memory for a job than the machine has.")
     return measured
 
 
