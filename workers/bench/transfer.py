@@ -118,6 +118,8 @@ def measure_transfer(size: TransferSize) -> Iterator[dict[str, Any]]:
     """Train everything and yield a row for each pair and form as it is there."""
     ref = BaseModelRef(name=TINY, source=f"{BUNDLED_PREFIX}{TINY}")
     base = load_resident(ref, device=torch.device("cpu"), limit_gb=8.0, reproducible=True)
+    # one thread: on a busy machine several wait for each other most of the time
+    base.apply_threads()
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(size.seeds):
             colds = [_train_cold(base, task, size, seed, Path(folder)) for task in size.tasks]
