@@ -17,11 +17,14 @@ from marketplace.common.errors import SystemFault
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import record_progress, slots_dispatch, store_adapter
 from scheduler.auction.audit.transcripts import verify_transcript
+from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
 from tests.pages import read_page
 from tests.unit.marketplace.web.conftest import Site
+from workers.protocol.messages import AdapterSpec
+from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db
 
@@ -113,14 +116,15 @@ def test_an_adapter_is_handed_to_its_owner_only(site: Site, job: Job) -> None:
         report=build.report(held, build.event(1, step=12)),
         now=build.at(10 * first_slot),
     )
+    adapter = build.adapter_zip(adapter=from_json(AdapterSpec, job.spec["adapter"]))
     store_adapter(
         node=held.node,
         lease_token=held.lease_token,
-        content=io.BytesIO(build.adapter_zip()),
+        content=io.BytesIO(adapter),
         now=build.at(10 * first_slot + 1),
     )
     reply = site.client.get(f"/jobs/{job.pk}/adapter")
-    assert b"".join(reply.streaming_content) == build.adapter_zip()
+    assert b"".join(reply.streaming_content) == adapter
     assert 'filename="a-job-adapter.zip"' in reply.headers["Content-Disposition"]
     site.client.force_login(builders.user())
     assert site.client.get(f"/jobs/{job.pk}/adapter").status_code == 404
@@ -184,7 +188,7 @@ def test_the_transcript_is_public_and_verifies_on_any_computer(
     reply = client.get(address)
     assert reply.headers["Content-Disposition"] == f'attachment; filename="{site.zone.name}.jsonl"'
     log = b"".join(reply.streaming_content).decode()
-    assert verify_transcript(log.splitlines()).ok
+    assert verify_transcript(log.splitlines(), policies=LOGGED_POLICIES).ok
     assert json.loads(log.splitlines()[-1])["event"]["task"].get("bid") is None
     again = client.get(address, headers={"If-None-Match": reply.headers["ETag"]})
     assert again.status_code == 304
