@@ -10,7 +10,7 @@ PYTHON := $(VENV)/bin/python
 BASE_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 # Tests at once: two running markets, which mostly wait, and two workers for all else.
-JOBS ?= 4
+JOBS ?= 2
 PAGES := marketplace/web/static/web/build
 
 INSTALL := set -o pipefail; $(PYTHON) -m pip install --progress-bar off --constraint constraints.txt --editable
@@ -67,7 +67,8 @@ run: setup ## The whole house without the demo sale
 test: lint types contracts test-pages test-python ## Everything that must hold
 
 test-python: setup-dev browser
-	$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup -m "not nightly"
+	$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup -m "not (faults or browser or nightly)"
+	$(PYTHON) -m pytest -m "(faults or browser) and not nightly"
 
 test-nightly: setup-dev ## Longer variants, and properties on examples not tried before
 	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n 2 --dist loadgroup -m "nightly or not (faults or browser)"

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
@@ -43,12 +44,20 @@ def uses_running_market(item: pytest.Function) -> bool:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> Iterator[None]:
-    """The test database; what listens on it in this process lets go before it is dropped."""
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """The test database; every other session on it ends before it is dropped."""
     yield
+    from django.db import connection
+
     from marketplace.auction.bidding.listener import listener
 
     listener.close()
+    # Threads that served requests keep their connections, and PostgreSQL drops no database in use.
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
 
 @dataclass(frozen=True, slots=True)
