@@ -9,7 +9,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 BASE_PYTHON ?= $(shell for p in python3.12 python3.11 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-# Tests at once: two running markets, which mostly wait, and two workers for all else.
+# Two tests at once suit the smallest machine we promise to run on.
 JOBS ?= 2
 PAGES := marketplace/web/static/web/build
 
