@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from workers.bench import transfer
 from workers.bench.cases import CPU_CASES, GPU_CASES, REHEARSAL_CASES, BenchCase
 from workers.bench.gpu import measure_gpu
 from workers.bench.measure import measure
@@ -27,6 +26,9 @@ from workers.training.graph_runners import CudaGraphRunner, RepeatRunner
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments[:1] == ["transfer"]:
+        # Needs the node's runtime, which the other benchmarks do without.
+        from workers.bench import transfer
+
         return transfer.main(arguments[1:])
     parser = argparse.ArgumentParser(
         prog="python -m workers.bench",

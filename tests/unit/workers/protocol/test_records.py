@@ -451,7 +451,11 @@ class TestRowErrors:
                 "Keys from and value are not known in a message. Use role and content.",
                 None,
             ),
-            ({"conversations": []}, "Key conversations is not known. Use messages", "[]"),
+            (
+                {"conversations": []},
+                "Messages is an empty list, so there is nothing to learn.",
+                "[]",
+            ),
             ({"mesages": []}, "Key mesages is not known", "[]"),
             ({"a": 1, "b": 2}, "Keys a, b are not known", "1"),
             ({}, "The row is empty", None),
