@@ -5,6 +5,8 @@ hooks do. Those of ``API_MIDDLEWARE`` do not block unless a session is involved,
 event loop for requests without one. A view that awaits holds no thread meanwhile.
 """
 
+# The stubs know nothing of the handler's and the middlewares' asynchronous methods.
+# pyright: reportAttributeAccessIssue=false, reportOptionalCall=false, reportGeneralTypeIssues=false
 from __future__ import annotations
 
 import asyncio

@@ -84,18 +84,19 @@ def _read_turns(turns: Any) -> list[dict[str, Any]]:
     """ShareGPT's turns (``from`` and ``value``) as messages."""
     if not isinstance(turns, list):
         raise ValueRefusal("conversations must be a list of turns.", "conversations")
-    messages = []
-    for index, turn in enumerate(turns):
-        if not isinstance(turn, dict) or not {"from", "value"} <= turn.keys():
+    messages: list[dict[str, Any]] = []
+    for index, turn in enumerate(cast(list[Any], turns)):
+        if not isinstance(turn, dict) or not {"from", "value"} <= cast(dict[str, Any], turn).keys():
             raise ValueRefusal(
                 "A turn of a conversation has from and value.", "conversations", index
             )
-        role = _SPEAKERS.get(str(turn["from"]))
+        fields = cast(dict[str, Any], turn)
+        role = _SPEAKERS.get(str(fields["from"]))
         if role is None:
             raise ValueRefusal(
                 "A turn is from human, gpt or system.", "conversations", index, "from"
             )
-        messages.append({"role": role, "content": turn["value"]})
+        messages.append({"role": role, "content": fields["value"]})
     return messages
 
 
