@@ -83,7 +83,7 @@ class MarketView(APIView):
 
     async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         self.args, self.kwargs = args, kwargs
-        self.request = self.initialize_request(request, *args, **kwargs)  # type: ignore
+        self.request = self.initialize_request(request, *args, **kwargs)  # type: ignore[assignment]
         self.headers = self.default_response_headers
         begin = partial(self._begin, *args, **kwargs)
         try:
@@ -95,7 +95,7 @@ class MarketView(APIView):
                 response = await response
         except Exception as error:
             response = self.handle_exception(error)
-        self.response = self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore
+        self.response = self.finalize_response(self.request, response, *args, **kwargs)  # type: ignore[arg-type]
         if not isinstance(self.response, Response):
             return self.response
         # Rendered here, since Django would go to a thread for it.

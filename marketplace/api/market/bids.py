@@ -185,7 +185,7 @@ def _find_dataset(body: dict[str, Any], who: Caller) -> tuple[Zone, Dataset]:
     if dataset is None or dataset.organisation_id != who.organisation.pk:
         raise unknown_dataset()
     if dataset.zone_id == zone.pk:
-        dataset.zone = zone  # type: ignore
+        dataset.zone = zone  # type: ignore[assignment]
     return zone, dataset
 
 
