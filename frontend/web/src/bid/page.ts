@@ -9,6 +9,7 @@ import { treadAt, type Quote } from "./quote";
 import { whyNotYet } from "./ready";
 
 const RENEW_AT_LEAST_MS = 5000;
+const FAILED = "The check did not come back. Your form is as you left it; try again.";
 const form = byId<HTMLFormElement>("bid-form");
 const svg = byId<SVGSVGElement>("curve");
 let quote: Quote | null = null;
@@ -33,6 +34,11 @@ function chooseDeadline(at: number): void {
   deadlineChosen = true;
   if (field) field.value = localInput(at, quote?.horizonEnd);
 }
+
+/** Spoken at most once a second, and only what is new. */
+const announce = throttle(() => {
+  if (quote) setText("q-news", answerWords(quote, deadline(), limit()));
+}, 1000);
 
 if (form && svg) {
   const table = document.querySelector<HTMLDetailsElement>("[data-curve-table]");
@@ -131,8 +137,6 @@ async function ask(renew = false): Promise<void> {
   }
 }
 
-const FAILED = "The check did not come back. Your form is as you left it; try again.";
-
 async function post(body: FormData, signal: AbortSignal): Promise<string> {
   const reply = await fetch(form!.action, { method: "POST", body, signal });
   return reply.text();
@@ -227,11 +231,6 @@ function showReady(): void {
   byId("short")?.toggleAttribute("hidden", !short);
   announce();
 }
-
-/** At most once a second, and only what is new. */
-const announce = throttle(() => {
-  if (quote) setText("q-news", answerWords(quote, deadline(), limit()));
-}, 1000);
 
 /** The ring runs down; a quote that ran out is renewed while somebody looks. */
 function countDown(): void {

@@ -13,6 +13,8 @@ let state: JobState | null = null;
 let keep = 0.7;
 let streamState: StreamState = "live";
 let lastUpdateAt = Date.now();
+// Events change what the server draws (plan, pill, lists); progress does not.
+const redraw = throttle(() => void refreshParts(tick), 700);
 
 if (head) start(head);
 proofPanel();
@@ -52,9 +54,6 @@ function start(element: HTMLElement): void {
   });
   tick();
 }
-
-// Events change what the server draws (plan, pill, lists); progress does not.
-const redraw = throttle(() => void refreshParts(tick), 700);
 
 function take(message: Message): void {
   if (!state) return;
