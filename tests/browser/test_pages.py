@@ -72,7 +72,7 @@ def test_pages_are_readable_and_the_bid_form_works_without_script(
     plain.upload("plain.jsonl", support_tone)
     page.get_by_role("button", name="Check the data").click()
     expect(page.get_by_text("120 rows ready")).to_be_visible()
-    expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
+    expect(page.locator("#q-price")).to_have_text(re.compile(r"^\s*\$\d"))
     expect(page.locator("[data-curve-table] tbody tr").first).to_be_visible()
     page.locator("#id_price").fill("0.000001")
     page.locator("#place").click()
@@ -112,6 +112,7 @@ def test_a_provider_sees_its_node_and_gets_a_join_command(visitor: Visitor, mark
     expect(page.get_by_role("heading", name="local-cpu")).to_be_visible()
     expect(page.locator("[data-heat] [data-cell]").first).to_be_visible()
     page.get_by_role("link", name="Add a node").first.click()
+    page.get_by_label("Ask for one whole slot").fill("0.10")
     page.get_by_role("button", name="Make the join command").click()
     expect(page.locator("#join")).to_contain_text(
         re.compile(rf"FINETENDER_JOIN_TOKEN=\S+ nohup .*--url {market.url} --run", re.DOTALL)
