@@ -70,7 +70,7 @@ def bid_new(request: PageRequest) -> HttpResponse:
         now=now,
         status=200 if request.POST.get("do") != "place" else 400,
         upload_error=upload_error,
-        follows_data="untouched" in request.POST,
+        follows_data=request.POST.get("deadline") == request.POST.get("offered_deadline"),
     )
 
 
@@ -130,8 +130,8 @@ def _form_page(
 ) -> HttpResponse:
     """The form with a quote for what it holds.
 
-    ``follows_data`` says that nobody has chosen the deadline on this page: it is moved to where
-    there are plans to choose from, unless the address names one that can be met.
+    ``follows_data`` says that the deadline is the one the form offered: it moves to where there
+    are plans to choose from, unless the address names one that can be met.
     """
     form.is_valid()
     data = form.cleaned_data
@@ -156,6 +156,9 @@ def _form_page(
         "dataset": dataset,
         "upload_error": upload_error,
         "quote": quote,
+        "offered_deadline": (
+            form["deadline"].value() if follows_data else request.POST.get("offered_deadline", "")
+        ),
         "quote_refusal": refusal,
         "refusal_is_marked": refusal_is_marked,
         "quote_data": None if quote is None else quote_data(quote),

@@ -108,7 +108,9 @@ async function ask(renew = false): Promise<void> {
   const control = (asking = new AbortController());
   const body = new FormData(form);
   body.set("do", "check");
-  if (!deadlineChosen && !renew) body.set("untouched", "1");
+  // The server moves a deadline that is still the one offered to where there are plans.
+  if (deadlineChosen || renew) body.delete("offered_deadline");
+  else body.set("offered_deadline", deadlineField()?.value ?? "");
   const file = body.get("file");
   const sent = !renew && file instanceof File && file.name ? file : null;
   if (!sent) body.delete("file");

@@ -183,7 +183,7 @@ def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
     chosen = checked()
     assert chosen["quote"].price_micros is None
     assert chosen["form"]["deadline"].value() == too_soon
-    left = checked(untouched="1")
+    left = checked(offered_deadline=too_soon)
     assert left["quote"].price_micros is not None
     curve = [tread.deadline_at for tread in left["quote"].curve]
     slot = timedelta(seconds=site.zone.slot_s)
@@ -193,6 +193,8 @@ def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
     assert left["quote"].deadline_at == offered
     assert curve[0] < offered
     assert left["form"]["deadline"].value() == f"{offered:%Y-%m-%dT%H:%M:%S}"
+    assert left["offered_deadline"] == f"{offered:%Y-%m-%dT%H:%M:%S}"
+    assert chosen["offered_deadline"] == ""
 
 
 def test_the_form_never_opens_on_a_deadline_that_cannot_be_met(site: Site) -> None:
