@@ -22,7 +22,7 @@ COPY --from=pages /src/marketplace/web/static marketplace/web/static
 RUN SECRET_KEY=for-collecting-static-files-only-never-used-to-serve-anyone PUBLIC_URL=https://localhost \
     ALLOWED_HOSTS=localhost METRICS_TOKEN=unused DATABASE_URL=postgresql://build/build REDIS_URL=redis://:unused@build/0 \
     python manage.py collectstatic --no-input \
-    && useradd --system --uid 10001 --home /data finetender && mkdir /data && chown finetender /data
+    && useradd --system --uid 10001 --home /data finetender && mkdir -m 700 /data /keys && chown finetender /data /keys
 USER finetender
 VOLUME /data
 EXPOSE 8000

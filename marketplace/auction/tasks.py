@@ -6,6 +6,7 @@ from marketplace.auction.book import snapshot_store
 from marketplace.auction.lane import sweep as sweeps
 from marketplace.auction.pricing import solve
 from marketplace.auction.settlement import settle_finished
+from marketplace.auction.witnesses import heads
 from marketplace.common import clock
 
 
@@ -47,3 +48,9 @@ def prices_apply(*, zone_id: str) -> None:
 @shared_task(name="auction.snapshots")
 def take_snapshots() -> None:
     snapshot_store.snapshot_zones(clock=clock.now)
+
+
+@shared_task(name="auction.publish_heads")
+def publish_heads() -> None:
+    heads.sign_heads(now=clock.now())
+    heads.publish_heads(now=clock.now())

@@ -22,6 +22,7 @@ def transcript_lines(zone: Zone, *, with_bids: bool) -> Iterator[str]:
         return
     yield from transcripts.transcript_lines(
         books.entries(LogEntry.objects.filter(zone=zone)),
+        zone=zone.name,
         rules=books.restore_engine(first).rules,
         shows=None if with_bids else _never,
     )

@@ -26,6 +26,7 @@ from marketplace.auction.models import (
     Reservation,
     Snapshot,
 )
+from marketplace.auction.witnesses.heads import list_signed_heads
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import Job
@@ -33,6 +34,7 @@ from marketplace.payments.models import Hold, HoldStatus
 from scheduler.auction import ChainEntry, DeadlineHint, Engine
 from scheduler.auction.log import events
 from scheduler.auction.log.events import event_from_json
+from scheduler.auction.log.heads import has_valid_signature, signed_head_from_json
 from scheduler.types import Decision, Task
 
 #: Bids compared with their entries at a time.
@@ -110,6 +112,7 @@ def _verify(zone: Zone) -> VerifyReport:
             f"the log ends at {engine.position} with {engine.head_hash}"
         )
     found.problems += [f"the snapshot at {at} has no entry" for at in sorted(snapshots)]
+    found.problems += _signed_heads_compare(zone)
     found.problems += _strays(zone, found)
     found.problems += _reservations_compare(zone, engine)
     found.problems += _pricing_compare(zone, engine, solved)
@@ -209,6 +212,29 @@ def _money_problems(bid: Bid, hold: Hold | None, job_price: int | None) -> Itera
             yield f"the job's price is {job_price}, the payment is {bid.payment_micros}"
     elif hold.status != HoldStatus.RELEASED:
         yield f"it was refused and its hold is {hold.status}"
+
+
+def _signed_heads_compare(zone: Zone) -> list[str]:
+    """Heads that were signed and given away, and are not heads of the log as it is now.
+
+    Call when the log was found whole: its hashes are compared as they are stored.
+    """
+    problems: list[str] = []
+    hashes = {0: Snapshot.objects.get(zone=zone, position=0).head_hash}
+    for text in list_signed_heads(zone=zone):
+        signed = signed_head_from_json(json.loads(text))
+        position = signed.head.position
+        if position not in hashes:
+            rows = LogEntry.objects.filter(zone=zone, position=position)
+            hashes[position] = rows.values_list("hash", flat=True).first() or "no entry"
+        if not has_valid_signature(signed):
+            problems.append(f"the head at {position} is not signed by the key it names")
+        if hashes[position] != signed.head.hash:
+            problems.append(
+                f"the head signed at {position} is {signed.head.hash}, the log has "
+                f"{hashes[position]}"
+            )
+    return problems[:PROBLEMS_SHOWN]
 
 
 def _strays(zone: Zone, found: VerifyReport) -> list[str]:

@@ -219,6 +219,7 @@ CELERY_BEAT_SCHEDULE = {
     "auction": _every("auction.sweep", "BEAT_AUCTION_S", 2),
     "prices": _every("auction.prices_sweep", "BEAT_PRICES_S", 5),
     "snapshots": _every("auction.snapshots", "BEAT_SNAPSHOTS_S", 5),
+    "heads": _every("auction.publish_heads", "BEAT_HEADS_S", 60),
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
@@ -280,6 +281,10 @@ DEMO_MONEY_MICROS = int(environment.number("DEMO_MONEY_USD", 0, at_least=0)) * 1
 AUCTION_RETIRED_POLICIES = "scheduler.experiments.auction.max_form.policies.RETIRED_POLICIES"
 #: Whether a zone's log shows everybody what others bid; without it, commitments stand there.
 PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
+#: Folder of the key that signs heads and receipts; the web server needs none of it.
+MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")
+#: Who gets the signed heads of the logs: files (file:///...) and addresses (https://...).
+AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")
 #: Requests a minute and caller, by kind; see ``marketplace.api.throttles``.
 API_REQUESTS_PER_MINUTE = {
     kind: int(environment.number(f"API_{kind.upper()}_PER_MINUTE", default, at_least=1))

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db.models import Avg, F, Max
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import etag, require_GET
@@ -18,6 +18,8 @@ from marketplace.auction.bidding.typical import typical_quotes
 from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.auction.selectors import MarketNow, load_market
+from marketplace.auction.witnesses.heads import list_signed_heads
+from marketplace.auction.witnesses.keys import list_public_keys
 from marketplace.common import clock
 from marketplace.common.errors import SystemFault
 from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
@@ -74,6 +76,34 @@ def download_transcript(request: HttpRequest, zone_name: str) -> StreamingHttpRe
         content_type="application/jsonl",
         headers={"Content-Disposition": f'attachment; filename="{zone.name}.jsonl"'},
     )
+
+
+@never_cache
+@require_GET
+def download_heads(request: HttpRequest, zone_name: str) -> HttpResponse:
+    """The signed heads of a zone's log: who stores them can tell later that it was changed."""
+    zone = get_open_zone(zone_name)
+    return HttpResponse(
+        "".join(f"{line}\n" for line in list_signed_heads(zone=zone)),
+        content_type="application/jsonl",
+        headers={"Content-Disposition": f'attachment; filename="{zone.name}-heads.jsonl"'},
+    )
+
+
+@never_cache
+@require_GET
+def show_public_keys(request: HttpRequest) -> JsonResponse:
+    """The keys that sign heads and receipts, those of the past too."""
+    keys = [
+        {
+            "public_key": key.public_key,
+            "created_at": key.created_at.isoformat(),
+            "retired_at": key.retired_at and key.retired_at.isoformat(),
+            "vouched_by": key.vouched_by,
+        }
+        for key in list_public_keys()
+    ]
+    return JsonResponse({"format": "finetender-keys-1", "algorithm": "Ed25519", "keys": keys})
 
 
 @never_cache

@@ -1,26 +1,30 @@
 """Transcripts: a zone's log as one file that anybody can replay.
 
-One JSON value per line. The first line is a header with the zone's ``rules`` or
-the ``snapshot`` that the log builds on; every other line is an entry. Where
-``bids_left_out`` is true in the header, entries may show a commitment in place
-of a bid.
+One JSON value per line. The first line is a header with the zone's name, and its
+``rules`` or the ``snapshot`` that the log builds on; every other line is an entry.
+Where ``bids_left_out`` is true in the header, entries may show a commitment in
+place of a bid.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from scheduler.auction.audit.verify import Verification, verify, verify_public
+from scheduler.auction.audit.witness import HeadComparison, describe_equivocation
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
-from scheduler.auction.log.chain import ChainEntry, entry_from_json, entry_to_json, hide_bid
+from scheduler.auction.log.chain import ChainEntry, digest, entry_from_json, entry_to_json, hide_bid
+from scheduler.auction.log.heads import SignedHead
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
 
 
 def transcript_lines(
     entries: Iterable[ChainEntry],
     *,
+    zone: str | None = None,
     rules: ZoneRules | None = None,
     snapshot: Mapping[str, Any] | None = None,
     shows: Callable[[ChainEntry], bool] | None = None,
@@ -30,6 +34,8 @@ def transcript_lines(
     Parameters
     ----------
     entries : iterable of ChainEntry
+    zone : str, optional
+        Name under which the market signs the log's heads.
     rules : ZoneRules, optional
     snapshot : mapping, optional
     shows : callable, optional
@@ -42,17 +48,29 @@ def transcript_lines(
     """
     if (rules is None) == (snapshot is None):
         raise ValueError("give either the zone's rules or a snapshot")
+    named = {} if zone is None else {"zone": zone}
     start = {"snapshot": snapshot} if rules is None else {"rules": rules_to_json(rules)}
-    yield json.dumps({**start, "bids_left_out": shows is not None})
+    yield json.dumps({**named, **start, "bids_left_out": shows is not None})
     for entry in entries:
         data = entry_to_json(entry)
         yield json.dumps(data if shows is None or shows(entry) else hide_bid(data))
 
 
 def verify_transcript(
-    lines: Iterable[str], *, policies: Policies = SELLING_POLICIES
+    lines: Iterable[str],
+    *,
+    policies: Policies = SELLING_POLICIES,
+    witness: Sequence[SignedHead] | None = None,
 ) -> Verification:
-    """Replay a transcript; ``policies`` are those that its log may name.
+    """Replay a transcript, and hold it against the heads that a witness has.
+
+    Parameters
+    ----------
+    lines : iterable of str
+    policies : mapping of str to policy, optional
+        Those that the log may name.
+    witness : sequence of SignedHead, optional
+        As ``read_witness`` gives them. Heads of other zones are passed over.
 
     Raises
     ------
@@ -70,23 +88,76 @@ def verify_transcript(
         raise ValueError(f"line 1 has no rules that can be read: {error!r}") from error
     if snapshot is None and rules is None:
         raise ValueError("line 1 names neither rules nor a snapshot: this is not a transcript")
+    heads = _heads_of_zone(header.get("zone"), witness or ())
+    comparison = HeadComparison(heads)
+    if snapshot is not None:
+        comparison.note(position=int(snapshot["position"]), hash_=str(snapshot["head_hash"]))
+    elif rules is not None:
+        comparison.note(position=0, hash_=digest(rules_to_json(rules)))
+    parsed = _noted(((number, _parse(line, number)) for number, line in numbered), comparison)
     if header.get("bids_left_out"):
-        return _naming_lines(
+        found = _naming_lines(
             lambda: verify_public(
-                (_parse(line, number) for number, line in numbered),
+                (data for _, data in parsed), snapshot, rules=rules, policies=policies
+            )
+        )
+    else:
+        found = _naming_lines(
+            lambda: verify(
+                (_entry(data, number) for number, data in parsed),
                 snapshot,
                 rules=rules,
                 policies=policies,
             )
         )
-    return _naming_lines(
-        lambda: verify(
-            (_entry(line, number) for number, line in numbered),
-            snapshot,
-            rules=rules,
-            policies=policies,
+    return found if witness is None else _with_witness(found, comparison)
+
+
+def _heads_of_zone(zone: str | None, witness: Sequence[SignedHead]) -> list[SignedHead]:
+    """Those heads of a witness that are of the transcript's zone.
+
+    Raises
+    ------
+    ValueError
+        If the transcript does not say which zone's it is, and the witness has several.
+    """
+    if zone is not None:
+        return [signed for signed in witness if signed.head.zone == zone]
+    zones = sorted({signed.head.zone for signed in witness})
+    if len(zones) > 1:
+        raise ValueError(
+            f"line 1 names no zone, and the witness has heads of {', '.join(zones)}: "
+            "give a witness of one zone"
         )
-    )
+    return list(witness)
+
+
+def _noted(
+    numbered: Iterable[tuple[int, dict[str, Any]]], comparison: HeadComparison
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, data in numbered:
+        try:
+            comparison.note(position=int(data["position"]), hash_=str(data["hash"]))
+        except (KeyError, TypeError) as error:
+            raise _not_an_entry(number, error) from error
+        yield number, data
+
+
+def _with_witness(found: Verification, comparison: HeadComparison) -> Verification:
+    """Add what the witness says to what the replay found; a double history comes first."""
+    found = replace(found, witnessed=comparison.agreeing)
+    twice = describe_equivocation(comparison.heads)
+    if twice is not None:
+        return replace(found, ok=False, problem=twice)
+    if not found.ok:
+        return found
+    if not comparison.heads:
+        return replace(found, ok=False, problem="the witness has no head of this log's zone")
+    contradicted = comparison.find_problem()
+    if contradicted is None:
+        return found
+    position, problem = contradicted
+    return replace(found, ok=False, position=position, problem=problem)
 
 
 def _naming_lines(check: Callable[[], Verification]) -> Verification:
@@ -106,8 +177,12 @@ def _parse(line: str, number: int) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _entry(line: str, number: int) -> ChainEntry:
+def _entry(data: Mapping[str, Any], number: int) -> ChainEntry:
     try:
-        return entry_from_json(_parse(line, number))
+        return entry_from_json(data)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"line {number} is not a log entry: {error!r}") from error
+        raise _not_an_entry(number, error) from error
+
+
+def _not_an_entry(number: int, error: Exception) -> ValueError:
+    return ValueError(f"line {number} is not a log entry: {error!r}")

@@ -30,6 +30,8 @@ class Verification:
     position: int | None = None
     #: What is wrong with it, in one sentence.
     problem: str | None = None
+    #: Heads of a witness that the log agrees with.
+    witnessed: int = 0
 
 
 def verify(

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from scheduler.auction.audit.transcripts import verify_transcript
+from scheduler.auction.audit.witness import read_witness
+from scheduler.auction.log.heads import SignedHead
 from scheduler.experiments.auction.interchange import replay, solve
 from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES
 
@@ -31,8 +33,9 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     try:
         if arguments.command == "verify":
+            witness = _read_witnesses(arguments.witness, keys=arguments.key)
             with Path(arguments.file).open(encoding="utf-8") as lines:
-                found = verify_transcript(lines, policies=LOGGED_POLICIES)
+                found = verify_transcript(lines, policies=LOGGED_POLICIES, witness=witness)
             _print(asdict(found))
             return 0 if found.ok else 1
         data = json.loads(Path(arguments.file).read_text(encoding="utf-8"))
@@ -49,6 +52,17 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _read_witnesses(paths: Sequence[str], *, keys: Sequence[str]) -> list[SignedHead] | None:
+    """Read the heads of all witness files; ``None`` without a file."""
+    if not paths:
+        return None
+    heads: list[SignedHead] = []
+    for path in paths:
+        with Path(path).open(encoding="utf-8") as lines:
+            heads += read_witness(lines, keys=keys)
+    return heads
+
+
 def _print(value: object) -> None:
     print(json.dumps(value, indent=1))
 
@@ -63,4 +77,18 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--policy", choices=("printed", "residual"), required=True)
     check = commands.add_parser("verify", help="replay a transcript and compare every decision")
     check.add_argument("file")
+    check.add_argument(
+        "--witness",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="signed heads or receipts, one per line: finds a log that was cut or written again",
+    )
+    check.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="HEX",
+        help="public key of the market; heads signed by other keys are refused",
+    )
     return parser

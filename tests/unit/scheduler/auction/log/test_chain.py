@@ -206,6 +206,7 @@ def test_the_command_says_yes_to_a_true_log_and_no_to_one_that_is_off_by_a_cent(
         "head_hash": engine.head_hash,
         "position": None,
         "problem": None,
+        "witnessed": 0,
     }
     altered = json.loads(lines[3])
     altered["outcome"]["payment"] += 0.01

@@ -1,0 +1,151 @@
+"""Signing the heads of zones' logs and publishing them to witnesses.
+
+Runs every minute or so. Signing is idempotent: one row for each position. Delivery is at
+least once: a witness may get a head twice, which proves nothing new. A witness that cannot
+be reached gets what it missed later, and keeps no other waiting.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+from django.conf import settings
+
+from marketplace.auction.models import MarketHead, SignedHead, WitnessCursor
+from marketplace.auction.witnesses.keys import load_signing_key
+from marketplace.common.locks import advisory_lock, advisory_session_lock
+from marketplace.fleet.models import Zone
+from scheduler.auction.log import heads as log_heads
+
+log = logging.getLogger(__name__)
+
+LOCK = "auction.heads"
+#: Heads that a witness gets at once.
+HEADS_AT_ONCE = 500
+#: Before a witness that failed is tried again; doubled with each failure.
+RETRY_AFTER = timedelta(seconds=30)
+RETRY_MOST = timedelta(hours=1)
+#: Seconds a witness has to answer.
+TIMEOUT_S = 10.0
+#: More than one delivery has; a line that was cut short lies within so much of a file's end.
+TORN_BYTES_MAX = 1_000_000
+
+
+class WitnessFailed(Exception):
+    """A witness did not take the heads it was given."""
+
+
+def sign_heads(*, now: datetime) -> int:
+    """Sign the head of each zone whose log has grown since the last time; how many."""
+    with advisory_lock(LOCK, "sign", wait=False) as alone:
+        if not alone:
+            return 0
+        grown = [
+            head
+            for head in MarketHead.objects.select_related("zone").order_by("zone_id")
+            if not SignedHead.objects.filter(zone_id=head.zone_id, position=head.position).exists()
+        ]
+        if grown:
+            key = load_signing_key(now=now)
+            for head in grown:
+                signed = log_heads.sign_head(
+                    log_heads.Head(head.zone.name, head.position, head.head_hash),
+                    signed_at=now.isoformat(),
+                    public_key=key.public_key,
+                    sign=key.sign,
+                )
+                SignedHead.objects.create(
+                    zone=head.zone,
+                    position=head.position,
+                    text=json.dumps(log_heads.signed_head_to_json(signed)),
+                    signed_at=now,
+                )
+        return len(grown)
+
+
+def publish_heads(*, now: datetime) -> int:
+    """Give each witness the signed heads it has not got; how many heads were delivered."""
+    delivered = 0
+    for witness in settings.AUCTION_WITNESSES:
+        for zone in Zone.objects.order_by("pk"):
+            try:
+                delivered += _publish(zone, witness, now=now)
+            except Exception:
+                # One witness that fails in a way not foreseen must not stop the others.
+                log.exception("zone %s: heads could not be given to %s", zone.name, witness)
+    return delivered
+
+
+def _publish(zone: Zone, witness: str, *, now: datetime) -> int:
+    with advisory_session_lock(LOCK, f"{witness}|{zone.pk}", wait=False) as alone:
+        if not alone:
+            return 0
+        cursor, _ = WitnessCursor.objects.get_or_create(witness=witness, zone=zone)
+        # A moment too far ahead is of a clock that went back since.
+        if cursor.next_at is not None and now < cursor.next_at <= now + RETRY_MOST:
+            return 0
+        waiting = SignedHead.objects.filter(zone=zone, position__gt=cursor.position)
+        heads = list(waiting.order_by("position")[:HEADS_AT_ONCE])
+        if not heads:
+            return 0
+        try:
+            deliver([head.text for head in heads], witness=witness)
+        except WitnessFailed as error:
+            log.warning("zone %s: %s", zone.name, error)
+            cursor.failures += 1
+            cursor.problem = str(error)[:500]
+            wait = min(RETRY_AFTER * 2 ** min(cursor.failures - 1, 20), RETRY_MOST)
+            cursor.next_at = now + wait
+            cursor.save()
+            return 0
+        cursor.position, cursor.delivered_at = heads[-1].position, now
+        cursor.failures, cursor.problem, cursor.next_at = 0, "", None
+        cursor.save()
+        return len(heads)
+
+
+def deliver(lines: Sequence[str], *, witness: str) -> None:
+    """Append heads to a witness file, or post them to a witness's address.
+
+    Raises
+    ------
+    WitnessFailed
+        The witness may have some of them or none.
+    """
+    text = "".join(f"{line}\n" for line in lines).encode("ascii")
+    try:
+        if urlsplit(witness).scheme == "file":
+            _append(Path(urlsplit(witness).path), text)
+        else:
+            headers = {"Content-Type": "application/jsonl"}
+            httpx.post(witness, content=text, headers=headers, timeout=TIMEOUT_S).raise_for_status()
+    except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+        raise WitnessFailed(f"{witness} took no heads: {error!r}") from error
+
+
+def _append(path: Path, text: bytes) -> None:
+    """Append whole lines; what a writer that died left of a line is cut off first."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    with os.fdopen(descriptor, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = file.seek(0, os.SEEK_END)
+        begin = file.seek(max(0, size - TORN_BYTES_MAX))
+        file.truncate(begin + file.read().rfind(b"\n") + 1)
+        file.seek(0, os.SEEK_END)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def list_signed_heads(*, zone: Zone) -> list[str]:
+    """The signed heads of a zone's log, one JSON text each: a witness file for who stores it."""
+    heads = SignedHead.objects.filter(zone=zone).order_by("position")
+    return list(heads.values_list("text", flat=True))

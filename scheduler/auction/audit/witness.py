@@ -1,0 +1,116 @@
+"""Witnessed heads: what finds a log that was cut short or written again.
+
+A replay alone shows only that a log is *a* consistent history. Whoever recomputes the
+whole chain can make another one, and the end of a log can be cut off. Heads that were
+signed and given away while the log grew say which history it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from scheduler.auction.log.heads import SignedHead, has_valid_signature, signed_head_from_json
+
+
+def read_witness(lines: Iterable[str], *, keys: Collection[str] = ()) -> list[SignedHead]:
+    """Read a witness file: one signed head, or receipt, per line.
+
+    Parameters
+    ----------
+    lines : iterable of str
+    keys : collection of str, optional
+        The market's public keys in hex, as the reader knows them; without them each head is
+        held against the key that it names.
+
+    Raises
+    ------
+    ValueError
+        If a line is not a head, not signed by the key that it names, or signed by a key that
+        is not among ``keys``. Such a line proves nothing, for or against the market.
+    """
+    heads: list[SignedHead] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            value: Any = json.loads(line)
+            if not isinstance(value, dict):
+                raise ValueError("it is not a JSON object")
+            signed = signed_head_from_json(cast("dict[str, Any]", value))
+        except ValueError as error:
+            raise ValueError(f"line {number} of the witness is not a head: {error}") from error
+        if not has_valid_signature(signed):
+            raise ValueError(f"line {number} of the witness is not signed by the key it names")
+        if keys and signed.public_key not in keys:
+            raise ValueError(
+                f"line {number} of the witness is signed by {signed.public_key}, "
+                "which is none of the keys given"
+            )
+        heads.append(signed)
+    return heads
+
+
+def describe_equivocation(heads: Iterable[SignedHead]) -> str | None:
+    """Say at which position a market signed two different heads of one zone, if it did."""
+    first: dict[tuple[str, int], str] = {}
+    for signed in heads:
+        head = signed.head
+        known = first.setdefault((head.zone, head.position), head.hash)
+        if known != head.hash:
+            return (
+                f"the market signed two different heads of zone {head.zone} at position "
+                f"{head.position}: {known} and {head.hash}. It showed two histories"
+            )
+    return None
+
+
+@dataclass(slots=True)
+class HeadComparison:
+    """The hashes of a log at the positions that witnesses saw, noted as the log is read."""
+
+    #: Of the log's own zone.
+    heads: Sequence[SignedHead]
+    #: Of the log, by position.
+    _found: dict[int, str] = field(default_factory=dict[int, str])
+    _wanted: frozenset[int] = field(init=False)
+    _first: int | None = None
+    _last: int = 0
+
+    def __post_init__(self) -> None:
+        self._wanted = frozenset(signed.head.position for signed in self.heads)
+
+    def note(self, *, position: int, hash_: str) -> None:
+        """Note the hash of an entry, or of what the log begins with."""
+        if self._first is None:
+            self._first = position
+        self._last = position
+        if position in self._wanted:
+            self._found[position] = hash_
+
+    @property
+    def agreeing(self) -> int:
+        """Heads that the log has as they were signed."""
+        return sum(self._found.get(s.head.position) == s.head.hash for s in self.heads)
+
+    def find_problem(self) -> tuple[int, str] | None:
+        """Find the earliest head that the log contradicts, with a sentence on it.
+
+        Heads from before the snapshot that a transcript may begin with say nothing of it.
+        """
+        for signed in sorted(self.heads, key=lambda s: s.head.position):
+            head = signed.head
+            found = self._found.get(head.position)
+            if head.position > self._last:
+                return head.position, (
+                    f"the log was cut short: it ends at {self._last}, and the market signed "
+                    f"a head at {head.position} on {signed.signed_at}"
+                )
+            if head.position >= (self._first or 0) and found != head.hash:
+                return head.position, (
+                    f"the log was written again: its entry {head.position} has the hash {found}, "
+                    f"and the market signed {head.hash} on {signed.signed_at}"
+                )
+        return None

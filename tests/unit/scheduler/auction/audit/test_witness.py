@@ -1,0 +1,150 @@
+"""Witnessed heads find a log that was cut, written again, or shown in two versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from scheduler.auction import Engine, ZoneRules
+from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.audit.witness import read_witness
+from scheduler.auction.log import events
+from scheduler.auction.log.heads import Head, SignedHead, sign_head, signed_head_to_json
+from scheduler.experiments.auction.commands import main
+from tests.unit.scheduler.auction.builders import node, task
+
+RULES = ZoneRules(horizon_slots=6)
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+PUBLIC = KEY.public_key().public_bytes_raw().hex()
+OTHER = Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32)
+
+
+def history(*bids: float) -> tuple[Engine, list[str]]:
+    """A zone's log with one bid after the other; its engine and transcript."""
+    engine = Engine(RULES)
+    entries = [engine.apply(events.NodeJoined(node(ask=10.0)))]
+    entries += [
+        engine.apply(events.BidArrived(task(f"t{i}", bid=bid), 0, f"salt {i}"))
+        for i, bid in enumerate(bids)
+    ]
+    lines = list(transcript_lines(entries, zone="a", rules=RULES))
+    return engine, lines
+
+
+def head(position: int, hash_: str, *, zone: str = "a") -> SignedHead:
+    return sign_head(
+        Head(zone, position, hash_),
+        signed_at="2026-01-01T00:00:00+00:00",
+        public_key=PUBLIC,
+        sign=KEY.sign,
+    )
+
+
+def head_of(lines: list[str], position: int) -> SignedHead:
+    return head(position, json.loads(lines[position])["hash"])
+
+
+ENGINE, LINES = history(50.0, 60.0, 1.0)
+
+
+def test_a_log_that_its_witnesses_saw_verifies_and_says_how_many_agree() -> None:
+    start = head(0, json.loads(LINES[1])["prev_hash"])
+    witness = [start, head_of(LINES, 2), head_of(LINES, 4), head_of(LINES, 4)]
+    found = verify_transcript(LINES, witness=witness)
+    assert (found.ok, found.entries, found.witnessed) == (True, 4, 4)
+
+
+def test_a_log_that_was_cut_short_is_found_only_with_a_witness() -> None:
+    cut = LINES[:-1]
+    assert verify_transcript(cut).ok
+    found = verify_transcript(cut, witness=[head_of(LINES, 2), head_of(LINES, 4)])
+    assert (found.ok, found.position, found.witnessed) == (False, 4, 1)
+    assert found.problem is not None
+    assert found.problem.startswith("the log was cut short: it ends at 3")
+
+
+def test_another_history_that_replays_is_found_only_with_a_witness() -> None:
+    _, again = history(50.0, 61.0, 1.0)
+    assert verify_transcript(again).ok
+    found = verify_transcript(again, witness=[head_of(LINES, 1), head_of(LINES, 4)])
+    assert (found.ok, found.position, found.witnessed) == (False, 4, 1)
+    assert found.problem is not None
+    assert found.problem.startswith("the log was written again: its entry 4 has the hash")
+
+
+def test_two_signed_heads_of_one_position_are_named_as_two_histories() -> None:
+    _, again = history(50.0, 61.0, 1.0)
+    witness = [head_of(LINES, 4), head_of(again, 4)]
+    for lines in (LINES, again):
+        found = verify_transcript(lines, witness=witness)
+        assert not found.ok
+        assert found.problem is not None
+        assert found.problem.startswith(
+            "the market signed two different heads of zone a at position 4"
+        )
+
+
+def test_heads_of_other_zones_say_nothing_and_are_no_witness() -> None:
+    other = head(9, "ab" * 32, zone="b")
+    assert verify_transcript(LINES, witness=[other, head_of(LINES, 3)]).ok
+    found = verify_transcript(LINES, witness=[other])
+    assert (found.ok, found.problem) == (False, "the witness has no head of this log's zone")
+    nameless = [json.dumps({**json.loads(LINES[0]), "zone": None}), *LINES[1:]]
+    assert verify_transcript(nameless, witness=[head_of(LINES, 3)]).ok
+    with pytest.raises(ValueError, match="the witness has heads of a, b"):
+        verify_transcript(nameless, witness=[other, head_of(LINES, 3)])
+
+
+def test_the_order_and_the_times_of_heads_do_not_matter() -> None:
+    """The market's clock may go back; positions say what came first."""
+    later = sign_head(
+        Head("a", 2, json.loads(LINES[2])["hash"]),
+        signed_at="2027-01-01T00:00:00+00:00",
+        public_key=PUBLIC,
+        sign=KEY.sign,
+    )
+    assert verify_transcript(LINES, witness=[head_of(LINES, 4), later]).witnessed == 2
+
+
+def test_heads_from_before_a_transcripts_snapshot_are_passed_over() -> None:
+    engine = Engine(RULES)
+    first = engine.apply(events.NodeJoined(node(ask=10.0)))
+    snapshot = engine.snapshot()
+    rest = [engine.apply(events.BidArrived(task(), 0, "s"))]
+    lines = list(transcript_lines(rest, zone="a", snapshot=snapshot))
+    found = verify_transcript(lines, witness=[head(0, "ab" * 32), head(1, first.hash)])
+    assert (found.ok, found.witnessed) == (True, 1)
+    assert not verify_transcript(lines, witness=[head(1, "ab" * 32)]).ok
+
+
+def test_a_line_that_the_market_did_not_sign_is_refused() -> None:
+    good = json.dumps(signed_head_to_json(head_of(LINES, 4)))
+    assert read_witness([good, "", good], keys=[PUBLIC]) == [head_of(LINES, 4)] * 2
+    altered = good.replace('"position": 4', '"position": 5')
+    for lines, problem in (
+        ([good, altered], "line 2 of the witness is not signed by the key it names"),
+        (["[]"], "line 1 of the witness is not a head: it is not a JSON object"),
+        (["{"], "line 1 of the witness is not a head"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            read_witness(lines)
+    with pytest.raises(ValueError, match="which is none of the keys given"):
+        read_witness([good], keys=[OTHER.public_key().public_bytes_raw().hex()])
+
+
+def test_the_command_exits_by_what_the_witness_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, short, seen = tmp_path / "log", tmp_path / "short", tmp_path / "seen"
+    log.write_text("\n".join(LINES))
+    short.write_text("\n".join(LINES[:-1]))
+    seen.write_text(json.dumps(signed_head_to_json(head_of(LINES, 4))) + "\n")
+    assert main(["verify", str(log), "--witness", str(seen), "--key", PUBLIC]) == 0
+    assert main(["verify", str(short), "--witness", str(seen)]) == 1
+    assert "the log was cut short" in capsys.readouterr().out
+    assert main(["verify", str(log), "--witness", str(seen), "--key", "00"]) == 2
+    seen.write_text("{}\n")
+    assert main(["verify", str(log), "--witness", str(seen)]) == 2
