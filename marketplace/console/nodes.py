@@ -21,13 +21,15 @@ from marketplace.common import clock
 from marketplace.common.errors import NotFound, SystemFault, UserError
 from marketplace.common.money import count_decimals, to_micros
 from marketplace.console.forms import NodeForm
-from marketplace.fleet.models import Node, NodeStatus
-from marketplace.fleet.selectors import find_provider, list_open_zones
+from marketplace.fleet.models import JoinToken, Node, NodeStatus
+from marketplace.fleet.selectors import find_provider, list_open_join_tokens, list_open_zones
 from marketplace.fleet.services import (
     ask_node_to_leave,
     create_join_token,
     drain_node,
     ensure_provider,
+    revoke_join_token,
+    revoke_node_token,
     set_node_ask,
     undrain_node,
 )
@@ -85,7 +87,13 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
         "decimals": count_decimals(line.amount_micros for line in lines),
         "earned_24h": sum_earned(organisation=organisation, since=now - timedelta(hours=24)),
         "zones": list_open_zones(),
+        "tokens": _list_tokens(organisation, now=now),
     }
+
+
+def _list_tokens(organisation: Organisation, *, now: datetime) -> list[JoinToken]:
+    provider = find_provider(organisation)
+    return [] if provider is None else list(list_open_join_tokens(provider, now=now))
 
 
 def _list_work(organisation: Organisation, references: list[str]) -> dict[str, list[WorkShare]]:
@@ -217,8 +225,13 @@ def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
             "drained, until you put it back on sale or take it away."
         )
     else:
-        undrain_node(node=node, now=clock.now())
-        words = f"{node.name} is back on sale."
+        node = undrain_node(node=node, now=clock.now())
+        words = (
+            f"{node.name} is back on sale."
+            if node.suspended_at is None
+            else f"{node.name} is not drained any more; it is on sale once an operator lifts its "
+            "suspension."
+        )
     messages.success(request, words)
     return redirect("node_list")
 
@@ -230,4 +243,29 @@ def take_node_away(request: PageRequest, node_id: str) -> HttpResponse:
     has_left = node.status == NodeStatus.LEFT
     words = "has left." if has_left else "leaves as soon as what was sold of it is served."
     messages.success(request, f"{node.name} {words}")
+    return redirect("node_list")
+
+
+@page
+@require_POST
+def end_node_token(request: PageRequest, node_id: str) -> HttpResponse:
+    node = revoke_node_token(node=_find_node(request, node_id), now=clock.now())
+    messages.success(
+        request,
+        f"The credentials of {node.name} are revoked. Its jobs go on elsewhere; to bring it back, "
+        "add a node under the same name.",
+    )
+    return redirect("node_list")
+
+
+@page
+@require_POST
+def end_join_token(request: PageRequest, token_id: str) -> HttpResponse:
+    token = JoinToken.objects.filter(
+        pk=token_id.replace("\0", ""), provider__organisation=request.organisation
+    ).first()
+    if token is None:
+        raise NotFound("unknown_join_token", "There is no such join token.")
+    revoke_join_token(token=token, now=clock.now())
+    messages.success(request, "The join command is revoked; it lists no node.")
     return redirect("node_list")

@@ -9,8 +9,31 @@ urlpatterns = [
     path("nodes/<str:node_id>/ask", nodes.change_ask, name="node_ask"),
     path("nodes/<str:node_id>/drain", nodes.switch_drain, name="node_drain"),
     path("nodes/<str:node_id>/leave", nodes.take_node_away, name="node_leave"),
+    path("nodes/<str:node_id>/revoke", nodes.end_node_token, name="node_revoke"),
+    path("nodes/tokens/<str:token_id>/revoke", nodes.end_join_token, name="join_token_revoke"),
     path("operator", overview.show_overview, name="operator"),
     path("operator/machines", machines.show_machines, name="operator_machines"),
+    path("operator/providers", providers.show_providers, name="operator_providers"),
+    path(
+        "operator/providers/<str:provider_id>/suspend",
+        providers.switch_provider_suspension,
+        name="provider_suspend",
+    ),
+    path(
+        "operator/nodes/<str:node_id>/suspend",
+        providers.switch_node_suspension,
+        name="node_suspend",
+    ),
+    path(
+        "operator/nodes/<str:node_id>/revoke",
+        providers.end_any_node_token,
+        name="operator_node_revoke",
+    ),
+    path(
+        "operator/tokens/<str:token_id>/revoke",
+        providers.end_any_join_token,
+        name="operator_token_revoke",
+    ),
     path(
         "operator/providers/<str:provider_id>/approve",
         providers.approve_to_provide,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
@@ -13,7 +14,12 @@ from marketplace.common import clock
 from marketplace.common.back_office import OperatorsView
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Ask, GpuType, JoinToken, Node, Provider, Speed, Zone
-from marketplace.fleet.services import drain_node, undrain_node
+from marketplace.fleet.services import (
+    drain_node,
+    lift_node_suspension,
+    suspend_node,
+    undrain_node,
+)
 
 
 @admin.register(Zone)
@@ -32,7 +38,7 @@ class NodeAdmin(OperatorsView):
     search_fields = ("id", "name", "provider__organisation__name")
     list_select_related = ("zone", "provider__organisation", "gpu_type")
     exclude = ("api_token_hash", "broker_password_hash")
-    actions = ("drain", "put_back")
+    actions = ("drain", "put_back", "suspend", "lift_suspension")
 
     @admin.action(description="Drain: sell no more of it", permissions=["view"])
     def drain(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
@@ -42,10 +48,19 @@ class NodeAdmin(OperatorsView):
     def put_back(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
         _apply_each(self, request, queryset, undrain_node)
 
+    @admin.action(description="Suspend: trust it with no job", permissions=["view"])
+    def suspend(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
+        _apply_each(self, request, queryset, partial(suspend_node, suspended_by=request.user))
+
+    @admin.action(description="Lift the suspension", permissions=["view"])
+    def lift_suspension(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
+        lift = partial(lift_node_suspension, lifted_by=request.user)
+        _apply_each(self, request, queryset, lift)
+
 
 @admin.register(Provider)
 class ProviderAdmin(OperatorsView):
-    list_display = ("organisation", "created_at", "approved_at", "approved_by")
+    list_display = ("organisation", "created_at", "approved_at", "approved_by", "suspended_at")
     list_select_related = ("organisation", "approved_by")
 
 

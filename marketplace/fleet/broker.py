@@ -7,6 +7,7 @@ kept with the node and the sweep puts missing users back.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,6 +18,8 @@ from redis.exceptions import RedisError
 from marketplace.common.errors import SystemFault
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.secrets import node_secret
+
+log = logging.getLogger(__name__)
 
 _PREFIX = "ftnode-"
 #: What kombu's Redis transport does with the keys of one queue, and no way to look at others'.
@@ -82,8 +85,22 @@ def set_broker_user(node: Node) -> None:
         ) from error
 
 
+def delete_broker_user(node: Node) -> None:
+    """Take the node's user away and end its connections; without Redis the sweep does it later."""
+    if settings.NODE_BROKER_SHARED:
+        return
+    try:
+        with Redis.from_url(settings.REDIS_URL) as client:
+            client.acl_deluser(user_name(node.pk))
+    except RedisError:
+        log.warning("the broker user of %s is still there", node.pk, exc_info=True)
+
+
 def restore_broker_users(nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Put back the users that Redis lost, and drop those of nodes that left; the changed nodes."""
+    """Put back the users that Redis lost, and drop those without a right; the changed nodes.
+
+    A node that has left has none, and one whose credentials were revoked.
+    """
     if settings.NODE_BROKER_SHARED:
         return ()
     changed = []
@@ -91,11 +108,11 @@ def restore_broker_users(nodes: Iterable[Node]) -> tuple[str, ...]:
         known = {name for name in map(str, client.acl_users()) if name.startswith(_PREFIX)}
         for node in nodes:
             name = user_name(node.pk)
-            if node.status == NodeStatus.LEFT:
+            if node.status == NodeStatus.LEFT or not node.broker_password_hash:
                 if name in known:
                     client.acl_deluser(name)
                     changed.append(node.pk)
-            elif name not in known and node.broker_password_hash:
+            elif name not in known:
                 _set_user(client, node)
                 changed.append(node.pk)
     return tuple(changed)

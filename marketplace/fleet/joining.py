@@ -27,7 +27,7 @@ from marketplace.fleet.models import (
     Tier,
     Zone,
 )
-from marketplace.fleet.providers import check_approved
+from marketplace.fleet.providers import check_may_list
 from marketplace.fleet.secrets import (
     create_join_secret,
     node_api_token,
@@ -67,11 +67,11 @@ def create_join_token(
     Raises
     ------
     NotAllowed
-        ``provider_not_approved`` or ``not_your_node``.
+        ``provider_not_approved``, ``provider_suspended`` or ``not_your_node``.
     UserError
         For an ask, times or a tier that cannot be.
     """
-    check_approved(provider)
+    check_may_list(provider)
     check_ask(ask_micros)
     check_availability(available_from_at, available_until_at, now)
     if tier not in Tier.values:
@@ -97,7 +97,8 @@ def create_join_token(
 
 def list_join_models(*, token: str, now: datetime) -> tuple[BaseModelRef, ...]:
     """The base models that the holder of a join token must load and measure."""
-    found = JoinToken.objects.select_related("zone").filter(secret_hash=secret_hash(token)).first()
+    tokens = JoinToken.objects.select_related("zone", "provider__organisation")
+    found = tokens.filter(secret_hash=secret_hash(token)).first()
     return (selectors.base_model_ref(_check_usable(found, now).zone),)
 
 
@@ -107,7 +108,8 @@ def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
     Raises
     ------
     NotAllowed
-        ``unknown_join_token`` or ``join_token_expired``.
+        ``unknown_join_token``, ``join_token_expired``, ``join_token_revoked`` or
+        ``provider_suspended``.
     Conflict
         ``join_token_used`` by another machine, or ``node_name_taken``.
     UserError
@@ -142,11 +144,16 @@ def _check_usable(token: JoinToken | None, now: datetime) -> JoinToken:
         )
     if token.expires_at <= now:
         raise NotAllowed("join_token_expired", "This join token has expired. Create another one.")
+    if token.revoked_at is not None:
+        raise NotAllowed("join_token_revoked", "This join token was revoked. Create another one.")
+    check_may_list(token.provider)
     return token
 
 
 def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node:
     """The node's row, new or joined again. Call while holding the token."""
+    # Two machines may take one name at once, and an operator may suspend the provider meanwhile.
+    check_may_list(locks.lock_provider(token.provider_id))
     zone, facts = token.zone, request.facts
     measured = check_facts(zone, request.name, facts)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
@@ -175,7 +182,8 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     node.gpu_type = gpu_type
     node.compute_capacity = capacity
     node.memory_gb = memory_for_sale(zone, facts, measured)
-    node.status = NodeStatus.JOINING
+    # Joining again ends no suspension.
+    node.status = NodeStatus.JOINING if node.suspended_at is None else NodeStatus.SUSPENDED
     node.faults_in_row = 0
     node.left_at = None
     node.last_heartbeat_at = now
@@ -197,13 +205,13 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
 def _find_same_machine(token: JoinToken, request: JoinRequest, now: datetime) -> Node | None:
     """The provider's node of that name, when this is it again and not another beside it.
 
+    Call while holding the provider.
+
     Raises
     ------
     Conflict
         ``node_name_taken``: that node is elsewhere and alive.
     """
-    # Two machines may take one name at once; the lock on the provider lets one be first.
-    locks.lock_provider(token.provider_id)
     found = Node.objects.filter(provider=token.provider, name=request.name).first()
     if found is None:
         return None

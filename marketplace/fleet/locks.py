@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from marketplace.fleet.models import JoinToken, Node, Provider, Speed, Zone
+from marketplace.common.errors import Conflict
+from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Speed, Zone
 
 
 def lock_zone(zone_id: str) -> Zone:
@@ -21,6 +22,20 @@ def lock_node(node_id: str) -> Node:
         .select_related("zone", "provider")
         .get(pk=node_id)
     )
+
+
+def lock_present_node(node_id: str) -> Node:
+    """A node that has not left.
+
+    Raises
+    ------
+    Conflict
+        ``node_left``.
+    """
+    node = lock_node(node_id)
+    if node.status == NodeStatus.LEFT:
+        raise Conflict("node_left", "This node has left already.")
+    return node
 
 
 def lock_nodes(node_ids: Iterable[str]) -> list[Node]:

@@ -34,7 +34,7 @@ class NodeStatus(models.TextChoices):
     DRAINING = "draining", "Draining"
     #: Its process is being stopped and hands over what it runs; it may come back.
     STOPPING = "stopping", "Stopping"
-    #: Failed jobs of several owners in a row; off sale until its provider puts it back.
+    #: Failed several jobs in a row, or the operator wants it so; only an operator ends it.
     SUSPENDED = "suspended", "Suspended"
     LEFT = "left", "Left"
 
@@ -66,6 +66,11 @@ class Provider(models.Model):
     approved_at = models.DateTimeField(null=True, blank=True)
     #: The operator who approved it; nobody where providers need no approval.
     approved_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    #: Since when an operator lets it list and sell nothing.
+    suspended_at = models.DateTimeField(null=True, blank=True)
+    suspended_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
 
@@ -179,6 +184,12 @@ class Node(models.Model):
     joined_at = models.DateTimeField()
     #: Since when its provider sells nothing more of it, whether it is heard or silent.
     drained_at = models.DateTimeField(null=True, blank=True)
+    #: Since when the market trusts it with no job; its provider cannot change that.
+    suspended_at = models.DateTimeField(null=True, blank=True)
+    #: The operator who suspended it; null after failures in a row, which need none.
+    suspended_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
     #: When its provider asked to take it away: it goes once what was sold is served.
     leave_asked_at = models.DateTimeField(null=True, blank=True)
     left_at = models.DateTimeField(null=True)
@@ -250,6 +261,8 @@ class JoinToken(models.Model):
     used_at = models.DateTimeField(null=True)
     #: SHA-256 of the name and host that used it: a retry must come from there.
     used_by_hash = models.CharField(max_length=64, default="", blank=True)
+    #: From then on it lists nothing, and its answer is not repeated.
+    revoked_at = models.DateTimeField(null=True, blank=True)
 
     zone_id: str
     provider_id: str

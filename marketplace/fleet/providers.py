@@ -49,14 +49,19 @@ def approve_provider(*, provider: Provider, approved_by: User | None, now: datet
     return provider
 
 
-def check_approved(provider: Provider) -> None:
-    """Refuse a provider that is not approved.
+def check_may_list(provider: Provider) -> None:
+    """Refuse a provider that may list no nodes.
 
     Raises
     ------
     NotAllowed
-        ``provider_not_approved``.
+        ``provider_not_approved`` or ``provider_suspended``.
     """
+    if provider.suspended_at is not None:
+        raise NotAllowed(
+            "provider_suspended",
+            f"{provider} is suspended and lists no nodes. Write to the operator of this market.",
+        )
     if provider.approved_at is None:
         raise NotAllowed(
             "provider_not_approved",

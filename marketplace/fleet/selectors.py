@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
 from marketplace.fleet import memory
-from marketplace.fleet.models import Node, NodeStatus, Provider, Speed, Zone
+from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Speed, Zone
 from marketplace.fleet.secrets import secret_hash
 from marketplace.fleet.slots import (
     first_slot_from,
@@ -65,6 +65,18 @@ def list_waiting_providers() -> QuerySet[Provider]:
     """Those who ask to list nodes, the longest waiting first."""
     waiting = Provider.objects.filter(approved_at__isnull=True)
     return waiting.select_related("organisation").order_by("created_at", "pk")
+
+
+def list_providers() -> QuerySet[Provider]:
+    """Everybody who may list nodes, or might but for a suspension."""
+    approved = Provider.objects.select_related("organisation").exclude(approved_at=None)
+    return approved.order_by("organisation__name", "pk")
+
+
+def list_open_join_tokens(provider: Provider, *, now: datetime) -> QuerySet[JoinToken]:
+    """Join tokens that a machine may still use, newest first."""
+    unused = JoinToken.objects.filter(provider=provider, used_at=None, revoked_at=None)
+    return unused.filter(expires_at__gt=now).select_related("zone").order_by("-created_at")
 
 
 def list_open_zones() -> QuerySet[Zone]:
@@ -305,6 +317,15 @@ def silent_since(zone: Zone, now: datetime) -> datetime:
 def node_is_silent(node: Node, now: datetime) -> bool:
     heard = node.last_heartbeat_at or node.joined_at
     return heard <= silent_since(node.zone, now)
+
+
+def find_present_status(node: Node, now: datetime) -> NodeStatus:
+    """The status of a node that has not left, by what holds of it."""
+    if node.suspended_at is not None:
+        return NodeStatus.SUSPENDED
+    if node_is_silent(node, now):
+        return NodeStatus.OFFLINE
+    return NodeStatus.ONLINE if node.drained_at is None else NodeStatus.DRAINING
 
 
 def _load_smallest_capacities(zone: Zone) -> dict[str, float]:

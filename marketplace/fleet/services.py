@@ -26,6 +26,13 @@ from marketplace.fleet.models import (
 )
 from marketplace.fleet.providers import approve_provider, ensure_provider
 from marketplace.fleet.speeds import observed_speed
+from marketplace.fleet.suspensions import (
+    lift_node_suspension,
+    lift_provider_suspension,
+    suspend_node,
+    suspend_provider,
+)
+from marketplace.fleet.tokens import revoke_join_token, revoke_node_token
 from marketplace.fleet.zone_policies import check_policy, check_policy_settings, set_zone_policy
 from workers.protocol.messages import Heartbeat
 from workers.protocol.model_shape import ModelShape
@@ -38,6 +45,8 @@ __all__ = [
     "ensure_provider",
     "ensure_zone",
     "join_node",
+    "lift_node_suspension",
+    "lift_provider_suspension",
     "list_join_models",
     "note_node_fault",
     "note_node_work",
@@ -45,9 +54,13 @@ __all__ = [
     "record_observed_speed",
     "restore_nodes_broker_users",
     "retire_node",
+    "revoke_join_token",
+    "revoke_node_token",
     "set_node_ask",
     "set_node_availability",
     "set_zone_policy",
+    "suspend_node",
+    "suspend_provider",
     "sweep_offline_nodes",
     "undrain_node",
 ]
@@ -116,7 +129,7 @@ def ensure_zone(
 def record_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node:
     """The node is alive; one that was silent, or was being stopped, is on sale again.
 
-    One that drains, is suspended or has left stays so: only its provider changes that.
+    One that drains, is suspended or has left stays so: its provider or an operator changes that.
     """
     with transaction.atomic():
         node = locks.lock_node(node.pk)
@@ -190,47 +203,38 @@ def set_node_availability(
 def drain_node(*, node: Node, now: datetime) -> Node:
     """Sell no more of the node; what was sold is served, and it stays until asked to leave."""
     with transaction.atomic():
-        node = _lock_present_node(node)
+        node = locks.lock_present_node(node.pk)
         if node.drained_at is None:
             node.drained_at = now
-        if node.status != NodeStatus.OFFLINE:
+        if node.status not in GONE:
             node.status = NodeStatus.DRAINING
         node.save(update_fields=["status", "drained_at"])
     return node
 
 
 def ask_node_to_leave(*, node: Node, now: datetime) -> Node:
-    """Drain the node and let it leave once what was sold is served; a silent one leaves now."""
+    """Drain the node and let it leave once what was sold is served; one that runs nothing, now."""
     with transaction.atomic():
         node = drain_node(node=node, now=now)
         node.leave_asked_at = node.leave_asked_at or now
         node.save(update_fields=["leave_asked_at"])
-        if selectors.node_is_silent(node, now):
+        if node.status == NodeStatus.SUSPENDED or selectors.node_is_silent(node, now):
             return retire_node(node=node, now=now)
     return node
 
 
 def undrain_node(*, node: Node, now: datetime) -> Node:
-    """Put a drained or suspended node back on sale, also one that was asked to leave."""
+    """Put a drained node back on sale, also one that was asked to leave.
+
+    One that is suspended is sold again only when an operator has lifted that, too.
+    """
     with transaction.atomic():
-        node = _lock_present_node(node)
-        if node.drained_at is None and node.status != NodeStatus.SUSPENDED:
-            raise Conflict(
-                "node_not_draining", "Only a drained or suspended node can be put back on sale."
-            )
-        node.status = (
-            NodeStatus.OFFLINE if selectors.node_is_silent(node, now) else NodeStatus.ONLINE
-        )
-        node.faults_in_row = 0
+        node = locks.lock_present_node(node.pk)
+        if node.drained_at is None:
+            raise Conflict("node_not_draining", "Only a drained node can be put back on sale.")
         node.drained_at = node.leave_asked_at = None
-        node.save(update_fields=["status", "faults_in_row", "drained_at", "leave_asked_at"])
-    return node
-
-
-def _lock_present_node(node: Node) -> Node:
-    node = locks.lock_node(node.pk)
-    if node.status == NodeStatus.LEFT:
-        raise Conflict("node_left", "This node has left already.")
+        node.status = selectors.find_present_status(node, now)
+        node.save(update_fields=["status", "drained_at", "leave_asked_at"])
     return node
 
 
@@ -239,9 +243,9 @@ def note_node_fault(*, node: Node, now: datetime) -> Node:
     with transaction.atomic():
         node = locks.lock_node(node.pk)
         node.faults_in_row += 1
+        node.save(update_fields=["faults_in_row"])
         if node.faults_in_row >= FAULTS_IN_ROW_MAX and node.status not in GONE:
-            node.status = NodeStatus.SUSPENDED
-        node.save(update_fields=["faults_in_row", "status"])
+            return suspend_node(node=node, suspended_by=None, now=now)
     return node
 
 

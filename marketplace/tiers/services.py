@@ -13,7 +13,7 @@ from marketplace.accounts.services import create_organisation
 from marketplace.common.errors import UserError
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
-from marketplace.fleet.providers import check_approved
+from marketplace.fleet.providers import check_may_list
 from marketplace.fleet.services import approve_provider, ensure_provider
 from marketplace.tiers import bookings, handoff, hazard_tables, locks, pauses, scaling, stays
 from marketplace.tiers.machines import (
@@ -73,7 +73,7 @@ def set_zone_tiers(
     UserError
         ``unknown_backend``, ``invalid_cap``, ``invalid_figure`` or ``provider_not_approved``.
     """
-    check_approved(provider)
+    check_may_list(provider)
     serverless_backend = serverless_backend or backend
     for named in (backend, serverless_backend):
         if named not in BACKENDS:

@@ -33,6 +33,10 @@ class OrganisationChoice:
     others: tuple[Any, ...]
 
 
+#: Pages below another's address that the menu names beside it.
+_IN_THE_MENU_THEMSELVES = ("bid_new", "operator_machines", "operator_providers")
+
+
 @register.simple_tag(takes_context=True)
 def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
     request = context["request"]
@@ -41,7 +45,7 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
         href = reverse(name)
         here = request.path == href or (
             request.path.startswith(f"{href}/")
-            and request.path not in (reverse("bid_new"), reverse("operator_machines"))
+            and request.path not in [reverse(name) for name in _IN_THE_MENU_THEMSELVES]
         )
         return NavLink(label, href, icon, current=here)
 
@@ -60,7 +64,10 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
     ]
     if request.user.is_operator:
         machines = link("Machines", "operator_machines", "tiers")
-        groups.append(NavGroup("House", (link("Overview", "operator", "home"), machines)))
+        providers = link("Providers", "operator_providers", "node")
+        groups.append(
+            NavGroup("House", (link("Overview", "operator", "home"), machines, providers))
+        )
     return tuple(groups)
 
 

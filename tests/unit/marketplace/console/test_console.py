@@ -39,6 +39,13 @@ def provider(node: Node, client: Client) -> Client:
     return client
 
 
+@pytest.fixture
+def operator() -> Client:
+    browser = Client()
+    browser.force_login(builders.operator())
+    return browser
+
+
 def test_a_provider_sees_its_own_nodes_only(provider: Client, node: Node) -> None:
     other = market_builders.node(node.zone)
     text = read_page(provider.get("/nodes"))
@@ -98,11 +105,81 @@ def test_earnings_are_shown_also_after_the_last_node_has_left(provider: Client, 
     assert PAY_RULE in text
 
 
+def test_a_provider_cannot_end_the_suspension_of_its_node(
+    provider: Client, node: Node, operator: Client
+) -> None:
+    operator.post(f"/operator/nodes/{node.pk}/suspend")
+    for _ in range(2):
+        provider.post(f"/nodes/{node.pk}/drain")
+        node.refresh_from_db()
+        assert node.status == NodeStatus.SUSPENDED
+    text = read_page(provider.get("/nodes"))
+    assert "It runs nothing until the operator of this market lifts that." in text
+    assert provider.post(f"/operator/nodes/{node.pk}/suspend").status_code == 403
+    assert node.name in read_page(operator.get("/operator/providers"))
+    operator.post(f"/operator/nodes/{node.pk}/suspend")
+    node.refresh_from_db()
+    assert (node.status, node.suspended_at) == (NodeStatus.ONLINE, None)
+
+
+def test_a_suspended_provider_lists_nothing_until_an_operator_lifts_it(
+    provider: Client, node: Node, operator: Client
+) -> None:
+    operator.post(f"/operator/providers/{node.provider_id}/suspend")
+    node.refresh_from_db()
+    assert node.status == NodeStatus.SUSPENDED
+    form = {"zone": node.zone.name, "tier": "marketplace", "ask": "0.10", "until": ""}
+    assert "is suspended and lists no nodes" in read_page(provider.post("/nodes/new", form))
+    assert JoinToken.objects.count() == 0
+    assert provider.post(f"/operator/providers/{node.provider_id}/suspend").status_code == 403
+    assert "Lift the suspension" in read_page(operator.get("/operator/providers"))
+    operator.post(f"/operator/providers/{node.provider_id}/suspend")
+    node.refresh_from_db()
+    assert node.status == NodeStatus.ONLINE
+
+
+def test_a_join_command_that_is_not_used_yet_can_be_revoked(
+    provider: Client, node: Node, operator: Client
+) -> None:
+    made = [
+        create_join_token(
+            zone=node.zone, provider=node.provider, created_by=None, ask_micros=1, now=NOW
+        )[0]
+        for _ in range(2)
+    ]
+    own, other = (f"/nodes/tokens/{made[0].pk}/revoke", f"/operator/tokens/{made[1].pk}/revoke")
+    assert own in read_page(provider.get("/nodes"))
+    assert other in read_page(operator.get("/operator/providers"))
+    assert operator.post(own).status_code == 404
+    assert provider.post(other).status_code == 403
+    assert not JoinToken.objects.exclude(revoked_at=None).exists()
+    provider.post(own)
+    operator.post(other)
+    assert list(JoinToken.objects.values_list("revoked_at", flat=True)) == [NOW, NOW]
+    assert "Join commands not used yet" not in read_page(provider.get("/nodes"))
+
+
+@pytest.mark.parametrize("who", ["provider", "operator"])
+def test_a_nodes_credentials_can_be_revoked(
+    provider: Client, node: Node, operator: Client, who: str
+) -> None:
+    before = node.api_token_hash
+    browser = {"provider": provider, "operator": operator}[who]
+    address = {"provider": "/nodes", "operator": "/operator/nodes"}[who]
+    browser.post(f"{address}/{node.pk}/revoke")
+    node.refresh_from_db()
+    assert node.api_token_hash != before
+    assert node.status == NodeStatus.OFFLINE
+    assert node.name in read_page(browser.get("/nodes" if who == "provider" else "/operator"))
+
+
 def test_nobody_changes_somebody_elses_node(provider: Client, node: Node) -> None:
     other = market_builders.node(node.zone)
     assert provider.post(f"/nodes/{other.pk}/ask", {"ask": "9"}).status_code == 404
     assert provider.post(f"/nodes/{other.pk}/drain").status_code == 404
     assert provider.post(f"/nodes/{other.pk}/leave").status_code == 404
+    assert provider.post(f"/nodes/{other.pk}/revoke").status_code == 404
+    assert provider.post(f"/operator/nodes/{other.pk}/revoke").status_code == 403
     other.refresh_from_db()
     assert (other.ask_micros, other.status) == (400_000, NodeStatus.ONLINE)
 
@@ -135,12 +212,6 @@ def test_the_operator_sees_the_books_and_others_do_not(client: Client, node: Nod
     page = client.get("/operator")
     assert page.context["overview"].check.balanced
     assert node.name in read_page(page)
-
-
-@pytest.fixture
-def operator(client: Client) -> Client:
-    client.force_login(builders.operator())
-    return client
 
 
 def test_the_operator_sees_which_policy_runs_and_pins_another(operator: Client, node: Node) -> None:

@@ -64,7 +64,23 @@ def test_a_node_is_drained_and_put_back_from_the_list(office):
     # Silent since long ago, by the real clock.
     assert Node.objects.get().status == NodeStatus.OFFLINE
     answer = office.post(page, {"action": "put_back", "_selected_action": [node.pk]}, follow=True)
-    assert "Only a drained or suspended node" in answer.content.decode()
+    assert "Only a drained node" in answer.content.decode()
+
+
+def test_a_node_is_suspended_and_trusted_again_from_the_list(office):
+    node, _ = build.joined(market.zone())
+    page = reverse("admin:fleet_node_changelist")
+    office.post(page, {"action": "suspend", "_selected_action": [node.pk]})
+    assert Node.objects.get().status == NodeStatus.SUSPENDED
+    assert Node.objects.get().suspended_by.is_operator
+    office.post(page, {"action": "put_back", "_selected_action": [node.pk]})
+    assert Node.objects.get().status == NodeStatus.SUSPENDED
+    office.post(page, {"action": "lift_suspension", "_selected_action": [node.pk]})
+    # Silent since long ago, by the real clock.
+    assert (Node.objects.get().status, Node.objects.get().suspended_at) == (
+        NodeStatus.OFFLINE,
+        None,
+    )
 
 
 def test_who_is_no_operator_sees_nothing():

@@ -264,7 +264,7 @@ def test_a_node_goes_by_its_own_heartbeats_until_its_provider_says_otherwise(zon
     assert beat(node, at(42)) == NodeStatus.DRAINING
     undrain_node(node=node, now=at(43))
     assert Node.objects.get().status == NodeStatus.ONLINE
-    with pytest.raises(UserError, match="Only a drained or suspended node"):
+    with pytest.raises(UserError, match="Only a drained node"):
         undrain_node(node=node, now=at(44))
 
 

@@ -12,6 +12,7 @@ from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.services import (
     ask_node_to_leave,
     drain_node,
+    lift_node_suspension,
     sweep_offline_nodes,
     undrain_node,
 )
@@ -30,6 +31,7 @@ from marketplace.jobs.services import (
     store_checkpoint,
 )
 from scheduler.types import Cell
+from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
@@ -403,7 +405,10 @@ def test_a_node_that_fails_jobs_in_a_row_is_suspended_and_gives_up_its_other_lea
     assert leases_sweep(now=at(4)) == (jobs[3].pk,)
     apply_heartbeat(node=node, heartbeat=beat(node), now=at(5))
     assert Node.objects.get(pk=node.pk).status == NodeStatus.SUSPENDED
+    drain_node(node=node, now=at(6))
     undrain_node(node=node, now=at(6))
+    assert Node.objects.get(pk=node.pk).status == NodeStatus.SUSPENDED
+    lift_node_suspension(node=node, lifted_by=builders.operator(), now=at(6))
     node.refresh_from_db()
     assert (node.status, node.faults_in_row) == (NodeStatus.ONLINE, 0)
 
