@@ -89,6 +89,9 @@ class Batcher(Generic[Item, Result]):
             results = self._process([item for item, _ in batch])
         except Exception as error:
             results = [error] * len(batch)
+        if connection.errors_occurred:
+            # A crowd may keep this thread busy for long; the next batch gets a fresh connection.
+            connection.close()
         for (_, future), result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
                 future.set_exception(result)

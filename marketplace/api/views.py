@@ -6,10 +6,8 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from asgiref.sync import ThreadSensitiveContext, sync_to_async
-from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from rest_framework.exceptions import ParseError
@@ -25,8 +23,7 @@ from marketplace.api.problems import CONTENT_TYPE, ProblemRenderer, exception_ha
 from marketplace.api.throttles import CallerThrottle, rate_limit_headers
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import new_id
-
-T = TypeVar("T")
+from marketplace.common.threads import run_in_thread
 
 #: Largest body of a request that shares its thread with others, and most of these at a time.
 SHORT_BYTES = 64 * 1024
@@ -90,7 +87,7 @@ class MarketView(APIView):
             if self.shares_thread and _is_short(request):
                 response = await asyncio.wrap_future(_short_requests.submit(begin))
             else:
-                response = await _run_in_thread(begin)
+                response = await run_in_thread(begin)
             if isinstance(response, Coroutine):
                 response = await response
         except Exception as error:
@@ -130,20 +127,6 @@ def _is_short(request: HttpRequest) -> bool:
     length = request.headers.get("content-length", "")
     is_json = request.content_type == "application/json"
     return is_json and length.isdigit() and int(length) <= SHORT_BYTES
-
-
-async def _run_in_thread(work: Callable[[], T]) -> T:
-    """Run blocking work; its database connection goes back to the pool at once."""
-
-    def run() -> T:
-        try:
-            return work()
-        finally:
-            if not connection.in_atomic_block:
-                connection.close()
-
-    async with ThreadSensitiveContext():
-        return await sync_to_async(run)()
 
 
 def _begin_each(batch: list[Callable[[], Any]]) -> list[Any]:

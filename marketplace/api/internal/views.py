@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from asgiref.sync import sync_to_async
-from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
@@ -17,12 +16,12 @@ from marketplace.api.internal.endpoint import (
     refusal,
     reply,
 )
-from marketplace.api.internal.ranges import RangeNotSatisfiable, chunks, parse_byte_range
 from marketplace.common import clock
+from marketplace.common.downloads import FileDownload, RangeNotSatisfiable
+from marketplace.common.threads import run_in_thread
 from marketplace.fleet import services as fleet
 from marketplace.jobs import selectors as jobs_selectors
 from marketplace.jobs import services as jobs
-from marketplace.jobs.selectors import Blob
 from workers.protocol.messages import (
     Heartbeat,
     JoinModelsReply,
@@ -101,30 +100,22 @@ async def blob(request: HttpRequest, lease_token: str, name: str) -> HttpRespons
     if request.method != "GET":
         return method_refusal("GET")
     try:
-        found = await sync_to_async(_blob)(request, lease_token, name)
-        part = parse_byte_range(request.headers.get("Range"), size=found.bytes)
-        opened = await sync_to_async(found.file.open)("rb")
+        return await run_in_thread(lambda: _open_blob(request, lease_token, name))
     except RangeNotSatisfiable as error:
         response = refusal(request, error)
         response["Content-Range"] = f"bytes */{error.size}"
         return response
     except Exception as error:
         return refusal(request, error)
-    partial = len(part) != found.bytes
-    response = StreamingHttpResponse(
-        chunks(opened, part),
-        content_type="application/octet-stream",
-        status=HTTPStatus.PARTIAL_CONTENT if partial else HTTPStatus.OK,
-    )
-    response["Content-Length"] = str(len(part))
-    response["Accept-Ranges"] = "bytes"
-    response["ETag"] = f'"{found.sha256}"'
-    if partial:
-        response["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{found.bytes}"
-    return response
 
 
-def _blob(request: HttpRequest, lease_token: str, name: str) -> Blob:
-    return jobs_selectors.find_lease_blob(
+def _open_blob(request: HttpRequest, lease_token: str, name: str) -> FileDownload:
+    found = jobs_selectors.find_lease_blob(
         node=authenticate_node(request), lease_token=lease_token, name=name, now=clock.now()
+    )
+    return FileDownload(
+        found.file.open("rb"),
+        size=found.bytes,
+        sha256=found.sha256,
+        range_header=request.headers.get("Range"),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from django.http import FileResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
@@ -22,6 +21,7 @@ from marketplace.api.views import MarketView
 from marketplace.auction.selectors import get_bid
 from marketplace.auction.settlement import compute_cancel_refund
 from marketplace.common import clock
+from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Artifact, JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events
@@ -90,7 +90,7 @@ class JobAdapterView(MarketView):
     scopes = {"GET": "jobs:read"}
 
     @extend_schema(responses={(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY)})
-    def get(self, request: Request, job_id: str) -> FileResponse:
+    def get(self, request: Request, job_id: str) -> FileDownload:
         job = get_job(caller(request).organisation, job_id)
         artifact = Artifact.objects.filter(job=job).first()
         if artifact is None:
@@ -99,12 +99,13 @@ class JobAdapterView(MarketView):
                 f"The job is {job.status}; its adapter is here once it has succeeded.",
                 extra={"status": job.status},
             )
-        return FileResponse(
+        return FileDownload(
             artifact.file.open("rb"),
-            as_attachment=True,
-            filename=f"{job.pk}-adapter.zip",
+            size=artifact.bytes,
+            sha256=artifact.sha256,
+            range_header=request.headers.get("Range"),
             content_type="application/zip",
-            headers={"ETag": f'"{artifact.sha256}"'},
+            name=f"{job.pk}-adapter.zip",
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.conf import settings
-from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
@@ -19,6 +18,7 @@ from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.selectors import load_market
 from marketplace.common import clock
+from marketplace.common.downloads import LinesDownload
 from marketplace.fleet.selectors import get_open_zone, list_open_zones
 
 
@@ -49,14 +49,10 @@ class TranscriptView(MarketView):
     scopes = {"GET": "bids:read"}
 
     @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
-    def get(self, request: Request, zone_name: str) -> StreamingHttpResponse:
+    def get(self, request: Request, zone_name: str) -> LinesDownload:
         zone = get_open_zone(zone_name)
         lines = transcript_lines(zone, with_bids=settings.PUBLISH_BIDS or request.user.is_operator)
-        return StreamingHttpResponse(
-            ((line + "\n").encode() for line in lines),
-            content_type="application/jsonl",
-            headers={"Content-Disposition": f'attachment; filename="{zone.name}.jsonl"'},
-        )
+        return LinesDownload(lines, content_type="application/jsonl", name=f"{zone.name}.jsonl")
 
 
 class QuotesView(MarketView):

@@ -10,6 +10,9 @@ from marketplace.fleet.models import Zone
 from scheduler.auction import ChainEntry
 from scheduler.auction.audit import transcripts
 
+#: Entries read at once.
+_PAGE_ENTRIES = 500
+
 
 def transcript_lines(zone: Zone, *, with_bids: bool) -> Iterator[str]:
     """JSON lines for ``python -m scheduler auction verify FILE``; empty before the first entry.
@@ -21,11 +24,20 @@ def transcript_lines(zone: Zone, *, with_bids: bool) -> Iterator[str]:
     if first is None:
         return
     yield from transcripts.transcript_lines(
-        books.entries(LogEntry.objects.filter(zone=zone)),
+        _read_entries(zone),
         zone=zone.name,
         rules=books.restore_engine(first).rules,
         shows=None if with_bids else _never,
     )
+
+
+def _read_entries(zone: Zone) -> Iterator[ChainEntry]:
+    """The log in pages: whoever reads slowly holds no cursor of the database meanwhile."""
+    log = LogEntry.objects.filter(zone=zone)
+    after = -1
+    while page := list(books.entries(log.filter(position__gt=after)[:_PAGE_ENTRIES])):
+        yield from page
+        after = page[-1].position
 
 
 def _never(_entry: ChainEntry) -> bool:

@@ -148,7 +148,8 @@ if _POOL_MAX:
     _OPTIONS["pool"] = {"min_size": 0, "max_size": _POOL_MAX, "timeout": 10}
 else:
     DATABASES["default"]["CONN_MAX_AGE"] = 300
-    DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+# A connection that the server has closed meanwhile is replaced before it is used.
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 CACHES = {

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery, Sum
-from django.http import FileResponse, HttpResponse
+from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -20,6 +20,7 @@ from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import list_bids
 from marketplace.auction.settlement import compute_cancel_refund
 from marketplace.common import clock
+from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Artifact, EventKind, Job, JobEvent, JobStatus
@@ -322,8 +323,13 @@ def adapter_download(request: PageRequest, job_id: str) -> HttpResponseBase:
         raise NotFound(
             "no_adapter", "This job has no adapter yet. It appears when the job is done."
         )
-    return FileResponse(
-        artifact.file.open("rb"), as_attachment=True, filename=f"{_file_name(job)}-adapter.zip"
+    return FileDownload(
+        artifact.file.open("rb"),
+        size=artifact.bytes,
+        sha256=artifact.sha256,
+        range_header=request.headers.get("Range"),
+        content_type="application/zip",
+        name=f"{_file_name(job)}-adapter.zip",
     )
 
 
@@ -331,15 +337,17 @@ def adapter_download(request: PageRequest, job_id: str) -> HttpResponseBase:
 @require_GET
 def checkpoint_download(request: PageRequest, job_id: str, checkpoint_id: str) -> HttpResponseBase:
     job = _job_of(request.organisation, job_id)
-    checkpoint = list_job_checkpoints(job).filter(pk=checkpoint_id).first()
+    checkpoint = list_job_checkpoints(job).filter(pk=checkpoint_id.replace("\0", "")).first()
     if checkpoint is None:
         raise NotFound(
             "unknown_checkpoint", "This checkpoint is not kept any more; a newer one replaced it."
         )
-    return FileResponse(
+    return FileDownload(
         checkpoint.file.open("rb"),
-        as_attachment=True,
-        filename=f"{_file_name(job)}-step-{checkpoint.step}.safetensors",
+        size=checkpoint.bytes,
+        sha256=checkpoint.sha256,
+        range_header=request.headers.get("Range"),
+        name=f"{_file_name(job)}-step-{checkpoint.step}.safetensors",
     )
 
 

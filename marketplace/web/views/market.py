@@ -8,7 +8,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db.models import Avg, F, Max
-from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import etag, require_GET
@@ -21,6 +21,7 @@ from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.auction.witnesses.heads import list_signed_heads
 from marketplace.auction.witnesses.keys import list_public_keys
 from marketplace.common import clock
+from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import SystemFault
 from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import get_open_zone, list_open_zones
@@ -67,15 +68,11 @@ def _find_head_hash(request: HttpRequest, zone_name: str) -> str | None:
 
 @require_GET
 @etag(_find_head_hash)
-def download_transcript(request: HttpRequest, zone_name: str) -> StreamingHttpResponse:
+def download_transcript(request: HttpRequest, zone_name: str) -> LinesDownload:
     """The zone's log for anybody, with commitments in place of bids unless bids are published."""
     zone = get_open_zone(zone_name)
     lines = transcript_lines(zone, with_bids=settings.PUBLISH_BIDS)
-    return StreamingHttpResponse(
-        ((line + "\n").encode() for line in lines),
-        content_type="application/jsonl",
-        headers={"Content-Disposition": f'attachment; filename="{zone.name}.jsonl"'},
-    )
+    return LinesDownload(lines, content_type="application/jsonl", name=f"{zone.name}.jsonl")
 
 
 @never_cache

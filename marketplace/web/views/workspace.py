@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.conf import settings
 from django.contrib import messages
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST
@@ -13,6 +13,7 @@ from marketplace.accounts.models import ApiKey, Scope
 from marketplace.accounts.selectors import get_current_organisation
 from marketplace.accounts.services import create_api_key, revoke_api_key
 from marketplace.common import clock
+from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.dataset_reader import read_faults
 from marketplace.jobs.models import Dataset
@@ -62,13 +63,13 @@ def dataset_detail(request: PageRequest, dataset_id: str) -> HttpResponse:
 
 @page
 @require_http_methods(["GET"])
-def list_dataset_faults(request: PageRequest, dataset_id: str) -> StreamingHttpResponse:
+def list_dataset_faults(request: PageRequest, dataset_id: str) -> LinesDownload:
     """Every line that is left out with what is wrong, as a file to work through."""
     dataset = _get_dataset(request, dataset_id)
-    return StreamingHttpResponse(
-        (f"line {fault.line}: {fault.message}\n".encode() for fault in read_faults(dataset)),
+    return LinesDownload(
+        (f"line {fault.line}: {fault.message}" for fault in read_faults(dataset)),
         content_type="text/plain; charset=utf-8",
-        headers={"Content-Disposition": f'attachment; filename="{dataset.pk}-faults.txt"'},
+        name=f"{dataset.pk}-faults.txt",
     )
 
 

@@ -21,7 +21,7 @@ from marketplace.web.presenters.curve import horizon_ends_at
 from marketplace.web.views import bids as bid_views
 from tests import builders, market_builders
 from tests.builders import NOW
-from tests.pages import read_page
+from tests.pages import read_download, read_page
 from tests.unit.marketplace.web.conftest import Site
 
 pytestmark = pytest.mark.django_db
@@ -142,7 +142,7 @@ def test_every_line_that_is_left_out_can_be_seen(site: Site, client: Client) -> 
     dataset = Dataset.objects.get(name="mixed.jsonl")
     assert "All 60 lines with what is wrong" in text
     reply = site.client.get(f"/datasets/{dataset.pk}/faults")
-    faults = b"".join(reply.streaming_content).decode().splitlines()
+    faults = read_download(reply).decode().splitlines()
     assert [fault.partition(":")[0] for fault in faults] == [f"line {n}" for n in range(2, 62)]
     client.force_login(builders.user())
     assert client.get(f"/datasets/{dataset.pk}/faults").status_code == 404

@@ -21,7 +21,7 @@ from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
-from tests.pages import read_page
+from tests.pages import read_download, read_page
 from tests.unit.marketplace.web.conftest import Site
 from workers.protocol.messages import AdapterSpec
 from workers.protocol.wire import from_json
@@ -124,7 +124,7 @@ def test_an_adapter_is_handed_to_its_owner_only(site: Site, job: Job) -> None:
         now=build.at(10 * first_slot + 1),
     )
     reply = site.client.get(f"/jobs/{job.pk}/adapter")
-    assert b"".join(reply.streaming_content) == adapter
+    assert read_download(reply) == adapter
     assert 'filename="a-job-adapter.zip"' in reply.headers["Content-Disposition"]
     site.client.force_login(builders.user())
     assert site.client.get(f"/jobs/{job.pk}/adapter").status_code == 404
@@ -187,7 +187,7 @@ def test_the_transcript_is_public_and_verifies_on_any_computer(
     assert f"python -m scheduler auction verify {site.zone.name}.jsonl" in market
     reply = client.get(address)
     assert reply.headers["Content-Disposition"] == f'attachment; filename="{site.zone.name}.jsonl"'
-    log = b"".join(reply.streaming_content).decode()
+    log = read_download(reply).decode()
     assert verify_transcript(log.splitlines(), policies=LOGGED_POLICIES).ok
     assert json.loads(log.splitlines()[-1])["event"]["task"].get("bid") is None
     again = client.get(address, headers={"If-None-Match": reply.headers["ETag"]})

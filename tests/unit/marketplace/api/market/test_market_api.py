@@ -21,6 +21,7 @@ from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.services import slots_dispatch
 from tests import builders
 from tests import market_builders as market
+from tests.pages import read_download
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
 from workers.protocol.messages import SliceStatus
 
@@ -171,7 +172,7 @@ def test_log_shows_what_others_bid_only_where_that_is_published(api, zone, setti
     path = f"/api/market/{zone.name}/transcript"
 
     def lines():
-        return [json.loads(line) for line in api.get(path).streaming_content]
+        return [json.loads(line) for line in read_download(api.get(path)).splitlines()]
 
     closed = lines()
     assert len(closed) == 1 + LogEntry.objects.count()
@@ -254,7 +255,7 @@ def test_finished_job_shows_its_history_and_gives_its_adapter(api, zone):
     first = api.get(f"/api/jobs/{job.pk}/events?limit=1").json()
     assert first == {"data": events[:1], "has_more": True}
     adapter = api.get(f"/api/jobs/{job.pk}/adapter")
-    assert b"".join(adapter.streaming_content) == b"zip"
+    assert read_download(adapter) == b"zip"
     assert adapter["Content-Type"] == "application/zip"
     assert api.get("/api/jobs?status=succeeded").json()["data"] == [shown]
     assert api.get("/api/jobs?status=failed").json()["data"] == []
