@@ -34,10 +34,13 @@ def transcript_lines(zone: Zone, *, with_bids: bool) -> Iterator[str]:
 def _read_entries(zone: Zone) -> Iterator[ChainEntry]:
     """The log in pages: whoever reads slowly holds no cursor of the database meanwhile."""
     log = LogEntry.objects.filter(zone=zone)
-    after = -1
-    while page := list(books.entries(log.filter(position__gt=after)[:_PAGE_ENTRIES])):
+    first = 0
+    # Positions have no gaps, so a page without entries is the end.
+    while page := list(
+        books.entries(log.filter(position__range=(first, first + _PAGE_ENTRIES - 1)))
+    ):
         yield from page
-        after = page[-1].position
+        first += _PAGE_ENTRIES
 
 
 def _never(_entry: ChainEntry) -> bool:
