@@ -81,8 +81,7 @@ class FileDownload(StreamingHttpResponse):
             content_type=content_type,
             status=HTTPStatus.PARTIAL_CONTENT if is_partial else HTTPStatus.OK,
         )
-        # Also when the reader leaves before the end.
-        self._resource_closers.append(file.close)
+        self._file = file
         self["Content-Length"] = str(len(part))
         self["Accept-Ranges"] = "bytes"
         self["ETag"] = f'"{sha256}"'
@@ -90,6 +89,11 @@ class FileDownload(StreamingHttpResponse):
             self["Content-Disposition"] = f'attachment; filename="{name}"'
         if is_partial:
             self["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
+
+    def close(self) -> None:
+        """Django calls this at the end, also when the reader leaves before it."""
+        self._file.close()
+        super().close()
 
 
 class LinesDownload(StreamingHttpResponse):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
+from marketplace.accounts.models import User
 from marketplace.common import clock
 from marketplace.common.back_office import OperatorsView
 from marketplace.common.errors import UserError
@@ -50,11 +51,13 @@ class NodeAdmin(OperatorsView):
 
     @admin.action(description="Suspend: trust it with no job", permissions=["view"])
     def suspend(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
-        _apply_each(self, request, queryset, partial(suspend_node, suspended_by=request.user))
+        _apply_each(
+            self, request, queryset, partial(suspend_node, suspended_by=cast(User, request.user))
+        )
 
     @admin.action(description="Lift the suspension", permissions=["view"])
     def lift_suspension(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
-        lift = partial(lift_node_suspension, lifted_by=request.user)
+        lift = partial(lift_node_suspension, lifted_by=cast(User, request.user))
         _apply_each(self, request, queryset, lift)
 
 

@@ -9,6 +9,7 @@ import pytest
 import time_machine
 from django.test import Client
 
+from marketplace.accounts.models import Organisation
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, Pricing
 from marketplace.auction.pay_rule import PAY_RULE
@@ -353,7 +354,7 @@ def test_a_new_account_asks_for_money_and_the_operator_grants_it_on_the_overview
     operator.force_login(builders.operator())
     owner = builders.user()
     client.force_login(owner)
-    [organisation] = owner.organisations.all()
+    organisation = Organisation.objects.get(personal_for=owner)
     text = read_page(client.post("/wallet/ask", {"usd": "25"}, follow=True))
     assert "The operator sees your request for $25.00." in text
     assert "$25.00 asked for" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -158,9 +159,11 @@ def test_one_may_act_only_for_an_organisation_one_belongs_to(site: Site) -> None
     other = builders.organisation()
     reply = site.client.post("/settings/organisation", {"organisation": other.pk})
     assert reply.status_code == 403
-    personal = site.client.get("/jobs").wsgi_request.user.personal_organisation
+    request: Any = site.client.get("/jobs").wsgi_request
+    personal = request.user.personal_organisation
     site.client.post("/settings/organisation", {"organisation": personal.pk})
-    assert site.client.get("/jobs").wsgi_request.organisation.pk == personal.pk
+    request = site.client.get("/jobs").wsgi_request
+    assert request.organisation.pk == personal.pk
 
 
 def test_times_are_in_the_visitors_zone(site: Site, job: Job) -> None:
