@@ -19,6 +19,7 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs import queries as job_queries
+from scheduler.auction.engine.price_policies import SELLING_POLICY
 
 DECISIONS_SHOWN = 20
 
@@ -160,7 +161,7 @@ def list_recent_decisions(
 def list_zone_pricing() -> QuerySet[Zone]:
     """All zones with the policy in force and the last solve of each, where there is a log."""
     return (
-        Zone.objects.select_related("pricing", "policy_set_by")
+        Zone.objects.select_related("pricing")
         .defer("pricing__waiting", "model_shape")
         .order_by("name")
     )
@@ -169,7 +170,7 @@ def list_zone_pricing() -> QuerySet[Zone]:
 def policy_in_force(zone: Zone) -> str:
     """The policy that prices the zone's next bid."""
     found = Pricing.objects.filter(zone=zone).values_list("policy", flat=True).first()
-    return found or books.choose_first_policy(zone)
+    return found or SELLING_POLICY
 
 
 def list_bids_set_aside() -> QuerySet[Bid]:

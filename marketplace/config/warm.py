@@ -3,25 +3,14 @@
 The machine code is kept in the user's cache; run again, this takes about a second.
 """
 
-from django.utils.module_loading import import_string
-
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings, solve_prices
 from scheduler.types import Node, Task
 
-#: A zone without history sells under a policy of the experiments; nothing imports those.
-POLICIES = "scheduler.experiments.auction.max_form.policies.LOGGED_POLICIES"
-
 
 def main() -> None:
-    policies = import_string(POLICIES)
-    for policy in sorted(policies):
-        rules = ZoneRules(policy=policy, horizon_slots=4, money_quantum=1.0)
-        _compile_engine(Engine(rules, policies=policies))
-
-
-def _compile_engine(engine: Engine) -> None:
+    engine = Engine(ZoneRules(horizon_slots=4, money_quantum=1.0))
     node = Node(id="n", gpu_type="g", compute_capacity=10.0, memory_capacity=10.0, ask=5.0)
     engine.apply(events.NodeJoined(node=node))
     for number, bid in enumerate((100.0, 1.0)):

@@ -8,11 +8,8 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.common import clock
-from marketplace.common.errors import NotFound, UserError
 from marketplace.common.money import count_decimals, format_usd_exact
 from marketplace.console.selectors import load_overview
-from marketplace.fleet.models import Policy, Zone
-from marketplace.fleet.services import set_zone_policy
 from marketplace.payments.funding import decline_funds, grant_funds
 from marketplace.web.views.requests import PageRequest, operator_page
 
@@ -24,7 +21,6 @@ def show_overview(request: PageRequest) -> HttpResponse:
     context = {
         "overview": overview,
         "decimals": count_decimals(overview.balances.values()),
-        "policies": Policy.choices,
     }
     return render(request, "console/operator.html", context)
 
@@ -47,20 +43,4 @@ def answer_funds_request(request: PageRequest, request_id: str) -> HttpResponse:
     )
     amount = format_usd_exact(granted.amount_micros)
     messages.success(request, f"{amount} is in the wallet of {granted.organisation}.")
-    return redirect("operator")
-
-
-@operator_page
-@require_POST
-def change_zone_policy(request: PageRequest, zone_id: str) -> HttpResponse:
-    zone = Zone.objects.filter(pk=zone_id.replace("\0", "")).first()
-    if zone is None:
-        raise NotFound("unknown_zone", "There is no such zone.")
-    policy = request.POST.get("policy", "")
-    try:
-        set_zone_policy(zone=zone, policy=policy, set_by=request.user, now=clock.now())
-    except UserError as error:
-        messages.error(request, error.message)
-    else:
-        messages.success(request, f"{zone.name} is set to {Policy(policy).label.lower()}.")
     return redirect("operator")

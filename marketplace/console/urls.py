@@ -44,5 +44,4 @@ urlpatterns = [
         overview.answer_funds_request,
         name="funds_answer",
     ),
-    path("operator/zones/<str:zone_id>/policy", overview.change_zone_policy, name="zone_policy"),
 ]

@@ -25,8 +25,8 @@ from marketplace.fleet.services import (
 
 @admin.register(Zone)
 class ZoneAdmin(OperatorsView):
-    list_display = ("name", "base_model_name", "policy", "slot_s", "horizon_slots", "is_open")
-    list_filter = ("policy", "is_open")
+    list_display = ("name", "base_model_name", "slot_s", "horizon_slots", "is_open")
+    list_filter = ("is_open",)
 
 
 @admin.register(Node)

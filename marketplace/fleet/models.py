@@ -9,15 +9,6 @@ from django.db.models import F, Q
 from marketplace.common.models import IdField
 
 
-class Policy(models.TextChoices):
-    """What a live zone may have; the paper's own policy is for reproduction only."""
-
-    #: Residual while the zone has little history, then Lagrangian.
-    AUTO = "auto", "Automatic"
-    RESIDUAL = "residual", "Residual capacity"
-    LAGRANGIAN = "lagrangian", "Lagrangian"
-
-
 class Tier(models.TextChoices):
     SERVERLESS = "serverless", "Serverless"
     MARKETPLACE = "marketplace", "Marketplace"
@@ -99,14 +90,7 @@ class Zone(models.Model):
     epoch_at = models.DateTimeField()
     #: The resident base model's share of each node's memory.
     base_memory_gb = models.FloatField()
-    #: As the operator wants it; ``auction.Pricing`` says which policy is in force.
-    policy = models.CharField(max_length=16, choices=Policy.choices, default=Policy.AUTO)
-    policy_set_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
-    )
-    #: Null: as the zone was made.
-    policy_set_at = models.DateTimeField(null=True, blank=True)
-    #: Parameters of the price policy, by name; ``fleet.policies`` says which there are.
+    #: Parameters of the price policy, by name; ``policy_settings`` says which there are.
     settings = models.JSONField(default=dict, blank=True)
     max_sequence_length = models.PositiveIntegerField()
     #: A node's capacity is counted in samples of this batch and length.
@@ -127,10 +111,6 @@ class Zone(models.Model):
             models.CheckConstraint(
                 condition=Q(slot_s__gt=0, horizon_slots__gt=0, jobs_per_node__gt=0),
                 name="fleet_zone_counts_positive",
-            ),
-            models.CheckConstraint(
-                condition=Q(policy__in=["auto", "residual", "lagrangian"]),
-                name="fleet_zone_policy_is_live",
             ),
             models.CheckConstraint(
                 condition=Q(reference_batch_size__gt=0, reference_sequence_length__gt=0)

@@ -20,10 +20,10 @@ from marketplace.fleet.models import (
     Ask,
     Node,
     NodeStatus,
-    Policy,
     Speed,
     Zone,
 )
+from marketplace.fleet.policy_settings import check_policy_settings, set_policy_settings
 from marketplace.fleet.providers import approve_provider, ensure_provider
 from marketplace.fleet.speeds import observed_speed
 from marketplace.fleet.suspensions import (
@@ -33,7 +33,6 @@ from marketplace.fleet.suspensions import (
     suspend_provider,
 )
 from marketplace.fleet.tokens import revoke_join_token, revoke_node_token
-from marketplace.fleet.zone_policies import check_policy, check_policy_settings, set_zone_policy
 from workers.protocol.messages import Heartbeat
 from workers.protocol.model_shape import ModelShape
 
@@ -58,7 +57,7 @@ __all__ = [
     "revoke_node_token",
     "set_node_ask",
     "set_node_availability",
-    "set_zone_policy",
+    "set_policy_settings",
     "suspend_node",
     "suspend_provider",
     "sweep_offline_nodes",
@@ -83,7 +82,6 @@ def ensure_zone(
     now: datetime,
     model_shape: ModelShape | None = None,
     dtype: str = "auto",
-    policy: str = Policy.AUTO,
     policy_settings: dict[str, Any] | None = None,
     reference_sequence_length: int | None = None,
     **terms: Any,
@@ -96,12 +94,11 @@ def ensure_zone(
     Raises
     ------
     UserError
-        ``unknown_policy`` or ``invalid_policy_setting``; nothing was made.
+        ``invalid_policy_setting``; nothing was made.
     """
     existing = Zone.objects.filter(name=name).first()
     if existing is not None:
         return existing
-    check_policy(policy)
     check_policy_settings(policy_settings or {})
     shape = model_shape or base_models.read_model_shape(base_model_source)
     zone, _ = Zone.objects.get_or_create(
@@ -115,7 +112,6 @@ def ensure_zone(
             "horizon_slots": horizon_slots,
             "epoch_at": epoch_at,
             "base_memory_gb": base_memory_gb,
-            "policy": policy,
             "settings": policy_settings or {},
             "max_sequence_length": max_sequence_length,
             "reference_sequence_length": reference_sequence_length or max_sequence_length,

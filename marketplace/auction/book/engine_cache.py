@@ -26,9 +26,9 @@ from django.utils.module_loading import import_string
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.common.db.bulk_writes import insert_values
 from marketplace.common.errors import SystemFault
-from marketplace.fleet.models import Policy, Zone
+from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import RULE_PARAMETERS, check_policy_settings
 from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at
-from marketplace.fleet.zone_policies import RULE_PARAMETERS, check_policy_settings
 from scheduler import types as scheduler
 from scheduler.auction import (
     ChainEntry,
@@ -37,7 +37,7 @@ from scheduler.auction import (
     rules_from_json,
     rules_to_json,
 )
-from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
+from scheduler.auction.engine.price_policies import SELLING_POLICIES, SELLING_POLICY, Policies
 from scheduler.auction.log.chain import SerializedEntry, hash_entry
 from scheduler.auction.log.events import NodeJoined, event_from_json
 from scheduler.auction.log.outcomes import outcome_from_json
@@ -82,16 +82,6 @@ _read_locks: dict[str, threading.Lock] = {}
 _guard = threading.Lock()
 
 
-#: What the engine goes by where a zone's settings are silent: ``ZoneRules.retired``.
-RETIRED_DEFAULTS = {
-    "alpha": None,
-    "beta": None,
-    "money_scale": None,
-    "steepness": 0.2,
-    "pays_eq14": False,
-}
-
-
 @cache
 def load_policies() -> Policies:
     """Price policies that a log may name: what sells, and what the settings name besides.
@@ -120,16 +110,11 @@ def build_first_rules(zone: Zone, *, now: datetime) -> ZoneRules:
         first_slot=slot_at(zone, now),
         money_quantum=1.0,
     )
-    return with_zone_settings(begun, zone=zone, policy=choose_first_policy(zone))
+    return with_zone_settings(begun, zone=zone)
 
 
-def choose_first_policy(zone: Zone) -> str:
-    pinned = zone.policy == Policy.LAGRANGIAN
-    return Policy.LAGRANGIAN if pinned else Policy.RESIDUAL
-
-
-def with_zone_settings(rules: ZoneRules, *, zone: Zone, policy: str) -> ZoneRules:
-    """A log's rules with the policy and the zone's present settings in place of its own.
+def with_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
+    """A log's rules with what sells now and the zone's present settings in place of its own.
 
     Raises
     ------
@@ -141,10 +126,10 @@ def with_zone_settings(rules: ZoneRules, *, zone: Zone, policy: str) -> ZoneRule
     rest = {name: value for name, value in zone.settings.items() if name not in own}
     changed = replace(
         rules,
-        policy=str(policy),
+        policy=SELLING_POLICY,
         settings=rest,
-        refusal_hints=own.pop("refusal_hints", True),
-        retired=RETIRED_DEFAULTS | own,
+        refusal_hints=own.get("refusal_hints", True),
+        retired={},
     )
     # Numbers as a restart reads them, so that both hash to the same.
     return rules_from_json(rules_to_json(changed))

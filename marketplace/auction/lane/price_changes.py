@@ -1,8 +1,9 @@
 """A zone's policy and solved prices, as its lane writes them to the log.
 
 The policy in force is the log's. What the operator sets is a wish: the lane turns
-it into a ``RulesChanged`` entry. Towards ``lagrangian`` it waits for prices, so that
-the rules and the first prices come into force together.
+it into a ``RulesChanged`` entry. A log that began under a policy that no longer sells goes
+over in the same way when its lane is next entered: its prices stay until the next solve,
+which is due at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Pricing, SolveStatus
 from marketplace.common.errors import UserError
-from marketplace.fleet.models import Policy, Zone
+from marketplace.fleet.models import Zone
 from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
 
@@ -27,27 +28,22 @@ SLOTS_LATE = 1
 
 
 def sync_rules(lane: Lane) -> None:
-    """Write to the log what the operator changed in the zone's policy or its settings."""
+    """Write to the log what changed in what zones sell under, or in the zone's settings."""
     rules = lane.book.engine.rules
-    if lane.book.rules_seen == (lane.zone.policy, lane.zone.settings, rules):
+    if lane.book.rules_seen == (lane.zone.settings, rules):
         return
     try:
-        if _wanted(lane.zone, rules) != rules:
+        if books.with_zone_settings(rules, zone=lane.zone) != rules:
             # The caller may have read the zone before the operator's last change.
-            wanted = _wanted(Zone.objects.get(pk=lane.zone.pk), rules)
+            zone = Zone.objects.get(pk=lane.zone.pk)
+            wanted = books.with_zone_settings(rules, zone=zone)
             if wanted != rules:
                 _rules_change(lane, wanted)
     except (UserError, ValueError) as error:
         # Refused before anything moved; bids must not wait for the operator to mend it.
         log.error("zone %s goes on under its old rules: %s", lane.zone.name, error)
     rules = lane.book.engine.rules
-    lane.book.rules_seen = (lane.zone.policy, lane.zone.settings, rules)
-
-
-def _wanted(zone: Zone, rules: ZoneRules) -> ZoneRules:
-    solved = zone.policy != Policy.RESIDUAL and rules.policy == Policy.LAGRANGIAN
-    policy = Policy.LAGRANGIAN if solved else Policy.RESIDUAL
-    return books.with_zone_settings(rules, zone=zone, policy=policy)
+    lane.book.rules_seen = (lane.zone.settings, rules)
 
 
 def _rules_change(lane: Lane, wanted: ZoneRules) -> None:
@@ -55,7 +51,7 @@ def _rules_change(lane: Lane, wanted: ZoneRules) -> None:
     lane.apply(events.RulesChanged(rules=wanted))
     if wanted.policy != before:
         Pricing.objects.filter(zone=lane.zone).update(
-            policy=wanted.policy, policy_since_at=lane.now
+            policy=wanted.policy, policy_since_at=lane.now, status=SolveStatus.NONE
         )
         log.info("zone %s: %s is in force, after %s", lane.zone.name, wanted.policy, before)
 
@@ -65,23 +61,16 @@ def take_solved_prices(lane: Lane) -> bool:
     pricing = locks.lock_pricing(zone_id=lane.zone.pk)
     if pricing is None or pricing.waiting is None:
         return False
-    zone = Zone.objects.get(pk=lane.zone.pk)
     try:
         solved = events.event_from_json(json.loads(pricing.waiting))
-        problem = _misfit(lane, zone, pricing, solved)
-        rules = books.with_zone_settings(
-            lane.book.engine.rules, zone=zone, policy=Policy.LAGRANGIAN
-        )
-    except (ValueError, KeyError, TypeError, UserError) as error:
+        problem = _misfit(lane, pricing, solved)
+    except (ValueError, KeyError, TypeError) as error:
         problem = f"Not readable: {error!r}"
     pricing.waiting = None
     pricing.problem = problem[:500]
     pricing.status = SolveStatus.DISCARDED if problem else SolveStatus.APPLIED
     if not problem:
         assert isinstance(solved, events.PricesSolved)
-        if rules != lane.book.engine.rules:
-            _rules_change(lane, rules)
-            pricing.refresh_from_db(fields=["policy", "policy_since_at"])
         pricing.applied_position = lane.apply(solved).position
         pricing.applied_slot = solved.first_slot
         pricing.applied_at = lane.now
@@ -91,7 +80,7 @@ def take_solved_prices(lane: Lane) -> bool:
     return not problem
 
 
-def _misfit(lane: Lane, zone: Zone, pricing: Pricing, solved: events.Event) -> str:
+def _misfit(lane: Lane, pricing: Pricing, solved: events.Event) -> str:
     """Why these prices should not come into force; empty when they should.
 
     Bids decided since do not count against them: they took part in no forecast either way, and
@@ -100,8 +89,6 @@ def _misfit(lane: Lane, zone: Zone, pricing: Pricing, solved: events.Event) -> s
     """
     if not isinstance(solved, events.PricesSolved):
         return f"{type(solved).__name__} is not a solve."
-    if zone.policy == Policy.RESIDUAL:
-        return "The operator pinned the residual policy meanwhile."
     position = int(solved.inputs["position"])
     if position > lane.book.engine.position:
         return "They were solved on entries that this log does not have."

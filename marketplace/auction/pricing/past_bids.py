@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
 
-from marketplace.auction.models import Bid, LogEntry
+from marketplace.auction.models import LogEntry
 from marketplace.auction.queries import iterate_logged_bids
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
@@ -105,15 +105,6 @@ def load_past_bids(*, zone: Zone, span: ForecastSpan, position: int) -> PastBids
         first_position=first,
         last_position=position,
     )
-
-
-def has_enough_history(*, zone: Zone, now: datetime, bids: int, days: float) -> bool:
-    """Whether the zone's log is long and full enough to forecast from."""
-    began = find_log_start_slot(zone)
-    if began is None or slot_at(zone, now) - began < days * slots_per_day(zone):
-        return False
-    decided = Bid.objects.filter(zone=zone, position__isnull=False)
-    return decided.values("pk")[:bids].count() >= bids
 
 
 def find_log_start_slot(zone: Zone) -> int | None:

@@ -27,14 +27,13 @@ from marketplace.auction.pricing.past_bids import (
     choose_span,
     find_log_start_slot,
     has_burst,
-    has_enough_history,
     load_past_bids,
 )
 from marketplace.common.locks import advisory_session_lock
 from marketplace.common.queue import enqueue
-from marketplace.fleet.models import Policy, Zone
+from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import check_policy_settings
 from marketplace.fleet.selectors import nodes_on_sale, slot_at
-from marketplace.fleet.zone_policies import check_policy_settings
 from scheduler.auction import Engine
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings, solve_prices
@@ -45,8 +44,6 @@ LOCK = "auction.prices"
 #: Where a zone's settings are silent.
 SOLVE_EVERY_SLOTS = 3
 PAST_DAYS = 2
-HISTORY_BIDS = 500
-HISTORY_DAYS = 2.0
 #: Slots at a log's beginning after each of which prices are solved anew.
 FIRST_SLOTS = 6
 #: A zone is not solved for during so many times the time its last solve took.
@@ -86,7 +83,7 @@ def request_due_solves(*, clock: Callable[[], datetime]) -> list[str]:
 def find_due_solve(*, zone: Zone, now: datetime) -> DueSolve | None:
     """What to solve for now, if anything."""
     head = MarketHead.objects.filter(zone=zone).first()
-    if head is None or zone.policy == Policy.RESIDUAL:
+    if head is None:
         return None
     pricing = Pricing.objects.get(zone=zone)
     due = DueSolve(slot=max(slot_at(zone, now), head.slot), fleet=_fleet(zone))
@@ -96,8 +93,6 @@ def find_due_solve(*, zone: Zone, now: datetime) -> DueSolve | None:
         return None
     if not due.fleet or (pricing.next_at is not None and now < pricing.next_at):
         return None
-    if pricing.policy != Policy.LAGRANGIAN:
-        return due if zone.policy == Policy.LAGRANGIAN or _has_history(zone, now) else None
     if pricing.applied_slot is None or pricing.status != SolveStatus.APPLIED:
         return due
     fresh = due.slot < pricing.applied_slot + _every(zone, due.slot)
@@ -106,15 +101,6 @@ def find_due_solve(*, zone: Zone, now: datetime) -> DueSolve | None:
         burst = has_burst(zone=zone, slot=due.slot, position=known, last=head.position)
         return due if burst else None
     return due
-
-
-def _has_history(zone: Zone, now: datetime) -> bool:
-    return has_enough_history(
-        zone=zone,
-        now=now,
-        bids=zone.settings.get("history_bids", HISTORY_BIDS),
-        days=zone.settings.get("history_days", HISTORY_DAYS),
-    )
 
 
 def _every(zone: Zone, slot: int) -> int:

@@ -129,8 +129,10 @@ class Lagrangian:
         return price / (1.0 + self._growth * share)
 
 
-#: What a zone may sell under.
-SELLING_POLICIES: Policies = {"lagrangian": Lagrangian}
+#: What every zone sells under, from its first bid.
+SELLING_POLICY = "lagrangian"
+#: What the rules of a log that begins now may name.
+SELLING_POLICIES: Policies = {SELLING_POLICY: Lagrangian}
 
 
 def make_policy(rules: ZoneRules, policies: Policies) -> PricePolicy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Literal
 
@@ -83,6 +83,11 @@ class Scenario:
                 )
             )
         return made
+
+    def with_own_asks(self, spread: float) -> Scenario:
+        """Give the same days with an own ask on every node, evenly up to ``spread`` apart."""
+        of_a_type = -(-self.nodes // 2) if self.mix == "mixed" else self.nodes
+        return replace(self, ask_spread=spread, different_asks=of_a_type)
 
     def _ask_factor(self, k: int) -> float:
         if self.ask_spread == 0:

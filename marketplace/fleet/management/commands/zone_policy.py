@@ -1,4 +1,4 @@
-"""``manage.py zone_policy NAME [--policy P] [--parameters JSON]``: how a zone's prices are made."""
+"""``manage.py zone_policy NAME [--parameters JSON]``: how a zone's prices are made."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from marketplace.common import clock
 from marketplace.common.errors import UserError
-from marketplace.fleet.models import Policy, Zone
-from marketplace.fleet.services import set_zone_policy
-from marketplace.fleet.zone_policies import PARAMETERS
+from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import PARAMETERS
+from marketplace.fleet.services import set_policy_settings
 
 
 class Command(BaseCommand):
-    help = "Set a zone's price policy and its parameters; without options, say what they are."
+    help = "Set the parameters of a zone's price policy; without options, say what they are."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("zone", help="name of the zone")
-        parser.add_argument("--policy", help=f"one of {', '.join(Policy.values)}")
         parser.add_argument(
             "--parameters",
             help="an object in JSON that takes the place of the present one; parameters are "
@@ -32,17 +30,11 @@ class Command(BaseCommand):
         if zone is None:
             raise CommandError(f"There is no zone {options['zone']!r}.")
         parameters = options["parameters"]
-        if options["policy"] is not None or parameters is not None:
+        if parameters is not None:
             try:
-                zone = set_zone_policy(
-                    zone=zone,
-                    policy=options["policy"] or zone.policy,
-                    settings=None if parameters is None else json.loads(parameters),
-                    set_by=None,
-                    now=clock.now(),
-                )
+                zone = set_policy_settings(zone=zone, settings=json.loads(parameters))
             except UserError as error:
                 raise CommandError(error.message) from error
             except json.JSONDecodeError as error:
                 raise CommandError(f"The parameters are not JSON: {error}.") from error
-        self.stdout.write(f"{zone.name}: {zone.policy}, settings {json.dumps(zone.settings)}")
+        self.stdout.write(f"{zone.name}: {json.dumps(zone.settings)}")

@@ -215,22 +215,18 @@ def test_the_operator_sees_the_books_and_others_do_not(client: Client, node: Nod
     assert node.name in read_page(page)
 
 
-def test_the_operator_sees_which_policy_runs_and_pins_another(operator: Client, node: Node) -> None:
+def test_the_operator_sees_which_policy_runs_and_how_the_last_solve_went(
+    operator: Client, node: Node
+) -> None:
     zone = node.zone
     text = read_page(operator.get("/operator"))
     assert "not begun" in text
     refresh_zone(zone=zone, now=NOW)
-    assert ">residual</td>" in read_page(operator.get("/operator"))
-    page = operator.post(f"/operator/zones/{zone.pk}/policy", {"policy": "lagrangian"}, follow=True)
-    assert f"{zone.name} is set to lagrangian." in read_page(page)
-    zone.refresh_from_db()
-    assert (zone.policy, zone.policy_set_at) == ("lagrangian", NOW)
+    assert ">lagrangian</td>" in read_page(operator.get("/operator"))
     assert prices_solve(zone_id=zone.pk, clock=lambda: NOW)
     assert "Waiting for the lane" in read_page(operator.get("/operator"))
     assert prices_apply(zone_id=zone.pk, clock=lambda: NOW)
-    text = read_page(operator.get("/operator"))
-    assert ">lagrangian</td>" in text
-    assert "In force" in text
+    assert "In force" in read_page(operator.get("/operator"))
 
 
 def test_the_operator_sees_why_prices_were_not_solved_and_which_bids_wait(
@@ -249,26 +245,6 @@ def test_the_operator_sees_why_prices_were_not_solved_and_which_bids_wait(
     assert "1 bid cannot be decided" in text
     assert bid.pk in text
     assert "TypeError: odd" in text
-
-
-@pytest.mark.parametrize("policy", ["printed", "free", ""])
-def test_a_policy_that_there_is_not_is_told_and_changes_nothing(
-    operator: Client, node: Node, policy: str
-) -> None:
-    address = f"/operator/zones/{node.zone.pk}/policy"
-    page = operator.post(address, {"policy": policy}, follow=True)
-    assert "A policy is one of auto, residual, lagrangian." in read_page(page)
-    node.zone.refresh_from_db()
-    assert node.zone.policy == "auto"
-    assert operator.post("/operator/zones/zone_none/policy", {"policy": "auto"}).status_code == 404
-
-
-def test_only_the_operator_sets_a_policy(provider: Client, node: Node) -> None:
-    address = f"/operator/zones/{node.zone.pk}/policy"
-    assert provider.post(address, {"policy": "residual"}).status_code == 403
-    assert provider.get(address).status_code in (403, 405)
-    node.zone.refresh_from_db()
-    assert node.zone.policy == "auto"
 
 
 # -- who may list nodes --------------------------------------------------------------------

@@ -6,22 +6,12 @@ from typing import Any
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.experiments.auction.max_form.engine import make_engine
-from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.types import Decision, Node, Task
 
 
 def zone(*nodes: Node, **rules: Any) -> Engine:
-    """Give an engine with nodes on sale, of 6 slots by default.
-
-    Its prices rise with every sale, so that a test needs no solve: the retired max form.
-    """
-    given = {name: rules.pop(name) for name in tuple(rules) if name in max_form_rules()}
-    engine = make_engine(
-        ZoneRules(
-            **{"policy": "residual", "horizon_slots": 6, **rules}, retired=max_form_rules(**given)
-        )
-    )
+    """Give an engine with nodes on sale, of 6 slots by default."""
+    engine = Engine(ZoneRules(**{"horizon_slots": 6, **rules}))
     for node in nodes:
         engine.apply(events.NodeJoined(node))
     return engine
@@ -53,6 +43,17 @@ def task(name: str = "t", **changes: Any) -> Task:
             "rates": {"g": 4.0},
             **changes,
         }
+    )
+
+
+def price(engine: Engine, compute_price: float, memory_price: float = 0.0) -> None:
+    """Give every cell of an engine of 6 slots one price."""
+    engine.apply(
+        events.PricesSolved(
+            first_slot=engine.horizon.first_slot,
+            compute_price={n.id: (compute_price,) * 6 for n in engine.nodes},
+            memory_price={n.id: (memory_price,) * 6 for n in engine.nodes},
+        )
     )
 
 

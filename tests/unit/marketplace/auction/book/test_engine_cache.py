@@ -169,14 +169,14 @@ def test_rules_are_those_of_the_logs_beginning_whatever_the_zone_says_later(zone
 
 
 def test_settings_of_a_zone_reach_its_rules():
-    zone = market.zone(policy_settings={"steepness": 0.5, "growth": 0.25})
+    zone = market.zone(policy_settings={"refusal_hints": False, "growth": 0.25})
     market.node(zone)
     refresh_zone(zone=zone, now=NOW)
     head = MarketHead.objects.get(zone=zone)
     rules = books.load_lane_book(head=head).engine.rules
-    assert (rules.policy, rules.retired["steepness"], rules.settings) == (
-        "residual",
-        0.5,
+    assert (rules.policy, rules.refusal_hints, rules.settings) == (
+        "lagrangian",
+        False,
         {"growth": 0.25},
     )
     assert (rules.base_memory, rules.money_quantum, rules.first_slot) == (1.0, 1.0, 100)

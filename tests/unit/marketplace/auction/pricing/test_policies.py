@@ -1,4 +1,4 @@
-"""From ``residual`` to ``lagrangian`` and back: what the log, the readers and the operator see."""
+"""The policy and settings a zone sells under: what log, readers and operator see of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane import enter
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Snapshot
@@ -19,25 +20,21 @@ from marketplace.auction.pricing import past_bids
 from marketplace.auction.pricing.past_bids import (
     ForecastSpan,
     choose_span,
-    find_log_start_slot,
-    has_enough_history,
     load_past_bids,
 )
 from marketplace.auction.pricing.solve import prices_apply, prices_solve
 from marketplace.auction.selectors import policy_in_force
 from marketplace.fleet.models import Zone
-from marketplace.fleet.services import set_zone_policy
+from marketplace.fleet.services import set_policy_settings
 from scheduler.auction import ZoneRules
 from tests import builders
 from tests import market_builders as market
 from tests.audits import alter_row
 from tests.builders import NOW
+from tests.earlier_versions import forget_engines, selling_under_residual
 from tests.properties.auction_markets import verify_transcript
 
 pytestmark = pytest.mark.django_db
-
-#: A log of three bids is history enough.
-SOON = {"history_bids": 3, "history_days": 0}
 
 
 @pytest.fixture
@@ -47,7 +44,7 @@ def owner():
 
 @pytest.fixture
 def zone():
-    zone = market.zone(policy_settings=SOON, horizon_slots=12)
+    zone = market.zone(horizon_slots=12)
     market.node(zone)
     return zone
 
@@ -78,77 +75,103 @@ def kinds(zone) -> list[str]:
     return list(rows.values_list("kind", flat=True))
 
 
-def set_policy(zone, policy, *, settings=None, now=NOW) -> Zone:
-    return set_zone_policy(
-        zone=zone, policy=policy, settings=settings, set_by=builders.operator(), now=now
-    )
+def set_settings(zone, **settings) -> Zone:
+    return set_policy_settings(zone=zone, settings=settings)
+
+
+# -- from the first bid --------------------------------------------------------------------
+
+
+def test_a_zone_sells_at_asks_from_its_first_bid_and_at_solved_prices_from_the_first_solve(
+    zone, owner
+):
+    [first] = sell(owner, zone, count=1)
+    first.refresh_from_db()
+    # One cell of a quarter of the node, and nothing on top of the ask.
+    assert (first.status, first.payment_micros) == ("admitted", market.CELL_MICROS)
+    assert (rules(zone).policy, rules(zone).retired) == ("lagrangian", {})
+    sell(owner, zone, count=14, epochs=3)
+    later = market.slot_at(zone, 101)
+    assert reprice(zone, later)
+    [bid] = sell(owner, zone, count=1, now=later)
+    bid.refresh_from_db()
+    assert bid.parts["compute"] > 0
+    assert "RulesChanged" not in kinds(zone)
+    row = Pricing.objects.get()
+    assert (row.policy, row.policy_since_at, row.status) == ("lagrangian", NOW, "applied")
+    assert verify_zone(zone).problems == []
+
+
+# -- logs that began under a policy that no longer sells -------------------------------------
+
+
+@pytest.fixture
+def begun_before(zone, owner):
+    """A zone whose log has bids under ``residual``, after the upgrade."""
+    with selling_under_residual():
+        sell(owner, zone, count=6, epochs=2)
+    return zone
+
+
+def test_such_a_zone_goes_over_before_its_next_decision_and_once(begun_before, owner):
+    zone, later = begun_before, market.slot_at(begun_before, 101)
+    assert rules(zone).policy == "residual"
+    assert policy_in_force(zone) == "residual"
+    held = list(Bid.objects.filter(status="admitted").values_list("pk", flat=True))
+    sell(owner, zone, now=later, count=1)
+    assert kinds(zone)[-3:] == ["SlotAdvanced", "RulesChanged", "BidArrived"]
+    assert (rules(zone).policy, rules(zone).retired) == ("lagrangian", {})
+    row = Pricing.objects.get()
+    assert (row.policy, row.policy_since_at, row.status) == ("lagrangian", later, "none")
+    with books.read_book(zone=zone, now=later) as book:
+        assert {h.task_id for h in book.engine.reservations()} >= set(held)
+    # A solve is due at once, and another lane finds nothing left to change.
+    assert reprice(zone, later)
+    forget_engines()
+    sell(owner, zone, now=later, count=1)
+    assert kinds(zone).count("RulesChanged") == 1
+    assert verify_zone(zone).problems == []
+
+
+def test_such_a_zone_without_bids_goes_over_with_its_next_solve(begun_before):
+    later = market.slot_at(begun_before, 101)
+    assert reprice(begun_before, later)
+    assert kinds(begun_before)[-3:] == ["SlotAdvanced", "RulesChanged", "PricesSolved"]
+    assert Pricing.objects.get().policy == "lagrangian"
+    assert verify_zone(begun_before).problems == []
+
+
+def test_a_lane_that_dies_while_a_zone_goes_over_has_changed_nothing(begun_before, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(enter, "write_lane", lambda lane: _raise(ConnectionError()))
+        with pytest.raises(ConnectionError):
+            refresh_zone(zone=begun_before, now=NOW)
+    assert "RulesChanged" not in kinds(begun_before)
+    assert Pricing.objects.get().policy == "residual"
+    refresh_zone(zone=begun_before, now=NOW)
+    assert kinds(begun_before)[-1] == "RulesChanged"
+    assert verify_zone(begun_before).problems == []
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 # -- the operator's wish and the log -----------------------------------------------------
 
 
-def test_an_automatic_zone_is_residual_until_it_has_history_and_then_lagrangian(zone, owner):
-    sell(owner, zone, count=2, slots=9)
-    assert not reprice(zone, NOW)
-    assert (rules(zone).policy, Pricing.objects.get().policy) == ("residual", "residual")
-    sell(owner, zone, count=1, slots=9)
-    later = market.slot_at(zone, 101)
-    assert reprice(zone, later)
-    # The rules and the first prices come into force together.
-    assert kinds(zone)[-2:] == ["RulesChanged", "PricesSolved"]
-    assert rules(zone).policy == "lagrangian"
-    row = Pricing.objects.get()
-    assert (row.policy, row.policy_since_at, row.status) == ("lagrangian", later, "applied")
-    sell(owner, zone, now=later, slots=9)
-    assert verify_zone(zone).problems == []
-
-
-def test_a_pin_takes_hold_before_the_next_decision_and_in_the_log(zone, owner):
-    sell(owner, zone, slots=9)
-    later = market.slot_at(zone, 101)
-    reprice(zone, later)
-    set_policy(zone, "residual", now=later)
-    market.bid(owner, zone, slots=9, now=later)
-    zone.refresh_from_db()
-    decide_pending_bids(zone=zone, now=later)
-    assert kinds(zone)[-2:] == ["RulesChanged", "BidArrived"]
-    assert rules(zone).policy == "residual"
-    assert Pricing.objects.get().policy == "residual"
-    set_policy(zone, "auto", now=later)
-    assert reprice(zone, later + timedelta(seconds=5))
-    assert rules(zone).policy == "lagrangian"
-    for _ in range(2):
-        books.discard_lane_book(zone_id=zone.pk)
-        sell(owner, zone, now=later, slots=9)
-    assert verify_zone(zone).problems == []
-
-
-def test_a_zone_pinned_to_lagrangian_begins_under_it_and_one_pinned_later_waits_for_prices(owner):
-    begun = market.zone(policy="lagrangian")
-    refresh_zone(zone=begun, now=NOW)
-    assert rules(begun).policy == "lagrangian"
-    other = market.zone()
-    market.node(other)
-    sell(owner, other, count=1)
-    other = set_policy(other, "lagrangian")
-    sell(owner, other, count=1)
-    assert rules(other).policy == "residual"
-    assert reprice(other, NOW)
-    assert rules(other).policy == "lagrangian"
-
-
 def test_settings_are_changed_by_an_entry_of_the_log(zone, owner):
     sell(owner, zone)
-    zone = set_policy(zone, "residual", settings={"steepness": 0.5, "growth": 0.3})
+    zone = set_settings(zone, refusal_hints=False, growth=0.3)
     sell(owner, zone)
-    assert (rules(zone).retired["steepness"], rules(zone).settings) == (0.5, {"growth": 0.3})
-    zone = set_policy(zone, "residual", settings={})
+    assert (rules(zone).refusal_hints, rules(zone).settings) == (False, {"growth": 0.3})
+    zone = set_settings(zone)
     sell(owner, zone)
-    assert (rules(zone).retired["steepness"], rules(zone).settings) == (0.2, {})
+    assert (rules(zone).refusal_hints, rules(zone).settings) == (True, {})
     assert kinds(zone).count("RulesChanged") == 2
     # A lane that read the zone before the change does not take it back.
     stale = Zone.objects.get(pk=zone.pk)
-    stale.settings = {"steepness": 0.5}
+    stale.settings = {"growth": 0.3}
     refresh_zone(zone=stale, now=NOW)
     assert kinds(zone).count("RulesChanged") == 2
     assert verify_zone(zone).problems == []
@@ -164,14 +187,14 @@ def test_lanes_that_take_turns_all_see_a_setting_that_was_changed_and_changed_ba
         refresh_zone(zone=Zone.objects.get(pk=zone.pk), now=NOW)
         kept[which] = dict(books._lane_books)
 
-    set_policy(zone, "residual", settings={"steepness": 0.5})
+    set_settings(zone, growth=0.5)
     lane(0)
     lane(1)
-    set_policy(zone, "residual", settings={"steepness": 0.7})
+    set_settings(zone, growth=0.7)
     lane(1)
-    set_policy(zone, "residual", settings={"steepness": 0.5})
+    set_settings(zone, growth=0.5)
     lane(0)
-    assert rules(zone).retired["steepness"] == 0.5
+    assert rules(zone).settings == {"growth": 0.5}
     lane(1)
     assert kinds(zone).count("RulesChanged") == 2
     assert verify_zone(zone).problems == []
@@ -179,12 +202,12 @@ def test_lanes_that_take_turns_all_see_a_setting_that_was_changed_and_changed_ba
 
 def test_rules_that_the_engine_refuses_do_not_stop_the_lane(zone, owner, monkeypatch, caplog):
     sell(owner, zone)
-    zone = set_policy(zone, "residual", settings={"steepness": 0.5})
+    zone = set_settings(zone, growth=0.5)
     with monkeypatch.context() as patch:
         patch.setattr("scheduler.auction.engine.zone_state.make_policy", lambda *_: int("odd"))
         sell(owner, zone)
     assert "goes on under its old rules: invalid literal" in caplog.text
-    assert rules(zone).retired["steepness"] == 0.2
+    assert rules(zone).settings == {}
     assert not Bid.objects.filter(status="pending").exists()
     assert verify_zone(zone).problems == []
 
@@ -192,9 +215,7 @@ def test_rules_that_the_engine_refuses_do_not_stop_the_lane(zone, owner, monkeyp
 def test_growth_moves_prices_between_solves_by_as_much_as_the_operator_says(owner):
     risen = {}
     for growth in (0.0, 2.0):
-        zone = market.zone(
-            policy="lagrangian", horizon_slots=12, policy_settings={"growth": growth}
-        )
+        zone = market.zone(horizon_slots=12, policy_settings={"growth": growth})
         market.node(zone)
         for _ in range(16):
             market.bid(owner, zone, price_micros=3_000_000, slots=9, epochs=3)
@@ -220,7 +241,7 @@ def test_rows_with_settings_that_nobody_checked_do_not_stop_the_lane(zone, owner
     zone.refresh_from_db()
     sell(owner, zone)
     assert Bid.objects.filter(status="pending").count() == 0
-    assert rules(zone).settings == SOON
+    assert rules(zone).settings == {}
     assert not reprice(zone, NOW + timedelta(seconds=10))
     assert Pricing.objects.get().status in ("none", "failed")
 
@@ -240,17 +261,6 @@ def test_a_restart_from_a_snapshot_knows_the_policy_in_force(zone, owner, monkey
 
 
 # -- history -----------------------------------------------------------------------------
-
-
-def test_history_is_so_many_bids_over_so_many_days(zone, owner):
-    sell(owner, zone, count=2)
-    enough = {"zone": zone, "bids": 2, "days": 1.0}
-    assert find_log_start_slot(zone) == 100
-    assert not has_enough_history(now=NOW + timedelta(hours=23, minutes=59), **enough)
-    assert has_enough_history(now=NOW + timedelta(hours=24), **enough)
-    assert not has_enough_history(now=NOW + timedelta(hours=24), **enough | {"bids": 3})
-    assert has_enough_history(now=NOW, zone=zone, bids=0, days=0)
-    assert not has_enough_history(now=NOW, zone=market.zone(), bids=0, days=0)
 
 
 @pytest.mark.parametrize(
@@ -326,7 +336,8 @@ def test_of_a_long_log_an_even_sample_is_read(days, monkeypatch):
 @pytest.fixture
 def traded(zone, owner):
     """A zone that went from residual to lagrangian, with bids decided under both."""
-    sell(owner, zone, count=14, slots=9, epochs=3)
+    with selling_under_residual():
+        sell(owner, zone, count=14, slots=9, epochs=3)
     later = market.slot_at(zone, 101)
     reprice(zone, later)
     sell(owner, zone, now=later, count=4, slots=11, epochs=2)
@@ -349,7 +360,7 @@ def test_a_payment_under_solved_prices_altered_by_a_cent_is_found(traded):
     ("kind", "change"),
     [
         ("RulesChanged", "event = replace(event, '\"lagrangian\"', '\"residual\"')"),
-        ("RulesChanged", "event = replace(event, '\"history_bids\":3', '\"history_bids\":4')"),
+        ("RulesChanged", "event = replace(event, 'hints\":true', 'hints\":false')"),
         ("PricesSolved", "event = replace(event, '\"seed\":', '\"seed\":1')"),
         ("PricesSolved", "event = replace(event, '\"dual_value\":', '\"dual_value\":1')"),
         ("PricesSolved", "event = replace(event, '\"bids_today\":', '\"bids_today\":1')"),
@@ -392,12 +403,3 @@ def test_the_operators_transcript_shows_bids_and_solves_whole(traded):
     lines = list(transcript_lines(traded, with_bids=True))
     assert verify_transcript(lines).ok
     assert any('"dual_value"' in line for line in lines)
-
-
-def test_everybody_is_told_the_policy_in_force_and_not_the_operators_wish(zone, owner):
-    assert (zone.policy, policy_in_force(zone)) == ("auto", "residual")
-    assert policy_in_force(market.zone(policy="lagrangian")) == "lagrangian"
-    sell(owner, zone)
-    assert policy_in_force(zone) == "residual"
-    reprice(zone, market.slot_at(zone, 101))
-    assert (zone.policy, policy_in_force(zone)) == ("auto", "lagrangian")

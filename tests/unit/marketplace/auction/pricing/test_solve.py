@@ -24,7 +24,7 @@ from marketplace.auction.pricing.solve import (
 )
 from marketplace.auction.selectors import load_market
 from marketplace.fleet.models import Node, Speed, Zone
-from marketplace.fleet.services import set_zone_policy
+from marketplace.fleet.services import set_policy_settings
 from scheduler.auction.log import events
 from tests import builders
 from tests import market_builders as market
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def zone():
     """One node, of which the bids of ``crowd`` want far more than there is."""
-    zone = market.zone(policy="lagrangian", horizon_slots=12)
+    zone = market.zone(horizon_slots=12)
     market.node(zone)
     return zone
 
@@ -175,18 +175,6 @@ def test_prices_may_be_one_slot_late_and_no_more(zone, owner, slots_late, status
         assert apply(zone, late + timedelta(seconds=5))
 
 
-def test_prices_come_to_nothing_when_the_operator_pinned_residual_meanwhile(zone, owner):
-    crowd(owner, zone)
-    later = at(101, zone)
-    solve(zone, later)
-    set_zone_policy(zone=zone, policy="residual", set_by=builders.operator(), now=later)
-    assert not apply(Zone.objects.get(pk=zone.pk), later)
-    assert pricing(zone).policy == "residual"
-    assert "pinned" in pricing(zone).problem
-    assert kinds(zone)[-2:] == ["SlotAdvanced", "RulesChanged"]
-    assert not solve(zone, later + timedelta(hours=1))
-
-
 def test_prices_solved_earlier_never_replace_later_ones(zone, owner):
     crowd(owner, zone)
     later = at(101, zone)
@@ -309,7 +297,7 @@ def test_a_lane_whose_wake_up_was_lost_is_told_again(zone, owner, monkeypatch):
 
 
 def test_zones_that_are_due_are_asked_for_and_a_broken_one_does_not_stop_them(owner, monkeypatch):
-    broken, fine, quiet = (market.zone(policy="lagrangian") for _ in range(3))
+    broken, fine, quiet = (market.zone() for _ in range(3))
     for zone in (broken, fine):
         market.node(zone)
         refresh_zone(zone=zone, now=NOW)
@@ -322,7 +310,7 @@ def test_zones_that_are_due_are_asked_for_and_a_broken_one_does_not_stop_them(ow
 
 
 def test_a_zone_without_a_log_or_without_nodes_is_not_solved_for():
-    zone = market.zone(policy="lagrangian")
+    zone = market.zone()
     assert not solve(zone, NOW)
     assert not LogEntry.objects.exists()
     refresh_zone(zone=zone, now=NOW)
@@ -358,13 +346,7 @@ def test_a_zone_with_a_broken_log_is_not_solved_for_and_says_so(zone, owner):
 
 
 def test_prices_are_solved_again_after_some_slots_and_when_the_fleet_changes(zone, owner):
-    set_zone_policy(
-        zone=zone,
-        policy="lagrangian",
-        settings={"solve_every_slots": 4},
-        set_by=None,
-        now=NOW,
-    )
+    set_policy_settings(zone=zone, settings={"solve_every_slots": 4})
     zone.refresh_from_db()
     crowd(owner, zone)
     # At its beginning, a log is solved for in every slot.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from scheduler.auction import Changed, Dropped, Engine, Released, Replan, ZoneRu
 from scheduler.auction.log import events
 from scheduler.types import Cell, LaborVendor, Refusal
 from tests.properties.auction_markets import restore
-from tests.unit.scheduler.auction.builders import decide, node, task, zone
+from tests.unit.scheduler.auction.builders import decide, node, price, task, zone
 
 
 def test_an_empty_zone_sells_at_the_operational_cost_alone() -> None:
@@ -124,49 +123,9 @@ def test_any_finite_task_is_answered() -> None:
         engine.quote(task(**changes), slot=0)
 
 
-def test_prices_rise_by_equations_7_and_8() -> None:
-    engine = zone(
-        node(base := "n", memory_capacity=12.0),
-        base_memory=2.0,
-        alpha=0.5,
-        beta=0.25,
-        money_scale=1.0,
-    )
-    decide(engine, task())
-    density = 100.0 / (2 * 4.0 + 2 * 2.0)
-    prices = engine.prices()
-    assert prices.node_ids == (base,)
-    assert prices.compute_price[0, 0] == pytest.approx(0.5 * density * 4.0 / 10.0)
-    assert prices.memory_price[0, 0] == pytest.approx(0.25 * density * 2.0 / 10.0)
-    assert prices.compute_price[0, 2] == 0.0
-    assert prices.compute_sold[0].tolist() == pytest.approx([0.4, 0.4, 0, 0, 0, 0])
-    # Two other cells are free of charge, so the next task goes there; the one
-    # after it has to pay for the first two again.
-    second = decide(engine, task("second"))
-    assert second.schedule is not None
-    assert second.schedule.start_slot == 2
-    decide(engine, task("third"))
-    first = prices.compute_price[0, 0]
-    decide(engine, task("fourth"))
-    again = engine.prices().compute_price[0, 0]
-    paid = 8.0 * first + 4.0 * prices.memory_price[0, 0]
-    value = 100.0
-    assert again == pytest.approx(first * 1.4 + 0.5 * (value / 12.0) * 0.4)
-    assert paid < value
-
-
-def test_running_maxima_hold_decided_bids_only() -> None:
-    engine = zone(node(), money_scale=1.0)
-    dear = task(bid=1e6)
-    first = decide(engine, dear)
-    assert first.payment == 0.0
-    quote = engine.quote(replace(dear, id="next", deadline_slot=1), slot=0)
-    assert quote.price is not None
-    assert quote.price > 0
-
-
 def test_slots_retire_and_open_at_the_end_at_no_price() -> None:
-    engine = zone(node(), alpha=1.0, beta=1.0, money_scale=1.0)
+    engine = zone(node())
+    price(engine, 1.0)
     decide(engine, task(compute_demand=24.0))
     assert (engine.prices().compute_price > 0).all()
     assert engine.apply(events.SlotAdvanced(2)).outcome == Changed()
@@ -200,6 +159,7 @@ def test_a_node_that_leaves_takes_its_cells_along_and_says_whose() -> None:
 
 def test_a_node_that_comes_back_starts_afresh() -> None:
     engine = zone(node())
+    price(engine, 1.0)
     decide(engine, task())
     back = engine.apply(events.NodeJoined(node())).outcome
     assert back == Changed(dropped=(Dropped("t", (Cell(0, "n"), Cell(1, "n"))),))

@@ -1,19 +1,17 @@
-"""Which price policy a zone has, its parameters, and who may set them to what."""
+"""Parameters of a zone's price policy: which there are, and what they may be."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from django.db import transaction
 
-from marketplace.accounts.models import User
 from marketplace.common.errors import UserError
 from marketplace.fleet import locks
-from marketplace.fleet.models import Policy, Zone
+from marketplace.fleet.models import Zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +21,6 @@ class Parameter:
     kind: type
     least: float = 0.0
     most: float = math.inf
-    #: Whether ``null`` is a value.
-    optional: bool = False
 
     @property
     def words(self) -> str:
@@ -34,15 +30,11 @@ class Parameter:
         limits = f"at least {self.least:g}"
         if self.most < math.inf:
             limits = f"from {self.least:g} to {self.most:g}"
-        return f"{number}, {limits}{', or null' if self.optional else ''}"
+        return f"{number}, {limits}"
 
 
 #: Rules of the engine itself, of which ``scheduler.auction.ZoneRules`` says what they do.
 RULE_PARAMETERS = {
-    "alpha": Parameter(float, optional=True),
-    "beta": Parameter(float, optional=True),
-    "money_scale": Parameter(float, optional=True),
-    "steepness": Parameter(float, most=10.0),
     "refusal_hints": Parameter(bool),
 }
 #: Parameters of the ``lagrangian`` policy.
@@ -53,9 +45,6 @@ POLICY_PARAMETERS = {
     "solve_every_slots": Parameter(int, least=1, most=10_000),
     #: Whole past days that a forecast looks at.
     "past_days": Parameter(int, most=28),
-    #: Decided bids and days a zone's log must have before ``auto`` solves for prices.
-    "history_bids": Parameter(int),
-    "history_days": Parameter(float, most=365.0),
     #: ``scheduler.auction.prices.Settings``.
     "futures": Parameter(int, least=1, most=100),
     "iterations": Parameter(int, least=1, most=1000),
@@ -64,15 +53,6 @@ POLICY_PARAMETERS = {
     "last_step": Parameter(float, least=1e-6, most=1.0),
 }
 PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS
-
-
-def check_policy(policy: str) -> None:
-    """Refuse a policy that a live zone cannot have, with ``unknown_policy``."""
-    if policy in Policy.values:
-        return
-    known = ", ".join(Policy.values)
-    why = " 'printed' reproduces the paper and is not truthful." if policy == "printed" else ""
-    raise UserError("unknown_policy", f"A policy is one of {known}.{why}", param="policy")
 
 
 def check_policy_settings(settings: Mapping[str, Any]) -> None:
@@ -100,8 +80,6 @@ def check_policy_settings(settings: Mapping[str, Any]) -> None:
 
 
 def _fits_parameter(parameter: Parameter, value: object) -> bool:
-    if value is None:
-        return parameter.optional
     if parameter.kind is bool or isinstance(value, bool):
         return isinstance(value, bool) and parameter.kind is bool
     if not isinstance(value, int if parameter.kind is int else (int, float)):
@@ -109,32 +87,19 @@ def _fits_parameter(parameter: Parameter, value: object) -> bool:
     return math.isfinite(value) and parameter.least <= value <= parameter.most
 
 
-def set_zone_policy(
-    *,
-    zone: Zone,
-    policy: str,
-    set_by: User | None,
-    now: datetime,
-    settings: Mapping[str, Any] | None = None,
-) -> Zone:
-    """Give a zone a price policy, and parameters unless ``settings`` is ``None``.
+def set_policy_settings(*, zone: Zone, settings: Mapping[str, Any]) -> Zone:
+    """Give a zone's price policy other parameters, in place of all it has.
 
-    The zone's lane writes the change to its log before it decides the next bid. ``lagrangian``
-    comes into force with the first prices solved for it.
+    The zone's lane writes the change to its log before it decides the next bid.
 
     Raises
     ------
     UserError
-        ``unknown_policy`` or ``invalid_policy_setting``; nothing was changed.
+        ``invalid_policy_setting``; nothing was changed.
     """
-    check_policy(policy)
-    if settings is not None:
-        check_policy_settings(settings)
+    check_policy_settings(settings)
     with transaction.atomic():
         zone = locks.lock_zone(zone.pk)
-        zone.policy = policy
-        if settings is not None:
-            zone.settings = dict(settings)
-        zone.policy_set_by, zone.policy_set_at = set_by, now
-        zone.save(update_fields=["policy", "settings", "policy_set_by", "policy_set_at"])
+        zone.settings = dict(settings)
+        zone.save(update_fields=["settings"])
     return zone

@@ -1,0 +1,91 @@
+"""What the parameters of a zone's price policy may be."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Zone
+from marketplace.fleet.policy_settings import PARAMETERS, POLICY_PARAMETERS, RULE_PARAMETERS
+from marketplace.fleet.services import set_policy_settings
+from scheduler.auction import ZoneRules
+from scheduler.auction.prices import Settings
+from tests import market_builders as market
+
+pytestmark = pytest.mark.django_db
+
+
+def test_settings_are_set_in_place_of_all_there_were():
+    zone = market.zone()
+    assert zone.settings == {}
+    for settings in ({"growth": 0.2, "refusal_hints": False}, {"solve_every_slots": 6}):
+        set_policy_settings(zone=zone, settings=settings)
+        zone.refresh_from_db()
+        assert zone.settings == settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"grwoth": 0.1},
+            "There is no setting 'grwoth'; there are first_step, futures, ",
+        ),
+        ({"growth": -0.1}, "growth is a number, from 0 to 10, not -0.1."),
+        ({"growth": "0.1"}, "growth is a number, from 0 to 10, not '0.1'."),
+        ({"growth": True}, "growth is a number, from 0 to 10, not True."),
+        ({"growth": float("nan")}, "growth is a number, from 0 to 10, not nan."),
+        ({"growth": None}, "growth is a number, from 0 to 10, not None."),
+        ({"alpha": 1.0}, "There is no setting 'alpha'; "),
+        ({"refusal_hints": 1}, "refusal_hints is true or false, not 1."),
+        ({"iterations": 0}, "iterations is a whole number, from 1 to 1000, not 0."),
+        ({"iterations": 2.5}, "iterations is a whole number, from 1 to 1000, not 2.5."),
+        ([1], "Settings are an object of names and values"),
+    ],
+)
+def test_settings_are_refused_with_what_they_may_be(settings, says):
+    zone = market.zone(policy_settings={"growth": 0.4})
+    with pytest.raises(UserError) as caught:
+        set_policy_settings(zone=zone, settings=settings)
+    assert caught.value.message.startswith(says)
+    assert caught.value.code == "invalid_policy_setting"
+    zone.refresh_from_db()
+    assert zone.settings == {"growth": 0.4}
+    with pytest.raises(UserError):
+        market.zone(name="other", policy_settings=settings)
+    assert not Zone.objects.filter(name="other").exists()
+
+
+def test_every_parameter_is_one_that_the_engine_or_the_solver_knows():
+    assert set(RULE_PARAMETERS) <= set(ZoneRules.__dataclass_fields__)
+    assert set(Settings.__dataclass_fields__) <= set(POLICY_PARAMETERS)
+    assert len(PARAMETERS) == len(RULE_PARAMETERS) + len(POLICY_PARAMETERS)
+
+
+def test_the_command_sets_settings_and_says_what_they_are(capsys):
+    zone = market.zone(name="cheap", policy_settings={"growth": 0.2})
+    call_command("zone_policy", "cheap")
+    assert capsys.readouterr().out == 'cheap: {"growth": 0.2}\n'
+    call_command("zone_policy", "cheap", parameters='{"growth": 0.1}')
+    assert capsys.readouterr().out == 'cheap: {"growth": 0.1}\n'
+    zone.refresh_from_db()
+    assert zone.settings == {"growth": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"parameters": '{"growth": -1}'}, "growth is a number, from 0 to 10, not -1."),
+        ({"parameters": "[1]"}, "Settings are an object"),
+        ({"parameters": "growth=1"}, "The parameters are not JSON"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be(options, says):
+    zone = market.zone(name="cheap")
+    with pytest.raises(CommandError, match=says):
+        call_command("zone_policy", "cheap", **options)
+    with pytest.raises(CommandError, match="no zone 'dear'"):
+        call_command("zone_policy", "dear")
+    zone.refresh_from_db()
+    assert zone.settings == {}
