@@ -10,7 +10,7 @@ from io import StringIO
 from math import inf
 
 import pytest
-from celery import current_app
+from celery import Celery, current_app
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
@@ -74,7 +74,7 @@ def prices_after(zone, position: int) -> Callable[[], bool]:
     def in_force() -> bool:
         nonlocal asked_s
         if time.monotonic() - asked_s > 1.0:
-            current_app.send_task("auction.prices_sweep", queue="default")
+            Celery.send_task(current_app, "auction.prices_sweep", queue="default")
             asked_s = time.monotonic()
         return (pricing(zone).applied_position or 0) > position
 
@@ -110,6 +110,7 @@ def test_zone_becomes_lagrangian_is_solved_again_and_survives_the_death_of_its_l
 
         # A new node is a reason to solve again, once the zone has rested.
         market.node(zone)
+        assert first.applied_position is not None
         until(prices_after(zone, first.applied_position), what="prices are solved again")
 
         # The lane dies in the middle of a batch: nothing of it was decided.
@@ -166,6 +167,7 @@ def everything_verifies(zone, tmp_path) -> None:
     text = path.read_text()
     payment = f'"payment": {bid.payment_micros}.0'
     assert payment in text
+    assert bid.payment_micros is not None
     path.write_text(text.replace(payment, f'"payment": {bid.payment_micros - 10_000}.0'))
     assert replay_transcript(path).returncode == 1
 

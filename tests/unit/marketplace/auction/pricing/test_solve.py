@@ -124,6 +124,7 @@ def test_a_bid_pays_the_quote_at_solved_prices(zone, owner):
     terms = {"data": market.dataset(owner, zone), "epochs": 2, "now": later}
     posted = quote(owner, zone, slots=12, **terms)
     assert posted.parts is not None
+    assert posted.price_micros is not None
     assert posted.parts.compute > 0
     terms["deadline_at"] = posted.deadline_at
     bid = market.bid(owner, zone, price_micros=posted.price_micros, **terms)
@@ -215,6 +216,7 @@ def test_a_solve_that_fails_leaves_the_prices_and_the_lane_as_they_are(zone, own
         row = pricing(zone)
         assert row.status == "failed"
         assert row.problem == "ZeroDivisionError: division by zero"
+        assert row.next_at is not None
         waits.append((row.next_at - due_at).total_seconds())
         assert find_due_solve(zone=zone, now=row.next_at - timedelta(seconds=1)) is None
         due_at = row.next_at
@@ -400,6 +402,7 @@ def test_a_zone_rests_between_solves_for_longer_than_they_take(zone, owner, monk
     solve(zone, later)
     apply(zone, later)
     row = pricing(zone)
+    assert row.solve_s is not None
     assert row.next_at == later + timedelta(seconds=4.0 * row.solve_s)
     Pricing.objects.update(next_at=at(108, zone))
     assert find_due_solve(zone=zone, now=at(107, zone)) is None
