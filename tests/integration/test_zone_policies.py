@@ -10,7 +10,6 @@ from io import StringIO
 from math import inf
 
 import pytest
-from celery import Celery, current_app
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 
@@ -19,6 +18,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Reservation
 from marketplace.auction.pricing.solve import prices_apply, prices_solve
 from marketplace.common import clock
+from marketplace.common.queue import enqueue
 from marketplace.payments.selectors import ledger_check, wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
@@ -74,7 +74,7 @@ def prices_after(zone, position: int) -> Callable[[], bool]:
     def in_force() -> bool:
         nonlocal asked_s
         if time.monotonic() - asked_s > 1.0:
-            Celery.send_task(current_app, "auction.prices_sweep", queue="default")
+            enqueue("auction.prices_sweep")
             asked_s = time.monotonic()
         return (pricing(zone).applied_position or 0) > position
 
