@@ -28,6 +28,8 @@ PREFIX_LENGTH = 10
 SECRET_BYTES = 32
 #: Nothing longer is looked at.
 KEY_LENGTH_MAX = 200
+#: Live keys of one organisation.
+API_KEYS_MAX = 100
 INVITATION_LIFE = timedelta(days=14)
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
@@ -184,6 +186,8 @@ def create_api_key(
     ------
     NotAllowed
         ``not_a_member``: ``created_by`` does not belong to the organisation.
+    Conflict
+        ``too_many_api_keys``.
     """
     if not organisation.memberships.filter(user=created_by).exists():
         raise NotAllowed("not_a_member", "Only members of an organisation make keys for it.")
@@ -201,6 +205,15 @@ def create_api_key(
         )
     if expires_at is not None and expires_at <= now:
         raise UserError("invalid_expiry", "The key must expire in the future.", param="expires_at")
+    # Of keys made at the same moment one may be too many: harmless, for limits count for all.
+    live = ApiKey.objects.filter(organisation=organisation, revoked_at=None).exclude(
+        expires_at__lte=now
+    )
+    if live.count() >= API_KEYS_MAX:
+        raise Conflict(
+            "too_many_api_keys",
+            f"{organisation.name} has {API_KEYS_MAX} keys. Revoke one that is not used any more.",
+        )
     prefix = f"ft_{secrets.token_hex(PREFIX_LENGTH // 2)}"
     secret = f"{prefix}_{secrets.token_urlsafe(SECRET_BYTES)}"
     key = ApiKey.objects.create(

@@ -7,11 +7,10 @@ published. Whatever else helps them is a member of its own, such as ``posted_pri
 from __future__ import annotations
 
 import logging
-from http import HTTPStatus
 from typing import Any
 
-from django.core.exceptions import PermissionDenied
-from django.db import OperationalError
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.db import DataError, OperationalError
 from django.http import Http404
 from rest_framework import exceptions
 from rest_framework.renderers import JSONRenderer
@@ -19,12 +18,10 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from marketplace.common.errors import UserError
+from marketplace.common.problems import CONTENT_TYPE, build_problem_body
 
 log = logging.getLogger(__name__)
 
-CONTENT_TYPE = "application/problem+json"
-#: RFC 9457 wants a URI; it names the kind of problem and need not be a page.
-TYPE_PREFIX = "urn:finetender:problem:"
 RETRY_SOON_S = 1
 
 
@@ -43,13 +40,7 @@ def problem(
     headers: dict[str, str] | None = None,
 ) -> Response:
     """An error response; ``extra`` members stand beside the standard ones."""
-    body: dict[str, Any] = {
-        "type": TYPE_PREFIX + code,
-        "title": HTTPStatus(status).phrase,
-        "status": status,
-        "code": code,
-        "detail": detail,
-    }
+    body = build_problem_body(code=code, detail=detail, status=status)
     if param is not None:
         body["param"] = param
     body.update({key: value for key, value in (extra or {}).items() if key not in body})
@@ -77,6 +68,17 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
         return _validation_problem(error)
     if isinstance(error, exceptions.APIException):
         return _api_problem(error)
+    if isinstance(error, RequestDataTooBig):
+        return problem(
+            code="body_too_large", detail="The body is too large. Send less at once.", status=413
+        )
+    if isinstance(error, (SuspiciousOperation, DataError)):
+        # Too many fields or files of a form, or a value that the database cannot hold.
+        return problem(
+            code="malformed_request",
+            detail="The request has too many parts, or a value that cannot be stored.",
+            status=400,
+        )
     log.error("%s failed", context["request"].path, exc_info=error)
     if isinstance(error, OperationalError):
         return problem(

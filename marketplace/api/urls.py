@@ -1,13 +1,13 @@
 """Every address of the market's own API."""
 
 from django.urls import path, re_path
-from drf_spectacular.views import SpectacularJSONAPIView
 
 from marketplace.api.market import bids, datasets, jobs, zones
+from marketplace.api.openapi import SchemaView
 from marketplace.api.views import UnknownAddressView
 
 urlpatterns = [
-    path("schema", SpectacularJSONAPIView.as_view(), name="api-schema"),
+    path("schema", SchemaView.as_view(), name="api-schema"),
     path("zones", zones.ZonesView.as_view(), name="api-zones"),
     path("market/<str:zone_name>", zones.MarketNowView.as_view(), name="api-market"),
     path(

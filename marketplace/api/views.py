@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -30,6 +31,7 @@ SHORT_BYTES = 64 * 1024
 SHORT_BATCH = 16
 
 REQUEST_ID = "X-Request-Id"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _GIVEN_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 
 
@@ -45,13 +47,28 @@ def sign_problem(response: Response, request_id: str) -> None:
 
 
 class StrictJSONParser(JSONParser):
-    """JSON that is too deep to read is malformed, not a fault of ours."""
+    """JSON that is too deep to read, or that nothing can store, is malformed: no fault of ours."""
 
     def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
+        text = stream.read()
         try:
-            return super().parse(stream, media_type, parser_context)
+            value = super().parse(BytesIO(text), media_type, parser_context)
+            # Only an escape can bring in what is no text.
+            storable = b"\\u" not in text or _is_storable(value)
         except RecursionError:
             raise ParseError("The JSON is nested too deeply.") from None
+        if not storable:
+            raise ParseError("A text holds NUL or half of a surrogate pair. Leave it out.")
+        return value
+
+
+def _is_storable(value: Any) -> bool:
+    """Whether every text in a JSON value is one that UTF-8 and the database can hold."""
+    if isinstance(value, str):
+        return "\0" not in value and not _SURROGATE.search(value)
+    if isinstance(value, dict):
+        return all(_is_storable(key) and _is_storable(item) for key, item in value.items())
+    return not isinstance(value, list) or all(map(_is_storable, value))
 
 
 class MarketView(APIView):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from ipaddress import ip_address
+from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -18,11 +20,24 @@ def client_address(request: HttpRequest) -> str:
     that it was asked from to ``X-Forwarded-For``. What stands before those was written by the
     client and means nothing.
     """
+    return _choose_address(
+        request.headers.get("X-Forwarded-For", ""), peer=request.META.get("REMOTE_ADDR")
+    )
+
+
+def websocket_address(scope: Mapping[str, Any]) -> str:
+    """The same for a websocket, by its ASGI scope."""
+    forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    peer = scope.get("client")
+    return _choose_address(b",".join(forwarded).decode("latin-1"), peer=peer and peer[0])
+
+
+def _choose_address(forwarded_for: str, *, peer: str | None) -> str:
     proxies = settings.TRUSTED_PROXY_COUNT
-    forwarded = [part.strip() for part in request.headers.get("X-Forwarded-For", "").split(",")]
+    forwarded = [part.strip() for part in forwarded_for.split(",")]
     if 0 < proxies <= len(forwarded):
         try:
             return str(ip_address(forwarded[-proxies]))
         except ValueError:
             pass
-    return request.META.get("REMOTE_ADDR") or UNKNOWN
+    return peer or UNKNOWN

@@ -5,6 +5,7 @@ import re
 from ulid import ULID
 
 PREFIX = re.compile(r"[a-z][a-z0-9]{1,11}")
+_ID = re.compile(rf"{PREFIX.pattern}[_-][0-9a-hjkmnp-tv-z]{{26}}")
 
 
 def new_id(prefix: str) -> str:
@@ -12,3 +13,8 @@ def new_id(prefix: str) -> str:
     if not PREFIX.fullmatch(prefix):
         raise ValueError(f"{prefix!r} is not a prefix: 2 to 12 lower-case letters or digits")
     return f"{prefix}_{str(ULID()).lower()}"
+
+
+def is_id(text: str) -> bool:
+    """Whether a text has the form of an id, whatever it names."""
+    return _ID.fullmatch(text) is not None

@@ -1,9 +1,20 @@
-"""Headers that differ from one part of the site to another."""
+"""What holds for every request: text that can be stored, and a content policy by part of site."""
 
 from collections.abc import Callable
 
 from csp.constants import NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
-from django.http import HttpRequest, HttpResponse
+from django.db import DataError
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.utils.deprecation import MiddlewareMixin
+
+from marketplace.common.problems import CONTENT_TYPE, build_problem_body
+
+#: Names of the character sets that a body may be written in; all else is UTF-8 misnamed, or an
+#: attack: Python knows "zlib" by the same means as character sets.
+CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1"})
+#: Addresses whose callers are programs.
+PROGRAM_ADDRESSES = ("/api/", "/internal/")
 
 #: The admin's pages are Unfold's, whose scripts need more than ours may have.
 ADMIN_POLICY = {
@@ -30,3 +41,41 @@ class AdminContentPolicyMiddleware:
         if request.path_info.startswith("/admin/"):
             response._csp_config = ADMIN_POLICY  # type: ignore[attr-defined]
         return response
+
+
+class ReadableTextMiddleware(MiddlewareMixin):
+    """Refuses text that no view could use, before one tries: 400 or 415, never a fault of ours."""
+
+    def process_request(self, request: HttpRequest) -> HttpResponse | None:
+        charset = (request.content_params or {}).get("charset", "utf-8").strip("\"' ").lower()
+        if charset not in CHARSETS:
+            return _refuse(
+                request,
+                415,
+                "unsupported_charset",
+                "Send the body as UTF-8, and say so or nothing.",
+            )
+        query = request.META.get("QUERY_STRING", "")
+        if "\0" in request.path_info or "%00" in query or "\0" in query:
+            return _refuse(
+                request,
+                400,
+                "malformed_request",
+                "The address holds a NUL character; leave it out.",
+            )
+        return None
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        """The database took a value for none of its own: NUL in a form, a number too large."""
+        if not isinstance(error, DataError):
+            return None
+        return _refuse(
+            request, 400, "malformed_request", "A value holds characters that cannot be stored."
+        )
+
+
+def _refuse(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponse:
+    if request.path_info.startswith(PROGRAM_ADDRESSES):
+        body = build_problem_body(code=code, detail=detail, status=status)
+        return JsonResponse(body, status=status, content_type=CONTENT_TYPE)
+    return render(request, "400.html", status=status)

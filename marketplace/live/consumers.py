@@ -8,19 +8,35 @@ sees the gap and asks for a snapshot, and each of its pings compares numbers wit
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any, cast
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from django.contrib import auth
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import HttpRequest
 
 from marketplace.accounts.models import User
+from marketplace.common.client_address import websocket_address
 from marketplace.common.errors import UserError
 from marketplace.live import snapshots
 
 #: Websocket close codes: the HTTP status they stand for, plus 4000.
 CLOSE_OFFSET = 4000
+#: Websockets that one address may hold open, in each process of the web server.
+SOCKETS_PER_ADDRESS = 200
+#: Snapshots that one websocket may ask for at once, and how long each then takes to be due again.
+SNAPSHOTS_AT_ONCE, SNAPSHOT_EVERY_S = 5, 1.0
+#: How long somebody who signed out, or left the organisation, may still be sent events.
+CHECK_EVERY_S = 10.0
+
+_open_sockets: Counter[str] = Counter()
 
 
 class StreamConsumer(AsyncJsonWebsocketConsumer):
@@ -31,6 +47,11 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
     stream_seq: Callable[[], int]
     #: Of the last message sent; nothing older or equal is sent again.
     sent = -1
+    #: Times of the event loop: of the next snapshot that may be asked for without a wait, and of
+    #: the latest check of who follows.
+    snapshot_due_at = 0.0
+    checked_at = 0.0
+    counted_as: str | None = None
 
     @property
     def address(self) -> dict[str, str]:
@@ -41,25 +62,71 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
         """Set ``stream``, ``snapshot`` and ``stream_seq`` from the address."""
         raise LookupError("a consumer names its stream")
 
+    def check_watcher(self) -> None:
+        """Refuse who may not follow any more.
+
+        Raises
+        ------
+        UserError
+        """
+
     async def connect(self) -> None:
         self.follow()
+        address = websocket_address(cast(dict[str, Any], self.scope))
+        if _open_sockets[address] >= SOCKETS_PER_ADDRESS:
+            await self.close(code=CLOSE_OFFSET + HTTPStatus.TOO_MANY_REQUESTS)
+            return
+        self.counted_as = address
+        _open_sockets[address] += 1
         await self.channel_layer.group_add(self.stream, self.channel_name)
         await self.accept()
         await self.send_snapshot()
 
     async def disconnect(self, code: int) -> None:
+        if self.counted_as is None:
+            return
+        _open_sockets[self.counted_as] -= 1
+        if not _open_sockets[self.counted_as]:
+            del _open_sockets[self.counted_as]
+        self.counted_as = None
         await self.channel_layer.group_discard(self.stream, self.channel_name)
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
         """``snapshot`` asks for a fresh one; ``ping`` for one only if something was missed."""
         asked = content.get("type") if isinstance(content, dict) else None
         if asked == "snapshot":
+            await self._wait_for_turn()
             await self.send_snapshot()
         elif asked == "ping":
+            if not await self._may_follow():
+                return
             if await database_sync_to_async(self.stream_seq)() > self.sent:
                 await self.send_snapshot()
             else:
                 await self.send_json({"type": "pong", "seq": self.sent})
+
+    async def _wait_for_turn(self) -> None:
+        """Handlers run one after the other, so a wait slows down nobody but this websocket."""
+        now = asyncio.get_running_loop().time()
+        spare_s = (SNAPSHOTS_AT_ONCE - 1) * SNAPSHOT_EVERY_S
+        self.snapshot_due_at = max(self.snapshot_due_at, now - spare_s)
+        wait_s = self.snapshot_due_at - now
+        self.snapshot_due_at += SNAPSHOT_EVERY_S
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+
+    async def _may_follow(self) -> bool:
+        """Whether who follows still may; asked again every few seconds."""
+        now = asyncio.get_running_loop().time()
+        if now - self.checked_at < CHECK_EVERY_S:
+            return True
+        try:
+            await database_sync_to_async(self.check_watcher)()
+        except UserError as refusal:
+            await self.close(code=CLOSE_OFFSET + refusal.status)
+            return False
+        self.checked_at = now
+        return True
 
     async def send_snapshot(self) -> None:
         try:
@@ -68,11 +135,12 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
             await self.close(code=CLOSE_OFFSET + refusal.status)
             return
         self.sent = value["seq"]
+        self.checked_at = asyncio.get_running_loop().time()
         await self.send_json(value)
 
     async def stream_event(self, message: dict[str, Any]) -> None:
         event = message["event"]
-        if event["seq"] <= self.sent:
+        if event["seq"] <= self.sent or not await self._may_follow():
             return
         # After a gap the event goes out as it is: the browser sees the gap and asks.
         self.sent = event["seq"]
@@ -89,13 +157,25 @@ class StreamConsumer(AsyncJsonWebsocketConsumer):
 class JobConsumer(StreamConsumer):
     def follow(self) -> None:
         job_id = self.address["job_id"]
+        self.job_id = job_id
         self.stream = f"job.{job_id}"
-        self.snapshot = partial(
-            snapshots.load_job_snapshot,
-            user=cast(User | None, self.scope.get("user")),
-            job_id=job_id,
-        )
+        self.snapshot = self._load_snapshot
         self.stream_seq = partial(snapshots.find_job_seq, job_id=job_id)
+
+    def check_watcher(self) -> None:
+        snapshots.find_job_for(user=self._find_watcher(), job_id=self.job_id)
+
+    def _load_snapshot(self) -> dict[str, Any]:
+        return snapshots.load_job_snapshot(user=self._find_watcher(), job_id=self.job_id)
+
+    def _find_watcher(self) -> User | None:
+        """Who follows, by the session as it is now: it may have ended since the handshake."""
+        scope = cast(dict[str, Any], self.scope)
+        session = scope.get("session")
+        if session is None:
+            return scope.get("user")
+        now = SimpleNamespace(session=SessionStore(session.session_key))
+        return cast(User | None, auth.get_user(cast(HttpRequest, now)))
 
 
 class MarketConsumer(StreamConsumer):

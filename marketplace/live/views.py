@@ -7,6 +7,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
 from marketplace.accounts.models import User
+from marketplace.common.request_rates import check_public_rate
 from marketplace.live import snapshots
 
 
@@ -19,4 +20,5 @@ def job_poll(request: HttpRequest, job_id: str) -> JsonResponse:
 @never_cache
 @require_GET
 def market_poll(request: HttpRequest, zone_name: str) -> JsonResponse:
+    check_public_rate(request)
     return JsonResponse(snapshots.load_market_snapshot(zone_name=zone_name))

@@ -63,4 +63,5 @@ TITLES = {
     403: "Not yours to see",
     404: "Nothing here",
     409: "This has changed meanwhile",
+    429: "Too many requests",
 }

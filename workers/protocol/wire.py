@@ -57,6 +57,8 @@ def loads(kind: type[T], text: str | bytes) -> T:
     """``from_json`` of a JSON text."""
     try:
         value = json.loads(text)
+        # An escape may bring in half of a surrogate pair, which no text can hold.
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"{kind.__name__} is not JSON: {error}") from None
     return from_json(kind, value)

@@ -1,8 +1,9 @@
 """Refusing bodies before they are stored.
 
 Django's ASGI handler spools a body whole before any view sees the request, so without this anybody
-could fill the disk. A node's uploads may be as large as a checkpoint, but only with a node's token;
-everything else may be as large as a data set.
+could fill the disk. Without a session, an API key or a node's token a body may be as long as a
+form; with one, as long as a list of bids; at the addresses of uploads, as long as a data set; and a
+node's uploads may be as long as a checkpoint.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import connection
+from django.contrib import auth
+from django.contrib.sessions.backends.db import SessionStore
+from django.http import parse_cookie
 
-from marketplace.api.internal.endpoint import TYPE_PREFIX
+from marketplace.api.callers import find_keys
+from marketplace.common import clock
+from marketplace.common.problems import CONTENT_TYPE, build_problem_body
+from marketplace.common.threads import run_in_thread
 from marketplace.fleet.selectors import find_node_by_api_token
 from marketplace.jobs.services.uploads import CHECKPOINT_BYTES_MAX
 
@@ -23,9 +28,14 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
+Headers = dict[bytes, bytes]
 
 NODE_UPLOADS = "/internal/v1/leases/"
-#: Beside the file of a form: its other fields and its boundaries.
+#: Where people and programs send data sets.
+UPLOADS = frozenset({"/api/datasets", "/api/bids", "/datasets", "/bids/new"})
+#: Of a request that nobody is known to send: enough for any form and for a join's self-test.
+ANONYMOUS_BYTES = 64 * 1024
+#: Of any other request, and beside the file of a form: its other fields and its boundaries.
 FORM_BYTES = 1024 * 1024
 _BEARER = b"Bearer "
 
@@ -40,15 +50,18 @@ class BodyLimitMiddleware:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._application(scope, receive, send)
             return
-        limit = settings.UPLOAD_BYTES_MAX + FORM_BYTES
         headers = dict(scope["headers"])
         if scope["path"].startswith(NODE_UPLOADS):
-            if not await sync_to_async(_is_node, thread_sensitive=False)(
-                headers.get(b"authorization", b"")
-            ):
+            if not await _ask(_is_node, headers):
                 await _refuse(send, 401, "unknown_node_token", "Send this node's bearer token.")
                 return
             limit = getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
+        elif _is_short(headers) or not await _ask(_is_known, headers):
+            limit = ANONYMOUS_BYTES
+        elif scope["path"] in UPLOADS:
+            limit = settings.UPLOAD_BYTES_MAX + FORM_BYTES
+        else:
+            limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE + FORM_BYTES
         await self._limited(scope, receive, send, limit=limit, headers=headers)
 
     async def _limited(
@@ -58,7 +71,7 @@ class BodyLimitMiddleware:
         send: Send,
         *,
         limit: int,
-        headers: dict[bytes, bytes],
+        headers: Headers,
     ) -> None:
         detail = f"The body is larger than {limit:,} bytes. Send less."
         told = headers.get(b"content-length", b"0")
@@ -85,21 +98,44 @@ class BodyLimitMiddleware:
             await _refuse(send, 413, "file_too_large", detail)
 
 
-def _is_node(authorization: bytes) -> bool:
-    if not authorization.startswith(_BEARER):
-        return False
-    try:
-        token = authorization.removeprefix(_BEARER).decode("latin-1")
-        return find_node_by_api_token(token) is not None
-    finally:
-        # This thread is nobody's: its connection goes back at once.
-        connection.close()
+def _is_short(headers: Headers) -> bool:
+    """Whether a body says that anybody may send it."""
+    told = headers.get(b"content-length", b"")
+    return told.isdigit() and len(told) < 10 and int(told) <= ANONYMOUS_BYTES
+
+
+async def _ask(who: Callable[[Headers], bool], headers: Headers) -> bool:
+    return await run_in_thread(lambda: who(headers))
+
+
+def _is_known(headers: Headers) -> bool:
+    """Whether a long body comes from a person who signed in, a program or a node."""
+    return _has_session(headers) or _has_api_key(headers) or _is_node(headers)
+
+
+def _has_session(headers: Headers) -> bool:
+    cookies = parse_cookie(headers.get(b"cookie", b"").decode("latin-1"))
+    key = cookies.get(settings.SESSION_COOKIE_NAME)
+    return key is not None and auth.SESSION_KEY in SessionStore(key.replace("\0", ""))
+
+
+def _has_api_key(headers: Headers) -> bool:
+    secret = _find_secret(headers)
+    return secret is not None and find_keys([secret], now=clock.now())[secret] is not None
+
+
+def _is_node(headers: Headers) -> bool:
+    secret = _find_secret(headers)
+    return secret is not None and find_node_by_api_token(secret) is not None
+
+
+def _find_secret(headers: Headers) -> str | None:
+    given = headers.get(b"authorization", b"")
+    return given.removeprefix(_BEARER).decode("latin-1") if given.startswith(_BEARER) else None
 
 
 async def _refuse(send: Send, status: int, code: str, detail: str) -> None:
-    body = json.dumps(
-        {"type": TYPE_PREFIX + code, "status": status, "code": code, "detail": detail}
-    ).encode()
-    headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
+    body = json.dumps(build_problem_body(code=code, detail=detail, status=status)).encode()
+    headers = [(b"content-type", CONTENT_TYPE.encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -13,12 +13,13 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from django.core.exceptions import RequestDataTooBig
-from django.db import InterfaceError, OperationalError
+from django.db import DataError, InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.common.errors import UserError
+from marketplace.common.problems import CONTENT_TYPE, build_problem_body
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_node_by_api_token
 from workers.protocol.wire import ProtocolError, dumps, loads
@@ -26,8 +27,6 @@ from workers.protocol.wire import ProtocolError, dumps, loads
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-CONTENT_TYPE = "application/problem+json"
-TYPE_PREFIX = "urn:finetender:problem:"
 _BEARER = "Bearer "
 
 
@@ -125,6 +124,12 @@ def refusal(request: HttpRequest, error: Exception) -> HttpResponse:
         return problem(
             code="message_cut_off", detail="The body broke off.", status=HTTPStatus.BAD_REQUEST
         )
+    if isinstance(error, DataError):
+        return problem(
+            code="invalid_message",
+            detail="The message holds a value that cannot be stored.",
+            status=HTTPStatus.BAD_REQUEST,
+        )
     log.error("%s failed", request.path, exc_info=error)
     if isinstance(error, (OperationalError, InterfaceError, OSError)):
         return problem(
@@ -141,13 +146,7 @@ def refusal(request: HttpRequest, error: Exception) -> HttpResponse:
 
 def problem(*, code: str, detail: str, status: int) -> HttpResponse:
     return JsonResponse(
-        {
-            "type": TYPE_PREFIX + code,
-            "title": HTTPStatus(status).phrase,
-            "status": int(status),
-            "code": code,
-            "detail": detail,
-        },
+        build_problem_body(code=code, detail=detail, status=status),
         status=status,
         content_type=CONTENT_TYPE,
     )

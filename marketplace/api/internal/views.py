@@ -18,6 +18,7 @@ from marketplace.api.internal.endpoint import (
 )
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, RangeNotSatisfiable
+from marketplace.common.request_rates import check_public_rate
 from marketplace.common.threads import run_in_thread
 from marketplace.fleet import services as fleet
 from marketplace.jobs import selectors as jobs_selectors
@@ -37,6 +38,7 @@ SHA256_HEADER = "X-Content-SHA256"
 
 @node_endpoint("POST")
 def list_join_models(request: HttpRequest) -> HttpResponse:
+    check_public_rate(request)
     asked = message(request, JoinModelsRequest)
     models = fleet.list_join_models(token=asked.token, now=clock.now())
     return reply(JoinModelsReply(base_models=models))
@@ -44,6 +46,7 @@ def list_join_models(request: HttpRequest) -> HttpResponse:
 
 @node_endpoint("POST")
 def join(request: HttpRequest) -> HttpResponse:
+    check_public_rate(request)
     return reply(fleet.join_node(request=message(request, JoinRequest), now=clock.now()))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.utils.dateparse import parse_datetime
@@ -48,7 +48,10 @@ class DeadlineField(serializers.Field):
     def to_internal_value(self, data: Any) -> datetime:
         try:
             at = parse_datetime(data) if isinstance(data, str) else None
-        except ValueError:
+            if at is not None and at.tzinfo is not None:
+                at = at.astimezone(UTC)
+        except (ValueError, OverflowError):
+            # Also what lies in another zone before the year 1 or after the year 9999.
             at = None
         if at is None or at.tzinfo is None:
             raise UserError(

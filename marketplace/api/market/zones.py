@@ -47,6 +47,7 @@ class TranscriptView(MarketView):
     """
 
     scopes = {"GET": "bids:read"}
+    throttle_kind_of_reads = "transcripts"
 
     @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, zone_name: str) -> LinesDownload:

@@ -79,6 +79,7 @@ MIDDLEWARE = [
     "servestatic.middleware.ServeStaticMiddleware",
     "csp.middleware.CSPMiddleware",
     "marketplace.config.security.AdminContentPolicyMiddleware",
+    "marketplace.config.security.ReadableTextMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -97,6 +98,7 @@ API_MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "csp.middleware.CSPMiddleware",
+    "marketplace.config.security.ReadableTextMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
@@ -286,7 +288,8 @@ PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")
 #: Who gets the signed heads of the logs: files (file:///...) and addresses (https://...).
 AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")
-#: Requests a minute and caller, by kind; see ``marketplace.api.throttles``.
+#: Requests a minute, by kind, of an organisation or of an address that nobody signed in from; see
+#: ``marketplace.common.request_rates``.
 API_REQUESTS_PER_MINUTE = {
     kind: int(environment.number(f"API_{kind.upper()}_PER_MINUTE", default, at_least=1))
     for kind, default in {
@@ -295,6 +298,7 @@ API_REQUESTS_PER_MINUTE = {
         "bids": 1200,
         "uploads": 60,
         "public": 300,
+        "transcripts": 30,
     }.items()
 }
 

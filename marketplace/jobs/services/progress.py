@@ -22,6 +22,9 @@ SPEED_EVERY = timedelta(seconds=30)
 #: What one event may bring of the log stream.
 LOG_LINES_MAX = 50
 LOG_LINE_CHARS = 500
+#: Points of a chart for a job that runs through without a stop, and most points of any job.
+POINTS_OF_A_PASS = 4_000
+POINTS_MAX = 20_000
 #: Numbers the columns can hold.
 _COUNT_MAX = 2**31 - 1
 _CLOCK_SLACK = timedelta(days=1)
@@ -38,12 +41,14 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
             job, held = lock_current_slice(lease_token=report.lease_token, node=node, now=now)
         except LeaseLost:
             return ProgressReply(keep_running=False)
-        events = _select_new_events(held, report, steps_max=count_planned_steps(job)[-1])
+        steps_max = count_planned_steps(job)[-1]
+        events = _select_new_events(held, report, steps_max=steps_max)
         if events:
-            points = _store_points(job, held, events, now)
+            shown = _select_points(job, held, events, steps_max=steps_max)
+            points = _store_points(job, held, shown, now)
             for event in events:
                 _update_job(job, event, now)
-            publish_progress(job=job, points=points, log=_collect_log_lines(events))
+            publish_progress(job=job, points=points, log=_collect_log_lines(shown))
             job.save()
         if events:
             held.last_seq = events[-1].seq
@@ -101,6 +106,25 @@ def _is_plausible(event: ProgressEvent, steps_max: int) -> bool:
     if not all(0 <= count <= _COUNT_MAX for count in counts):
         return False
     return event.step <= event.total_steps <= steps_max
+
+
+def _select_points(
+    job: Job, held: Slice, events: list[ProgressEvent], *, steps_max: int
+) -> list[ProgressEvent]:
+    """The events that a chart or the log needs: of a long job not every step.
+
+    However often a node reports, a job has ``POINTS_MAX`` points at most: its page reads them all.
+    """
+    stride = max(1, steps_max // POINTS_OF_A_PASS)
+    chosen: list[ProgressEvent] = []
+    before = held.last_step
+    for event in events:
+        says_more = event.valid_loss is not None or event.log or event.step == event.total_steps
+        if stride == 1 or says_more or event.step // stride != before // stride:
+            chosen.append(event)
+        before = event.step
+    room = POINTS_MAX - MetricPoint.objects.filter(job=job).count()
+    return chosen[: max(0, room)]
 
 
 def _store_points(

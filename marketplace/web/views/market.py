@@ -10,7 +10,6 @@ from django.conf import settings
 from django.db.models import Avg, F, Max
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
-from django.views.decorators.cache import never_cache
 from django.views.decorators.http import etag, require_GET
 
 from marketplace.auction.bidding.typical import SHARES as TYPICAL_SHARES
@@ -23,20 +22,25 @@ from marketplace.auction.witnesses.keys import list_public_keys
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import SystemFault
+from marketplace.common.request_rates import check_public_rate
+from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import get_open_zone, list_open_zones
 from marketplace.jobs.models import Job, JobStatus
 from marketplace.web.presenters.heat import Heat, HeatNode, build_heat
+from marketplace.web.views.requests import public_page
 
 DECISIONS_LISTED = 8
 #: Nodes in the heat map; the API has all of them.
 ROWS_SHOWN = 24
 
+#: Sums over all bids of a zone, which a crowd of visitors need not cause for each of them.
+_figures: TtlCache[dict[str, Any]] = TtlCache(for_s=5.0)
 #: From the tier that starts soonest, as the key under the map.
 _TIERS = tuple(Tier.values)
 
 
-@never_cache
+@public_page
 @require_GET
 def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
     now = clock.now()
@@ -57,7 +61,7 @@ def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
                 "columns": [zone.slot_s * zone.horizon_slots * share for share in TYPICAL_SHARES],
                 "decisions": book.decisions[:DECISIONS_LISTED],
             }
-        context["figures"] = count_market_figures(zone)
+        context["figures"] = _figures.get(zone.pk, now=now, read=lambda: count_market_figures(zone))
     return render(request, "web/market.html", context)
 
 
@@ -70,12 +74,13 @@ def _find_head_hash(request: HttpRequest, zone_name: str) -> str | None:
 @etag(_find_head_hash)
 def download_transcript(request: HttpRequest, zone_name: str) -> LinesDownload:
     """The zone's log for anybody, with commitments in place of bids unless bids are published."""
+    check_public_rate(request, kind="transcripts")
     zone = get_open_zone(zone_name)
     lines = transcript_lines(zone, with_bids=settings.PUBLISH_BIDS)
     return LinesDownload(lines, content_type="application/jsonl", name=f"{zone.name}.jsonl")
 
 
-@never_cache
+@public_page
 @require_GET
 def download_heads(request: HttpRequest, zone_name: str) -> HttpResponse:
     """The signed heads of a zone's log: who stores them can tell later that it was changed."""
@@ -87,7 +92,7 @@ def download_heads(request: HttpRequest, zone_name: str) -> HttpResponse:
     )
 
 
-@never_cache
+@public_page
 @require_GET
 def show_public_keys(request: HttpRequest) -> JsonResponse:
     """The keys that sign heads and receipts, those of the past too."""
@@ -103,7 +108,7 @@ def show_public_keys(request: HttpRequest) -> JsonResponse:
     return JsonResponse({"format": "finetender-keys-1", "algorithm": "Ed25519", "keys": keys})
 
 
-@never_cache
+@public_page
 @require_GET
 def show_status(request: HttpRequest) -> HttpResponse:
     """Whether the market works now, in words; ``/healthz`` is for programs."""

@@ -13,6 +13,7 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.cache import never_cache
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.common.request_rates import check_public_rate
 
 
 class PageRequest(HttpRequest):
@@ -20,6 +21,18 @@ class PageRequest(HttpRequest):
 
     user: User  # type: ignore[assignment]
     organisation: Organisation
+
+
+def public_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """For everybody, as it is now, and not too often for one address."""
+
+    @never_cache
+    @wraps(view)
+    def seen(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
+        check_public_rate(request)
+        return view(request, *args, **kwargs)
+
+    return seen
 
 
 def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.accounts import services
 from marketplace.accounts.models import ApiKey, Scope
 from marketplace.accounts.services import (
     create_api_key,
@@ -29,6 +30,7 @@ def test_a_key_opens_its_organisation_and_only_its_hash_is_kept(organisation) ->
     stored = ApiKey.objects.filter(pk=key.pk).values().get()
     assert not any(secret in str(value) for value in stored.values())
     found = builders.authenticate(secret=secret, now=NOW)
+    assert found is not None
     assert found == key
     assert found.organisation == organisation
     assert found.scopes == ["bids:read", "bids:write"]
@@ -135,3 +137,16 @@ def test_a_key_that_makes_no_sense_is_refused(organisation, terms, code: str) ->
     assert refused.value.code == code
     assert refused.value.param == code.removeprefix("invalid_").replace("expiry", "expires_at")
     assert ApiKey.objects.count() == 0
+
+
+def test_an_organisation_has_so_many_live_keys_and_no_more(monkeypatch):
+    monkeypatch.setattr(services, "API_KEYS_MAX", 2)
+    made = builders.organisation()
+    first, _ = builders.api_key(made)
+    builders.api_key(made)
+    with pytest.raises(UserError) as refused:
+        builders.api_key(made)
+    assert refused.value.code == "too_many_api_keys"
+    revoke_api_key(organisation=made, key_id=first.pk, now=NOW)
+    builders.api_key(made)
+    assert ApiKey.objects.filter(organisation=made, revoked_at=None).count() == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -12,6 +13,7 @@ from marketplace.jobs.selectors import load_metric_series
 from marketplace.jobs.services import (
     cancel_job,
     leases_sweep,
+    progress,
     record_progress,
     replace_job_cells,
     slots_dispatch,
@@ -192,10 +194,7 @@ def test_log_lines_are_cut_to_size(running):
 def test_a_nodes_wild_clock_is_replaced_by_ours(running):
     _, node, held = running
     event = build.event(1, step=1)
-    wild = ProgressReport(
-        lease_token=held.lease_token,
-        events=(type(event)(**{f: getattr(event, f) for f in event.__slots__} | {"at": 1e30}),),
-    )
+    wild = ProgressReport(lease_token=held.lease_token, events=(replace(event, at=1e30),))
     record_progress(node=node, report=wild, now=at(1))
     assert MetricPoint.objects.get().at == at(1)
 
@@ -234,3 +233,26 @@ def test_speed_reports_move_the_speed_table_at_most_every_half_minute(running):
     assert (alone.samples_per_s, alone.observations) == (12.0, 1)
     row.refresh_from_db()
     assert row.observations == 0
+
+
+def test_of_a_long_job_a_chart_gets_points_and_not_every_step(running, monkeypatch):
+    _, node, held = running
+    monkeypatch.setattr(progress, "POINTS_OF_A_PASS", 3)
+    events = [build.event(step, step=step, train_loss=1.0) for step in range(1, 13)]
+    events[4] = replace(events[4], log=("a line",))
+    events[6] = replace(events[6], valid_loss=0.5)
+    record_progress(node=node, report=build.report(held, *events), now=at(1))
+    kept = list(MetricPoint.objects.order_by("pk").values_list("step", flat=True))
+    # One in four, what was measured or said in between, and the last.
+    assert kept == [4, 5, 7, 8, 12]
+    assert Job.objects.get().step == 12
+
+
+def test_however_much_a_node_reports_a_job_has_so_many_points(running, monkeypatch):
+    _, node, held = running
+    monkeypatch.setattr(progress, "POINTS_MAX", 5)
+    for first in (1, 5, 9):
+        events = [build.event(seq, step=seq) for seq in range(first, first + 4)]
+        record_progress(node=node, report=build.report(held, *events), now=at(1))
+    assert MetricPoint.objects.count() == 5
+    assert Job.objects.get().step == 12

@@ -17,6 +17,7 @@ from django.test import Client
 from marketplace.config.routing import websocket_router
 from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.services import add_job_event
+from marketplace.live import consumers
 from tests import builders, market_builders
 from tests import job_builders as build
 from tests.builders import NOW
@@ -36,8 +37,8 @@ def job() -> Job:
 class Browser:
     """One websocket, spoken as ASGI does; channels' own helper wants a server we do not use."""
 
-    def __init__(self, path: str, user: Any) -> None:
-        scope = {"type": "websocket", "path": path, "headers": [], "user": user}
+    def __init__(self, path: str, user: Any, **more: Any) -> None:
+        scope = {"type": "websocket", "path": path, "headers": [], "user": user} | more
         self.application = ApplicationCommunicator(websocket_router, scope)
 
     async def send(self, text: str) -> None:
@@ -56,10 +57,10 @@ class Browser:
 
 
 @asynccontextmanager
-async def followed(path: str, user: Any) -> AsyncIterator[Browser]:
+async def followed(path: str, user: Any, **more: Any) -> AsyncIterator[Browser]:
     # The layer's connections belong to the event loop that made them.
     channel_layers.backends.clear()
-    browser = Browser(path, user)
+    browser = Browser(path, user, **more)
     await browser.application.send_input({"type": "websocket.connect"})
     assert (await browser.output())["type"] == "websocket.accept"
     yield browser
@@ -176,3 +177,79 @@ def test_polling_refuses_others_in_json(job: Job, client: Client) -> None:
     reply = client.get(f"/live/jobs/{job.pk}", headers={"accept": "application/json"})
     assert reply.status_code == 404
     assert reply.json()["code"] == "unknown_job"
+
+
+def signed_in(user: Any) -> tuple[Client, dict[str, Any]]:
+    """A browser, and what a websocket opened by it knows of its session."""
+    browser = Client()
+    browser.force_login(user)
+    return browser, {"session": browser.session}
+
+
+def test_after_signing_out_nothing_more_is_sent(job: Job, monkeypatch) -> None:
+    monkeypatch.setattr(consumers, "CHECK_EVERY_S", 0.0)
+    owner = builders.owner_of(job.organisation)
+    browser, scope = signed_in(owner)
+
+    async def story() -> None:
+        async with followed(f"/ws/jobs/{job.pk}/", owner, **scope) as socket:
+            assert (await socket.heard())["type"] == "snapshot"
+            await sync_to_async(note)(job, "while signed in")
+            assert (await socket.heard())["message"] == "while signed in"
+            await sync_to_async(browser.logout)()
+            await sync_to_async(note)(job, "secret")
+            closed = await socket.output()
+            assert (closed["type"], closed["code"]) == ("websocket.close", 4404)
+
+    async_to_sync(story)()
+
+
+def test_after_a_membership_ends_nothing_more_is_sent(job: Job) -> None:
+    owner = builders.owner_of(job.organisation)
+
+    async def story() -> None:
+        async with followed(f"/ws/jobs/{job.pk}/", owner) as socket:
+            assert (await socket.heard())["type"] == "snapshot"
+            await sync_to_async(job.organisation.memberships.all().delete)()
+            await socket.ask("snapshot")
+            closed = await socket.output()
+            assert (closed["type"], closed["code"]) == ("websocket.close", 4404)
+
+    async_to_sync(story)()
+
+
+def test_snapshots_can_be_asked_for_a_few_times_at_once_and_then_in_turn(monkeypatch) -> None:
+    waited: list[float] = []
+
+    async def note_wait(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(consumers.asyncio, "sleep", note_wait)
+
+    async def story() -> None:
+        consumer = consumers.MarketConsumer()
+        for _ in range(consumers.SNAPSHOTS_AT_ONCE + 3):
+            await consumer._wait_for_turn()
+
+    async_to_sync(story)()
+    assert [round(seconds) for seconds in waited] == [1, 2, 3]
+
+
+def test_one_address_holds_so_many_websockets_and_no_more(job: Job, monkeypatch) -> None:
+    monkeypatch.setattr(consumers, "SOCKETS_PER_ADDRESS", 1)
+    address = f"/ws/market/{job.zone.name}/"
+
+    async def refused() -> None:
+        other = Browser(address, AnonymousUser())
+        await other.application.send_input({"type": "websocket.connect"})
+        closed = await other.output()
+        assert (closed["type"], closed["code"]) == ("websocket.close", 4429)
+
+    async def story() -> None:
+        async with followed(address, AnonymousUser()) as socket:
+            await socket.heard()
+            await refused()
+        async with followed(address, AnonymousUser()) as socket:
+            assert (await socket.heard())["type"] == "snapshot"
+
+    async_to_sync(story)()

@@ -8,7 +8,12 @@ from collections.abc import Sequence
 import pytest
 from asgiref.sync import async_to_sync
 
-from marketplace.api.internal.body_limit import FORM_BYTES, BodyLimitMiddleware
+from marketplace.api.internal.body_limit import (
+    ANONYMOUS_BYTES,
+    FORM_BYTES,
+    BodyLimitMiddleware,
+)
+from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
 
@@ -68,22 +73,29 @@ def call(
     return sent[0]["status"], code, application
 
 
-def test_a_body_within_the_limit_goes_through(settings):
+@pytest.fixture
+def key():
+    """The header of a program that is known."""
+    _, secret = builders.api_key(builders.organisation())
+    return {"authorization": f"Bearer {secret}"}
+
+
+def test_a_body_within_the_limit_goes_through(settings, key):
     settings.UPLOAD_BYTES_MAX = 1000
-    status, _, application = call("/api/datasets", [1000, FORM_BYTES])
+    status, _, application = call("/api/datasets", [1000, FORM_BYTES], **key)
     assert (status, application.read) == (200, 1000 + FORM_BYTES)
 
 
-def test_a_body_that_says_it_is_too_large_is_not_read(settings):
+def test_a_body_that_says_it_is_too_large_is_not_read(settings, key):
     settings.UPLOAD_BYTES_MAX = 1000
     told = str(1001 + FORM_BYTES)
-    status, code, application = call("/api/datasets", [10], content_length=told)
+    status, code, application = call("/api/datasets", [10], content_length=told, **key)
     assert (status, code, application.called) == (413, "file_too_large", False)
 
 
-def test_a_body_that_grows_too_large_is_cut_off(settings):
+def test_a_body_that_grows_too_large_is_cut_off(settings, key):
     settings.UPLOAD_BYTES_MAX = 1000
-    status, code, application = call("/api/datasets", [FORM_BYTES, 1000, 1, 5000])
+    status, code, application = call("/api/datasets", [FORM_BYTES, 1000, 1, 5000], **key)
     assert (status, code) == (413, "file_too_large")
     assert application.read == FORM_BYTES + 1000
 
@@ -91,6 +103,40 @@ def test_a_body_that_grows_too_large_is_cut_off(settings):
 @pytest.mark.parametrize("told", ["-1", "many", "1e9"])
 def test_a_length_that_is_none_is_refused(told):
     assert call("/api/datasets", [1], content_length=told)[:2] == (413, "file_too_large")
+
+
+@pytest.mark.parametrize("path", ["/accounts/login/", "/api/datasets", "/internal/v1/join", "/"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer ft_unknown_key"},
+        {"authorization": "Basic x"},
+        {"cookie": "sessionid=unknown"},
+    ],
+)
+def test_a_stranger_sends_no_more_than_a_form(path, headers):
+    assert call(path, [ANONYMOUS_BYTES], **headers)[0] == 200
+    status, code, application = call(path, [ANONYMOUS_BYTES, 1, 99], **headers)
+    assert (status, code, application.read) == (413, "file_too_large", ANONYMOUS_BYTES)
+    told = str(ANONYMOUS_BYTES + 1)
+    status, code, application = call(path, [1], content_length=told, **headers)
+    assert (status, code, application.called) == (413, "file_too_large", False)
+
+
+def test_only_uploads_may_be_as_long_as_a_data_set(settings, key):
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE + FORM_BYTES
+    assert call("/api/bids:batch", [most], **key)[0] == 200
+    assert call("/api/bids:batch", [most, 1], **key)[:2] == (413, "file_too_large")
+    assert call("/api/bids", [most, 1], **key)[0] == 200
+
+
+def test_a_person_who_signed_in_may_upload(client):
+    client.force_login(builders.user())
+    cookie = f"sessionid={client.cookies['sessionid'].value}"
+    assert call("/datasets", [ANONYMOUS_BYTES, 1], cookie=cookie)[0] == 200
+    client.logout()
+    assert call("/datasets", [ANONYMOUS_BYTES, 1], cookie=cookie)[0] == 413
 
 
 @pytest.mark.django_db(transaction=True)

@@ -127,6 +127,33 @@ def test_too_many_requests_are_told_when_to_come_back(api, settings):
     assert other.get("/api/bids").status_code == 200
 
 
+def test_more_keys_do_not_raise_an_organisations_limit(api, settings):
+    settings.API_REQUESTS_PER_MINUTE = settings.API_REQUESTS_PER_MINUTE | {"read": 1}
+    assert api.get("/api/bids").status_code == 200
+    assert_problem(Api(api.owner).get("/api/jobs"), 429, "too_many_requests")
+
+
+def test_a_transcript_can_be_fetched_less_often_than_other_pages(api, zone, settings, client):
+    sold(api, zone)
+    settings.API_REQUESTS_PER_MINUTE = settings.API_REQUESTS_PER_MINUTE | {"transcripts": 1}
+    page, address = f"/market/{zone.name}/transcript", f"/api/market/{zone.name}/transcript"
+    assert client.get(page).status_code == 200
+    refused = client.get(page)
+    assert refused.status_code == 429
+    assert "Too many requests from your address" in refused.content.decode()
+    assert client.get(f"/market/{zone.name}").status_code == 200
+    assert api.get(address).status_code == 200
+    assert_problem(api.get(address), 429, "too_many_requests")
+
+
+def test_a_cursor_does_not_tell_whether_somebody_else_has_such_a_row(api, zone):
+    theirs = market.bid(builders.organisation(usd="10"), zone)
+    found = api.get(f"/api/bids?after={theirs.pk}")
+    nothing = api.get(f"/api/bids?after=bid_{'0' * 26}")
+    assert (found.status_code, nothing.status_code) == (200, 200)
+    assert found.json() == nothing.json() == {"data": [], "has_more": False}
+
+
 def test_quote_gives_price_plan_curve_and_where_it_holds(api, zone):
     refresh_zone(zone=zone, now=clock.now())
     body = body_of(api, zone, price=None, name=None)
