@@ -42,12 +42,12 @@ $(PYTHON):
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(PYTHON)
 	@echo "Installing packages (about $$(wc -l < constraints.txt), 1 GB; a few minutes)"
-	@$(INSTALL) '.[web,worker,sim]' $(COUNTED)
+	@$(INSTALL) '.[web,worker,sim,vendor]' $(COUNTED)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing what the tests need"
-	@$(INSTALL) '.[web,worker,sim,dev]' $(COUNTED)
+	@$(INSTALL) '.[web,worker,sim,vendor,dev]' $(COUNTED)
 	@touch $@
 
 pages: $(PAGES)/.built ## Build the pages' scripts and styles

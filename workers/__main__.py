@@ -10,6 +10,7 @@ COMMANDS = {
     "join": ("workers.node.join", "test this machine and register it with a market"),
     "run": ("workers.node.process", "train what the market plans for this node"),
     "train": ("workers.runtime.train_command", "train jobs of a YAML file, without a market"),
+    "prepare": ("workers.preparation.command", "clean a data set and report every change"),
     "calibrate": ("workers.bench.calibrate", "measure this device's speed table"),
     "bench": ("workers.bench.__main__", "measure the fused engine against stock PEFT"),
 }

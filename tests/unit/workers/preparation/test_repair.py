@@ -1,0 +1,129 @@
+"""Rows are mended without inventing text."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from workers.preparation.reading import RawRow
+from workers.preparation.repair import RepairedRow, RowDroppedError, repair_row
+
+
+def repair(value: Any, *, to_chat: bool = True) -> RepairedRow:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return repair_row(RawRow(1, text), to_chat=to_chat)
+
+
+def chat(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
+
+
+SOUND = chat(("system", "Be kind."), ("user", "Hi"), ("assistant", "Hello"))
+
+
+def test_a_sound_row_stays_as_it_is() -> None:
+    row = repair(SOUND)
+    assert row.value == SOUND
+    assert row.reasons == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'prompt': 'Hi', 'completion': 'Hello',}",
+        '{"prompt": "Hi" "completion": "Hello"}',
+        '{"prompt": “Hi”, "completion": "Hello"}',
+        '{prompt: "Hi", completion: "Hello"}',
+    ],
+)
+def test_broken_json_is_mended(text: str) -> None:
+    row = repair(text, to_chat=False)
+    assert row.value == {"prompt": "Hi", "completion": "Hello"}
+    assert row.reasons == ("Broken JSON was mended.",)
+
+
+def test_a_row_that_was_cut_off_is_dropped_not_completed() -> None:
+    with pytest.raises(RowDroppedError, match="cut off"):
+        repair('{"prompt": "Hi", "completion": "It left our ware')
+
+
+@pytest.mark.parametrize("text", ["plain words", "[1, 2]", "{}", "null"])
+def test_what_is_no_object_is_dropped(text: str) -> None:
+    with pytest.raises(RowDroppedError, match="not a JSON object"):
+        repair(text)
+
+
+def test_deep_nesting_is_dropped() -> None:
+    with pytest.raises(RowDroppedError, match="nested"):
+        repair('{"a": ' * 40 + "1" + "}" * 40)
+    with pytest.raises(RowDroppedError):
+        repair("{'a': " * 20_000 + "1" + "}" * 20_000)
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        ({"question": "Hi", "answer": "Hello"}, "Hi"),
+        ({"Prompt ": "Hi", "RESPONSE": "Hello"}, "Hi"),
+        ({"instruction": "Say", "input": "Hi", "output": "Hello"}, "Say\n\nHi"),
+        ({"prompt": "Hi", "completion": "Hello"}, "Hi"),
+    ],
+)
+def test_questions_and_answers_become_chats(value: dict[str, str], asked: str) -> None:
+    assert repair(value).value == chat(("user", asked), ("assistant", "Hello"))
+
+
+def test_without_to_chat_only_names_change() -> None:
+    row = repair({"question": "Hi", "answer": "Hello"}, to_chat=False)
+    assert row.value == {"prompt": "Hi", "completion": "Hello"}
+
+
+def test_other_spellings_of_a_conversation_are_read() -> None:
+    turns = [{"speaker": "Human", "text": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    wanted = chat(("user", "Hi"), ("assistant", "Hello"))
+    assert repair({"conversation": turns}).value == wanted
+    assert repair({"messages": json.dumps(wanted["messages"])}).value == wanted
+
+
+def test_silent_messages_and_a_last_question_are_left_out() -> None:
+    row = repair(chat(("user", "Hi"), ("assistant", "Hello"), ("user", "Bye"), ("assistant", " ")))
+    assert row.value == chat(("user", "Hi"), ("assistant", "Hello"))
+    assert row.reasons == (
+        "Empty messages were left out.",
+        "Messages after the last answer were left out.",
+    )
+
+
+def test_a_conversation_without_an_answer_is_dropped() -> None:
+    with pytest.raises(RowDroppedError, match="no assistant message"):
+        repair(chat(("user", "Hi")))
+
+
+def test_garbled_characters_are_mended_and_others_left() -> None:
+    kept = " \u2013 \u201csoon\u201d \ufb01 \uff11"
+    row = repair({"text": f"weâ€™ll call{kept}"})
+    assert row.value == {"text": f"we\u2019ll call{kept}"}
+    assert row.reasons == ("Garbled characters were mended.",)
+
+
+def test_labels_and_texts_are_recognised() -> None:
+    row = repair({"review": "Lovely", "sentiment": "good", "id": "7"})
+    assert row.value == {"text": "Lovely", "label": "good"}
+
+
+def test_preferences_stay_preferences() -> None:
+    value = {"prompt": "Hi", "chosen": "Hello", "rejected": "Go away"}
+    assert repair(value).value == value
+
+
+def test_tool_calls_survive() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    value = {
+        "messages": [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+        ]
+    }
+    assert repair(value).value == value

@@ -1,0 +1,75 @@
+"""What a preparation did to a data set, line by line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TextIO
+
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]")
+_EXCERPT_CHARS = 200
+
+
+class Step(StrEnum):
+    READING = "reading"
+    REPAIR = "repair"
+    FILTERS = "filters"
+    DUPLICATES = "duplicates"
+    PERSONAL_DATA = "personal_data"
+
+
+class Action(StrEnum):
+    CHANGED = "changed"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of one row, with its reason."""
+
+    #: Line of the original file on which the row starts, from 1.
+    line: int
+    step: Step
+    action: Action
+    #: Sentences for the owner.
+    reasons: tuple[str, ...]
+    #: Excerpts, safe to show; ``after`` is empty for a dropped row.
+    before: str = ""
+    after: str = ""
+
+
+def cut_excerpt(text: str) -> str:
+    """The beginning of a text without control characters, of at most 200 characters."""
+    piece = _UNPRINTABLE.sub("\ufffd", text[:_EXCERPT_CHARS])
+    return piece + "…" if len(text) > _EXCERPT_CHARS else piece
+
+
+def name_kind(reason: str) -> str:
+    """A reason without the numbers and quoted words that differ from row to row."""
+    return re.sub(r"\d(?:[\d,.]*\d)?|'[^']*'", "…", reason)
+
+
+class ChangeLog:
+    """Writes changes as JSON lines and counts them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._counts: Counter[tuple[Step, Action]] = Counter()
+        self._reasons: Counter[tuple[Step, str]] = Counter()
+
+    def add(self, change: Change) -> None:
+        self._counts[change.step, change.action] += 1
+        self._reasons.update((change.step, name_kind(reason)) for reason in change.reasons)
+        fields = {name: getattr(change, name) for name in Change.__slots__}
+        self._stream.write(json.dumps(fields, ensure_ascii=False) + "\n")
+
+    def count(self, step: Step, action: Action) -> int:
+        return self._counts[step, action]
+
+    def reasons(self, step: Step) -> dict[str, int]:
+        """Kinds of reasons of one step and how many changes have them, most frequent first."""
+        found = [(kind, n) for (own, kind), n in self._reasons.items() if own is step]
+        return dict(sorted(found, key=lambda item: (-item[1], item[0])))

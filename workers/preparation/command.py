@@ -1,0 +1,69 @@
+"""``python -m workers prepare``: clean a data set on this machine, without a market."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from workers.preparation.inspection import inspect_dataset
+from workers.preparation.prepare import prepare_dataset
+from workers.preparation.reading import UnreadableFileError
+from workers.preparation.settings import PreparationSettings, SettingsError
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m workers prepare", description=__doc__)
+    parser.add_argument("file", type=Path, help="JSONL, JSON, CSV or plain text")
+    parser.add_argument(
+        "--out", type=Path, help="a new folder for the result; without it, a report only"
+    )
+    parser.add_argument("--mask", action="store_true", help="replace personal data (not names)")
+    parser.add_argument("--phone-regions", type=_split, default=(), help="such as US,DE")
+    parser.add_argument(
+        "--languages", type=_split, default=(), help="languages to keep, such as en,de"
+    )
+    parser.add_argument("--min-chars", type=int, default=1)
+    parser.add_argument("--max-chars", type=int, default=1_000_000)
+    parser.add_argument("--keep-duplicates", action="store_true")
+    parser.add_argument("--keep-format", action="store_true", help="do not rewrite rows as chats")
+    parser.add_argument("--validation-share", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the report as JSON; 0 when there is a result, 1 when the file cannot be used."""
+    options = _parse(arguments)
+    try:
+        settings = PreparationSettings(
+            to_chat=not options.keep_format,
+            drop_duplicates=not options.keep_duplicates,
+            mask_personal_data=options.mask,
+            phone_regions=options.phone_regions,
+            languages=options.languages,
+            min_chars=options.min_chars,
+            max_chars=options.max_chars,
+            validation_share=options.validation_share,
+            seed=options.seed,
+        )
+        with options.file.open("rb") as stream:
+            if options.out is None:
+                found = asdict(inspect_dataset(stream))
+            else:
+                options.out.mkdir(parents=True, exist_ok=False)
+                found = asdict(prepare_dataset(stream, options.out, settings))
+    except FileExistsError:
+        print(f"{options.out} exists. Name a new folder.", file=sys.stderr)
+        return 1
+    except (OSError, SettingsError, UnreadableFileError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(found, ensure_ascii=False, indent=2))
+    return 0

@@ -1,0 +1,279 @@
+"""A messy file to a prepared one: all steps, in two passes, with one row in memory at a time."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
+
+from workers.preparation.changes import Action, Change, ChangeLog, Step, cut_excerpt
+from workers.preparation.duplicates import ExactDuplicates, NearDuplicateIndex
+from workers.preparation.filters import refuse_unwanted
+from workers.preparation.personal_data import Masker
+from workers.preparation.reading import RawRow, read_raw_rows
+from workers.preparation.repair import (
+    RepairedRow,
+    RowDroppedError,
+    refuse_other_format,
+    repair_row,
+)
+from workers.preparation.settings import PreparationSettings
+from workers.preparation.splitting import choose_held_out
+from workers.preparation.texts import find_prompt, join_texts
+from workers.protocol.messages import DataFormat
+from workers.protocol.record_types import ByteStream, Limits
+
+TRAINING_FILE = "train.jsonl"
+VALIDATION_FILE = "validation.jsonl"
+CHANGES_FILE = "changes.jsonl"
+REPORT_FILE = "report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationSummary:
+    """What became of a data set."""
+
+    rows_in: int
+    rows_out: int
+    rows_held_out: int
+    #: Rows that are not as they were, and rows left out, by step.
+    changed: dict[str, int]
+    dropped: dict[str, int]
+    #: Kinds of reasons by step, most frequent first.
+    reasons: dict[str, dict[str, int]]
+    #: Personal data replaced, by kind.
+    masked: dict[str, int]
+    format: str | None
+    #: What the steps cannot do, for the owner to know.
+    notes: tuple[str, ...] = field(default=())
+
+
+NAMES_STAY = "Names of people are not found and not masked."
+
+
+@dataclass(frozen=True, slots=True)
+class _SpooledRow:
+    line: int
+    format: DataFormat
+    start: int
+    size: int
+
+
+class _Spool:
+    """Repaired rows on disk, by position."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.rows: list[_SpooledRow] = []
+
+    def add(self, row: RepairedRow) -> None:
+        data = json.dumps(row.value, ensure_ascii=False).encode("utf-8")
+        start = self._file.seek(0, 2)
+        self._file.write(data)
+        self.rows.append(_SpooledRow(row.line, row.format, start, len(data)))
+
+    def read(self, position: int) -> dict[str, Any]:
+        row = self.rows[position]
+        self._file.seek(row.start)
+        return json.loads(self._file.read(row.size))
+
+    def read_text(self, position: int) -> str:
+        return join_texts(self.read(position))
+
+    def find_main_format(self) -> DataFormat | None:
+        """The format of most rows; of equally frequent ones, the first in the file."""
+        counts = Counter(row.format for row in self.rows)
+        return counts.most_common(1)[0][0] if counts else None
+
+
+def prepare_dataset(
+    stream: ByteStream,
+    folder: Path,
+    settings: PreparationSettings,
+    *,
+    limits: Limits | None = None,
+) -> PreparationSummary:
+    """Prepare a data set.
+
+    Writes ``train.jsonl``, ``validation.jsonl`` when rows are held out, ``changes.jsonl`` (one
+    ``Change`` a line) and ``report.json`` (the summary) into ``folder``, which must exist. The
+    same file and settings give the same bytes.
+
+    Parameters
+    ----------
+    stream : ByteStream
+        The original file, read once.
+
+    Raises
+    ------
+    UnreadableFileError
+        When the file is no text or is empty; nothing is written then but an empty list of changes.
+    """
+    limits = limits or Limits()
+    excerpts = _Excerpts(settings)
+    with (
+        (folder / CHANGES_FILE).open("w", encoding="utf-8") as changes,
+        TemporaryFile(dir=folder) as file,
+    ):
+        log = ChangeLog(changes)
+        spool = _Spool(file)
+        rows_in = _spool_rows(stream, spool, log, settings, limits, excerpts)
+        main = spool.find_main_format()
+        kept = list(_iter_kept(spool, main, log, settings, excerpts))
+        prompts = (find_prompt(spool.read(position)) for position in kept)
+        held_out = choose_held_out(prompts, share=settings.validation_share, seed=settings.seed)
+        masked = _write_rows(folder, spool, kept, held_out, log, settings, excerpts)
+    summary = PreparationSummary(
+        rows_in=rows_in,
+        rows_out=len(kept) - len(held_out),
+        rows_held_out=len(held_out),
+        changed=_count(log, Action.CHANGED),
+        dropped=_count(log, Action.DROPPED),
+        reasons={step.value: found for step in Step if (found := log.reasons(step))},
+        masked=dict(sorted(masked.items())),
+        format=None if main is None else main.value,
+        notes=(NAMES_STAY,) if settings.mask_personal_data else (),
+    )
+    report = json.dumps(asdict(summary), ensure_ascii=False, indent=2)
+    (folder / REPORT_FILE).write_text(report + "\n", encoding="utf-8")
+    return summary
+
+
+def _count(log: ChangeLog, action: Action) -> dict[str, int]:
+    return {step.value: count for step in Step if (count := log.count(step, action))}
+
+
+class _Excerpts:
+    """Excerpts for the list of changes, which must not keep what masking hides."""
+
+    def __init__(self, settings: PreparationSettings) -> None:
+        self._settings = settings
+
+    def cut_raw(self, raw: RawRow) -> str:
+        if raw.text is not None:
+            return self._cut(raw.text)
+        return self._cut(json.dumps(raw.cells, ensure_ascii=False)) if raw.cells else ""
+
+    def cut_row(self, value: dict[str, Any]) -> str:
+        return self._cut(json.dumps(value, ensure_ascii=False))
+
+    def _cut(self, text: str) -> str:
+        if self._settings.mask_personal_data:
+            text = Masker(self._settings.phone_regions).mask_text(text)
+        return cut_excerpt(text)
+
+
+def _spool_rows(
+    stream: ByteStream,
+    spool: _Spool,
+    log: ChangeLog,
+    settings: PreparationSettings,
+    limits: Limits,
+    excerpts: _Excerpts,
+) -> int:
+    """Read, repair and filter; how many rows the file had."""
+    count = 0
+    for raw in read_raw_rows(stream, limits=limits):
+        count += 1
+        if count > limits.max_rows:
+            reason = f"The file has more than {limits.max_rows:,} rows; the rest was not read."
+            log.add(Change(raw.line, Step.READING, Action.DROPPED, (reason,)))
+            return count
+        before = excerpts.cut_raw(raw)
+        try:
+            row = repair_row(raw, to_chat=settings.to_chat, limits=limits)
+        except RowDroppedError as dropped:
+            step = Step.READING if raw.refusal else Step.REPAIR
+            log.add(Change(raw.line, step, Action.DROPPED, (str(dropped),), before))
+            continue
+        if row.reasons:
+            after = excerpts.cut_row(row.value)
+            log.add(Change(raw.line, Step.REPAIR, Action.CHANGED, row.reasons, before, after))
+        unwanted = refuse_unwanted(row.value, settings)
+        if unwanted is not None:
+            log.add(Change(raw.line, Step.FILTERS, Action.DROPPED, (unwanted,), before))
+            continue
+        spool.add(row)
+    return count
+
+
+def _iter_kept(
+    spool: _Spool,
+    main: DataFormat | None,
+    log: ChangeLog,
+    settings: PreparationSettings,
+    excerpts: _Excerpts,
+) -> Iterator[int]:
+    """Positions of rows in the file's format that say something new."""
+    exact = ExactDuplicates()
+    near = NearDuplicateIndex(similarity=settings.near_duplicate_similarity, read=spool.read_text)
+    for position, row in enumerate(spool.rows):
+        value = spool.read(position)
+        if row.format is not main:
+            assert main is not None
+            repaired = RepairedRow(row.line, row.format, value, ())
+            reason = refuse_other_format(repaired, main)
+            log.add(
+                Change(row.line, Step.REPAIR, Action.DROPPED, (reason,), excerpts.cut_row(value))
+            )
+            continue
+        if settings.drop_duplicates:
+            text, label = join_texts(value), str(value.get("label", ""))
+            first = exact.find(position, f"{label}\n{text}")
+            words = "the same text as"
+            if first is None:
+                first = near.find(position, text, label=label)
+                words = "nearly the same text as"
+            if first is not None:
+                reason = f"The row has {words} line {spool.rows[first].line}."
+                log.add(
+                    Change(
+                        row.line,
+                        Step.DUPLICATES,
+                        Action.DROPPED,
+                        (reason,),
+                        excerpts.cut_row(value),
+                    )
+                )
+                continue
+        yield position
+
+
+def _write_rows(
+    folder: Path,
+    spool: _Spool,
+    kept: list[int],
+    held_out: set[int],
+    log: ChangeLog,
+    settings: PreparationSettings,
+    excerpts: _Excerpts,
+) -> Counter[str]:
+    """Mask and write; how many personal data of each kind were replaced."""
+    masked: Counter[str] = Counter()
+    training = folder / TRAINING_FILE
+    validation = folder / VALIDATION_FILE
+    with training.open("w", encoding="utf-8") as train, validation.open("w", encoding="utf-8") as v:
+        for index, position in enumerate(kept):
+            value = spool.read(position)
+            if settings.mask_personal_data:
+                masker = Masker(settings.phone_regions)
+                hidden = masker.mask_row(value)
+                if masker.counts:
+                    masked.update({kind.value: n for kind, n in masker.counts.items()})
+                    found = ", ".join(f"{n} {kind.value}" for kind, n in masker.counts.items())
+                    reason = f"Personal data were replaced: {found}."
+                    line = spool.rows[position].line
+                    after = excerpts.cut_row(hidden)
+                    log.add(
+                        Change(line, Step.PERSONAL_DATA, Action.CHANGED, (reason,), after=after)
+                    )
+                    value = hidden
+            target = v if index in held_out else train
+            target.write(json.dumps(value, ensure_ascii=False) + "\n")
+    if not held_out:
+        validation.unlink()
+    return masked

@@ -1,0 +1,73 @@
+"""The texts inside a row object, wherever they stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+#: Keys whose strings are names, not texts that people wrote.
+_NAME_KEYS = frozenset({"role", "from", "label", "type", "id", "tool_call_id"})
+#: Keys that describe tools to the model and are left as they are.
+_SCHEMA_KEYS = frozenset({"tools", "functions", "parallel_tool_calls"})
+#: Keys of what the model is asked, where a row is no chat.
+_PROMPT_KEYS = ("prompt", "instruction", "input", "text")
+_WORD = re.compile(r"\w+")
+#: Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+
+
+def iter_texts(value: Any) -> Iterator[str]:
+    """Every text of a row, in the order in which it is written."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in cast(list[Any], value):
+            yield from iter_texts(item)
+    elif isinstance(value, dict):
+        for key, item in cast(dict[str, Any], value).items():
+            if key in _SCHEMA_KEYS or (key in _NAME_KEYS and isinstance(item, str)):
+                continue
+            yield from iter_texts(item)
+
+
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The row with ``change`` applied to each of its texts; the row itself stays as it is."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [map_texts(item, change) for item in cast(list[Any], value)]
+    if isinstance(value, dict):
+        return {
+            key: item
+            if key in _SCHEMA_KEYS or (key in _NAME_KEYS and isinstance(item, str))
+            else map_texts(item, change)
+            for key, item in cast(dict[str, Any], value).items()
+        }
+    return value
+
+
+def join_texts(value: Any) -> str:
+    """All texts of a row, a line each."""
+    return "\n".join(iter_texts(value))
+
+
+def find_prompt(value: dict[str, Any]) -> str:
+    """What the model is asked in a row: everything before the last answer."""
+    messages = value.get("messages")
+    if isinstance(messages, list):
+        turns = [turn for turn in cast(list[Any], messages) if isinstance(turn, dict)]
+        asked = [turn for turn in turns if turn.get("role") not in ("assistant", "system")]
+        return join_texts(asked)
+    asked = [value[key] for key in _PROMPT_KEYS if value.get(key)]
+    return join_texts(asked) if asked else join_texts(value)
+
+
+def split_words(text: str) -> list[str]:
+    """Words in lower case; for texts without spaces between words, characters in fours."""
+    folded = text.casefold()
+    words = _WORD.findall(folded)
+    joined = "".join(words)
+    if 2 * len(_UNSPACED.findall(joined)) > len(joined):
+        return [joined[start : start + 4] for start in range(max(1, len(joined) - 3))]
+    return words
