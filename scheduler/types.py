@@ -71,6 +71,18 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRate:
+    """What a sample on a node earns its provider; all amounts are per sample."""
+
+    #: What the node asked when the rate was posted; it sells where the rate is no lower.
+    ask: float
+    #: A solve in the day may lower the rate no further.
+    floor: float
+    #: The rate by block of the day.
+    by_block: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LaborVendor:
     """A vendor's offer to clean one task's data (q_in, h_in)."""
 

@@ -22,6 +22,7 @@ from scheduler.auction.log.events import (
     NodeJoined,
     NodeLeft,
     PricesSolved,
+    RatesPosted,
     RulesChanged,
     SlotAdvanced,
     TaskReplanned,
@@ -48,6 +49,10 @@ class Prices:
     memory_sold: Floats
     #: Whether the node is on sale in the slot.
     on_sale: NDArray[np.bool_]
+    #: Whether it would be if its ask were not above its posted rate.
+    is_available: NDArray[np.bool_]
+    #: What a sample costs at least: the node's ask, or its posted rate if it sells at that.
+    reserve_price: Floats
 
 
 class Engine:
@@ -137,7 +142,7 @@ class Engine:
             case BidArrived(task=task, slot=slot):
                 return self._decide(task, slot, hint)
             case SlotAdvanced(slot=slot):
-                zone.grid.advance(slot)
+                zone.advance(slot)
                 return Changed()
             case NodeJoined(node=node):
                 return fleet_events.add_node(zone, node)
@@ -151,6 +156,9 @@ class Engine:
                 return fleet_events.replan(zone, task, slot)
             case PricesSolved():
                 zone.set_prices(event)
+                return Changed()
+            case RatesPosted():
+                zone.post_rates(event)
                 return Changed()
             case RulesChanged(rules=rules):
                 zone.change_rules(rules)
@@ -213,6 +221,9 @@ class Engine:
         """Give a copy of all prices, nodes by slots."""
         grid = self._zone.grid
         on_sale = grid.compute_free > -np.inf
+        reserve = grid.reserve_price
+        if not len(reserve):
+            reserve = np.broadcast_to(grid.ask_per_sample, on_sale.shape)
         with np.errstate(divide="ignore", invalid="ignore"):
             compute = 1 - np.where(on_sale, grid.compute_free, 0.0) / grid.compute_capacity
             memory = 1 - np.where(on_sale, grid.memory_free, 0.0) / grid.memory_capacity
@@ -223,7 +234,9 @@ class Engine:
             memory_price=grid.memory_price.T.copy(),
             compute_sold=np.where(on_sale & np.isfinite(compute), compute, 0.0).T.copy(),
             memory_sold=np.where(on_sale & np.isfinite(memory), memory, 0.0).T.copy(),
-            on_sale=on_sale.T.copy(),
+            on_sale=(on_sale & (reserve < np.inf)).T.copy(),
+            is_available=on_sale.T.copy(),
+            reserve_price=reserve.T.copy(),
         )
 
     def reservations(self) -> tuple[CellReservation, ...]:
@@ -234,6 +247,11 @@ class Engine:
     def rules(self) -> ZoneRules:
         """The rules in force."""
         return self._zone.rules
+
+    @property
+    def posted_rates(self) -> RatesPosted | None:
+        """The rates in force; ``None`` where none were posted or asks are paid."""
+        return self._zone.posted
 
     @property
     def horizon(self) -> Horizon:
@@ -256,6 +274,7 @@ class Engine:
             head_hash=self.head_hash,
             policy_state=zone.policy_state,
             grid=zone.grid,
+            posted=zone.posted,
         )
 
     @classmethod
@@ -269,4 +288,5 @@ class Engine:
         engine.head_hash = state.head_hash
         engine._zone.policy_state = state.policy_state
         engine._zone.grid = state.grid
+        engine._zone.posted = state.posted
         return engine

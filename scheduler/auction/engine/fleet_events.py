@@ -15,7 +15,7 @@ def add_node(zone: ZoneState, node: Node) -> Changed:
     if node.id in grid.column:
         dropped = _drop_cells(zone, grid.held_after(node.id, grid.first_slot))
         grid.remove_node(node.id)
-    grid.add_node(node)
+    zone.add_node(node)
     return Changed(dropped=dropped)
 
 
@@ -23,7 +23,7 @@ def change_node(zone: ZoneState, node: Node) -> Changed:
     """Put a node's new terms in place; what it cannot keep is dropped."""
     grid = zone.grid
     if node.id not in grid.column:
-        grid.add_node(node)
+        zone.add_node(node)
         return Changed()
     # The new terms say what is overbooked; once more, since dropped cells are free again.
     grid.change_node(node)

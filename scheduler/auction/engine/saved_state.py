@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 
 from scheduler.auction.engine.price_policies import PolicyState
-from scheduler.auction.log.events import node_from_json, node_to_json
+from scheduler.auction.log.events import (
+    RatesPosted,
+    event_from_json,
+    event_to_json,
+    node_from_json,
+    node_to_json,
+)
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
 from scheduler.auction.search.grid import Grid, HeldCell
 from scheduler.types import Cell, Horizon
@@ -32,10 +38,17 @@ class SavedState:
     head_hash: str
     policy_state: PolicyState
     grid: Grid
+    posted: RatesPosted | None
 
 
 def serialize_state(
-    *, rules: ZoneRules, position: int, head_hash: str, policy_state: PolicyState, grid: Grid
+    *,
+    rules: ZoneRules,
+    position: int,
+    head_hash: str,
+    policy_state: PolicyState,
+    grid: Grid,
+    posted: RatesPosted | None,
 ) -> dict[str, Any]:
     """Give the state as JSON values."""
     return {
@@ -52,7 +65,9 @@ def serialize_state(
         "arrays": {
             **{name: _pack(getattr(grid, name), "<f8") for name in _ARRAYS},
             "load": _pack(grid.load, "<i8"),
+            **({"reserve": _pack(grid.reserve_price, "<f8")} if len(grid.reserve_price) else {}),
         },
+        **({} if posted is None else {"posted": event_to_json(posted)}),
         "holds": [
             [
                 task_id,
@@ -95,6 +110,8 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
     for name in _ARRAYS:
         setattr(grid, name, _unpack(data["arrays"][name], "<f8", shape))
     grid.load = _unpack(data["arrays"]["load"], "<i8", shape)
+    if "reserve" in data["arrays"]:
+        grid.reserve_price = _unpack(data["arrays"]["reserve"], "<f8", shape)
     grid.restore_holdings(
         {
             str(task_id): [
@@ -116,7 +133,17 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
         head_hash=str(data["head_hash"]),
         policy_state={str(name): float(value) for name, value in data["memory"].items()},
         grid=grid,
+        posted=_parse_posted(data),
     )
+
+
+def _parse_posted(data: Mapping[str, Any]) -> RatesPosted | None:
+    if "posted" not in data:
+        return None
+    posted = event_from_json(data["posted"])
+    if not isinstance(posted, RatesPosted):
+        raise ValueError(f"the snapshot's rates are a {type(posted).__name__}")
+    return posted
 
 
 def _pack(array: Any, kind: str) -> str:

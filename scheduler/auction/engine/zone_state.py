@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from scheduler.auction.engine.price_policies import (
     PriceRise,
     make_policy,
 )
-from scheduler.auction.log.events import PricesSolved
+from scheduler.auction.engine.reserves import find_rates, move_prices
+from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
-from scheduler.auction.search.grid import Grid, TaskHolding
+from scheduler.auction.search.grid import Floats, Grid, TaskHolding
 from scheduler.auction.search.task_search import Plan, Search
-from scheduler.types import Cell, Horizon, Task
+from scheduler.types import Cell, Horizon, Node, Task
 
 #: What an admission added to the compute and memory price of each of its cells.
 Rises = tuple[tuple[float, float], ...]
@@ -35,6 +36,10 @@ class ZoneState:
             horizon=Horizon(first_slot=rules.first_slot, slots=rules.horizon_slots),
             base_memory=rules.base_memory,
         )
+        if rules.posts_rates:
+            self.grid.reserve_price = np.empty((rules.horizon_slots, 0))
+        #: Rates in force; ``None``: none were posted, or asks are paid.
+        self.posted: RatesPosted | None = None
         #: Price movements to use instead of the policy's, while following a log.
         self.followed: Rises | None = None
 
@@ -96,6 +101,52 @@ class ZoneState:
         table[: len(given)] = np.array(given, np.float64).reshape(-1, 2)
         return PriceRise(compute_rise=table[:, 0], memory_rise=table[:, 1])
 
+    # -- slots, nodes and rates ----------------------------------------------
+
+    def advance(self, slot: int) -> None:
+        """Retire the slots before one and open as many at the end, at posted rates."""
+        grid = self.grid
+        opened = min(max(slot - grid.first_slot, 0), grid.slots)
+        grid.advance(slot)
+        if opened and len(grid.reserve_price):
+            grid.reserve_price[-opened:] = self._find_reserves()[-opened:]
+
+    def add_node(self, node: Node) -> None:
+        """Put a node's cells on sale, at its posted rate where rates are posted."""
+        self.grid.add_node(node)
+        if len(self.grid.reserve_price):
+            self.grid.reserve_price[:, -1] = self._find_reserves()[:, -1]
+
+    def post_rates(self, event: RatesPosted) -> None:
+        """Take new rates for all cells on sale; what is sold stays as it was sold.
+
+        Raises
+        ------
+        ValueError
+            If the rules have asks paid.
+        """
+        if not self.rules.posts_rates:
+            raise ValueError("rates were posted where the rules have asks paid")
+        self.posted = event
+        move_prices(self.grid, self._find_reserves())
+
+    def _find_reserves(self, worth: Mapping[str, tuple[float, ...]] | None = None) -> Floats:
+        """Give the reserves of all cells, infinite before rates are posted.
+
+        They are the day-ahead rates, or less where a sample's ``worth`` is.
+        """
+        grid = self.grid
+        if self.posted is None:
+            return np.full(grid.compute_price.shape, np.inf)
+        rates, on_sale = find_rates(
+            self.posted,
+            grid.nodes,
+            first_slot=grid.first_slot,
+            slots=grid.slots,
+            sample_worth=worth,
+        )
+        return np.where(on_sale, rates, np.inf)
+
     # -- releases ------------------------------------------------------------
 
     def release(self, task_id: str, cells: Iterable[Cell]) -> tuple[Cell, ...]:
@@ -139,17 +190,32 @@ class ZoneState:
         start = policy.start()
         known = {name: value for name, value in self.policy_state.items() if name in start}
         self.rules, self.policy, self.policy_state = rules, policy, {**start, **known}
+        self._change_pay()
         if before.prices_empty_cells and not policy.prices_empty_cells:
             # Solved prices are the forecast's; this policy gives empty cells none.
             empty = self.grid.load == 0
             self.grid.compute_price[empty] = 0.0
             self.grid.memory_price[empty] = 0.0
 
+    def _change_pay(self) -> None:
+        """Go over to posted rates or to asks, if the rules have changed so."""
+        grid = self.grid
+        if self.rules.posts_rates and not len(grid.reserve_price):
+            move_prices(grid, self._find_reserves())
+        elif not self.rules.posts_rates and len(grid.reserve_price):
+            asks = np.broadcast_to(grid.ask_per_sample, grid.reserve_price.shape)
+            move_prices(grid, asks)
+            self.posted, grid.reserve_price = None, np.empty((0, 0))
+
     def set_prices(self, event: PricesSolved) -> None:
         """Take solved prices for the slots and nodes that are on sale."""
         grid = self.grid
         grid.pack_by(event.usual_rates)
         grid.own_asks = event.own_asks
+        if self.posted is not None:
+            passed = max(grid.first_slot - event.first_slot, 0)
+            worth = {name: row[passed:] for name, row in event.sample_worth.items()}
+            grid.reserve_price = self._find_reserves(worth)
         for target, given in (
             (grid.compute_price, event.compute_price),
             (grid.memory_price, event.memory_price),

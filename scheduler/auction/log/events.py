@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
-from scheduler.types import Cell, LaborVendor, Node, Task
+from scheduler.types import Cell, LaborVendor, Node, NodeRate, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,33 @@ class PricesSolved:
     #: Some type's nodes ask different amounts: the price of a cell's sample and its ask
     #: are added before they are multiplied by a task's rate, so that such nodes tie.
     own_asks: bool = False
+    #: What a sample costs by GPU type where every node asks its floor, one amount per slot:
+    #: posted rates are lowered to it. Empty where asks are paid.
+    sample_worth: Mapping[str, tuple[float, ...]] = field(
+        default_factory=dict[str, tuple[float, ...]]
+    )
     #: What would tell about single bids; a published log only commits to it.
     private: Mapping[str, Any] = field(default_factory=dict[str, Any])
     #: Secret text that this commitment is made with.
     salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RatesPosted:
+    """What a sample earns providers from here on; rates posted before are gone.
+
+    A node that is not named sells nothing.
+    """
+
+    #: First slot of the first block.
+    first_slot: int
+    #: Slots of a block, and of the day after which blocks begin again.
+    block_slots: int
+    day_slots: int
+    #: By node.
+    rates: Mapping[str, NodeRate]
+    #: What the rates were made from, enough to find them again.
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +144,7 @@ Event = (
     | CellsReleased
     | TaskReplanned
     | PricesSolved
+    | RatesPosted
     | RulesChanged
 )
 
@@ -224,6 +248,17 @@ def _prices_from_json(data: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     return {str(node): rows[int(place)] for node, place in data["nodes"].items()}
 
 
+def rate_to_json(rate: NodeRate) -> list[Any]:
+    """Give a rate as plain JSON values: ask, floor and the row by block."""
+    return [float(rate.ask), float(rate.floor), [float(x) for x in rate.by_block]]
+
+
+def rate_from_json(data: list[Any]) -> NodeRate:
+    """Read what ``rate_to_json`` wrote."""
+    ask, floor, by_block = data
+    return NodeRate(float(ask), float(floor), tuple(float(x) for x in by_block))
+
+
 def event_to_json(event: Event) -> dict[str, Any]:
     """Give an event as plain JSON values, its ``type`` named."""
     match event:
@@ -248,6 +283,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
             }
         case PricesSolved():
             rates = {name: list(row) for name, row in event.usual_rates.items()}
+            worth = {name: list(row) for name, row in event.sample_worth.items()}
             return {
                 "type": "PricesSolved",
                 "first_slot": event.first_slot,
@@ -260,6 +296,16 @@ def event_to_json(event: Event) -> dict[str, Any]:
                 # Left out when there are none, as in logs of earlier versions.
                 **({"usual_rates": rates} if rates else {}),
                 **({"own_asks": True} if event.own_asks else {}),
+                **({"sample_worth": worth} if worth else {}),
+            }
+        case RatesPosted():
+            return {
+                "type": "RatesPosted",
+                "first_slot": event.first_slot,
+                "block_slots": event.block_slots,
+                "day_slots": event.day_slots,
+                "rates": {node: rate_to_json(rate) for node, rate in event.rates.items()},
+                "inputs": dict(event.inputs),
             }
         case RulesChanged(rules=rules):
             return {"type": "RulesChanged", "rules": rules_to_json(rules)}
@@ -306,6 +352,18 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
                     str(name): tuple(map(float, rates))
                     for name, rates in data.get("usual_rates", {}).items()
                 },
+                sample_worth={
+                    str(name): tuple(map(float, worth))
+                    for name, worth in data.get("sample_worth", {}).items()
+                },
+            )
+        case "RatesPosted":
+            return RatesPosted(
+                first_slot=int(data["first_slot"]),
+                block_slots=int(data["block_slots"]),
+                day_slots=int(data["day_slots"]),
+                rates={str(node): rate_from_json(row) for node, row in data["rates"].items()},
+                inputs=dict(data["inputs"]),
             )
         case "RulesChanged":
             return RulesChanged(rules=rules_from_json(data["rules"]))

@@ -20,6 +20,7 @@ from scheduler.auction.log.events import (
     NodeJoined,
     NodeLeft,
     PricesSolved,
+    RatesPosted,
     RulesChanged,
     SlotAdvanced,
     TaskReplanned,
@@ -57,13 +58,31 @@ def check_event(event: Event) -> None:
             for gpu_type, rates in event.usual_rates.items():
                 _numbers(f"usual_rates of {gpu_type}", rates, -math.inf, math.inf)
             _text("inputs", event.inputs)
+            for gpu_type, worth in event.sample_worth.items():
+                _numbers(f"sample_worth of {gpu_type}", worth, 0.0, MOST_MONEY)
             _text("private", event.private)
         case SlotAdvanced(slot=slot) | NodeLeft(from_slot=slot):
             _slots("slot", slot)
+        case RatesPosted():
+            _check_rates(event)
         case RulesChanged(rules=rules):
             _text("settings", rules.settings)
         case CellsReleased():
             pass
+
+
+def _check_rates(event: RatesPosted) -> None:
+    _slots("first_slot", event.first_slot, event.block_slots, event.day_slots)
+    if not 0 < event.block_slots <= event.day_slots:
+        raise ValueError(f"a block of {event.block_slots} slots is none of {event.day_slots}")
+    blocks = -(-event.day_slots // event.block_slots)
+    for node_id, rate in event.rates.items():
+        of = f"of node {node_id}"
+        _numbers(f"ask and floor {of}", (rate.ask, rate.floor), 0.0, MOST_MONEY)
+        _numbers(f"rates {of}", rate.by_block, 0.0, MOST_MONEY)
+        if len(rate.by_block) != blocks or min(rate.by_block) < rate.floor:
+            raise ValueError(f"rates {of} are not {blocks}, or lie below its floor")
+    _text("inputs", event.inputs)
 
 
 def _task_check(task: Task) -> None:

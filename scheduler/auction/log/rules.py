@@ -30,6 +30,8 @@ class ZoneRules:
     first_slot: int = 0
     #: Payments are rounded up to whole multiples of this; 0 does not round.
     money_quantum: float = 0.0
+    #: Providers are paid posted rates instead of their asks.
+    posts_rates: bool = False
     #: Look for a later deadline at which a refused bid would win.
     refusal_hints: bool = True
     #: Further parameters of the policy.
@@ -60,6 +62,8 @@ def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
         "money_quantum": rules.money_quantum,
         "refusal_hints": rules.refusal_hints,
         "settings": dict(rules.settings),
+        # Left out where asks are paid, as in logs of earlier versions.
+        **({"posts_rates": True} if rules.posts_rates else {}),
         **rules.retired,
     }
 
@@ -82,6 +86,7 @@ def rules_from_json(data: Mapping[str, Any]) -> ZoneRules:
         money_quantum=float(data["money_quantum"]),
         refusal_hints=bool(data["refusal_hints"]),
         settings=dict(data["settings"]),
+        posts_rates=bool(data.get("posts_rates", False)),
         retired={name: _parse_retired(name, data[name]) for name in _RETIRED if name in data},
     )
 

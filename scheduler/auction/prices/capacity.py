@@ -22,7 +22,7 @@ class Supply:
     compute: Floats
     #: GB, the base model taken off, slots by places.
     memory: Floats
-    #: Ask per sample of each place.
+    #: Ask per sample of each place, or reserves by slot and place.
     ask: Floats
 
     @property
@@ -58,7 +58,7 @@ def make_capacity(
 
 
 def grouped(supply: Supply) -> tuple[Supply, Ints]:
-    """Pool places of one GPU type and ask.
+    """Pool places of one GPU type and ask (the same in every slot, where asks have slots).
 
     Whatever fits the places fits the pool, so a bound on the pool's welfare is
     one on theirs.
@@ -69,7 +69,8 @@ def grouped(supply: Supply) -> tuple[Supply, Ints]:
     pool_of : int64[places]
         Pool of each place.
     """
-    keys = list(zip(supply.types, supply.ask.tolist(), strict=True))
+    by_place = supply.ask.T
+    keys = list(zip(supply.types, map(_make_key, by_place.tolist()), strict=True))
     distinct = list(dict.fromkeys(keys))
     place = {key: g for g, key in enumerate(distinct)}
     pool_of = np.array([place[key] for key in keys], np.int64)
@@ -83,9 +84,13 @@ def grouped(supply: Supply) -> tuple[Supply, Ints]:
         first_slot=supply.first_slot,
         compute=compute,
         memory=memory,
-        ask=np.array([ask for _, ask in distinct]),
+        ask=by_place[[keys.index(key) for key in distinct]].T,
     )
     return pools, pool_of
+
+
+def _make_key(ask: float | list[float]) -> float | tuple[float, ...]:
+    return tuple(ask) if isinstance(ask, list) else ask
 
 
 def check_costs(tasks: Sequence[Task]) -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from scheduler.auction.engine.engine import Engine
+from scheduler.auction.engine.engine import Engine, Prices
+from scheduler.auction.engine.reserves import find_floors, find_rates
 from scheduler.auction.log.chain import digest
-from scheduler.auction.log.events import PricesSolved, task_to_json
+from scheduler.auction.log.events import PricesSolved, RatesPosted, task_to_json
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import descend, dual_value
-from scheduler.auction.prices.forecast import forecast_futures
+from scheduler.auction.prices.forecast import Forecast, forecast_futures
 from scheduler.auction.prices.type_pools import TypePools, pool_by_type
 from scheduler.auction.search.grid import Floats, Ints
-from scheduler.types import Task
+from scheduler.types import Node, Task
 
 #: Bits of a type's price.
 _PRICE_BITS = 40
@@ -94,12 +95,16 @@ def solve_prices(
     expected = sum(len(f.tasks) * f.weight * each for f in futures) / len(futures)
     prices = engine.prices()
     nodes = engine.nodes
-    supply, start = _left(engine, forecast_rate=_middling_rate(tasks))
+    supply = _left(engine, prices, forecast_rate=_middling_rate(tasks))
+    posted, worth = engine.posted_rates, dict[str, tuple[float, ...]]()
+    if posted is not None:
+        worth = _find_sample_worth(posted, nodes, supply, prices, futures, chosen, each=each)
+        supply = _price_by_rates(posted, nodes, supply, worth)
     pools, type_of = pool_by_type(supply)
     lam = np.zeros_like(pools.compute)
     phi = np.zeros_like(pools.memory)
     value = before = 0.0
-    begin = _find_lowest(supply, start, pools, type_of)
+    begin = _find_lowest(supply, prices, pools, type_of)
     for future in futures if nodes else ():
         # A future without bids wants nothing, at no price.
         if not future.tasks:
@@ -117,13 +122,14 @@ def solve_prices(
         lam += mean.compute_price / len(futures)
         phi += mean.memory_price / len(futures)
         value += mean.value / len(futures)
-    own_asks = bool(len(pools.extra) > len(pools.types))
+    own_asks = posted is not None or len(pools.ask_type) > len(pools.types)
     node_price = find_node_prices(supply, lam, pools, type_of) if own_asks else lam[:, type_of]
     return PricesSolved(
         first_slot=prices.first_slot,
         compute_price={n.id: tuple(node_price[:, k].tolist()) for k, n in enumerate(nodes)},
         memory_price={n.id: tuple(phi[:, type_of[k]].tolist()) for k, n in enumerate(nodes)},
         own_asks=own_asks,
+        sample_worth=worth,
         usual_rates=_usual_rates(tasks),
         seed=seed,
         inputs={
@@ -149,6 +155,60 @@ def solve_prices(
     )
 
 
+def _find_sample_worth(
+    posted: RatesPosted,
+    nodes: Sequence[Node],
+    supply: Supply,
+    prices: Prices,
+    futures: Sequence[Forecast],
+    settings: Settings,
+    *,
+    each: float,
+) -> dict[str, tuple[float, ...]]:
+    """Give what a sample of each type would cost if every node asked its floor.
+
+    On all the room that is left, for sale at the rates in force or not: what nodes ask
+    has no part in it.
+    """
+    pools, type_of = pool_by_type(replace(supply, ask=find_floors(posted, nodes)))
+    begin = _find_lowest(supply, prices, pools, type_of)
+    total = np.zeros(pools.compute.shape)
+    for future in futures if nodes else ():
+        total += pools.ask
+        if future.tasks:
+            demand = Demand(future.tasks, pools, np.full(len(future.tasks), future.weight * each))
+            _, mean = descend(
+                pools,
+                demand,
+                iterations=settings.iterations,
+                start=begin,
+                first_step=settings.first_step,
+                last_step=settings.last_step,
+            )
+            total += mean.compute_price + mean.memory_price * pools.memory_per_sample
+    return {
+        name: tuple((total[:, g] / len(futures)).tolist()) for g, name in enumerate(pools.types)
+    }
+
+
+def _price_by_rates(
+    posted: RatesPosted,
+    nodes: Sequence[Node],
+    supply: Supply,
+    worth: Mapping[str, tuple[float, ...]],
+) -> Supply:
+    """Give what is on sale at posted rates, each cell for its rate."""
+    rates, on_sale = find_rates(
+        posted, nodes, first_slot=supply.first_slot, slots=supply.slots, sample_worth=worth
+    )
+    return replace(
+        supply,
+        compute=np.where(on_sale, supply.compute, 0.0),
+        memory=np.where(on_sale, supply.memory, 0.0),
+        ask=rates,
+    )
+
+
 def _usual_rates(tasks: Sequence[Task]) -> dict[str, tuple[float, ...]]:
     """Give the rates that most tasks have, by GPU type, in rising order."""
     counts: dict[str, Counter[float]] = {}
@@ -171,10 +231,8 @@ def _middling_rate(tasks: Sequence[Task]) -> dict[str, float]:
     return {name: float(np.median(found)) for name, found in rates.items()}
 
 
-def _left(
-    engine: Engine, *, forecast_rate: dict[str, float]
-) -> tuple[Supply, tuple[Floats, Floats]]:
-    """Give the room left and the prices now, slots by nodes.
+def _left(engine: Engine, prices: Prices, *, forecast_rate: dict[str, float]) -> Supply:
+    """Give the room left, slots by nodes, where nodes ask more than their rate, too.
 
     What is left of a cell below half a middling task's rate serves nobody and is
     not counted.
@@ -184,12 +242,12 @@ def _left(
     base = engine.rules.base_memory
     capacity = np.array([n.compute_capacity for n in nodes], np.float64).reshape(1, -1)
     gigabytes = np.array([max(n.memory_capacity - base, 0.0) for n in nodes]).reshape(1, -1)
-    on_sale = prices.on_sale.T
+    on_sale = prices.is_available.T
     compute = np.where(on_sale, capacity * (1.0 - prices.compute_sold.T), 0.0)
     memory = np.where(on_sale, gigabytes * (1.0 - prices.memory_sold.T), 0.0)
     least = np.array([forecast_rate.get(n.gpu_type, 0.0) * 0.5 for n in nodes]).reshape(1, -1)
     useful = (compute >= least) & (compute > 0)
-    supply = Supply(
+    return Supply(
         types=tuple(n.gpu_type for n in nodes),
         first_slot=prices.first_slot,
         compute=np.where(useful, compute, 0.0),
@@ -198,19 +256,18 @@ def _left(
             [n.ask / n.compute_capacity if n.compute_capacity > 0 else 0.0 for n in nodes]
         ),
     )
-    return supply, (prices.compute_price.T, prices.memory_price.T)
 
 
 def _find_lowest(
-    supply: Supply, start: tuple[Floats, Floats], pools: TypePools, type_of: Ints
+    supply: Supply, prices: Prices, pools: TypePools, type_of: Ints
 ) -> tuple[Floats, Floats]:
     """Give each type the least price among its nodes, slot by slot.
 
     Of compute, asks included, above the type's lowest and among nodes with room.
     """
-    asked = start[0] + (supply.ask - pools.ask[type_of])
+    asked = prices.compute_price.T + (prices.reserve_price.T - pools.ask[type_of])
     found: list[Floats] = []
-    for price in (np.where(supply.compute > 0, asked, np.inf), start[1]):
+    for price in (np.where(supply.compute > 0, asked, np.inf), prices.memory_price.T):
         table = np.full((price.shape[0], len(pools.types)), np.inf)
         for k, g in enumerate(type_of.tolist()):
             table[:, g] = np.minimum(table[:, g], price[:, k])

@@ -30,8 +30,8 @@ class TypePools:
     memory: Floats
     #: Lowest ask per sample of each type.
     ask: Floats
-    #: Each distinct ask of a type: its type, what it is above the lowest, the ask itself,
-    #: and its room by slot.
+    #: Each distinct ask of a type: its type, what it is above the lowest and the ask itself,
+    #: once or slot by slot, and its room by slot.
     ask_type: Ints
     extra: Floats
     ask_level: Floats
@@ -46,6 +46,11 @@ class TypePools:
     @property
     def last_slot(self) -> int:
         return self.first_slot + self.slots - 1
+
+    @property
+    def memory_per_sample(self) -> Floats:
+        """GB that go with a sample of each type's room, slots by types."""
+        return self.memory / np.where(self.compute > 0, self.compute, np.inf)
 
     def value_room(self, compute_price: Floats, memory_price: Floats) -> float:
         """Give what all room is worth at prices."""
@@ -86,16 +91,17 @@ def pool_by_type(supply: Supply) -> tuple[TypePools, Ints]:
     by_ask, ask_of = grouped(supply)
     types = list(dict.fromkeys(by_ask.types))
     ask_type = np.array([types.index(name) for name in by_ask.types], np.int64)
+    asks = np.atleast_2d(by_ask.ask)
     lowest = np.full(len(types), np.inf)
-    np.minimum.at(lowest, ask_type, by_ask.ask)
-    extra = by_ask.ask - lowest[ask_type]
+    np.minimum.at(lowest, ask_type, asks.min(axis=0))
+    extra = asks - lowest[ask_type]
     shape = (supply.slots, len(types))
     compute, memory, floor = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)
     for place, g in enumerate(ask_type.tolist()):
         compute[:, g] += by_ask.compute[:, place]
         memory[:, g] += by_ask.memory[:, place]
         on_sale = by_ask.compute[:, place] > 0
-        floor[:, g] = np.where(on_sale, np.minimum(floor[:, g], extra[place]), floor[:, g])
+        floor[:, g] = np.where(on_sale, np.minimum(floor[:, g], extra[:, place]), floor[:, g])
     pools = TypePools(
         types=tuple(types),
         first_slot=supply.first_slot,
@@ -104,7 +110,7 @@ def pool_by_type(supply: Supply) -> tuple[TypePools, Ints]:
         ask=lowest,
         ask_type=ask_type,
         extra=extra,
-        ask_level=by_ask.ask,
+        ask_level=asks,
         room=by_ask.compute,
         floor=np.where(np.isfinite(floor), floor, 0.0),
     )

@@ -114,6 +114,9 @@ class Grid:
         self.memory_capacity: Floats = np.empty(0)
         #: Ask per sample: operational cost of a cell is this times the rate.
         self.ask_per_sample: Floats = np.empty(0)
+        #: What is paid for a sample instead where rates are posted, slots by nodes; infinite
+        #: where the node asks more and does not sell. No rows: asks are paid.
+        self.reserve_price: Floats = np.empty((0, 0))
         #: GB by which sums may exceed a node's capacity; minus infinity where the
         #: base model leaves nothing.
         self.memory_slack: Floats = np.empty(0)
@@ -173,6 +176,8 @@ class Grid:
         self.compute_price = np.hstack([self.compute_price, zeros])
         self.memory_price = np.hstack([self.memory_price, zeros])
         self.load = np.hstack([self.load, np.zeros((self.slots, 1), np.int64)])
+        if len(self.reserve_price):
+            self.reserve_price = np.hstack([self.reserve_price, np.full((self.slots, 1), np.inf)])
         self.compute_free = np.hstack([self.compute_free, zeros])
         self.memory_free = np.hstack([self.memory_free, zeros])
         self._restock(len(self.nodes) - 1)
@@ -188,6 +193,8 @@ class Grid:
         self.compute_free = np.ascontiguousarray(np.delete(self.compute_free, k, axis=1))
         self.memory_free = np.ascontiguousarray(np.delete(self.memory_free, k, axis=1))
         self.load = np.ascontiguousarray(np.delete(self.load, k, axis=1))
+        if len(self.reserve_price):
+            self.reserve_price = np.ascontiguousarray(np.delete(self.reserve_price, k, axis=1))
 
     def change_node(self, node: Node) -> None:
         """Put a node's new terms in place; prices of its cells stay."""
@@ -268,6 +275,9 @@ class Grid:
             self.load,
         ):
             array[:kept] = array[self.slots - kept :]
+        if len(self.reserve_price):
+            self.reserve_price[:kept] = self.reserve_price[self.slots - kept :]
+            self.reserve_price[kept:] = np.inf
         self.compute_price[kept:] = 0.0
         self.memory_price[kept:] = 0.0
         self.load[kept:] = 0

@@ -114,12 +114,19 @@ class Search:
             if row is not None:
                 own = np.array(row[offset : offset + slots], np.float64)
                 cost[: len(own), k] = own
+        if len(grid.reserve_price):
+            withheld = grid.reserve_price[grid.row(self._begin) :] == np.inf
+            cost[: len(withheld)][withheld] = np.inf
         return cost
 
-    def _asks(self) -> Floats:
-        """Give asks per sample where they and prices are added first; else none."""
-        own = self._grid.own_asks and self._task.operational_costs is None
-        return self._grid.ask_per_sample if own else np.empty(0)
+    def _reserves(self, rows: slice) -> Floats:
+        """Give what a sample costs at least where that and prices are added first; else none."""
+        grid = self._grid
+        if self._task.operational_costs is not None:
+            return np.empty((0, 0))
+        if len(grid.reserve_price):
+            return grid.reserve_price[rows]
+        return grid.ask_per_sample.reshape(1, -1) if grid.own_asks else np.empty((0, 0))
 
     def _cells(self, last_slot: int) -> Cells:
         """Gather at least up to a slot; rows of the cost matrix count from ``_begin``.
@@ -144,7 +151,7 @@ class Search:
             grid.compute_free[rows],
             grid.memory_free[rows],
             self._cost,
-            self._asks(),
+            self._reserves(rows),
             rates.node_rate,
             rates.node_class,
             rates.need_compute,
@@ -319,7 +326,10 @@ class Search:
         grid, task = self._grid, self._task
         rows = slots + grid.row(self._begin)
         rate = self._rates.node_rate[columns]
-        cost = self._cost[slots if self._cost.shape[0] > 1 else 0, columns]
+        if len(grid.reserve_price) and task.operational_costs is None:
+            cost = rate * grid.reserve_price[rows, columns]
+        else:
+            cost = self._cost[slots if self._cost.shape[0] > 1 else 0, columns]
         lam = grid.compute_price[rows, columns]
         phi = grid.memory_price[rows, columns]
         compute, memory = self._add_up(rate, lam, phi)
@@ -366,6 +376,8 @@ class Search:
         if (rows.stop - rows.start) * int(units[fastest]) < self._job.need:
             return Refusal.WINDOW
         on_sale = grid.compute_free[rows] > -np.inf
+        if len(grid.reserve_price):
+            on_sale &= grid.reserve_price[rows] < np.inf
         if on_sale[:, fastest].all():
             return Refusal.CAPACITY
         most = int((on_sale * units).max(axis=1).sum())

@@ -24,8 +24,9 @@ class OfferedCells(NamedTuple):
     free_memory: Floats
     #: Operational cost e_ikt of this task, float64[slot or 1, node].
     cost: Floats
-    #: Ask per sample, float64[node]; empty: costs and prices are added by cell.
-    ask: Floats
+    #: Reserve per sample, float64[slot or 1, node], infinite where the node does not sell;
+    #: empty: costs and prices are added by cell.
+    reserve: Floats
     #: s_ik, float64[node].
     rate: Floats
     #: Index of the node's distinct rate, -1 where the task cannot run.
@@ -102,10 +103,11 @@ def _keep_cheapest(offer: OfferedCells, job: TaskNeed, cells: Cells) -> None:
     least = np.empty(classes)
     spoiled = np.empty(classes)
     packs = offer.waste.shape[1] > 0
-    shares = offer.ask.shape[0] > 0
+    shares = offer.reserve.shape[0] > 0
     count = 0
     for t in range(slots):
         row = t if offer.cost.shape[0] > 1 else 0
+        reserve_row = t if offer.reserve.shape[0] > 1 else 0
         for c in range(classes):
             kept[c] = -1
             least[c] = INFINITY
@@ -118,10 +120,10 @@ def _keep_cheapest(offer: OfferedCells, job: TaskNeed, cells: Cells) -> None:
             ):
                 continue
             if shares:
-                e = offer.rate[k] * (offer.ask[k] + lam[t, k]) + memory * phi[t, k]
+                e = offer.rate[k] * (offer.reserve[reserve_row, k] + lam[t, k]) + memory * phi[t, k]
             else:
                 e = offer.cost[row, k] + offer.rate[k] * lam[t, k] + memory * phi[t, k]
-            if e > least[c]:
+            if e > least[c] or e == INFINITY:
                 continue
             spoils = _compute_spoiled(offer, t, k) if packs else 0.0
             if (
