@@ -15,6 +15,7 @@ from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings, solve_prices
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode, post_rates
+from scheduler.auction.search.grid import Floats
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Decision, Node, Task
 
@@ -31,24 +32,31 @@ class ProviderZone:
     cost_spread: float = 0.4
     past_days: int = 2
     #: Slots between two solves.
-    solve_every: int = 2
-    solve: Settings = field(default_factory=Settings)
+    solve_every: int = 3
+    solve: Settings = field(default_factory=lambda: Settings(futures=2, most_tasks=400))
     rates: RateSettings = field(default_factory=RateSettings)
 
 
-def _zone(name: str, *, bids_per_slot: float, ask: float) -> ProviderZone:
+def _zone(name: str, *, load: float, ask: float) -> ProviderZone:
     scenario = Scenario(
-        name, slots=48, nodes=10, mix="a100", bids_per_slot=bids_per_slot, a100_ask=ask
+        name,
+        slots=24,
+        nodes=10,
+        mix="a100",
+        # Nodes of 16,000 samples a slot, jobs of 25,000 samples.
+        bids_per_slot=load * 6.4,
+        most_epochs=3,
+        a100_ask=ask,
     )
     return ProviderZone(name, scenario)
 
 
-#: Work asked for 2.4, 1.5 and 0.4 times the capacity; costs of a sample a twelfth, a half and
-#: a fifth of the middle worth.
+#: Work asked for over capacity; costs of a sample a twelfth, a half and a fifth of the
+#: middle worth.
 ZONES = (
-    _zone("busy", bids_per_slot=10.2, ask=3_000.0),
-    _zone("tight", bids_per_slot=6.4, ask=18_000.0),
-    _zone("slack", bids_per_slot=1.7, ask=8_000.0),
+    _zone("busy", load=2.4, ask=3_000.0),
+    _zone("tight", load=1.5, ask=18_000.0),
+    _zone("slack", load=0.4, ask=8_000.0),
 )
 
 
@@ -191,11 +199,11 @@ def _sell(
     *,
     seed: int,
 ) -> ProviderDay:
-    place = {each.node.id: k for k, each in enumerate(listed)}
+    by_node = {each.node.id: each for each in listed}
     profits = [0.0] * zone.providers
     welfare = revenue = sold = 0.0
     least_margin, slot = np.inf, -1
-    reserve, first = np.empty((0, 0)), 0
+    prices = engine.prices()
     for index, task in enumerate(tasks):
         while slot < task.arrival_slot:
             slot += 1
@@ -214,19 +222,145 @@ def _sell(
                     )
                 )
             prices = engine.prices()
-            reserve, first = prices.reserve_price, prices.first_slot
         decision = engine.transition(events.BidArrived(task, slot))
         assert isinstance(decision, Decision)
         if not decision.admitted or decision.schedule is None or decision.parts is None:
             continue
         paid = cost = 0.0
         for cell in decision.schedule.cells:
-            each = listed[place[cell.node]]
+            each, k = by_node[cell.node], prices.node_ids.index(cell.node)
             samples = task.rates[each.node.gpu_type]
-            pay = samples * float(reserve[place[cell.node], cell.slot - first])
+            pay = samples * float(prices.reserve_price[k, cell.slot - prices.first_slot])
             profits[each.provider] += pay - samples * each.cost
             paid, cost, sold = paid + pay, cost + samples * each.cost, sold + samples
         welfare += task.bid - decision.parts.vendor - cost
         revenue += decision.payment
         least_margin = min(least_margin, decision.payment - decision.parts.vendor - paid)
     return ProviderDay(tuple(profits), welfare, revenue, float(least_margin), sold)
+
+
+@dataclass(frozen=True, slots=True)
+class BestResponse:
+    """The best that one provider can do by a fixed misreport while the others are truthful."""
+
+    zone: str
+    posts_rates: bool
+    days: int
+    #: Mean profit of a day by report, the truth first.
+    profits: tuple[float, ...]
+    best: Report
+    #: What the best report earns above the truth on an average day, and half of the width
+    #: of its 95 % confidence interval.
+    gain: float
+    gain_error: float
+    #: The same where the best report is chosen for each day, afterwards.
+    hindsight_gain: float
+    #: Welfare with all truthful, over that under pay as asked.
+    welfare: float
+    #: The least that a job paid above its vendor and its providers.
+    least_margin: float
+
+    @property
+    def truthful(self) -> float:
+        """Mean profit of a day at the truth."""
+        return self.profits[0]
+
+
+#: Reports that are tried, besides the truth.
+GRID = (
+    *(Report(ask=ask) for ask in (0.5, 1.25, 1.5, 2.0, 3.0, 6.0)),
+    *(Report(ask=ask, hidden=0.5) for ask in (1.0, 2.0)),
+    *(Report(capacity=capacity) for capacity in (0.5, 0.8)),
+    Report(begin=0.3),
+    Report(end=0.7),
+)
+
+
+def find_best_response(
+    zone: ProviderZone, *, seeds: Sequence[int], posts_rates: bool, grid: Sequence[Report] = GRID
+) -> BestResponse:
+    """Try every report of a grid on every day, the first provider against truthful others."""
+    others = [TRUTH] * (zone.providers - 1)
+    table = np.zeros((1 + len(grid), len(seeds)))
+    welfare = base = 0.0
+    least_margin = np.inf
+    for j, seed in enumerate(seeds):
+        for i, report in enumerate((TRUTH, *grid)):
+            day = run_day(zone, [report, *others], seed=seed, posts_rates=posts_rates)
+            table[i, j] = day.profits[0]
+            least_margin = min(least_margin, day.least_margin)
+            if report is TRUTH:
+                welfare += day.welfare
+        base += run_day(zone, [TRUTH, *others], seed=seed, posts_rates=False).welfare
+    means = table.mean(axis=1)
+    best = int(means[1:].argmax())
+    gains = table[1 + best] - table[0]
+    return BestResponse(
+        zone=zone.name,
+        posts_rates=posts_rates,
+        days=len(seeds),
+        profits=tuple(means.tolist()),
+        best=grid[best],
+        gain=float(gains.mean()),
+        gain_error=_half_width(gains),
+        hindsight_gain=float(np.maximum(table[1:].max(axis=0) - table[0], 0.0).mean()),
+        welfare=welfare / base,
+        least_margin=least_margin,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Misreports:
+    """What random misreports of ask, availability and capacity gained."""
+
+    zone: str
+    tried: int
+    #: Mean profit of a day at the truth, and mean gain over it.
+    truthful: float
+    gain: float
+    gain_error: float
+    #: Share of the misreports that gained more than a hundredth of the mean truthful profit.
+    gaining: float
+
+
+def draw_report(rng: np.random.Generator) -> Report:
+    """Draw a misreport: always of the ask, often of the rest."""
+    begin, end = sorted(rng.uniform(0.0, 1.0, 2).tolist())
+    limited = rng.random() < 0.3 and end - begin > 0.2
+    return Report(
+        ask=float(np.exp(rng.uniform(np.log(0.3), np.log(6.0)))),
+        hidden=float(rng.choice([0.0, 0.0, 0.5])),
+        capacity=float(rng.choice([1.0, 1.0, rng.uniform(0.4, 1.0)])),
+        begin=begin if limited else 0.0,
+        end=end if limited else 1.0,
+    )
+
+
+def try_misreports(zone: ProviderZone, *, seeds: Sequence[int], each: int) -> Misreports:
+    """Try random misreports of one provider under posted rates, ``each`` on every day."""
+    others = [TRUTH] * (zone.providers - 1)
+    truthful: list[float] = []
+    gains: list[float] = []
+    for seed in seeds:
+        rng = np.random.default_rng([seed, 4711])
+        truth = run_day(zone, [TRUTH, *others], seed=seed, posts_rates=True).profits[0]
+        truthful.append(truth)
+        for _ in range(each):
+            lie = run_day(zone, [draw_report(rng), *others], seed=seed, posts_rates=True)
+            gains.append(lie.profits[0] - truth)
+    mean = float(np.mean(truthful))
+    return Misreports(
+        zone=zone.name,
+        tried=len(gains),
+        truthful=mean,
+        gain=float(np.mean(gains)),
+        gain_error=_half_width(np.array(gains)),
+        gaining=float(np.mean(np.array(gains) > 0.01 * mean)),
+    )
+
+
+def _half_width(values: Floats) -> float:
+    """Give half of the width of a mean's 95 % confidence interval."""
+    if len(values) < 2:
+        return float("inf")
+    return float(1.96 * values.std(ddof=1) / np.sqrt(len(values)))
