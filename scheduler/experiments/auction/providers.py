@@ -325,7 +325,8 @@ class Misreports:
 
 def draw_report(rng: np.random.Generator) -> Report:
     """Draw a misreport: always of the ask, often of the rest."""
-    begin, end = sorted(rng.uniform(0.0, 1.0, 2).tolist())
+    begin = float(rng.uniform(0.0, 0.8))
+    end = float(rng.uniform(begin, 1.0))
     limited = rng.random() < 0.3 and end - begin > 0.2
     return Report(
         ask=float(np.exp(rng.uniform(np.log(0.3), np.log(6.0)))),
