@@ -329,9 +329,9 @@ def draw_report(rng: np.random.Generator) -> Report:
     end = float(rng.uniform(begin, 1.0))
     limited = rng.random() < 0.3 and end - begin > 0.2
     return Report(
-        ask=float(np.exp(rng.uniform(np.log(0.3), np.log(6.0)))),
-        hidden=float(rng.choice([0.0, 0.0, 0.5])),
-        capacity=float(rng.choice([1.0, 1.0, rng.uniform(0.4, 1.0)])),
+        ask=0.3 * 20.0 ** rng.random(),
+        hidden=0.5 if rng.random() < 1 / 3 else 0.0,
+        capacity=float(rng.uniform(0.4, 1.0)) if rng.random() < 1 / 3 else 1.0,
         begin=begin if limited else 0.0,
         end=end if limited else 1.0,
     )
