@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from marketplace.embedded.demo.opening import open_market
 from marketplace.embedded.house import House, house
+from tests.market_shell import MarketShell
 from tests.servers_plugin import RUNS_DIR
 
 # How long an example takes is a matter for benchmarks: on a busy machine it says nothing.
@@ -65,6 +67,7 @@ class Market:
     """A whole running house with one CPU node, and how to sign in to it."""
 
     house: House
+    shell: MarketShell
     api_key: str
     password: str
     zone: str
@@ -93,15 +96,17 @@ def market() -> Iterator[Market]:
     try:
         with house(data_dir=data_dir, durable=False, own_servers=True) as running:
             seeded = open_market(running, say=lambda _: None)
-            yield Market(
-                house=running,
-                api_key=seeded["api_key"],
-                password=seeded["password"],
-                zone=seeded["zone"],
-                owner_email=seeded["people"]["owner"],
-                provider_email=seeded["people"]["provider"],
-                operator_email=seeded["people"]["operator"],
-            )
+            with closing(MarketShell(running)) as shell:
+                yield Market(
+                    house=running,
+                    shell=shell,
+                    api_key=seeded["api_key"],
+                    password=seeded["password"],
+                    zone=seeded["zone"],
+                    owner_email=seeded["people"]["owner"],
+                    provider_email=seeded["people"]["provider"],
+                    operator_email=seeded["people"]["operator"],
+                )
     finally:
         if not os.environ.get("KEEP_LOGS"):
             shutil.rmtree(data_dir, ignore_errors=True)

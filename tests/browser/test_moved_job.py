@@ -42,13 +42,13 @@ def api(market: Market) -> Iterator[httpx.Client]:
 @pytest.fixture
 def rented(market: Market) -> Iterator[Market]:
     """The house rents machines, and the provider's own node is off sale for a while."""
-    market.house.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
-    market.house.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
+    market.shell.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
+    market.shell.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
     try:
         yield market
     finally:
-        market.house.manage("node_available", NODE.name)
-        market.house.manage("machines_end")
+        market.shell.manage("node_available", NODE.name)
+        market.shell.manage("machines_end")
 
 
 def bought(api: httpx.Client, zone: str, name: str) -> str:
@@ -101,8 +101,8 @@ def test_a_job_starts_on_serverless_moves_and_ends_like_one_that_did_not_move(
     assert (move["step"], move["steps_lost"]) == (step, 0)
     assert move["saved_micros"] > 0
 
-    market.house.manage("node_available", NODE.name)
-    market.house.manage("machines_end")
+    market.shell.manage("node_available", NODE.name)
+    market.shell.manage("machines_end")
     stayed = bought(api, market.zone, "stays")
     job = wait_for(api, stayed, lambda job: job["status"] == "succeeded", within_s=240)
     assert all(

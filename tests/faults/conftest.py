@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.conftest import Market
-from tests.faults.steps import AVAILABLE_FROM, shell, statuses
+from tests.faults.steps import AVAILABLE_FROM, statuses
 from tests.waiting import until
 
 #: Moving repays only where the reserved node costs less than serverless; prints what it asked.
@@ -38,19 +38,18 @@ def api(market: Market) -> Iterator[httpx.Client]:
 @pytest.fixture
 def tiers_on(market: Market) -> Iterator[Market]:
     """The house rents one serverless machine of its own; none is left at the end."""
-    name = shell(
-        market,
+    name = market.shell.run(
         "from marketplace.fleet.models import Provider;"
         "print(Provider.objects.order_by('created_at').first().organisation.name)",
     )
-    market.house.manage("tiers_set", market.zone, "--provider", name.splitlines()[-1])
-    asked = shell(market, ASK.format(micros=CHEAP_ASK_MICROS)).splitlines()[-1]
+    market.shell.manage("tiers_set", market.zone, "--provider", name)
+    asked = market.shell.run(ASK.format(micros=CHEAP_ASK_MICROS))
     try:
         yield market
     finally:
-        shell(market, ASK.format(micros=asked))
-        shell(market, AVAILABLE_FROM.format(at=None))
-        shell(market, END_ALL)
+        market.shell.run(ASK.format(micros=asked))
+        market.shell.run(AVAILABLE_FROM.format(at=None))
+        market.shell.run(END_ALL)
         until(
             lambda: {status for status, _ in statuses(market).values()} <= {"ended"},
             within_s=240,

@@ -25,12 +25,8 @@ Node.objects.filter(tier="marketplace").update(available_from_at={at})
 """
 
 
-def shell(market: Market, script: str) -> str:
-    return market.house.manage("shell", "--no-imports", "-c", script).strip()
-
-
 def statuses(market: Market) -> dict[str, list[Any]]:
-    return json.loads(shell(market, STATUSES).splitlines()[-1])
+    return json.loads(market.shell.run(STATUSES))
 
 
 def kill_processes(market: Market, *names: str) -> None:

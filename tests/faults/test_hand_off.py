@@ -22,7 +22,7 @@ from marketplace.embedded.demo.moving_sale import AWAY_S, DEADLINE_S, TIERS
 from marketplace.embedded.demo.opening import NODE
 from marketplace.embedded.house import wait_for_web
 from tests.conftest import Market
-from tests.faults.steps import kill_processes, shell
+from tests.faults.steps import kill_processes
 from tests.faults.test_node_in_market import events_of
 from tests.waiting import until
 
@@ -116,8 +116,8 @@ def rented(market: Market, database: psycopg.Connection[Any]) -> Iterator[Market
     """A serverless machine and a cheaper worker, up and idle; the provider's node sells later."""
     before = database.execute("SELECT lease_grace_s, heartbeat_every_s FROM fleet_zone").fetchone()
     assert before is not None
-    market.house.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
-    shell(market, WARM)
+    market.shell.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
+    market.shell.run(WARM)
     up = "SELECT count(*) FROM tiers_machine WHERE status = 'running'"
     try:
         until(
@@ -126,12 +126,12 @@ def rented(market: Market, database: psycopg.Connection[Any]) -> Iterator[Market
             what="both machines are in the market",
         )
         database.execute(PATIENCE.format(grace_s=600, heartbeat_s=200))
-        market.house.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
+        market.shell.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
         yield market
     finally:
         database.execute(PATIENCE.format(grace_s=before[0], heartbeat_s=before[1]))
-        market.house.manage("node_available", NODE.name)
-        market.house.manage("machines_end", "--within-s", "240")
+        market.shell.manage("node_available", NODE.name)
+        market.shell.manage("machines_end", "--within-s", "240")
 
 
 def bought(api: httpx.Client, zone: str) -> dict[str, Any]:
@@ -193,8 +193,8 @@ def test_a_hand_off_survives_its_worker_and_its_web_server_killed_in_the_middle_
     answer = api.get(f"/api/bids/{bid['id']}").raise_for_status().json()
     assert answer["decision"]["payment"] == bid["decision"]["payment"]
     assert api.post(f"/api/jobs/{job_id}/cancel").status_code == 200
-    rented.house.manage("auction_verify")
-    assert "balance" in rented.house.manage("ledger_check").lower()
+    rented.shell.manage("auction_verify")
+    assert "balance" in rented.shell.manage("ledger_check").lower()
 
 
 def told(api: httpx.Client, job_id: str) -> list[str]:

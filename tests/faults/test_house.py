@@ -108,8 +108,8 @@ def assert_whole(market: Market, ids: dict[str, str]) -> None:
     positions = [bid["decision"]["position"] for bid in bids]
     assert len(set(positions)) == BIDS
     assert {bid["status"] for bid in bids if bid["price"] == "0.000001"} == {"refused"}
-    market.house.manage("auction_verify")
-    market.house.manage("ledger_check")
+    market.shell.manage("auction_verify")
+    market.shell.manage("ledger_check")
     for bid in bids:
         if bid["job_id"]:
             with market.api() as api:

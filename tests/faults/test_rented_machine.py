@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import Market
-from tests.faults.steps import shell
 from tests.faults.test_node_in_market import (
     REPLANNED_WITHIN_S,
     checkpoints,
@@ -55,22 +54,22 @@ print(json.dumps({{
 
 
 def facts(market: Market, machine: str) -> dict[str, Any]:
-    return json.loads(shell(market, FACTS.format(machine=machine)).splitlines()[-1])
+    return json.loads(market.shell.run(FACTS.format(machine=machine)))
 
 
 def test_a_job_outlives_the_rented_machine_it_runs_on(tiers_on, api):
     market = tiers_on
-    machine = shell(market, RENT).splitlines()[-1]
+    machine = market.shell.run(RENT)
     until(
         lambda: facts(market, machine)["status"] == "running",
         within_s=240,
         what="the rented machine is in the market",
     )
     try:
-        shell(market, OTHERS_AVAILABLE_FROM.format(at=NEVER))
+        market.shell.run(OTHERS_AVAILABLE_FROM.format(at=NEVER))
         bid = place_bid(api, market.zone)
     finally:
-        shell(market, OTHERS_AVAILABLE_FROM.format(at=None))
+        market.shell.run(OTHERS_AVAILABLE_FROM.format(at=None))
     job_id = bid["job_id"]
     wait_for(api, job_id, lambda job: job["status"] == "running", within_s=240)
     ends_at = time.monotonic() + 120

@@ -12,7 +12,7 @@ import pytest
 
 from marketplace.embedded.demo.api_client import DATASET
 from tests.conftest import Market
-from tests.faults.steps import AVAILABLE_FROM, kill_processes, shell, statuses
+from tests.faults.steps import AVAILABLE_FROM, kill_processes, statuses
 from tests.waiting import until
 
 # A whole house: alone on the machine, like everything that kills processes.
@@ -54,14 +54,14 @@ def test_a_job_starts_on_serverless_and_moves_to_its_reserved_node_with_no_step_
     tiers_on: Market,
 ) -> None:
     market = tiers_on
-    shell(market, REQUEST)
+    market.shell.run(REQUEST)
     until(
         lambda: ["running", False] in statuses(market).values(),
         within_s=240,
         what="the serverless machine is in the market",
     )
     begins_at = datetime.now(UTC) + timedelta(seconds=RESERVED_IN_S)
-    shell(market, AVAILABLE_FROM.format(at=f'datetime.fromisoformat("{begins_at.isoformat()}")'))
+    market.shell.run(AVAILABLE_FROM.format(at=f'datetime.fromisoformat("{begins_at.isoformat()}")'))
     with market.api() as client:
         job = _bought(client, market.zone)
 
@@ -102,12 +102,12 @@ def test_a_job_starts_on_serverless_and_moves_to_its_reserved_node_with_no_step_
     first_lease, second_lease = leases(market, job)
     assert first_lease["closed_at"] <= second_lease["opened_at"]
     assert first_lease["status"] == "paused"
-    assert "balance" in market.house.manage("ledger_check").lower()
+    assert "balance" in market.shell.manage("ledger_check").lower()
 
 
 def leases(market: Market, job: str) -> list[dict[str, Any]]:
     """The job's leases in order; times are text that sorts as they do."""
-    return json.loads(shell(market, LEASES.format(job=job)).splitlines()[-1])
+    return json.loads(market.shell.run(LEASES.format(job=job)))
 
 
 def _paused_at(events: list[dict[str, Any]]) -> int:
@@ -144,7 +144,7 @@ def _bought(client: httpx.Client, zone: str) -> str:
 def test_an_orphan_started_behind_the_markets_back_is_found_shown_and_ended(
     tiers_on: Market,
 ) -> None:
-    shell(tiers_on, ORPHAN)
+    tiers_on.shell.run(ORPHAN)
     until(
         lambda: statuses(tiers_on).get("mach_orphan") == ["ended", True],
         within_s=60,
