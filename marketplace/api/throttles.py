@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
-from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 
 from marketplace.accounts.models import ApiKey
 from marketplace.api.callers import caller
 from marketplace.common.client_address import client_address
-from marketplace.common.request_rates import Counted, count_requests
+from marketplace.common.request_rates import Counted, Counter
 
 
-class CallerThrottle(BaseThrottle):
-    """A fixed window with an atomic counter; it keeps no list of requests."""
+def counter_of(request: Request, view: APIView) -> Counter:
+    """What a request that is allowed counts for."""
+    return Counter(kind=_kind(request, view), identity=_identity(request))
 
-    def __init__(self) -> None:
-        self._counted: Counted | None = None
 
-    def allow_request(self, request: Request, view: APIView) -> bool:
-        [self._counted] = count_requests([_identity(request)], kind=_kind(request, view))
-        request._request.rate_limit = self._counted  # type: ignore[attr-defined]
-        return self._counted is None or self._counted.wait_s is None
+def note_counted(request: Request, counted: Counted | None) -> None:
+    """Remember on a request that it was counted."""
+    request._request.rate_limit = counted  # type: ignore[attr-defined]
 
-    def wait(self) -> float | None:
-        return None if self._counted is None else self._counted.wait_s
+
+def check_rate_limit(request: Request) -> None:
+    """Refuse a counted request that is above its caller's limit.
+
+    Raises
+    ------
+    rest_framework.exceptions.Throttled
+    """
+    counted = _counted(request)
+    if counted is not None and counted.wait_s is not None:
+        raise Throttled(counted.wait_s)
 
 
 def rate_limit_headers(request: Request) -> dict[str, str]:
     """``RateLimit`` and ``RateLimit-Policy`` of a counted request."""
-    counted: Counted | None = getattr(request._request, "rate_limit", None)
+    counted = _counted(request)
     return {} if counted is None else counted.headers
+
+
+def _counted(request: Request) -> Counted | None:
+    return getattr(request._request, "rate_limit", None)
 
 
 def _kind(request: Request, view: APIView) -> str:

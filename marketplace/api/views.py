@@ -19,11 +19,17 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from marketplace.api.batching import Batcher
-from marketplace.api.callers import AUTHENTICATION, HasScope
+from marketplace.api.callers import AUTHENTICATION, HasScope, read_keys_ahead
 from marketplace.api.problems import CONTENT_TYPE, ProblemRenderer, exception_handler
-from marketplace.api.throttles import CallerThrottle, rate_limit_headers
+from marketplace.api.throttles import (
+    check_rate_limit,
+    counter_of,
+    note_counted,
+    rate_limit_headers,
+)
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import new_id
+from marketplace.common.request_rates import Counter, count_requests
 from marketplace.common.threads import run_in_thread
 
 #: Largest body of a request that shares its thread with others, and most of these at a time.
@@ -79,13 +85,14 @@ class MarketView(APIView):
     """
 
     view_is_async = True
+    #: DRF's own request, once ``dispatch`` has begun.
+    request: Request  # type: ignore[assignment]
     #: Short JSON requests share one thread: a crowd's requests on a thread each cost several times
     #: as much. A method must do no slow work before it returns its coroutine then.
     shares_thread = False
 
     authentication_classes = AUTHENTICATION
     permission_classes = [HasScope]
-    throttle_classes = [CallerThrottle]
     parser_classes = [StrictJSONParser]
     renderer_classes = [JSONRenderer, ProblemRenderer]
     #: Scope of an API key by method; a method that is not named is public.
@@ -97,14 +104,13 @@ class MarketView(APIView):
 
     async def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         self.args, self.kwargs = args, kwargs
-        self.request = self.initialize_request(request, *args, **kwargs)  # type: ignore[assignment]
+        self.request = self.initialize_request(request, *args, **kwargs)
         self.headers = self.default_response_headers
-        begin = partial(self._begin, *args, **kwargs)
         try:
             if self.shares_thread and _is_short(request):
-                response = await asyncio.wrap_future(_short_requests.submit(begin))
+                response = await asyncio.wrap_future(_short_requests.submit(self))
             else:
-                response = await run_in_thread(begin)
+                response = await run_in_thread(partial(_begin, self))
             if isinstance(response, Coroutine):
                 response = await response
         except Exception as error:
@@ -116,12 +122,18 @@ class MarketView(APIView):
         content, headers = self.response.rendered_content, self.response.headers
         return HttpResponse(content, status=self.response.status_code, headers=headers)
 
-    def _begin(self, *args: Any, **kwargs: Any) -> Any:
-        """Check who calls, scope and limit, and run the method."""
-        self.initial(self.request, *args, **kwargs)
+    def admit(self) -> Counter:
+        """Check who calls and what for; gives what the request counts for."""
+        self.initial(self.request, *self.args, **self.kwargs)
+        return counter_of(self.request, self)
+
+    def run_method(self) -> Any:
+        """Do what the request asks for; the limit of its caller comes first."""
+        check_rate_limit(self.request)
         name = (self.request.method or "").lower()
-        method = getattr(self, name, None) if name in self.http_method_names else None
-        return (method or self.http_method_not_allowed)(self.request, *args, **kwargs)
+        method: Any = getattr(self, name, None) if name in self.http_method_names else None
+        method = method or self.http_method_not_allowed
+        return method(self.request, *self.args, **self.kwargs)
 
     def get_exception_handler(self) -> Any:
         return exception_handler
@@ -146,18 +158,46 @@ def _is_short(request: HttpRequest) -> bool:
     return is_json and length.isdigit() and int(length) <= SHORT_BYTES
 
 
-def _begin_each(batch: list[Callable[[], Any]]) -> list[Any]:
-    def begin(work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except Exception as error:
-            return error
-
-    return [begin(work) for work in batch]
+def _begin(view: MarketView) -> Any:
+    [result] = _begin_each([view])
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
-_short_requests: Batcher[Callable[[], Any], Any] = Batcher(
-    _begin_each, name="short-requests", limit=SHORT_BATCH, pace_s=lambda _: 0.0
+def _begin_each(views: list[MarketView]) -> list[Any]:
+    """Check who calls, scopes and limits, and run the methods, or say what refuses a request.
+
+    Those requests that are allowed are counted together.
+    """
+    counters = [_attempt(view.admit) for view in views]
+    allowed = [counter for counter in counters if isinstance(counter, Counter)]
+    counted = iter(count_requests(allowed) if allowed else ())
+    results: list[Any] = []
+    for view, counter in zip(views, counters, strict=True):
+        if isinstance(counter, Counter):
+            note_counted(view.request, next(counted))
+            results.append(_attempt(view.run_method))
+        else:
+            results.append(counter)
+    return results
+
+
+def _begin_crowd(views: list[MarketView]) -> list[Any]:
+    read_keys_ahead(view.request for view in views)
+    return _begin_each(views)
+
+
+def _attempt(work: Callable[[], Any]) -> Any:
+    """What the work gives or raises."""
+    try:
+        return work()
+    except Exception as error:
+        return error
+
+
+_short_requests: Batcher[MarketView, Any] = Batcher(
+    _begin_crowd, name="short-requests", limit=SHORT_BATCH, pace_s=lambda _: 0.0
 )
 
 
@@ -167,8 +207,9 @@ class UnknownAddressView(MarketView):
     authentication_classes = []
     permission_classes = []
 
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        super().initial(request, *args, **kwargs)
+    def run_method(self) -> Any:
+        check_rate_limit(self.request)
         raise NotFound(
-            "not_found", f"There is nothing at {request.path}; /api/schema lists every address."
+            "not_found",
+            f"There is nothing at {self.request.path}; /api/schema lists every address.",
         )

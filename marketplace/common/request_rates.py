@@ -31,6 +31,15 @@ return used
 
 
 @dataclass(frozen=True, slots=True)
+class Counter:
+    """What a request counts for: a caller's limit of one kind."""
+
+    kind: str
+    #: Of an organisation, or the address of a stranger.
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """One request, counted."""
 
@@ -54,19 +63,22 @@ class Counted:
         return None if self.used <= self.limit else self.left_s + 1
 
 
-def count_requests(identities: Sequence[str], *, kind: str) -> list[Counted | None]:
-    """Count one request of a kind for each caller; ``None`` each where Redis does not answer."""
-    limit = settings.API_REQUESTS_PER_MINUTE[kind]
+def count_requests(counters: Sequence[Counter]) -> list[Counted | None]:
+    """Count a request for each, with one call; ``None`` each where Redis does not answer."""
     seconds = time.time()  # the window of a counter, not a time the market acts on
     window = int(seconds // WINDOW_S)
-    keys = [f"api:throttle:{kind}:{identity}:{window}" for identity in identities]
+    keys = [f"api:throttle:{one.kind}:{one.identity}:{window}" for one in counters]
     try:
         used = _script(settings.CACHES["default"]["LOCATION"])(keys=keys, args=[2 * WINDOW_S])
     except Exception:  # without Redis we serve rather than refuse everyone
         log.warning("requests are not counted: the cache does not answer", exc_info=True)
-        return [None] * len(identities)
+        return [None] * len(counters)
     left_s = (window + 1) * WINDOW_S - seconds
-    return [Counted(kind=kind, limit=limit, used=int(count), left_s=left_s) for count in used]
+    limits = settings.API_REQUESTS_PER_MINUTE
+    return [
+        Counted(kind=one.kind, limit=limits[one.kind], used=int(count), left_s=left_s)
+        for one, count in zip(counters, used, strict=True)
+    ]
 
 
 @cache
@@ -82,7 +94,7 @@ def check_public_rate(request: HttpRequest, *, kind: str = "public") -> None:
     UserError
         ``too_many_requests``.
     """
-    [counted] = count_requests([client_address(request)], kind=kind)
+    [counted] = count_requests([Counter(kind, client_address(request))])
     if counted is not None and counted.wait_s is not None:
         wait_s = int(counted.wait_s)
         raise UserError(

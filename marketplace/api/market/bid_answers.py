@@ -13,11 +13,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError
 from rest_framework.response import Response
 
 from marketplace.api.batching import Batcher
 from marketplace.api.idempotency import REPLAYED
+from marketplace.api.market.asked_bids import (
+    AskedBid,
+    TokensNotCountedError,
+    count_tokens,
+    find_new_bids,
+)
 from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.problems import problem
 from marketplace.auction.bidding import listener as listening
@@ -50,7 +57,7 @@ class _Look:
     is_last: bool
 
 
-async def place_and_answer(new_bid: NewBid) -> Response:
+async def place_and_answer(asked: AskedBid) -> Response:
     """The answer to a request for a bid: its decision, or within ``WAIT_S`` where to look.
 
     Raises
@@ -58,7 +65,11 @@ async def place_and_answer(new_bid: NewBid) -> Response:
     UserError
         The bid is refused as it stands; nothing was stored or held.
     """
-    placed = await asyncio.wrap_future(_placing.submit(new_bid))
+    try:
+        placed = await asyncio.wrap_future(_placing.submit(asked))
+    except TokensNotCountedError as error:
+        await sync_to_async(count_tokens)(error.new_bid)
+        placed = await asyncio.wrap_future(_placing.submit(asked))
     loop = asyncio.get_running_loop()
     ends_at = loop.time() + wait.WAIT_S
     with listener.expecting(placed.bid.pk) as decided:
@@ -91,9 +102,12 @@ def _choose_pace_s(size: int) -> float:
     return CROWD_PACE_S if size >= CROWD else PACE_S
 
 
-def _place(batch: list[NewBid]) -> Sequence[PlacedBid | Exception]:
+def _place(batch: list[AskedBid]) -> Sequence[PlacedBid | Exception]:
     listener.listen()
-    return place_bids(asked=batch, now=clock.now())
+    found = find_new_bids(batch)
+    new_bids = [item for item in found if isinstance(item, NewBid)]
+    placed = iter(place_bids(asked=new_bids, now=clock.now()))
+    return [next(placed) if isinstance(item, NewBid) else item for item in found]
 
 
 def _read(batch: list[_Look]) -> list[Response | None]:
@@ -104,7 +118,7 @@ def _read(batch: list[_Look]) -> list[Response | None]:
     return [next(responses) if look in ready else None for look in batch]
 
 
-_placing: Batcher[NewBid, PlacedBid] = Batcher(
+_placing: Batcher[AskedBid, PlacedBid] = Batcher(
     _place, name="bids-in", limit=BATCH_LIMIT, pace_s=_choose_pace_s
 )
 _reading: Batcher[_Look, Response | None] = Batcher(

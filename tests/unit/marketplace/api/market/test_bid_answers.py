@@ -16,10 +16,11 @@ from django.db import OperationalError
 from marketplace.accounts.services import revoke_api_key
 from marketplace.api.batching import Batcher
 from marketplace.api.callers import KEYS_KEPT_S
-from marketplace.api.market import bid_answers, bids
+from marketplace.api.market import asked_bids, bid_answers
+from marketplace.api.market.asked_bids import AskedBid
 from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding import wait
-from marketplace.auction.bidding.place import NewBid
+from marketplace.auction.bidding.place import PlacedBid
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
@@ -65,7 +66,7 @@ class FirstBatch:
 
         def submit_noted(batcher, item):
             future: Future = submit(batcher, item)
-            self.submitted += isinstance(item, NewBid)
+            self.submitted += isinstance(item, AskedBid)
             return future
 
         monkeypatch.setattr(bid_answers, "place_bids", place_noted)
@@ -280,7 +281,7 @@ def test_data_that_must_be_counted_first_keep_nobody_waiting(
     slow = request_of(api, body_of(api, elsewhere, dataset_id=upload, price="1.00"))
     quick = request_of(api, body_of(api, zone))
     counting, counted = threading.Event(), threading.Event()
-    ensure = bids.ensure_dataset_tokens
+    ensure = asked_bids.ensure_dataset_tokens
 
     def ensure_late(*, dataset, zone):
         if zone.pk == elsewhere.pk:
@@ -288,7 +289,7 @@ def test_data_that_must_be_counted_first_keep_nobody_waiting(
             assert counted.wait(60)
         return ensure(dataset=dataset, zone=zone)
 
-    monkeypatch.setattr(bids, "ensure_dataset_tokens", ensure_late)
+    monkeypatch.setattr(asked_bids, "ensure_dataset_tokens", ensure_late)
 
     async def talk(client):
         waiting = asyncio.create_task(client.post("/api/bids", **slow))
@@ -376,7 +377,7 @@ def test_decision_heard_of_before_the_waiting_began_is_answered_at_once(api, zon
 
     def place_and_decide(*, asked, now):
         placed = place(asked=asked, now=now)
-        [bid_id] = [item.bid.pk for item in placed]
+        [bid_id] = [item.bid.pk for item in placed if isinstance(item, PlacedBid)]
         with listening.listener.expecting(bid_id) as heard:
             decide_pending_bids(zone=zone, now=now)
             heard.result(60)

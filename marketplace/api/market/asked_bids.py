@@ -1,0 +1,117 @@
+"""Bids as requests ask for them; the zones and data sets of several are found together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from marketplace.api.callers import Caller
+from marketplace.auction.bidding.measure import unknown_dataset
+from marketplace.auction.bidding.place import NewBid
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import get_open_zone, get_zones_by_name
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.selectors import get_datasets
+from marketplace.jobs.services import ensure_dataset_tokens, is_dataset_counted
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AskedBid:
+    """A bid that names its zone and its data set."""
+
+    #: The members of a ``BidRequest``, checked.
+    body: Mapping[str, Any]
+    caller: Caller
+    idempotency_key: str | None
+
+
+class TokensNotCountedError(Exception):
+    """The tokens of a bid's data set are not counted for its zone yet."""
+
+    def __init__(self, new_bid: NewBid) -> None:
+        super().__init__(f"data set {new_bid.dataset.pk} and zone {new_bid.zone.name}")
+        self.new_bid = new_bid
+
+
+def find_new_bids(asked: Sequence[AskedBid]) -> list[NewBid | Exception]:
+    """Each bid with its zone and its data set, or what keeps it from being placed.
+
+    A zone that is closed is found too, for a request that is sent again after its zone has closed.
+
+    Returns
+    -------
+    list
+        For each bid a ``NewBid``, the ``UserError`` that refuses it, or ``TokensNotCountedError``
+        where ``count_tokens`` has to read the data set first.
+    """
+    zones = get_zones_by_name({item.body["zone"] for item in asked})
+    named = (item.body.get("dataset_id") for item in asked)
+    datasets = get_datasets({dataset_id for dataset_id in named if dataset_id is not None})
+    found: list[NewBid | Exception] = []
+    for item in asked:
+        try:
+            new_bid = _build_new_bid(item, zones=zones, datasets=datasets)
+        except UserError as error:
+            found.append(error)
+            continue
+        is_counted = is_dataset_counted(dataset=new_bid.dataset, zone=new_bid.zone)
+        found.append(new_bid if is_counted else TokensNotCountedError(new_bid))
+    return found
+
+
+def count_tokens(new_bid: NewBid) -> None:
+    """Count the tokens of a bid's data set for its zone, which reads all of it."""
+    ensure_dataset_tokens(dataset=new_bid.dataset, zone=new_bid.zone)
+
+
+def count_tokens_of_all(asked: Sequence[AskedBid]) -> None:
+    """Count those that are not counted yet. What fails fails again when the bid is placed."""
+    for found in find_new_bids(asked):
+        if isinstance(found, TokensNotCountedError):
+            with suppress(Exception):
+                count_tokens(found.new_bid)
+
+
+def _build_new_bid(
+    asked: AskedBid, *, zones: Mapping[str, Zone], datasets: Mapping[str, Dataset]
+) -> NewBid:
+    body, organisation = asked.body, asked.caller.organisation
+    zone = zones.get(body["zone"]) or get_open_zone(body["zone"])
+    check_one_dataset(body)
+    dataset = datasets.get(body["dataset_id"])
+    if dataset is None or dataset.organisation_id != organisation.pk:
+        raise unknown_dataset()
+    if dataset.zone_id == zone.pk:
+        dataset.zone = zone  # type: ignore[assignment]
+    return NewBid(
+        organisation=organisation,
+        placed_by=asked.caller.user,
+        zone=zone,
+        dataset=dataset,
+        name=body["name"] or dataset.name,
+        adapter=body["adapter"],
+        training=body["training"],
+        price_micros=body["price"],
+        deadline_at=body["deadline"],
+        idempotency_key=asked.idempotency_key,
+    )
+
+
+def check_one_dataset(body: Mapping[str, Any]) -> None:
+    """Refuse a bid without a data set, or with two.
+
+    Raises
+    ------
+    UserError
+        ``dataset_required``.
+    """
+    if (body.get("dataset_id") is None) == (body.get("file") is None):
+        raise UserError(
+            "dataset_required",
+            "Name a data set with dataset_id, or send one as the part 'file' of a multipart form; "
+            "one of the two.",
+            param="dataset_id",
+        )
