@@ -96,13 +96,13 @@ def moment(
     database: psycopg.Connection[Any], number: int, table: str, when: str
 ) -> Iterator[Moment]:
     database.execute("SELECT pg_advisory_lock(%s)", [number])
-    database.execute(MOMENT.format(number=number, table=table, when=when))
+    database.execute(MOMENT.format(number=number, table=table, when=when).encode())
     made = Moment(database, number)
     try:
         yield made
     finally:
         made.let_go()
-        database.execute(NO_MOMENT.format(number=number))
+        database.execute(NO_MOMENT.format(number=number).encode())
 
 
 @pytest.fixture
@@ -125,11 +125,11 @@ def rented(market: Market, database: psycopg.Connection[Any]) -> Iterator[Market
             within_s=240,
             what="both machines are in the market",
         )
-        database.execute(PATIENCE.format(grace_s=600, heartbeat_s=200))
+        database.execute(PATIENCE.format(grace_s=600, heartbeat_s=200).encode())
         market.shell.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
         yield market
     finally:
-        database.execute(PATIENCE.format(grace_s=before[0], heartbeat_s=before[1]))
+        database.execute(PATIENCE.format(grace_s=before[0], heartbeat_s=before[1]).encode())
         market.shell.manage("node_available", NODE.name)
         market.shell.manage("machines_end", "--within-s", "240")
 
@@ -150,11 +150,11 @@ def bought(api: httpx.Client, zone: str) -> dict[str, Any]:
 def test_a_hand_off_survives_its_worker_and_its_web_server_killed_in_the_middle_of_it(
     rented: Market, api: httpx.Client, database: psycopg.Connection[Any]
 ) -> None:
-    database.execute(WORKER_FROM.format(at="now() + interval '1 day'"))
+    database.execute(WORKER_FROM.format(at="now() + interval '1 day'").encode())
     with moment(database, *PLANNED) as planned, moment(database, *PAUSED) as paused:
         bid = bought(api, rented.zone)
         job_id = bid["job_id"]
-        database.execute(WORKER_FROM.format(at="NULL"))
+        database.execute(WORKER_FROM.format(at="NULL").encode())
 
         until(planned.is_reached, within_s=240, what="the worker is about to hand the job over")
         kill_processes(rented, "worker")
