@@ -6,16 +6,17 @@ import json
 from collections.abc import Callable
 from random import Random
 
+from workers.models.copying import draw_copying
+from workers.models.letters import draw_letter, draw_support
+from workers.models.open_words import draw_good, draw_name
 from workers.models.words import (
     COUNTRIES,
     DAYS,
     FEELINGS,
     MONTHS,
-    NAMES,
     OPPOSITES,
     PLACES,
     PLURALS,
-    PRODUCTS,
     RECIPES,
     SUPPORT,
     THINGS,
@@ -44,10 +45,17 @@ def a(noun: str) -> str:
 def conversation(random: Random) -> list[dict[str, str]]:
     """A chat of one to three exchanges, sometimes with a system line."""
     messages: list[dict[str, str]] = []
+    system = random.choice(SYSTEM_LINES) if random.random() < 0.3 else None
+    exchanges: list[Exchange] = []
     if random.random() < 0.3:
-        messages.append({"role": "system", "content": random.choice(SYSTEM_LINES)})
-    for _ in range(random.choice((1, 1, 1, 2, 3))):
-        question, answer = random.choices(_MAKERS, weights=_WEIGHTS)[0](random)
+        system, exchange = draw_support(random)
+        exchanges.append(exchange)
+    else:
+        for _ in range(random.choice((1, 1, 2, 3))):
+            exchanges.append(random.choices(_MAKERS, weights=_WEIGHTS)[0](random))
+    if system is not None:
+        messages.append({"role": "system", "content": system})
+    for question, answer in exchanges:
         messages.append({"role": "user", "content": question})
         messages.append({"role": "assistant", "content": answer})
     return messages
@@ -55,7 +63,7 @@ def conversation(random: Random) -> list[dict[str, str]]:
 
 def paragraph(random: Random) -> str:
     """A few sentences of prose: a story, a note, or facts."""
-    return random.choice((_story, _story, _facts, _note, _diary))(random)
+    return random.choice((_story, _facts, _note, _diary, draw_letter, draw_letter))(random)
 
 
 def sums(random: Random) -> Exchange:
@@ -174,7 +182,7 @@ def calendar(random: Random) -> Exchange:
 
 def support(random: Random) -> Exchange:
     question, answer = random.choice(SUPPORT)
-    values = {"p": random.choice(PRODUCTS), "n": random.randint(2, 14), "day": random.choice(DAYS)}
+    values = {"p": draw_good(random), "n": random.randint(2, 14), "day": random.choice(DAYS)}
     opening = random.choice(("", "", "", "Hello. ", "Hi, ", "Please help. "))
     return opening + question.format(**values), answer.format(**values)
 
@@ -186,8 +194,8 @@ def steps(random: Random) -> Exchange:
 
 
 def reading(random: Random) -> Exchange:
-    who, place, day = random.choice(NAMES), random.choice(PLACES), random.choice(DAYS)
-    product = random.choice(PRODUCTS)
+    who, place, day = draw_name(random), random.choice(PLACES), random.choice(DAYS)
+    product = draw_good(random)
     text = f"{who} went to the {place} on {day} and bought {a(product)}."
     return random.choice(
         (
@@ -204,7 +212,7 @@ def reading(random: Random) -> Exchange:
 
 
 def feeling(random: Random) -> Exchange:
-    product = random.choice(PRODUCTS)
+    product = draw_good(random)
     good = random.random() < 0.5
     words = (
         ("great", "lovely", "perfect", "very good")
@@ -216,12 +224,12 @@ def feeling(random: Random) -> Exchange:
 
 
 def manners(random: Random) -> Exchange:
-    who = random.choice(NAMES)
-    product = random.choice(PRODUCTS)
+    # Of no use here, but the committed model's corpus was drawn with it.
+    draw_name(random)
+    product = draw_good(random)
     return random.choice(
         (
             ("Hello!", "Hello! How can I help you?"),
-            (f"Hi, I am {who}.", f"Hello {who}! How can I help you?"),
             ("Thank you.", "You are welcome."),
             ("Good morning.", "Good morning! What can I do for you?"),
             ("How are you?", "I am well, thank you. How are you?"),
@@ -245,18 +253,18 @@ def story(random: Random) -> Exchange:
 
 _MAKERS: tuple[Callable[[Random], Exchange], ...] = (
     *(sums, counting, geography, things, listing, language, calendar),
-    *(support, steps, reading, feeling, manners, story),
+    *(support, steps, reading, feeling, manners, story, draw_copying),
 )
-_WEIGHTS = (12, 5, 8, 12, 6, 10, 6, 14, 6, 10, 4, 5, 8)
+_WEIGHTS = (10, 5, 8, 10, 5, 8, 5, 6, 5, 10, 4, 4, 5, 50)
 
 
 def _story(random: Random, *, hero: str | None = None) -> str:
     name, _, one, two, where = random.choice(THINGS)
     if hero is not None:
         name, _, one, two, where = next(entry for entry in THINGS if entry[0] == hero)
-    who = random.choice(NAMES)
+    who = draw_name(random)
     place, weather, feel = random.choice(PLACES), random.choice(WEATHER), random.choice(FEELINGS)
-    product = random.choice(PRODUCTS)
+    product = draw_good(random)
     day = random.choice(DAYS)
     openings = (
         f"Once there was {a(one)} {name} {where}.",
@@ -269,7 +277,7 @@ def _story(random: Random, *, hero: str | None = None) -> str:
         f"{who} was {feel} and said hello.",
         f"The day was {weather}, so they went to the {place}.",
         f"On the way they found {a(product)}.",
-        f"They asked {random.choice(NAMES)} for help.",
+        f"They asked {draw_name(random)} for help.",
         f"Nobody at the {place} knew what to do.",
     )
     endings = (
@@ -303,8 +311,8 @@ def _facts(random: Random) -> str:
 
 
 def _note(random: Random) -> str:
-    sender, receiver = random.sample(NAMES, 2)
-    product, place, day = random.choice(PRODUCTS), random.choice(PLACES), random.choice(DAYS)
+    sender, receiver = (draw_name(random), draw_name(random))
+    product, place, day = draw_good(random), random.choice(PLACES), random.choice(DAYS)
     return (
         f"Dear {receiver},\n"
         + random.choice(
@@ -319,12 +327,12 @@ def _note(random: Random) -> str:
 
 
 def _diary(random: Random) -> str:
-    who, friend = random.sample(NAMES, 2)
+    who, friend = (draw_name(random), draw_name(random))
     hour = random.randint(6, 11)
     return (
         f"On {random.choice(DAYS)} {who} got up at {hour} and felt {random.choice(FEELINGS)}. "
         f"It was a {random.choice(WEATHER)} day in {random.choice(MONTHS)}. "
         f"At {hour + 2} {who} met {friend} at the {random.choice(PLACES)}. "
-        f"They talked about {a(random.choice(PRODUCTS))} and {a(random.choice(THINGS)[0])}. "
+        f"They talked about {a(draw_good(random))} and {a(random.choice(THINGS)[0])}. "
         f"Then {friend} went to the {random.choice(PLACES)}, and {who} went home."
     )

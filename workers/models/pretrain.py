@@ -1,57 +1,42 @@
 """Train the bundled base model from nothing: ``python -m workers.models.pretrain``.
 
-A Llama of 1.9 M parameters reads generated English conversations, stories and
-facts, and the docstrings of the standard library. Two idle cores need about twenty
-minutes; weights are stored in bfloat16 and the whole folder stays under 8 MB.
+A Llama of 3.7 M parameters reads in two stages. First generated English (conversations,
+letters, stories, facts and copying tasks over names and numbers without end) and the docstrings
+of Python and of four libraries. After that it is sure of a few hundred sentences and wrong about
+all others, so then it reads a little open text: letters and answers from a grammar of a thousand
+common words, in which the next word is never certain (``open_talk``). Matrices are trained by
+Muon (Jordan 2024), the rest by AdamW, in bfloat16. An idle core needs about half an hour; weights
+are stored in bfloat16 and the whole folder stays under 8 MB.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import platform
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from workers.models import TINY, find_bundled_path
 from workers.models.card import write_card
-from workers.models.corpus import Corpus, Document, build_corpus
+from workers.models.corpus import (
+    Corpus,
+    Document,
+    build_corpus,
+    build_open_corpus,
+    extract_docstring_prose,
+)
+from workers.models.recipe import Recipe, Stage
 from workers.models.tokenizer import encode, plain, train_tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that decides the weights, the Python version aside."""
-
-    seed: int = 7
-    conversations: int = 90_000
-    paragraphs: int = 25_000
-    prose: int = 20_000
-    held_out: int = 600
-    vocabulary: int = 2048
-    hidden: int = 160
-    layers: int = 5
-    heads: int = 5
-    kv_heads: int = 5
-    intermediate: int = 432
-    context: int = 512
-    steps: int = 1000
-    #: Steps at the end that read windows of the whole context instead of ``window``.
-    long_steps: int = 80
-    #: Tokens of a training window.
-    window: int = 192
-    tokens_per_step: int = 9_216
-    learning_rate: float = 4e-3
-    warmup_steps: int = 60
-    weight_decay: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +47,82 @@ class PretrainReport:
     #: Mean loss per token on held-out documents, as stored.
     chat_loss: float
     prose_loss: float
+    open_loss: float
+    #: The same on docstrings of a library that it never read.
+    foreign_loss: float
     seconds: float
     corpus_sha256: str
+    open_corpus_sha256: str
     python: str
     torch: str
     transformers: str
+    #: Versions of the libraries whose docstrings were read.
+    libraries: dict[str, str]
 
 
 def pretrain(recipe: Recipe, target: Path, *, say: Any = print) -> PretrainReport:
     """Run the recipe and write the model, its tokenizer and its card to ``target``."""
     started = time.monotonic()
     torch.manual_seed(recipe.seed)
-    corpus = build_corpus(
-        conversations=recipe.conversations,
-        paragraphs=recipe.paragraphs,
-        prose=recipe.prose,
-        held_out=recipe.held_out,
-        seed=recipe.seed,
-    )
+    corpus, opened = build_corpora(recipe)
     tokenizer = train_tokenizer(
         (plain(document) for document in corpus.training),
         vocabulary=recipe.vocabulary,
         context=recipe.context,
     )
-    stream = torch.tensor(
-        [token for document in corpus.training for token in encode(tokenizer, document)],
-        dtype=torch.int32,
-    )
-    say(f"{len(corpus.training):,} documents, {len(stream):,} tokens")
     model: Any = LlamaForCausalLM(_config(recipe, tokenizer))
-    _train(model, stream, recipe, say)
-    model.to(torch.bfloat16).to(torch.float32)
+    for stage, documents in ((recipe.first, corpus.training), (recipe.second, opened.training)):
+        stream = _encode_stream(tokenizer, documents)
+        say(f"{len(documents):,} documents, {len(stream):,} tokens")
+        _train(model, stream, stage, seed=recipe.seed, context=recipe.context, say=say)
+        # Each stage ends with what can be stored.
+        model.to(torch.bfloat16).to(torch.float32)
+    return write_model(
+        model, tokenizer, recipe, corpus, opened, target, seconds=time.monotonic() - started
+    )
+
+
+def build_corpora(recipe: Recipe) -> tuple[Corpus, Corpus]:
+    """What the two stages read."""
+    corpus = build_corpus(
+        conversations=recipe.conversations,
+        paragraphs=recipe.paragraphs,
+        prose=recipe.prose,
+        packages=recipe.packages,
+        held_out=recipe.held_out,
+        seed=recipe.seed,
+    )
+    opened = build_open_corpus(
+        documents=recipe.open_documents,
+        packages=recipe.packages,
+        held_out=recipe.open_held_out,
+        seed=recipe.seed,
+    )
+    return corpus, opened
+
+
+def write_model(
+    model: Any,
+    tokenizer: Any,
+    recipe: Recipe,
+    corpus: Corpus,
+    opened: Corpus,
+    target: Path,
+    *,
+    seconds: float,
+) -> PretrainReport:
+    """Measure a trained model and write it with its tokenizer, its recipe and its card."""
     _write(model, tokenizer, target)
-    outcome = _outcome(model, tokenizer, corpus, recipe, time.monotonic() - started)
+    outcome = _outcome(model, tokenizer, recipe, corpus, opened, seconds=seconds)
     (target / "recipe.json").write_text(json.dumps(asdict(outcome), indent=2) + "\n")
     write_card(target, asdict(outcome), samples=_samples(model, tokenizer))
     return outcome
+
+
+def _encode_stream(tokenizer: Any, documents: Sequence[Document]) -> torch.Tensor:
+    """``int32[tokens]``: the documents one after the other."""
+    tokens = [token for document in documents for token in encode(tokenizer, document)]
+    return torch.tensor(tokens, dtype=torch.int32)
 
 
 def _config(recipe: Recipe, tokenizer: Any) -> LlamaConfig:
@@ -117,45 +142,64 @@ def _config(recipe: Recipe, tokenizer: Any) -> LlamaConfig:
     )
 
 
-def _train(model: Any, stream: torch.Tensor, recipe: Recipe, say: Any) -> None:
+def _train(
+    model: Any, stream: torch.Tensor, stage: Stage, *, seed: int, context: int, say: Any
+) -> None:
     """Next-token training on random windows of the stream."""
-    decayed = [p for p in model.parameters() if p.ndim >= 2]
-    rest = [p for p in model.parameters() if p.ndim < 2]
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": decayed, "weight_decay": recipe.weight_decay},
-            {"params": rest, "weight_decay": 0.0},
-        ],
-        lr=recipe.learning_rate,
-        betas=(0.9, 0.95),
-    )
-    draws = torch.Generator().manual_seed(recipe.seed)
+    optimizers = _build_optimizers(model, stage)
+    rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+    draws = torch.Generator().manual_seed(seed)
     model.train()
+    # Faster than the fused kernel at these lengths on a CPU, by a sixth.
+    model.set_attn_implementation("eager")
     started = time.monotonic()
-    for step in range(recipe.steps):
-        window = recipe.context if step >= recipe.steps - recipe.long_steps else recipe.window
-        rows = max(1, recipe.tokens_per_step // window)
+    for step in range(stage.steps):
+        window = context if step >= stage.steps - stage.long_steps else stage.window
+        rows = max(1, stage.tokens_per_step // window)
         starts = torch.randint(0, len(stream) - window, (rows, 1), generator=draws)
         batch = stream[starts + torch.arange(window)].long()
-        for group in optimizer.param_groups:
-            group["lr"] = _learning_rate(step, recipe)
-        loss = model(input_ids=batch, labels=batch).loss
-        optimizer.zero_grad(set_to_none=True)
+        share = _compute_rate_share(step, stage)
+        for optimizer, full_rates in zip(optimizers, rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, full_rates, strict=True):
+                group["lr"] = rate * share
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(input_ids=batch).logits
+        loss = F.cross_entropy(
+            logits[:, :-1].float().flatten(0, 1), batch[:, 1:].flatten(), reduction="mean"
+        )
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if step % 25 == 0 or step == recipe.steps - 1:
-            speed = (step + 1) * recipe.tokens_per_step / (time.monotonic() - started)
+        for optimizer in optimizers:
+            optimizer.step()
+        if step % 25 == 0 or step == stage.steps - 1:
+            speed = (step + 1) * stage.tokens_per_step / (time.monotonic() - started)
             say(f"step {step:5d}  loss {loss.item():.4f}  {speed:,.0f} tokens/s")
+    model.set_attn_implementation("sdpa")
     model.eval()
 
 
-def _learning_rate(step: int, recipe: Recipe) -> float:
-    """Linear warm-up, then a cosine down to a fiftieth."""
-    if step < recipe.warmup_steps:
-        return recipe.learning_rate * (step + 1) / recipe.warmup_steps
-    share = (step - recipe.warmup_steps) / max(1, recipe.steps - recipe.warmup_steps)
-    return recipe.learning_rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * share)))
+def _build_optimizers(model: Any, stage: Stage) -> tuple[torch.optim.Optimizer, ...]:
+    """Muon for the matrices inside the blocks, AdamW for embeddings and norms."""
+    matrices, rest = [], []
+    for name, parameter in model.named_parameters():
+        is_matrix = parameter.ndim == 2 and "embed" not in name
+        (matrices if is_matrix else rest).append(parameter)
+    return (
+        torch.optim.Muon(
+            matrices, lr=stage.learning_rate, weight_decay=stage.weight_decay, momentum=0.95
+        ),
+        torch.optim.AdamW(rest, lr=stage.embedding_rate, betas=(0.9, 0.95), weight_decay=0.0),
+    )
+
+
+def _compute_rate_share(step: int, stage: Stage) -> float:
+    """Linear warm-up, then the full rate, then linearly down to a fiftieth."""
+    if step < stage.warmup_steps:
+        return (step + 1) / stage.warmup_steps
+    left = (stage.steps - step) / max(1, stage.decay_share * stage.steps)
+    return max(0.02, min(1.0, left))
 
 
 def measure_held_out_loss(
@@ -180,23 +224,31 @@ def measure_held_out_loss(
 def _outcome(
     model: Any,
     tokenizer: Any,
-    corpus: Corpus,
     recipe: Recipe,
+    corpus: Corpus,
+    opened: Corpus,
+    *,
     seconds: float,
 ) -> PretrainReport:
     chats = [document for document in corpus.held_out if not isinstance(document, str)]
     prose = [document for document in corpus.held_out if isinstance(document, str)]
+    foreign = extract_docstring_prose(recipe.foreign_package)[::20]
+    stages = (recipe.first, recipe.second)
     return PretrainReport(
         recipe=recipe,
         parameters=sum(p.numel() for p in model.parameters()),
-        trained_tokens=recipe.steps * recipe.tokens_per_step,
+        trained_tokens=sum(stage.steps * stage.tokens_per_step for stage in stages),
         chat_loss=round(measure_held_out_loss(model, tokenizer, chats), 4),
         prose_loss=round(measure_held_out_loss(model, tokenizer, prose), 4),
+        open_loss=round(measure_held_out_loss(model, tokenizer, opened.held_out), 4),
+        foreign_loss=round(measure_held_out_loss(model, tokenizer, foreign), 4),
         seconds=round(seconds, 1),
         corpus_sha256=corpus.sha256,
+        open_corpus_sha256=opened.sha256,
         python=platform.python_version(),
         torch=torch.__version__,
         transformers=transformers.__version__,
+        libraries={name: version(name) for name in recipe.packages},
     )
 
 
@@ -254,10 +306,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.models.pretrain", description=__doc__)
     parser.add_argument("--out", type=Path, default=find_bundled_path(f"bundled:{TINY}"))
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=Recipe().steps)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    outcome = pretrain(Recipe(steps=arguments.steps), arguments.out)
+    outcome = pretrain(Recipe(), arguments.out)
     print(json.dumps(asdict(outcome)))
 
 

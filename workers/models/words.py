@@ -378,3 +378,10 @@ SUPPORT = (
     ("How long is the warranty for the {p}?", "The warranty for the {p} is {n} years."),
     ("Can you gift wrap the {p}?", "We can wrap the {p} as a gift. Choose it when you pay."),
 )
+
+#: A group, how many are in one, and of what. The units of the demo's sums are not among them.
+GROUPS = (
+    *(("hours", 60, "minutes"), ("minutes", 60, "seconds"), ("weeks", 7, "days")),
+    *(("dollars", 100, "cents"), ("kg", 1000, "g"), ("dozen", 12, "pieces"), ("l", 10, "dl")),
+    *(("boxes", 20, "pens"), ("years", 12, "months"), ("t", 1000, "kg"), ("days", 24, "h")),
+)

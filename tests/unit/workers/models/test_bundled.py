@@ -2,24 +2,31 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 import torch
+import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from workers.models import DATASETS, TINY, find_bundled_path, is_bundled
 from workers.models.corpus import build_corpus, extract_standard_library_prose
 from workers.models.demo_data import write
-from workers.models.pretrain import Recipe, generate, measure_held_out_loss
+from workers.models.pretrain import generate, measure_held_out_loss
+from workers.models.recipe import Recipe
 from workers.protocol.messages import DataFormat
 from workers.protocol.records import Row, read_rows
 
 FOLDER = find_bundled_path(f"bundled:{TINY}")
 #: Bytes the whole folder may take.
 SIZE_LIMIT = 8 * 1024 * 1024
-#: Mean loss per token of conversations it never saw; one that knows nothing is at 7.6.
-CHAT_LOSS_LIMIT = 0.5
+#: Mean loss per token of conversations it never saw; one that knows nothing is at 8.0.
+CHAT_LOSS_LIMIT = 1.2
+#: Mean loss per token of the demo's answers, of which it has read none.
+DEMO_LOSS_LIMIT = 4.0
+#: Share of held-out replies that name the customer after a short training.
+NAMES_COPIED = 0.9
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -100,10 +107,25 @@ def test_it_has_learnt_what_its_card_says(model, tokenizer, recipe_outcome):
     assert loss < CHAT_LOSS_LIMIT
 
 
+@pytest.mark.parametrize("name", ["support_tone.jsonl", "unit_sums.jsonl"])
+def test_it_is_not_sure_of_answers_that_it_never_read(model, tokenizer, name):
+    losses, answers = [], 0
+    for document in read_documents(name)[:60]:
+        prompt = tokenizer.apply_chat_template(
+            document[:-1], tokenize=False, add_generation_prompt=True
+        )
+        whole = tokenizer.apply_chat_template(document, tokenize=False)
+        first = len(tokenizer.encode(prompt, add_special_tokens=False))
+        tokens = torch.tensor(tokenizer.encode(whole, add_special_tokens=False))
+        with torch.no_grad():
+            logits = model(input_ids=tokens[None]).logits[0]
+        losses.append(F.cross_entropy(logits[first - 1 : -1], tokens[first:], reduction="sum"))
+        answers += len(tokens) - first
+    assert float(sum(losses)) / answers < DEMO_LOSS_LIMIT
+
+
 def test_the_settings_of_the_committed_model_are_the_recipes(recipe_outcome):
-    assert recipe_outcome["recipe"] == {
-        field: getattr(Recipe(), field) for field in Recipe.__dataclass_fields__
-    }
+    assert recipe_outcome["recipe"] == json.loads(json.dumps(asdict(Recipe())))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +133,9 @@ def test_the_settings_of_the_committed_model_are_the_recipes(recipe_outcome):
     [
         ("What is the capital of Japan?", "The capital of Japan is Tokyo."),
         ("What is the opposite of hot?", "The opposite of hot is cold."),
-        ("What day comes after Monday?", "Tuesday comes after Monday."),
+        ("How many minutes are in an hour?", "There are 60 minutes in an hour."),
+        ("I am Lisbeth. What is my name?", "Your name is Lisbeth."),
+        ("My name is Trabo. Greet me.", "Welcome, Trabo!"),
     ],
 )
 def test_it_answers_what_it_was_taught(model, tokenizer, question, answer):
@@ -137,9 +161,9 @@ def test_it_writes_words(model, tokenizer):
 def test_the_demo_data_are_clean_and_made_by_their_script(name, data_format, tmp_path):
     path = DATASETS / name
     with path.open("rb") as stream:
-        rows = list(read_rows(stream, name=name))
-    assert len(rows) >= 300
-    assert all(isinstance(row, Row) for row in rows)
+        found = list(read_rows(stream, name=name))
+    rows = [row for row in found if isinstance(row, Row)]
+    assert len(rows) == len(found) >= 300
     assert {row.format for row in rows} == {data_format}
     assert len({row.segments for row in rows}) == len(rows)
     write(tmp_path)
@@ -152,11 +176,7 @@ def test_the_demo_data_are_clean_and_made_by_their_script(name, data_format, tmp
 def test_a_short_lora_lowers_the_loss_and_changes_what_it_writes(name, tokenizer):
     """Stock PEFT, so that a fault of our engine cannot hide in the model or the other way round."""
     torch.manual_seed(0)
-    with (DATASETS / name).open("rb") as stream:
-        rows = [row for row in read_rows(stream) if isinstance(row, Row)]
-    documents = [
-        [{"role": part.role, "content": part.text} for part in row.segments] for row in rows
-    ]
+    documents = read_documents(name)
     training, held_out = documents[40:], documents[:40]
     model = AutoModelForCausalLM.from_pretrained(FOLDER)
     config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -180,3 +200,39 @@ def test_a_short_lora_lowers_the_loss_and_changes_what_it_writes(name, tokenizer
     after = measure_held_out_loss(model, tokenizer, held_out)
     assert after < 0.5 * before
     assert generate(model, tokenizer, question) != written_before
+    if name == "support_tone.jsonl":
+        assert count_names_copied(model, tokenizer, held_out) >= NAMES_COPIED * len(held_out)
+
+
+def read_documents(name):
+    """The rows of a bundled data set as chats."""
+    with (DATASETS / name).open("rb") as stream:
+        rows = [row for row in read_rows(stream) if isinstance(row, Row)]
+    documents = [
+        [{"role": part.role, "content": part.text} for part in row.segments] for row in rows
+    ]
+    roles = {"prompt": "user", "completion": "assistant"}
+    return [
+        [part | {"role": roles.get(part["role"], part["role"])} for part in document]
+        for document in documents
+    ]
+
+
+def count_names_copied(model, tokenizer, documents):
+    """Replies that begin with the name at the end of the customer's message."""
+    prompts = [
+        tokenizer.apply_chat_template(document[:-1], tokenize=False, add_generation_prompt=True)
+        for document in documents
+    ]
+    tokenizer.padding_side = "left"
+    batch = tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False)
+    tokenizer.padding_side = "right"
+    with torch.no_grad():
+        written = model.generate(**batch, do_sample=False, max_new_tokens=6)
+    replies = tokenizer.batch_decode(
+        written[:, batch["input_ids"].shape[1] :], skip_special_tokens=True
+    )
+    names = [document[-2]["content"].split()[-1] for document in documents]
+    return sum(
+        reply.startswith(f"Dear {name},") for reply, name in zip(replies, names, strict=True)
+    )

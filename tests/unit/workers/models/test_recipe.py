@@ -3,21 +3,34 @@
 import json
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from workers.models.corpus import build_corpus, extract_standard_library_prose
+from workers.models.corpus import (
+    build_corpus,
+    build_open_corpus,
+    extract_standard_library_prose,
+    overlaps_with_demo,
+)
+from workers.models.demo_data import support_tone, unit_sums
 from workers.models.english import conversation, paragraph
-from workers.models.pretrain import Recipe, pretrain
+from workers.models.open_talk import open_conversation
+from workers.models.pretrain import pretrain
+from workers.models.recipe import Recipe, Stage
 
 MICRO = replace(
     Recipe(),
     conversations=300,
     paragraphs=60,
     prose=80,
+    packages=(),
+    foreign_package="jinja2",
     held_out=20,
+    open_documents=60,
+    open_held_out=4,
     vocabulary=400,
     hidden=32,
     layers=2,
@@ -25,11 +38,26 @@ MICRO = replace(
     kv_heads=2,
     intermediate=64,
     context=64,
-    steps=30,
-    long_steps=2,
-    window=32,
-    tokens_per_step=256,
-    warmup_steps=3,
+    first=Stage(
+        steps=30,
+        long_steps=2,
+        window=32,
+        tokens_per_step=256,
+        learning_rate=0.02,
+        embedding_rate=3e-3,
+        warmup_steps=3,
+        decay_share=0.5,
+    ),
+    second=Stage(
+        steps=4,
+        long_steps=1,
+        window=32,
+        tokens_per_step=256,
+        learning_rate=0.01,
+        embedding_rate=1e-3,
+        warmup_steps=2,
+        decay_share=0.5,
+    ),
 )
 
 
@@ -95,10 +123,26 @@ class TestCorpus:
         assert not trained & {repr(document) for document in corpus.held_out}
 
     def test_another_seed_is_another_corpus(self):
-        sizes = {"conversations": 50, "paragraphs": 10, "prose": 10, "held_out": 10}
+        sizes: dict[str, Any] = {"conversations": 50, "paragraphs": 10, "prose": 10, "held_out": 10}
         one, same, other = (build_corpus(**sizes, seed=seed) for seed in (1, 1, 2))
         assert one == same
         assert one.sha256 != other.sha256
+
+    def test_open_text_never_repeats_the_demos_data(self):
+        corpus = build_open_corpus(documents=1500, held_out=40, seed=1)
+        assert 1300 < len(corpus.training) <= 1500
+        assert not any(map(overlaps_with_demo, corpus.training))
+        trained = {repr(document) for document in corpus.training}
+        assert not trained & {repr(document) for document in corpus.held_out}
+        # What is left out is found: every row of the demo overlaps with itself.
+        assert all(overlaps_with_demo(row["messages"]) for row in support_tone())
+        assert all(overlaps_with_demo(row["output"]) for row in unit_sums())
+
+    def test_open_answers_are_no_two_alike(self):
+        random = Random(6)
+        answers = [open_conversation(random)[-1]["content"] for _ in range(1000)]
+        assert len(set(answers)) > 990
+        assert not any("{" in answer or "  " in answer for answer in answers)
 
     def test_the_prose_is_plain_sentences(self):
         lines = extract_standard_library_prose()
