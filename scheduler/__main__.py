@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 #: Module of each command; it has ``main(argv) -> exit status``.
 COMMANDS = {
+    "attack": "scheduler.experiments.attack.command",
     "auction": "scheduler.experiments.auction.commands",
     "merging": "scheduler.experiments.merging.commands",
     "reproduce": "scheduler.experiments.reproduce",

@@ -114,6 +114,8 @@ class Task:
     #: e_ikt by node id, one amount per slot from ``arrival_slot`` on. ``None``
     #: takes the node's ask in proportion to the compute used.
     operational_costs: Mapping[str, tuple[float, ...]] | None = None
+    #: Who bids, under whatever name tells owners apart; empty: an owner of its own.
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -47,6 +47,7 @@ TASKS = st.builds(
     operational_costs=_maybe(
         st.dictionaries(NAMES, st.lists(NUMBERS, max_size=3).map(tuple), max_size=2)
     ),
+    owner=NAMES,
 )
 BIDS = st.builds(events.BidArrived, task=TASKS, slot=SLOTS, salt=NAMES)
 DECISIONS = st.builds(
@@ -112,7 +113,8 @@ def test_texts_and_hash_of_a_decision_are_those_of_its_json(
 
 
 def test_plain_bids_and_decisions_are_written_directly() -> None:
-    assert serialize_bid(events.BidArrived(PLAIN, 0)) is not None
+    for task in (PLAIN, replace(PLAIN, owner="org")):
+        assert serialize_bid(events.BidArrived(task, 0)) is not None
     assert serialize_decision(REFUSED) is not None
 
 

@@ -16,8 +16,9 @@ from math import ceil
 from marketplace.auction.models import LogEntry
 from marketplace.auction.queries import iterate_logged_bids
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import slot_at, slot_starts_at
+from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at, slot_starts_at
 from scheduler.auction.log.events import task_from_json
+from scheduler.auction.prices import EmptyZone, select_counted
 from scheduler.auction.prices.bursts import LEAST_BURST, is_burst
 from scheduler.types import Task
 
@@ -115,23 +116,36 @@ def find_log_start_slot(zone: Zone) -> int | None:
     return None if began_at is None else slot_at(zone, began_at)
 
 
-def has_burst(*, zone: Zone, slot: int, position: int, last: int) -> bool:
-    """Whether the slot under way brought a burst of bids after a position of the log.
+def has_burst(*, zone: Zone, slot: int, solved: int, last: int) -> bool:
+    """Whether the slot under way brought a burst of bids that count since a solve.
 
-    What an earlier part of the day brought, up to ``last``, is counted in entries, a few
-    more than bids.
+    Parameters
+    ----------
+    zone
+    slot
+        Under way.
+    solved, last
+        Log positions of the solve in force and of the head.
     """
-    bids = LogEntry.objects.filter(
-        zone=zone,
-        position__gt=position,
-        kind="BidArrived",
-        recorded_at__gte=slot_starts_at(zone, slot),
-    ).count()
-    if bids < LEAST_BURST or (began := find_log_start_slot(zone)) is None:
+    later = LogEntry.objects.filter(zone=zone, position__gt=solved, kind="BidArrived")
+    in_slot = later.filter(recorded_at__gte=slot_starts_at(zone, slot))
+    if in_slot.values("pk")[:LEAST_BURST].count() < LEAST_BURST:
         return False
-    day_start = max(slot + 1 - slots_per_day(zone), began)
-    first = _position_at(zone, slot_starts_at(zone, day_start), last=last)
-    return is_burst(bids=bids, today=last + 1 - first, slots=slot + 1 - day_start)
+    empty = EmptyZone(
+        [scheduler_node(zone, node) for node in nodes_on_sale(zone)],
+        base_memory=zone.base_memory_gb,
+        money_quantum=1.0,
+    )
+    each = ceil((last - solved) / MOST_ENTRIES)
+    tasks = _tasks(zone, solved + 1, last, each)
+    # A bid that is decided in a slot starts in the next.
+    recent = [task for task in tasks if task.arrival_slot > slot]
+    before = json.loads(LogEntry.objects.get(zone=zone, position=solved).event)["inputs"]
+    return is_burst(
+        bids=each * len(select_counted(recent, empty)),
+        today=before["bids_today"] * before["every"] + each * len(select_counted(tasks, empty)),
+        slots=slot + 2 - before["day_start"],
+    )
 
 
 def _position_at(zone: Zone, at: datetime, *, last: int) -> int:

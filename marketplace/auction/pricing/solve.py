@@ -34,8 +34,9 @@ from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import check_policy_settings
 from marketplace.fleet.selectors import nodes_on_sale, slot_at
-from scheduler.auction import Engine
+from scheduler.auction import Engine, rules_to_json
 from scheduler.auction.log import events
+from scheduler.auction.log.chain import digest
 from scheduler.auction.prices import Settings, solve_prices
 
 log = logging.getLogger(__name__)
@@ -93,12 +94,12 @@ def find_due_solve(*, zone: Zone, now: datetime) -> DueSolve | None:
         return None
     if not due.fleet or (pricing.next_at is not None and now < pricing.next_at):
         return None
-    if pricing.applied_slot is None or pricing.status != SolveStatus.APPLIED:
+    applied = pricing.applied_position
+    if pricing.applied_slot is None or applied is None or pricing.status != SolveStatus.APPLIED:
         return due
     fresh = due.slot < pricing.applied_slot + _every(zone, due.slot)
     if fresh and due.fleet == pricing.attempted_fleet:
-        known = pricing.applied_position or 0
-        burst = has_burst(zone=zone, slot=due.slot, position=known, last=head.position)
+        burst = has_burst(zone=zone, slot=due.slot, solved=applied, last=head.position)
         return due if burst else None
     return due
 
@@ -192,8 +193,7 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
         day_start=span.day_start,
         today=seen.today,
         past_days=seen.past_days,
-        # Nobody chooses it: it follows from the log up to here.
-        seed=int(engine.head_hash[:8], 16),
+        seed=choose_seed(engine, slot=span.slot),
         settings=_solver_settings(settings),
         each=float(seen.each),
         given={
@@ -206,6 +206,14 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
     )
     _check(solved)
     return solved
+
+
+def choose_seed(engine: Engine, *, slot: int) -> int:
+    """What a solve's random choices follow from: the log's rules and the slot.
+
+    Nobody chooses it, and no bid has a part in it: one that cannot win moves no price.
+    """
+    return int(digest({"rules": rules_to_json(engine.rules), "slot": slot})[:8], 16)
 
 
 def _solver_settings(settings: Mapping[str, Any]) -> Settings:

@@ -136,7 +136,9 @@ def _compare_public(
     shown = event_to_json(event)
     if hidden is not None:
         shown["task"] = {name: shown["task"][name] for name in shown["task"] if name != "bid"}
-        shown["task"]["bid_commitment"] = str(hidden["bid_commitment"])
+        for name in ("bid_commitment", "owner_commitment"):
+            if name in hidden:
+                shown["task"][name] = str(hidden[name])
     if "private_commitment" in data["event"]:
         shown = {name: shown[name] for name in shown if name not in ("private", "salt")}
         shown["private_commitment"] = str(data["event"]["private_commitment"])

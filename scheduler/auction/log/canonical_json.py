@@ -51,6 +51,11 @@ def commitment(*, bid: float, salt: str) -> str:
     return hashlib.sha256(f"{salt}|{float(bid)!r}".encode()).hexdigest()
 
 
+def commit_owner(owner: str, *, salt: str) -> str:
+    """Give what stands for a bid's owner in the chain."""
+    return hashlib.sha256(f"{salt}|owner|{owner}".encode()).hexdigest()
+
+
 def serialize_bid(event: Event) -> Texts | None:
     """Write the arrival of a bid; ``None`` if it is not one, or not of the plain kind."""
     return _plainly(_bid_texts, event) if isinstance(event, BidArrived) else None
@@ -76,16 +81,21 @@ def _bid_texts(event: BidArrived) -> Texts:
     bid = float(task.bid)
     _check(bid)
     arrival = f'"task":{{"arrival_slot":{task.arrival_slot},'
-    rest = _rest_of(task)
+    before, after = _rest_of(task)
     salt = _quoted(event.salt)
     sealed = commitment(bid=bid, salt=event.salt)
+    told = hidden = ""
+    if task.owner:
+        told = f'"owner":{_quoted(task.owner)},'
+        hidden = f'"owner_commitment":"{commit_owner(task.owner, salt=event.salt)}",'
     return Texts(
-        f'{{"salt":{salt},"slot":{slot},{arrival}"bid":{_number(bid)},{rest}',
-        f'{{"slot":{slot},{arrival}"bid_commitment":"{sealed}",{rest}',
+        f'{{"salt":{salt},"slot":{slot},{arrival}"bid":{_number(bid)},{before}{told}{after}',
+        f'{{"slot":{slot},{arrival}"bid_commitment":"{sealed}",{before}{hidden}{after}',
     )
 
 
-def _rest_of(task: Task) -> str:
+def _rest_of(task: Task) -> tuple[str, str]:
+    """Give what is written of a task after its bid, before and after its owner."""
     if task.operational_costs is not None:
         raise _Unusual
     compute, memory = float(task.compute_demand), float(task.memory_demand)
@@ -102,8 +112,8 @@ def _rest_of(task: Task) -> str:
         vendors.append(f"[{_quoted(vendor.id)},{_number(price)},{_count(vendor.delay_slots)}]")
     return (
         f'"compute_demand":{_number(compute)},"deadline_slot":{task.deadline_slot},'
-        f'"id":{_quoted(task.id)},"memory_demand":{_number(memory)},"operational_costs":null,'
-        f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]}},"type":"BidArrived"}}'
+        f'"id":{_quoted(task.id)},"memory_demand":{_number(memory)},"operational_costs":null,',
+        f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]}},"type":"BidArrived"}}',
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from scheduler.auction.log.canonical_json import (
     Texts,
+    commit_owner,
     commitment,
     serialize_bid,
     serialize_canonical,
@@ -54,6 +55,8 @@ def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> 
         salt = event.pop("salt", "")
         if "bid" in shown:
             shown["bid_commitment"] = commitment(bid=shown.pop("bid"), salt=salt)
+            if "owner" in shown:
+                shown["owner_commitment"] = commit_owner(shown.pop("owner"), salt=salt)
         event["task"] = shown
         outcome.pop("surplus", None)
     elif "private" in event:

@@ -164,6 +164,8 @@ def task_to_json(task: Task) -> dict[str, Any]:
         "operational_costs": None
         if costs is None
         else {node: [float(x) for x in row] for node, row in costs.items()},
+        # Left out where there is none, as in logs of earlier versions.
+        **({"owner": task.owner} if task.owner else {}),
     }
 
 
@@ -185,6 +187,7 @@ def task_from_json(data: Mapping[str, Any]) -> Task:
         operational_costs=None
         if costs is None
         else {str(node): tuple(float(x) for x in row) for node, row in costs.items()},
+        owner=str(data.get("owner", "")),
     )
 
 

@@ -67,10 +67,26 @@ class Demand:
         #: Where the next answer begins to look.
         self._work_price: Floats = np.zeros(len(listed))
 
-    def money_per_sample(self) -> float:
-        """Give a middling worth of one sample, 0 without tasks."""
+    def find_marginal_worth(self, room: float) -> float:
+        """Give the worth of one sample where work reaches the room; 0 without tasks.
+
+        Work is added up from the dearest a sample down, until it fills the room or is
+        half of all work. So many bids worth little lie below it, and one worth much
+        counts by its work.
+
+        Parameters
+        ----------
+        room : float
+            Samples on sale.
+        """
         able = self._work > 0
-        return float(np.median(self._bid[able] / self._work[able])) if np.any(able) else 0.0
+        if not np.any(able):
+            return 0.0
+        worth = self._bid[able] / self._work[able]
+        order = np.argsort(-worth, kind="stable")
+        reached = np.cumsum((self._weight * self._work)[able][order])
+        wanted = min(room, 0.5 * float(reached[-1]))
+        return float(worth[order][np.searchsorted(reached, wanted)])
 
     def samples_per_gb(self) -> float:
         """Give the samples that go with one GB of a middling task in a slot."""

@@ -43,8 +43,8 @@ def descend(
 ) -> tuple[Duals, Duals]:
     """Move prices by the relative excess of demand over what is sold at them.
 
-    Steps shrink geometrically from ``first_step`` to ``last_step`` of a middling
-    worth per sample.
+    Steps shrink geometrically from ``first_step`` to ``last_step`` of the worth of a
+    sample at the margin (``Demand.find_marginal_worth``).
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def descend(
     shape = pools.compute.shape
     lam = np.maximum(np.zeros(shape) if start is None else start[0], pools.floor)
     phi = np.zeros(shape) if start is None else start[1].copy()
-    unit = demand.money_per_sample()
+    unit = demand.find_marginal_worth(float(pools.compute.sum()))
     unit_gb = unit * demand.samples_per_gb()
     has_compute, has_memory = pools.compute > 0, pools.memory > 0
     safe_compute = np.where(has_compute, pools.compute, 1.0)

@@ -14,6 +14,7 @@ from scheduler.auction.engine.reserves import find_floors, find_rates
 from scheduler.auction.log.chain import digest
 from scheduler.auction.log.events import PricesSolved, RatesPosted, task_to_json
 from scheduler.auction.prices.capacity import Supply
+from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
 from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import descend, dual_value
 from scheduler.auction.prices.forecast import Forecast, forecast_futures
@@ -37,7 +38,7 @@ class Settings:
     iterations: int = 24
     #: Forecast tasks at most, over all futures.
     most_tasks: int = 1800
-    #: First and last step, as shares of a middling worth per sample.
+    #: First and last step, as shares of the worth of a sample at the margin.
     first_step: float = 0.2
     last_step: float = 0.01
 
@@ -70,7 +71,8 @@ def solve_prices(
     engine : Engine
         At the position the event will follow.
     slot, last_slot, day_start, today, past_days
-        As ``forecast_futures`` takes them.
+        As ``forecast_futures`` takes them; of the bids only those count that
+        ``select_counted`` gives.
     seed : int
     settings : Settings, optional
     each : float
@@ -81,6 +83,13 @@ def solve_prices(
         Secret text for the commitment to ``private``.
     """
     chosen = settings or Settings()
+    empty = EmptyZone(
+        engine.nodes,
+        base_memory=engine.rules.base_memory,
+        money_quantum=engine.rules.money_quantum,
+    )
+    today = select_counted(today, empty)
+    past_days = [select_counted(day, empty) for day in past_days]
     futures = forecast_futures(
         slot=slot,
         last_slot=last_slot,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import Settings, is_burst, solve_prices
+from scheduler.auction.prices import EmptyZone, Settings, has_burst, solve_prices
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
 from scheduler.experiments.auction.bounds import make_capacity
 from scheduler.experiments.auction.max_form.engine import make_engine
@@ -61,8 +61,10 @@ def run_policy(
     start = time.process_time()
     decisions: list[Decision] = []
     welfare = revenue = 0.0
-    slot, since = -1, 0
+    slot = -1
     solves = rules.policy == "lagrangian"
+    empty = EmptyZone(engine.nodes, base_memory=rules.base_memory)
+    recent: list[Task] = []
 
     def solve(upto: int, first: int) -> None:
         engine.transition(
@@ -73,7 +75,8 @@ def run_policy(
                 day_start=0,
                 today=tasks[:upto],
                 past_days=past_days,
-                seed=seed * 100_003 + upto,
+                # As in the market, it does not follow from the bids.
+                seed=seed * 100_003 + first,
                 settings=settings,
             )
         )
@@ -82,14 +85,14 @@ def run_policy(
         while slot < task.arrival_slot:
             slot += 1
             engine.transition(events.SlotAdvanced(slot))
-            since = 0
+            recent.clear()
             if solves and slot % SOLVE_EVERY == 0:
                 # Later tasks of the list have not arrived yet.
                 solve(index, slot)
-        if solves and is_burst(bids=since, today=index, slots=slot + 1):
+        if solves and has_burst(recent, tasks[:index], zone=empty, slots=slot + 1):
             solve(index, slot)
-            since = 0
-        since += 1
+            recent.clear()
+        recent.append(task)
         decision = engine.transition(events.BidArrived(task, slot))
         assert isinstance(decision, Decision)
         decisions.append(decision)

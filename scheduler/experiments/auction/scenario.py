@@ -13,7 +13,7 @@ from scheduler.types import LaborVendor, Node, Task
 
 Mix = Literal["a100", "a40", "mixed"]
 Deadlines = Literal["uniform", "lognormal", "tight", "loose"]
-Shape = Literal["poisson", "morning", "evening", "trace"]
+Shape = Literal["poisson", "morning", "evening", "two peaks", "trace"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Scenario:
     samples: tuple[int, int] = (5_000, 20_000)
     #: Open: worth per sample, uniform.
     worth_per_sample: tuple[float, float] = (0.5, 4.0)
+    #: Open: where above zero, worth is lognormal about the middle of these with this sigma.
+    worth_sigma: float = 0.0
     #: Paper names several ways to draw deadlines, without numbers. Here the window
     #: is the shortest time on an A100 times a factor: uniform on 1.2..4, lognormal
     #: around 2, tight (1.1..1.6) or loose (3..8); cut at the end of the day.
@@ -113,6 +115,9 @@ class Scenario:
                 shape = 0.4 + np.exp(-(((hours - 0.25) / 0.1) ** 2)) * 3.0
             case "evening":
                 shape = 0.4 + np.exp(-(((hours - 0.7) / 0.1) ** 2)) * 3.0
+            case "two peaks":
+                peaks = [np.exp(-(((hours - at) / 0.08) ** 2)) for at in (0.25, 0.75)]
+                shape = 0.4 + 3.0 * np.sum(peaks, axis=0)
             case "trace":
                 at = np.linspace(0, len(self.profile) - 1, self.slots)
                 shape = np.interp(at, np.arange(len(self.profile)), self.profile)
@@ -123,7 +128,7 @@ class Scenario:
         rate = self.a100_rates[batch]
         samples = int(rng.integers(self.samples[0], self.samples[1] + 1))
         work = float(samples * int(rng.integers(1, self.most_epochs + 1)))
-        worth = work * float(rng.uniform(*self.worth_per_sample))
+        worth = work * self._worth_of_a_sample(rng)
         window = int(np.ceil(work / rate * self._slack(rng)))
         cleaning = bool(rng.random() < self.cleaning_share) and self.vendors > 0
         offers = tuple(
@@ -146,6 +151,12 @@ class Scenario:
             rates={"a100": rate, "a40": rate * self.a40_speed},
             vendors=offers,
         )
+
+    def _worth_of_a_sample(self, rng: np.random.Generator) -> float:
+        least, most = self.worth_per_sample
+        if self.worth_sigma > 0:
+            return float(rng.lognormal(log((least + most) / 2), self.worth_sigma))
+        return float(rng.uniform(least, most))
 
     def _slack(self, rng: np.random.Generator) -> float:
         match self.deadlines:

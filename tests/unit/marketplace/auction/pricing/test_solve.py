@@ -17,6 +17,7 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing
 from marketplace.auction.pricing import solve as solving
 from marketplace.auction.pricing.solve import (
+    choose_seed,
     find_due_solve,
     prices_apply,
     prices_solve,
@@ -99,8 +100,8 @@ def test_solved_prices_enter_the_log_with_what_they_were_made_from(zone, owner):
 
     assert kinds(zone)[-1] == "PricesSolved"
     [solved] = solves(zone)
-    head = LogEntry.objects.get(zone=zone, position=position)
-    assert solved.seed == int(head.hash[:8], 16)
+    with books.read_book(zone=zone, now=later) as book:
+        assert solved.seed == choose_seed(book.engine, slot=102)
     assert solved.inputs["position"] == position
     assert (solved.inputs["slot"], solved.inputs["last_slot"]) == (102, 112)
     assert (solved.inputs["bids_today"], solved.inputs["past_days"]) == (16, 0)
@@ -382,6 +383,55 @@ def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner):
     # Nor are bids of the slot before a burst of this one.
     assert not solve(zone, at(108, zone))
     assert verify_zone(zone).problems == []
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        # Three cells cost 300,000.
+        {"price_micros": 1},
+        # More than three cells are left until the deadline.
+        {"price_micros": 90_000_000, "epochs": 40},
+    ],
+)
+def test_bids_that_could_not_win_in_an_empty_zone_are_no_burst_and_no_part_of_a_solve(
+    zone, owner, terms
+):
+    crowd(owner, zone)
+    for slot in range(101, 107):
+        solve(zone, at(slot, zone))
+        apply(zone, at(slot, zone))
+    quiet = at(107, zone)
+    stranger = builders.organisation(usd="1000000")
+    for _ in range(30):
+        market.bid(stranger, zone, **{"slots": 9, "epochs": 3, "now": quiet, **terms})
+    decide_pending_bids(zone=zone, now=quiet)
+    assert not solve(zone, quiet)
+    later = at(110, zone)
+    assert solve(zone, later)
+    assert apply(zone, later)
+    assert solves(zone)[-1].inputs["bids_today"] == 16
+
+
+def test_the_seed_of_a_solve_follows_from_rules_and_slot_and_from_no_bid(zone, owner):
+    refresh_zone(zone=zone, now=NOW)
+    with books.read_book(zone=zone, now=NOW) as book:
+        seeds = [choose_seed(book.engine, slot=slot) for slot in (102, 103)]
+    crowd(owner, zone)
+    with books.read_book(zone=zone, now=NOW) as book:
+        assert [choose_seed(book.engine, slot=slot) for slot in (102, 103)] == seeds
+    assert seeds[0] != seeds[1]
+
+
+def test_a_flood_of_one_organisation_counts_for_three_bids_beside_few_others(zone, owner):
+    for number in range(4):
+        other = builders.organisation(usd="100")
+        market.bid(other, zone, price_micros=2_000_000 + number, slots=9, now=NOW)
+    crowd(owner, zone)
+    later = at(101, zone)
+    assert solve(zone, later)
+    assert apply(zone, later)
+    assert solves(zone)[0].inputs["bids_today"] == 4 + 3
 
 
 def test_a_burst_is_measured_by_the_slots_of_the_day(zone, owner):

@@ -19,6 +19,7 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, en
 from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
 from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
+from scheduler.auction.log.canonical_json import commit_owner
 from scheduler.auction.log.chain import canonical, commitment, hide_bid
 from scheduler.auction.log.events import event_from_json, event_to_json
 from scheduler.auction.log.outcomes import outcome_from_json
@@ -37,6 +38,7 @@ EVENTS = (
         0,
     ),
     events.BidArrived(task("low", bid=0.0), 0),
+    events.BidArrived(task("owned", bid=9.0, owner="somebody"), 0, salt="s2"),
     events.SlotAdvanced(1),
     events.NodeChanged(node("b", ask=2.0)),
     events.CellsReleased("t", (Cell(1, "n"),)),
@@ -102,6 +104,19 @@ def test_the_chain_commits_to_a_bid_and_does_not_tell_it() -> None:
     hidden = hide_bid(entry_to_json(arrived(5.0, "a")))
     assert hidden["event"]["task"]["bid_commitment"] == commitment(bid=5.0, salt="a")
     assert "5.0" not in json.dumps(hidden["event"])
+
+
+def test_the_chain_commits_to_a_bids_owner_and_does_not_tell_it() -> None:
+    def arrived(owner: str, salt: str) -> ChainEntry:
+        return Engine(RULES).apply(events.BidArrived(task(owner=owner), 0, salt=salt))
+
+    assert len({arrived(o, s).hash for o in ("", "me", "you") for s in ("a", "b")}) == 6
+    assert entry_to_json(arrived("me", "a"))["event"]["task"]["owner"] == "me"
+    hidden = hide_bid(entry_to_json(arrived("me", "a")))["event"]["task"]
+    assert hidden["owner_commitment"] == commit_owner("me", salt="a")
+    assert "owner" not in hidden
+    # Logs of earlier versions have none, and their hashes stay.
+    assert "owner" not in json.dumps(entry_to_json(arrived("", "a")))
 
 
 def test_a_log_is_a_chain_from_the_rules_on() -> None:

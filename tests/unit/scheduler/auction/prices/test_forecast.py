@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import Forecast, Settings, forecast_futures, is_burst, solve_prices
+from scheduler.auction.prices import Forecast, Settings, forecast_futures, solve_prices
+from scheduler.auction.prices.bursts import is_burst
 from scheduler.auction.prices.forecast import forecast_arrivals
 from scheduler.auction.prices.scenarios import find_scenarios
 from scheduler.auction.search.grid import Floats

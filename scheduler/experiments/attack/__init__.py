@@ -1,0 +1,1 @@
+"""Attacks on the auction, run as experiments: what they gain, and what they cost others."""

@@ -1,0 +1,207 @@
+"""Bids placed to move prices: what they cost the others.
+
+Three zones of ten nodes that about twice as much is asked of as they can do; an attack
+adds bids to a day, and the others' welfare and payments are compared with the same day's
+without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scheduler.auction.prices import Settings
+from scheduler.experiments.attack.findings import Finding, Measure
+from scheduler.experiments.auction.run import make_rules, run_policy
+from scheduler.experiments.auction.scenario import Scenario
+from scheduler.types import Task
+
+#: Most that the others may lose, and that their payments may move, by decoys.
+MOST_WELFARE, MOST_PAYMENTS = 0.03, 0.05
+#: Seeds of past days lie this far from those of the day itself.
+_PAST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is run."""
+
+    days: int
+    slots: int
+    futures: int
+
+
+QUICK = Size(days=4, slots=24, futures=2)
+FULL = Size(days=6, slots=72, futures=6)
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A market that is attacked."""
+
+    name: str
+    scenario: Scenario
+    past_days: int
+
+    def history(self, seed: int) -> list[list[Task]]:
+        """Give the past days that belong to a seed."""
+        return [self.scenario.day(_PAST + 100 * seed + n) for n in range(self.past_days)]
+
+
+#: Bids to add to a day. The draw is the attack's own.
+Attack = Callable[[Scenario, Sequence[Task], np.random.Generator], list[Task]]
+
+
+def run(size: Size) -> Iterator[Finding]:
+    """Run every attack on every zone."""
+    for zone in make_zones(size):
+        days = [(seed, zone.scenario.day(seed), zone.history(seed)) for seed in range(size.days)]
+        calm = [measure(zone, day, [], past, seed=seed, size=size) for seed, day, past in days]
+        for name, attack in ATTACKS.items():
+            changes: list[tuple[float, float]] = []
+            for (seed, day, past), before in zip(days, calm, strict=True):
+                decoys = attack(zone.scenario, day, np.random.default_rng([seed, 77]))
+                after = measure(zone, day, decoys, past, seed=seed, size=size)
+                changes.append((after[0] / before[0] - 1.0, after[1] / before[1] - 1.0))
+            welfare, payments = (Measure.of(column) for column in zip(*changes, strict=True))
+            yield Finding(
+                experiment="decoys",
+                case=f"{name}, {zone.name}",
+                measures={"others_welfare": welfare, "others_payments": payments},
+                goal="welfare within 3 %, payments within 5 %",
+                ok=abs(min(welfare.mean, 0.0)) <= MOST_WELFARE
+                and abs(payments.mean) <= MOST_PAYMENTS,
+            )
+
+
+def make_zones(size: Size) -> list[Zone]:
+    """Give the markets that are attacked."""
+    base = Scenario(
+        "zone",
+        slots=size.slots,
+        nodes=10,
+        bids_per_slot=6.4,
+        a100_capacity=8_000.0,
+        a40_capacity=4_000.0,
+        a100_ask=4_500.0,
+        a40_ask=2_500.0,
+        most_epochs=2,
+    ).with_own_asks(0.02)
+    return [
+        Zone("flat day with history", base, 2),
+        Zone("first day, lognormal worths", replace(base, worth_sigma=0.8), 0),
+        Zone("two peaks with history", replace(base, shape="two peaks"), 2),
+    ]
+
+
+def measure(
+    zone: Zone,
+    day: Sequence[Task],
+    decoys: Sequence[Task],
+    past: Sequence[Sequence[Task]],
+    *,
+    seed: int,
+    size: Size,
+) -> tuple[float, float]:
+    """Give the welfare and the payments of a day's own bids."""
+    # Decoys come before the bids of their slot.
+    tasks = sorted([*decoys, *day], key=lambda task: task.arrival_slot)
+    own = {task.id for task in day}
+    found = run_policy(
+        zone.scenario,
+        tasks,
+        rules=make_rules(zone.scenario, "lagrangian"),
+        past_days=past,
+        seed=seed,
+        settings=Settings(futures=size.futures),
+    )
+    welfare = payments = 0.0
+    for task, decision in zip(tasks, found.decisions, strict=True):
+        if task.id in own and decision.admitted and decision.parts is not None:
+            welfare += task.bid - decision.parts.vendor - decision.parts.operational
+            payments += decision.payment
+    return welfare, payments
+
+
+# -- attacks -------------------------------------------------------------------------------
+
+
+def _copies(
+    day: Sequence[Task], share: float, rng: np.random.Generator, *, owner: str = "attacker"
+) -> list[Task]:
+    """Give bids of the shape and hour of real ones, so many for each of them."""
+    picks: list[int] = np.sort(rng.integers(len(day), size=round(share * len(day)))).tolist()
+    return [
+        replace(day[pick], id=f"decoy-{n}", vendors=(), owner=owner or f"sybil-{n}")
+        for n, pick in enumerate(picks)
+    ]
+
+
+def _cost_per_sample(scenario: Scenario) -> float:
+    return max(node.ask / node.compute_capacity for node in scenario.fleet())
+
+
+def _worthless(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    return [replace(task, bid=1e-6) for task in _copies(day, 3.0, rng, owner="")]
+
+
+def _giants(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    return [
+        replace(task, bid=100.0 * task.bid, memory_demand=10.0 * scenario.a100_gb)
+        for task in _copies(day, 0.05, rng, owner="")
+    ]
+
+
+def _too_late(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    return [
+        replace(task, bid=10.0 * task.bid, deadline_slot=task.arrival_slot)
+        for task in _copies(day, 1.0, rng, owner="")
+        if task.compute_demand > max(task.rates.values())
+    ]
+
+
+def _no_work(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    return [replace(task, compute_demand=0.0, bid=0.0) for task in _copies(day, 1.0, rng, owner="")]
+
+
+def _one_tiny(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    at = day[len(day) // 5]
+    tiny = replace(at, id="decoy", compute_demand=1.0, vendors=(), owner="attacker")
+    return [replace(tiny, bid=100.0 * _cost_of_a_slot(scenario, tiny))]
+
+
+def _many_tiny(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    tiny = [replace(task, compute_demand=1.0) for task in _copies(day, 0.05, rng, owner="")]
+    return [replace(task, bid=100.0 * _cost_of_a_slot(scenario, task)) for task in tiny]
+
+
+def _cost_of_a_slot(scenario: Scenario, task: Task) -> float:
+    return max(task.rates.values()) * _cost_per_sample(scenario)
+
+
+def _near_cost(*, owner: str) -> Attack:
+    def attack(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+        each = 1.1 * _cost_per_sample(scenario)
+        slot = {task.id: _cost_of_a_slot(scenario, task) for task in day}
+        return [
+            # Whole slots are paid for.
+            replace(task, bid=each * task.compute_demand + max(slot.values()))
+            for task in _copies(day, 3.0, rng, owner=owner)
+        ]
+
+    return attack
+
+
+#: By what they do; ``make test`` runs a small version of the first ones.
+ATTACKS: dict[str, Attack] = {
+    "3 worthless bids for each real one": _worthless,
+    "5 % giants that no node holds": _giants,
+    "as many with windows too short, at 10 times the worth": _too_late,
+    "as many without work": _no_work,
+    "one tiny job worth 100 times its cost": _one_tiny,
+    "5 % tiny jobs worth 100 times their cost": _many_tiny,
+    "3 bids near cost for each real one, one owner": _near_cost(owner="attacker"),
+    "3 bids near cost for each real one, an owner each": _near_cost(owner=""),
+}

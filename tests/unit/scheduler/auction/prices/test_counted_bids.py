@@ -1,0 +1,67 @@
+"""Which bids count for bursts and forecasts, on a zone of one node."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.auction.prices import EmptyZone, has_burst
+from scheduler.auction.prices.counted_bids import find_most
+from scheduler.types import LaborVendor
+from tests.unit.scheduler.auction.builders import node, task
+
+#: Two slots of 4 of 10 samples, at an ask of 5, cost 4.
+ZONE = EmptyZone([node(ask=5.0)], base_memory=1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "could"),
+    [
+        ({"bid": 4.0}, False),
+        ({"bid": 4.0001}, True),
+        ({"memory_demand": 9.0}, True),
+        ({"memory_demand": 9.1}, False),
+        ({"deadline_slot": 0}, False),
+        ({"deadline_slot": 1}, True),
+        ({"rates": {"g": 10.1}}, False),
+        ({"rates": {"other": 4.0}}, False),
+        ({"compute_demand": 0.0}, False),
+        # A tiny job pays a whole slot: 2.
+        ({"compute_demand": 0.001, "bid": 2.0}, False),
+        ({"compute_demand": 0.001, "bid": 2.1}, True),
+        ({"vendors": (LaborVendor("v", 96.0, 0),)}, False),
+        ({"vendors": (LaborVendor("v", 95.0, 4),)}, True),
+        ({"vendors": (LaborVendor("v", 95.0, 5),)}, False),
+        # Wherever its window lies.
+        ({"arrival_slot": 10**6, "deadline_slot": 10**6 + 1}, True),
+    ],
+)
+def test_a_bid_counts_if_an_empty_zone_would_serve_it(changes: dict, could: bool) -> None:
+    assert ZONE.could_serve(task(**changes)) is could
+
+
+@pytest.mark.parametrize(
+    ("others", "most"),
+    [([1], 3), ([1] * 29, 3), ([1] * 50, 5), ([20, 20, 20, 20], 20), ([1, 1, 1, 300], 30)],
+)
+def test_an_owner_counts_for_three_bids_a_tenth_of_the_others_or_as_the_middle_one_of_them(
+    others: list[int], most: int
+) -> None:
+    assert find_most(others) == most
+
+
+def test_a_sole_owner_counts_whole() -> None:
+    assert find_most([]) > 10**9
+
+
+def test_bids_that_could_not_be_served_make_no_burst_and_hide_none() -> None:
+    real = [task(str(n)) for n in range(26)]
+    decoys = [task(f"d{n}", bid=1.0) for n in range(500)]
+    assert has_burst(real, real, zone=ZONE, slots=2)
+    assert has_burst([*decoys, *real], [*decoys, *real], zone=ZONE, slots=2)
+    assert not has_burst([*decoys, *real[:19]], [*decoys, *real[:19]], zone=ZONE, slots=2)
+
+
+def test_one_owners_bids_make_no_burst_where_others_bid() -> None:
+    real = [task(str(n)) for n in range(10)]
+    flood = [task(f"f{n}", owner="f") for n in range(500)]
+    assert not has_burst([*real, *flood], [*real, *flood], zone=ZONE, slots=2)
