@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
 from django.db import OperationalError
-from django.utils.crypto import salted_hmac
 
 from marketplace.auction import locks
 from marketplace.auction.book.decision_rows import build_decision_columns
@@ -91,8 +92,8 @@ def task_from_bid(bid: PendingBid, *, zone: Zone, first_slot: int) -> scheduler.
 
 def name_owner(*, zone_id: str, organisation_id: str) -> str:
     """What a zone's log calls an organisation: the same always, and no guess at which it is."""
-    of = f"{zone_id}|{organisation_id}"
-    return salted_hmac("auction.owner", of, algorithm="sha256").hexdigest()[:16]
+    text = f"auction.owner|{zone_id}|{organisation_id}"
+    return hmac.digest(settings.SECRET_KEY.encode(), text.encode(), "sha256").hex()[:16]
 
 
 def _arrived(lane: Lane, bid: PendingBid) -> events.BidArrived:
