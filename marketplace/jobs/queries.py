@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import numpy as np
+from django.db.models import BigIntegerField, F, Func
 from numpy.typing import NDArray
 
 from marketplace.common.db.pipeline import Statement, fetch
@@ -138,6 +140,27 @@ CROSS JOIN LATERAL (
 WHERE j.zone_id = %s AND j.status IN ({_ACTIVE})
 AND j.id <> ALL(%s)
 """  # noqa: S608
+
+
+class _FirstSlotFrom(Func):
+    # Cells stand in slot order: a job whose first one is still to come, as that of every job
+    # that waits, is answered by that one, and only the others are searched through.
+    template = """(
+        CASE WHEN (%(expressions)s -> 0 ->> 0)::bigint >= %(slot)d
+        THEN (%(expressions)s -> 0 ->> 0)::bigint
+        ELSE jsonb_path_query_first(
+            %(expressions)s, '$[*][0] ? (@ >= $from)', jsonb_build_object('from', %(slot)d)
+        )::bigint END
+    )"""
+    output_field = BigIntegerField()  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+
+
+def find_first_slot(*, from_slot: int) -> Any:
+    """The first slot of a job's cells that is not before a slot, for queries of jobs.
+
+    Null when there is none. Ten thousand jobs need not be read for it.
+    """
+    return _FirstSlotFrom(F("cells"), slot=from_slot)
 
 
 def _unpack_pairs(packed: bytes) -> NDArray[np.float64]:

@@ -23,9 +23,9 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
+from marketplace.jobs.queries import find_first_slot
 from marketplace.jobs.selectors import compute_work_left_share, measure_job_work
 from marketplace.jobs.services import add_job_event, replace_job_cells
-from marketplace.tiers.cells import first_slot_from
 from marketplace.tiers.hazard_tables import HazardTables
 from marketplace.tiers.machines import cost_micros
 from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
@@ -239,7 +239,7 @@ def _find_waiting_jobs(rented: TierState, now: datetime) -> list[Job]:
             status__in=(JobStatus.QUEUED, JobStatus.MOVING),
             needs_replan=False,
         )
-        .annotate(next_slot=first_slot_from(slot))
+        .annotate(next_slot=find_first_slot(from_slot=slot))
         .filter(next_slot__gt=max(slot, slot_at(tiers.zone, now + pause)))
         .select_related("zone")
         .order_by("deadline_at", "pk")
