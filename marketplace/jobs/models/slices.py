@@ -25,6 +25,8 @@ class Slice(models.Model):
     #: and once it has ended only what nobody has to do again.
     first_step = models.PositiveIntegerField(default=0)
     last_step = models.PositiveIntegerField(default=0)
+    #: Steps reported beyond ``last_step`` that somebody has to do again; 0 until it has ended.
+    steps_lost = models.PositiveIntegerField(default=0)
     lease_expires_at = models.DateTimeField()
     #: Of the newest progress event taken in.
     last_seq = models.PositiveBigIntegerField(default=0)

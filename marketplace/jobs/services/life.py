@@ -334,18 +334,26 @@ def revoke_slice(*, job: Job, reason: str, now: datetime) -> Slice | None:
 
 
 def close_slice(
-    held: Slice, *, status: SliceStatus, reason: str, now: datetime, counted_step: int | None = None
+    held: Slice,
+    *,
+    status: SliceStatus,
+    reason: str,
+    now: datetime,
+    reached_step: int = 0,
+    counted_step: int | None = None,
 ) -> None:
     """End a lease for good. Call while holding the slice.
 
     ``counted_step`` is the step up to which its work counts; ``None`` is the last one reported.
+    What lies between it and ``reached_step`` is lost.
     """
     held.status = status
     held.reason = reason[:1000]
     held.closed_at = now
     if counted_step is not None:
         held.last_step = max(held.first_step, counted_step)
-    held.save(update_fields=["status", "reason", "closed_at", "result", "last_step"])
+        held.steps_lost = max(0, reached_step - held.last_step)
+    held.save(update_fields=["status", "reason", "closed_at", "result", "last_step", "steps_lost"])
 
 
 def _serialize_cells(cells: Iterable[Cell]) -> list[list[Any]]:

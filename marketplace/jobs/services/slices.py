@@ -167,11 +167,11 @@ def lose_slice(*, job: Job, held: Slice, reason: str, now: datetime) -> None:
         status=SliceStatus.LOST,
         reason=reason,
         now=now,
+        reached_step=job.step,
         counted_step=job.checkpoint_step,
     )
     if not job.is_active:
         return
-    lost_steps = max(0, job.step - job.checkpoint_step)
     _rewind_to_checkpoint(job)
     record_event(
         job=job,
@@ -181,7 +181,7 @@ def lose_slice(*, job: Job, held: Slice, reason: str, now: datetime) -> None:
         data={
             "node": held.node_id,
             "checkpoint_step": job.checkpoint_step,
-            "steps_lost": lost_steps,
+            "steps_lost": held.steps_lost,
         },
     )
     _count_system_fault(job, reason, now)
@@ -238,6 +238,7 @@ def _apply_paused(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
         status=SliceStatus.PAUSED,
         reason=result.reason,
         now=now,
+        reached_step=job.step,
         counted_step=job.checkpoint_step,
     )
     _rewind_to_checkpoint(job)
@@ -266,6 +267,7 @@ def _apply_failed(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
         status=SliceStatus.FAILED,
         reason=reason,
         now=now,
+        reached_step=job.step,
         counted_step=job.checkpoint_step,
     )
     if result.fault == protocol.Fault.USER:
