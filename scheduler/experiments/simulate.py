@@ -9,6 +9,7 @@ from collections.abc import Sequence
 #: Module of each simulator; it has ``main(argv) -> exit status``.
 SIMULATORS = {
     "prompts": "scheduler.experiments.prompts.command",
+    "replans": "scheduler.experiments.auction.replans_command",
     "tiers": "scheduler.experiments.tiers.command",
 }
 

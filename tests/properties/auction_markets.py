@@ -12,8 +12,10 @@ from typing import Any
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.audit import transcripts
 from scheduler.auction.audit import verify as audit
+from scheduler.auction.joint.least_laxity import plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.log.events import Event
+from scheduler.auction.search.room import PromisedJob
 from scheduler.experiments.auction.max_form.engine import PrintedEngine, make_engine
 from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES, max_form_rules
 from scheduler.types import Cell, Decision, LaborVendor, Node, Task
@@ -100,8 +102,8 @@ class Market:
         if self.nodes < 2:
             return self._join()
         kind = rng.choices(
-            ("bid", "slot", "join", "change", "leave", "release", "replan"),
-            weights=(12, 3, 1, 1, 1, 2, 2),
+            ("bid", "slot", "join", "change", "leave", "release", "replan", "move"),
+            weights=(12, 3, 1, 1, 1, 2, 2, 2),
         )[0]
         names = [node.id for node in self.engine.nodes]
         held: dict[str, list[Cell]] = defaultdict(list)
@@ -128,8 +130,39 @@ class Market:
                 arrival_slot=self.slot,
                 vendors=(),
             )
-            return events.TaskReplanned(task, self.slot + rng.randint(0, 1))
+            return events.TaskReplanned(
+                task,
+                self.slot + rng.randint(0, 1),
+                preferred_node=rng.choice([None, None, *names, "nobody"]),
+                avoided_nodes=tuple(rng.sample(names, rng.randint(0, min(2, len(names))))),
+                tolerance=rng.choice([None, 0.0, 0.1, 1.0]),
+            )
+        if kind == "move" and held:
+            return self.move(rng.sample(sorted(held), min(len(held), rng.randint(1, 4))))
         return self.bid()
+
+    def promise(self, task_id: str) -> PromisedJob:
+        """Give what a task's cells from the next slot on do, and by when it was promised."""
+        task = self.tasks[task_id]
+        types = {node.id: node.gpu_type for node in self.engine.nodes}
+        cells = [r.cell for r in self.engine.reservations() if r.task_id == task_id]
+        ahead = [cell for cell in cells if cell.slot > self.slot]
+        return PromisedJob(
+            task_id=task_id,
+            deadline_slot=task.deadline_slot,
+            compute_demand=sum(task.rates.get(types[cell.node], 0.0) for cell in ahead),
+            memory_demand=task.memory_demand,
+            rates=task.rates,
+        )
+
+    def move(self, task_ids: list[str]) -> events.PlansMoved:
+        """Draw a joint plan in which some tasks have lost their cells."""
+        lost = self.rng.randint(1, len(task_ids))
+        promises = [self.promise(task_id) for task_id in task_ids]
+        plan = plan_by_laxity(
+            self.engine, lost=promises[:lost], movable=promises[lost:], slot=self.slot + 1
+        )
+        return events.PlansMoved(plan.moves, self.slot + 1, plan.given_up)
 
     def _join(self) -> Event:
         self.nodes += 1

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.auction.engine import decide, fleet_events, retrace, saved_state
+from scheduler.auction.engine import (
+    decide,
+    fleet_events,
+    plan_moves,
+    replans,
+    retrace,
+    saved_state,
+)
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.engine.zone_state import ZoneState
@@ -21,6 +29,7 @@ from scheduler.auction.log.events import (
     NodeChanged,
     NodeJoined,
     NodeLeft,
+    PlansMoved,
     PricesSolved,
     RatesPosted,
     RulesChanged,
@@ -31,6 +40,7 @@ from scheduler.auction.log.limits import check_event
 from scheduler.auction.log.outcomes import Changed, Outcome, Released, Replan
 from scheduler.auction.log.rules import ZoneRules, rules_to_json
 from scheduler.auction.search.grid import CellReservation, Floats
+from scheduler.auction.search.room import Room
 from scheduler.types import Decision, Horizon, Node, Quote, Task
 
 
@@ -133,8 +143,8 @@ class Engine:
         Raises
         ------
         ValueError
-            If the event carries a number that no price can be made of, or rules
-            that cannot change. The engine is as it was.
+            If the event carries a number that no price can be made of, rules that
+            cannot change, or plans that break a promise. The engine is as it was.
         """
         check_event(event)
         zone = self._zone
@@ -152,8 +162,10 @@ class Engine:
                 return fleet_events.remove_node(zone, node_id, from_slot)
             case CellsReleased(task_id=task_id, cells=cells):
                 return Released(cells=zone.release(task_id, cells))
-            case TaskReplanned(task=task, slot=slot):
-                return fleet_events.replan(zone, task, slot)
+            case TaskReplanned():
+                return replans.replan_task(zone, event)
+            case PlansMoved():
+                return plan_moves.move_plans(zone, event)
             case PricesSolved():
                 zone.set_prices(event)
                 return Changed()
@@ -238,6 +250,16 @@ class Engine:
             is_available=on_sale.T.copy(),
             reserve_price=reserve.T.copy(),
         )
+
+    def replica(self) -> Engine:
+        """Give an engine in the same state, to try events on."""
+        other = copy(self)
+        other._zone = self._zone.copy()
+        return other
+
+    def room(self, *, slot: int) -> Room:
+        """Give a copy of what is free from a slot on, to try plans in."""
+        return Room(self._zone.grid, slot=slot)
 
     def reservations(self) -> tuple[CellReservation, ...]:
         """Give all cells held from the first slot on sale on."""

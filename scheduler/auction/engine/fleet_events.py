@@ -1,11 +1,11 @@
-"""Changes to cells that are sold already: nodes come, change and go, jobs are re-planned."""
+"""Nodes come, change and go: what jobs hold of them stays or is dropped."""
 
 from __future__ import annotations
 
 from scheduler.auction.engine.zone_state import ZoneState
-from scheduler.auction.log.outcomes import Changed, Dropped, Replan
+from scheduler.auction.log.outcomes import Changed, Dropped
 from scheduler.auction.search.grid import HeldCell, until
-from scheduler.types import Cell, Node, Task
+from scheduler.types import Cell, Node
 
 
 def add_node(zone: ZoneState, node: Node) -> Changed:
@@ -52,32 +52,4 @@ def _drop_cells(zone: ZoneState, lost: list[tuple[str, HeldCell]]) -> tuple[Drop
     return tuple(
         Dropped(task_id=task_id, cells=zone.release(task_id, cells))
         for task_id, cells in by_task.items()
-    )
-
-
-def replan(zone: ZoneState, task: Task, slot: int) -> Replan:
-    """Give a job a new plan for the work that is left, whatever it costs.
-
-    A job is never lost: if its deadline cannot be met, it ends as early as can
-    be, and if the horizon is too short for it, it gets as much of the work as can
-    be had at all.
-    """
-    grid = zone.grid
-    released = zone.release(task.id, grid.held(task.id, from_slot=slot))
-    search = zone.search(task, slot)
-    plan = search.find_plan(task.deadline_slot)
-    late = plan is None
-    if plan is None:
-        plan = search.find_soonest(first=task.deadline_slot + 1, last=grid.horizon.last_slot)
-    complete = plan is not None
-    if plan is None:
-        plan = search.find_most_work()
-    return Replan(
-        task_id=task.id,
-        schedule=None if plan is None else plan.schedule,
-        parts=None if plan is None else plan.parts,
-        released=released,
-        complete=complete,
-        late=late,
-        raised=() if plan is None else zone.take(task, plan),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 
 import numpy as np
 
@@ -42,6 +43,12 @@ class ZoneState:
         self.posted: RatesPosted | None = None
         #: Price movements to use instead of the policy's, while following a log.
         self.followed: Rises | None = None
+
+    def copy(self) -> ZoneState:
+        """Give a state that can be changed apart from this one."""
+        other = copy(self)
+        other.grid = self.grid.copy()
+        return other
 
     def search(self, task: Task, slot: int) -> Search:
         """Lay a task out over the cells, as the policy has them searched."""

@@ -71,6 +71,46 @@ class TaskReplanned:
     slot: int
     #: Secret text that the log's commitment to the bid is made with.
     salt: str = ""
+    #: The plan is on this node alone if the rest of the job fits there in time.
+    preferred_node: str | None = None
+    #: The plan uses these nodes only if no others can do all that is left.
+    avoided_nodes: tuple[str, ...] = ()
+    #: Of the plans in time whose price is at most so much above the cheapest, as a share of
+    #: it, the one that ends first; ``None``: the cheapest, as in older logs.
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMove:
+    """New cells of one job, with what its plan has to do: the work that is left, and by when."""
+
+    task_id: str
+    #: The last slot that the promise to its owner allows.
+    deadline_slot: int
+    #: M_i of what is left, samples.
+    compute_demand: float
+    #: r_i, GB.
+    memory_demand: float
+    #: s_ik by GPU type.
+    rates: Mapping[str, float]
+    #: In slot order.
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlansMoved:
+    """These jobs go to these cells, all or none, at no cost and without moving a price.
+
+    Who found the plans does not matter: the engine takes them only if every job does all of its
+    work by its deadline in cells that have room once all of them have left theirs.
+    """
+
+    moves: tuple[PlanMove, ...]
+    #: Cells before this slot stay as they are.
+    slot: int
+    #: Jobs that no plan in time was found for: they leave their cells too, and are planned again
+    #: by themselves.
+    given_up: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +183,7 @@ Event = (
     | NodeLeft
     | CellsReleased
     | TaskReplanned
+    | PlansMoved
     | PricesSolved
     | RatesPosted
     | RulesChanged
@@ -231,6 +272,28 @@ def cells_from_json(data: list[list[Any]]) -> tuple[Cell, ...]:
     return tuple(Cell(slot=int(slot), node=str(node)) for slot, node in data)
 
 
+def _move_to_json(move: PlanMove) -> dict[str, Any]:
+    return {
+        "task_id": move.task_id,
+        "deadline_slot": move.deadline_slot,
+        "compute_demand": float(move.compute_demand),
+        "memory_demand": float(move.memory_demand),
+        "rates": {name: float(rate) for name, rate in move.rates.items()},
+        "cells": cells_to_json(move.cells),
+    }
+
+
+def _move_from_json(data: Mapping[str, Any]) -> PlanMove:
+    return PlanMove(
+        task_id=str(data["task_id"]),
+        deadline_slot=int(data["deadline_slot"]),
+        compute_demand=float(data["compute_demand"]),
+        memory_demand=float(data["memory_demand"]),
+        rates={str(name): float(rate) for name, rate in data["rates"].items()},
+        cells=cells_from_json(data["cells"]),
+    )
+
+
 def _prices_to_json(prices: Mapping[str, tuple[float, ...]]) -> dict[str, Any]:
     """Give each row once and the nodes that have it: those of one pool have the same."""
     rows: dict[bytes, int] = {}
@@ -262,6 +325,27 @@ def rate_from_json(data: list[Any]) -> NodeRate:
     return NodeRate(float(ask), float(floor), tuple(float(x) for x in by_block))
 
 
+def _wishes_to_json(event: TaskReplanned) -> dict[str, Any]:
+    """Give what a re-plan is to look for; nothing where it is silent, as in older logs."""
+    wishes: dict[str, Any] = {}
+    if event.preferred_node is not None:
+        wishes["preferred_node"] = event.preferred_node
+    if event.avoided_nodes:
+        wishes["avoided_nodes"] = list(event.avoided_nodes)
+    if event.tolerance is not None:
+        wishes["tolerance"] = float(event.tolerance)
+    return wishes
+
+
+def _wishes_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
+    preferred, tolerance = data.get("preferred_node"), data.get("tolerance")
+    return {
+        "preferred_node": None if preferred is None else str(preferred),
+        "avoided_nodes": tuple(str(node) for node in data.get("avoided_nodes", ())),
+        "tolerance": None if tolerance is None else float(tolerance),
+    }
+
+
 def event_to_json(event: Event) -> dict[str, Any]:
     """Give an event as plain JSON values, its ``type`` named."""
     match event:
@@ -283,6 +367,14 @@ def event_to_json(event: Event) -> dict[str, Any]:
                 "task": task_to_json(task),
                 "slot": slot,
                 "salt": salt,
+                **_wishes_to_json(event),
+            }
+        case PlansMoved(moves=moves, slot=slot):
+            return {
+                "type": "PlansMoved",
+                "moves": [_move_to_json(move) for move in moves],
+                "slot": slot,
+                "given_up": list(event.given_up),
             }
         case PricesSolved():
             rates = {name: list(row) for name, row in event.usual_rates.items()}
@@ -339,7 +431,16 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
             return CellsReleased(task_id=str(data["task_id"]), cells=cells_from_json(data["cells"]))
         case "TaskReplanned":
             return TaskReplanned(
-                task=task_from_json(data["task"]), slot=int(data["slot"]), salt=str(data["salt"])
+                task=task_from_json(data["task"]),
+                slot=int(data["slot"]),
+                salt=str(data["salt"]),
+                **_wishes_from_json(data),
+            )
+        case "PlansMoved":
+            return PlansMoved(
+                moves=tuple(_move_from_json(move) for move in data["moves"]),
+                slot=int(data["slot"]),
+                given_up=tuple(str(task_id) for task_id in data["given_up"]),
             )
         case "PricesSolved":
             return PricesSolved(

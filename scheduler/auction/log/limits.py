@@ -19,6 +19,7 @@ from scheduler.auction.log.events import (
     NodeChanged,
     NodeJoined,
     NodeLeft,
+    PlansMoved,
     PricesSolved,
     RatesPosted,
     RulesChanged,
@@ -42,9 +43,20 @@ def check_event(event: Event) -> None:
         The message names the number.
     """
     match event:
-        case BidArrived(task=task, slot=slot) | TaskReplanned(task=task, slot=slot):
+        case BidArrived(task=task, slot=slot):
             _slots("slot", slot)
             _task_check(task)
+        case TaskReplanned(task=task, slot=slot, tolerance=tolerance):
+            _slots("slot", slot)
+            _task_check(task)
+            _numbers("tolerance", () if tolerance is None else (tolerance,), 0.0, MOST_MONEY)
+        case PlansMoved(moves=moves, slot=slot):
+            _slots("slot", slot)
+            for move in moves:
+                _slots(f"window of task {move.task_id}", move.deadline_slot)
+                demands = (move.compute_demand, move.memory_demand)
+                _numbers(f"demand of task {move.task_id}", demands, 0.0, math.inf)
+                _numbers(f"rates of task {move.task_id}", move.rates.values(), -math.inf, math.inf)
         case NodeJoined(node=node) | NodeChanged(node=node):
             _node_check(node)
         case PricesSolved():

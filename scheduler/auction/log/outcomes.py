@@ -12,7 +12,7 @@ from scheduler.types import Cell, Decision, PriceParts, Refusal, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Cells a job held and lost."""
+    """Cells a job held and holds no longer."""
 
     task_id: str
     cells: tuple[Cell, ...]
@@ -51,7 +51,14 @@ class Replan:
     raised: tuple[tuple[float, float], ...] = ()
 
 
-Outcome = Decision | Changed | Released | Replan
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Jobs have the cells that the event names; what each left, those given up last."""
+
+    released: tuple[Dropped, ...]
+
+
+Outcome = Decision | Changed | Released | Replan | Moved
 
 
 def _parts_to_json(parts: PriceParts | None) -> list[float] | None:
@@ -74,6 +81,16 @@ def _schedule_from_json(data: Mapping[str, Any] | None) -> Schedule | None:
     if data is None:
         return None
     return Schedule(cells=cells_from_json(data["cells"]), vendor=int(data["vendor"]))
+
+
+def _dropped_to_json(dropped: tuple[Dropped, ...]) -> list[Any]:
+    return [[d.task_id, cells_to_json(d.cells)] for d in dropped]
+
+
+def _dropped_from_json(data: list[Any]) -> tuple[Dropped, ...]:
+    return tuple(
+        Dropped(task_id=str(task_id), cells=cells_from_json(cells)) for task_id, cells in data
+    )
 
 
 def _raised_from_json(data: list[Any]) -> tuple[tuple[float, float], ...]:
@@ -104,10 +121,9 @@ def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
                 "raised": [list(pair) for pair in outcome.raised],
             }
         case Changed(dropped=dropped):
-            return {
-                "type": "Changed",
-                "dropped": [[d.task_id, cells_to_json(d.cells)] for d in dropped],
-            }
+            return {"type": "Changed", "dropped": _dropped_to_json(dropped)}
+        case Moved(released=released):
+            return {"type": "Moved", "released": _dropped_to_json(released)}
         case Released(cells=cells):
             return {"type": "Released", "cells": cells_to_json(cells)}
         case Replan():
@@ -149,12 +165,9 @@ def outcome_from_json(data: Mapping[str, Any]) -> Outcome:
                 raised=_raised_from_json(data["raised"]),
             )
         case "Changed":
-            return Changed(
-                dropped=tuple(
-                    Dropped(task_id=str(task_id), cells=cells_from_json(cells))
-                    for task_id, cells in data["dropped"]
-                )
-            )
+            return Changed(dropped=_dropped_from_json(data["dropped"]))
+        case "Moved":
+            return Moved(released=_dropped_from_json(data["released"]))
         case "Released":
             return Released(cells=cells_from_json(data["cells"]))
         case "Replan":

@@ -7,7 +7,9 @@ joined. A cell that is not on sale has minus infinity free.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -43,6 +45,13 @@ def unfilled(rates: tuple[float, ...], *, unit: float) -> Floats:
         filled[n] = max([filled[n - 1], *(filled[n - s] + s for s in sizes if s <= n)])
     left: Floats = np.asarray(np.arange(WASTE_UNITS + 1) - filled, np.float64)
     return left * unit
+
+
+#: Tables of a grid, slots by nodes, that change in place.
+_CELL_TABLES = (
+    *("compute_price", "memory_price", "reserve_price"),
+    *("compute_free", "memory_free", "load"),
+)
 
 
 class HeldCell(NamedTuple):
@@ -143,6 +152,17 @@ class Grid:
         #: One object for each cell named so far, by slot and column.
         self._cells: dict[int, Cell] = {}
 
+    def copy(self) -> Grid:
+        """Give a grid that can be changed apart from this one."""
+        other = copy(self)
+        for name in _CELL_TABLES:
+            setattr(other, name, getattr(self, name).copy())
+        other.nodes, other.column, other.types = [*self.nodes], {**self.column}, [*self.types]
+        other.by_rates, other._cells = {}, {}
+        other.holds = dict(self.holds)
+        other._ending = {slot: [*tasks] for slot, tasks in self._ending.items()}
+        return other
+
     @property
     def horizon(self) -> Horizon:
         return Horizon(first_slot=self.first_slot, slots=self.slots)
@@ -160,6 +180,12 @@ class Grid:
                 slot, k = divmod(place, len(self.nodes))
                 known[place] = Cell(slot, self.nodes[k].id)
         return tuple(map(known.__getitem__, places))
+
+    def find_withheld(self) -> NDArray[np.bool_]:
+        """Tell of which cells nothing is sold because their nodes ask more than is paid."""
+        if not len(self.reserve_price):
+            return np.zeros(self.compute_free.shape, np.bool_)
+        return self.reserve_price == np.inf
 
     def row(self, slot: int) -> int:
         """Give the row of a slot on sale."""
@@ -252,6 +278,17 @@ class Grid:
             if not self._on_sale(node, self.first_slot + row):
                 self.compute_free[row, k] = -np.inf
                 self.memory_free[row, k] = -np.inf
+
+    @contextmanager
+    def withheld(self, node_ids: Iterable[str]) -> Generator[None]:
+        """Take nodes off sale while a task is searched for; the search must end inside."""
+        columns = [self.column[node_id] for node_id in node_ids if node_id in self.column]
+        free = self.compute_free[:, columns]
+        self.compute_free[:, columns] = -np.inf
+        try:
+            yield
+        finally:
+            self.compute_free[:, columns] = free
 
     def _on_sale(self, node: Node, slot: int) -> bool:
         after = node.available_from is None or slot >= node.available_from

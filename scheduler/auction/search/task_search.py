@@ -32,7 +32,7 @@ from scheduler.types import NO_VENDOR, PriceParts, Refusal, Schedule, Task
 _MANY = 30_000_000
 #: Share of a price by which plans must differ to be told apart for certain; what
 #: rounding and the dearer later slots come to is a hundredth of it.
-_MARGIN = 1e-6
+MARGIN = 1e-6
 #: Deadlines looked at first for one at which a bid would win.
 _NEAR = 12
 
@@ -211,7 +211,7 @@ class Search:
         if not (known and looked and 0.0 < ceiling < math.inf):
             return self.find_plan(deadline), known and not looked, None
         possible = deadline >= self._begin and self._enough_slots(deadline)
-        margin = _MARGIN * ceiling
+        margin = MARGIN * ceiling
         plan, none, later = self._solve_with_hint(
             deadline if possible else None, before=before, claimed=claim, above=ceiling + margin
         )

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.auction import Changed, Dropped, Engine, Released, Replan, ZoneRules
 from scheduler.auction.log import events
-from scheduler.types import Cell, LaborVendor, Refusal
+from scheduler.types import Cell, LaborVendor, Refusal, Task
 from tests.properties.auction_markets import restore
 from tests.unit.scheduler.auction.builders import decide, node, price, task, zone
 
@@ -235,3 +235,67 @@ def test_rules_are_checked() -> None:
         ZoneRules(retired={"pays_eq14": True})
     with pytest.raises(ValueError, match="horizon_slots"):
         ZoneRules(horizon_slots=0)
+
+
+def replan(engine: Engine, wanted: Task, slot: int = 0, **wishes: Any) -> Replan:
+    outcome = engine.apply(events.TaskReplanned(wanted, slot, **wishes)).outcome
+    assert isinstance(outcome, Replan)
+    return outcome
+
+
+def cells_of(outcome: Replan) -> tuple[Cell, ...]:
+    assert outcome.schedule is not None
+    return outcome.schedule.cells
+
+
+def test_a_replan_takes_the_preferred_node_though_another_is_cheaper() -> None:
+    engine = zone(node("cheap", ask=1.0), node("dear", ask=50.0))
+    assert cells_of(replan(engine, task())) == (Cell(0, "cheap"), Cell(1, "cheap"))
+    booked = replan(engine, task(), preferred_node="dear")
+    assert cells_of(booked) == (Cell(0, "dear"), Cell(1, "dear"))
+    assert (booked.late, booked.complete) == (False, True)
+
+
+def test_a_preferred_node_without_room_in_time_or_unknown_is_no_reason_to_be_late() -> None:
+    engine = zone(node("cheap", ask=1.0), node("dear", ask=50.0, available_from=5))
+    for wish in ("dear", "nobody"):
+        plan = replan(engine, task(deadline_slot=3), preferred_node=wish)
+        assert cells_of(plan) == (Cell(0, "cheap"), Cell(1, "cheap"))
+
+
+def test_a_replan_leaves_out_the_node_that_failed_even_if_it_ends_late_elsewhere() -> None:
+    engine = zone(node("failed"), node("other", available_from=4))
+    late = replan(engine, task(deadline_slot=2), avoided_nodes=("failed", "gone"))
+    assert (late.late, late.complete) == (True, True)
+    assert cells_of(late) == (Cell(4, "other"), Cell(5, "other"))
+    # What was left out for the search is on sale again.
+    assert cells_of(replan(engine, task("next"))) == (Cell(0, "failed"), Cell(1, "failed"))
+
+
+def test_a_replan_takes_the_node_that_failed_when_it_is_the_only_one() -> None:
+    engine = zone(node("failed"), node("small", memory_capacity=1.0))
+    again = replan(engine, task(), avoided_nodes=("failed",))
+    assert cells_of(again) == (Cell(0, "failed"), Cell(1, "failed"))
+    assert not again.late
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "finish"), [(None, 5), (0.0, 5), (0.09, 4), (0.1, 3), (0.2, 2), (0.3, 1)]
+)
+def test_a_replan_ends_first_among_plans_within_the_tolerance(
+    tolerance: float | None, finish: int
+) -> None:
+    # Two cells, of 1.30, 1.10 or 1.00 each: the sooner, the dearer.
+    engine = zone(
+        node("now", ask=3.25, available_until=1),
+        node("soon", ask=2.75, available_from=2, available_until=3),
+        node("last", ask=2.5, available_from=4),
+    )
+    plan = replan(engine, task(deadline_slot=5), tolerance=tolerance)
+    assert plan.schedule is not None
+    assert plan.schedule.finish_slot == finish
+
+
+def test_a_free_plan_that_ends_sooner_is_taken_at_no_tolerance() -> None:
+    engine = zone(node("now", ask=0.0))
+    assert cells_of(replan(engine, task(), tolerance=0.0)) == (Cell(0, "now"), Cell(1, "now"))

@@ -43,6 +43,17 @@ EVENTS = (
     events.NodeChanged(node("b", ask=2.0)),
     events.CellsReleased("t", (Cell(1, "n"),)),
     events.TaskReplanned(task(compute_demand=4.0), 1, salt="s3"),
+    events.TaskReplanned(
+        task(compute_demand=4.0),
+        1,
+        salt="s5",
+        preferred_node="b",
+        avoided_nodes=("n", "gone"),
+        tolerance=0.1,
+    ),
+    events.PlansMoved(
+        (events.PlanMove("t", 5, 4.0, 2.0, {"g": 4.0}, (Cell(5, "n"),)),), 2, given_up=("low",)
+    ),
     events.PricesSolved(1, {"n": (0.1, 0.2)}, {"b": (0.3,)}, seed=3, inputs={"bids": 2}),
     events.PricesSolved(1, {"n": (0.3, 0.2)}, {}, private={"dual_value": 7.25}, salt="s4"),
     events.RulesChanged(ZoneRules(policy="lagrangian", horizon_slots=6, settings={"growth": 0.2})),
@@ -61,6 +72,11 @@ RULES = ZoneRules(horizon_slots=6, settings={"k": [1, 2]})
 @pytest.mark.parametrize("event", EVENTS, ids=lambda e: type(e).__name__)
 def test_an_event_comes_back_from_json_as_it_was(event: events.Event) -> None:
     assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
+
+
+def test_a_replan_without_wishes_is_written_as_in_older_logs() -> None:
+    plain = event_to_json(events.TaskReplanned(task(), 1, salt="s"))
+    assert sorted(plain) == ["salt", "slot", "task", "type"]
 
 
 def test_entries_come_back_even_where_a_store_writes_numbers_its_own_way() -> None:

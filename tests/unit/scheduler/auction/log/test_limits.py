@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,12 @@ from scheduler.types import Cell, Decision, LaborVendor, Refusal
 from tests.unit.scheduler.auction.builders import decide, node, task, zone
 
 NAN, INF = math.nan, math.inf
+
+
+def move(**changes: Any) -> events.PlanMove:
+    """A job's way from nowhere to one cell."""
+    plain = events.PlanMove("t", 5, 4.0, 2.0, {"g": 4.0}, (Cell(0, "n"),))
+    return replace(plain, **changes)
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
@@ -64,6 +71,13 @@ def test_a_bid_with_a_number_that_is_none_is_refused_and_leaves_no_trace(
         ),
         (events.BidArrived(task(deadline_slot=2**60), 0), "window of task t"),
         (events.BidArrived(task(), 2**60), "slot"),
+        (events.TaskReplanned(task(), 0, tolerance=NAN), "tolerance"),
+        (events.TaskReplanned(task(), 0, tolerance=-0.1), "tolerance"),
+        (events.PlansMoved((), 2**60), "slot"),
+        (events.PlansMoved((move(compute_demand=NAN),), 0), "demand of task t"),
+        (events.PlansMoved((move(memory_demand=-1.0),), 0), "demand of task t"),
+        (events.PlansMoved((move(rates={"g": INF}),), 0), "rates of task t"),
+        (events.PlansMoved((move(deadline_slot=2**60),), 0), "window of task t"),
         (events.SlotAdvanced(2**60), "slot"),
         (events.NodeLeft("n", -(2**60)), "slot"),
         (events.NodeJoined(node("new", ask=NAN)), "ask of node new"),

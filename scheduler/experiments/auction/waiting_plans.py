@@ -1,0 +1,104 @@
+"""Plans that have not started, made again at later prices: what that is worth in welfare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.auction import Engine
+from scheduler.auction.log import events
+from scheduler.auction.prices import solve_prices
+from scheduler.auction.search.room import PromisedJob
+from scheduler.experiments.auction.cheaper_plans import find_cheaper_plans
+from scheduler.experiments.auction.run import SOLVE_EVERY, make_rules
+from scheduler.experiments.auction.scenario import Scenario
+from scheduler.types import Decision, Task
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingDay:
+    """What a day came to."""
+
+    welfare: float
+    revenue: float
+    admitted: int
+    #: Plans made again.
+    moved: int
+
+
+def run_day(
+    scenario: Scenario,
+    tasks: Sequence[Task],
+    *,
+    past_days: Sequence[Sequence[Task]],
+    seed: int,
+    improves: bool | None,
+) -> WaitingDay:
+    """Sell a day under ``lagrangian``, with waiting plans made again after each solve.
+
+    ``improves`` says whether they may end later than planned; ``None`` leaves them as they are.
+    Welfare counts asks of the cells that jobs end up in. No job asks for cleaning.
+    """
+    engine = Engine(make_rules(scenario, "lagrangian"))
+    for node in scenario.fleet():
+        engine.transition(events.NodeJoined(node))
+    admitted: dict[str, tuple[Task, Decision]] = {}
+    asked: dict[str, float] = {}
+    revenue, moved, slot = 0.0, 0, -1
+    for index, task in enumerate(tasks):
+        while slot < task.arrival_slot:
+            slot += 1
+            engine.transition(events.SlotAdvanced(slot))
+            if slot % SOLVE_EVERY:
+                continue
+            engine.transition(
+                solve_prices(
+                    engine,
+                    slot=slot,
+                    last_slot=scenario.slots - 1,
+                    day_start=0,
+                    today=tasks[:index],
+                    past_days=past_days,
+                    seed=seed * 100_003 + index,
+                )
+            )
+            if improves is not None:
+                for move in _improve(engine, admitted, slot, ends_later=improves):
+                    moved += 1
+                    asked[move.task_id] = _sum_asks(engine, move)
+        decision = engine.transition(events.BidArrived(task, slot))
+        assert isinstance(decision, Decision)
+        if decision.admitted and decision.parts is not None:
+            admitted[task.id] = (task, decision)
+            asked[task.id] = decision.parts.operational
+            revenue += decision.payment
+    welfare = sum(task.bid - asked[task.id] for task, _ in admitted.values())
+    return WaitingDay(welfare, revenue, len(admitted), moved)
+
+
+def _sum_asks(engine: Engine, move: events.PlanMove) -> float:
+    """Give what the nodes of a plan ask for it."""
+    nodes = {node.id: node for node in engine.nodes}
+    return sum(
+        node.ask * move.rates[node.gpu_type] / node.compute_capacity
+        for node in (nodes[cell.node] for cell in move.cells)
+    )
+
+
+def _improve(
+    engine: Engine, admitted: dict[str, tuple[Task, Decision]], slot: int, *, ends_later: bool
+) -> tuple[events.PlanMove, ...]:
+    """Move the plans that begin in a later slot."""
+    held = {one.task_id for one in engine.reservations()}
+    waiting = [
+        PromisedJob(
+            task_id=task_id,
+            deadline_slot=task.deadline_slot,
+            compute_demand=task.compute_demand,
+            memory_demand=task.memory_demand,
+            rates=task.rates,
+        )
+        for task_id, (task, decision) in admitted.items()
+        if task_id in held and decision.schedule is not None and decision.schedule.start_slot > slot
+    ]
+    return find_cheaper_plans(engine, jobs=waiting, slot=slot + 1, ends_later=ends_later)
