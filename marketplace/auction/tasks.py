@@ -3,6 +3,7 @@
 from celery import shared_task
 
 from marketplace.auction.book import snapshot_store
+from marketplace.auction.lane import improve
 from marketplace.auction.lane import sweep as sweeps
 from marketplace.auction.pricing import solve
 from marketplace.auction.settlement import settle_finished
@@ -23,6 +24,16 @@ def sweep() -> None:
 @shared_task(name="auction.jobs_replan")
 def jobs_replan() -> None:
     sweeps.jobs_replan(now=clock.now())
+
+
+@shared_task(name="auction.plans_sweep")
+def plans_sweep() -> None:
+    improve.request_better_plans()
+
+
+@shared_task(name="auction.plans_improve")
+def plans_improve(*, zone_id: str) -> None:
+    improve.improve_plans(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.settle_finished")

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import BinaryIO, cast
 
-from django.db.models import QuerySet
+from django.db.models import F, Q, QuerySet
 from django.db.models.fields.files import FieldFile
 
 from marketplace.common.errors import NotFound
 from marketplace.fleet import selectors as fleet
 from marketplace.fleet.models import Node, Zone
+from marketplace.jobs.executed_work import is_user_fault, list_slices
 from marketplace.jobs.lease_checks import get_current_slice
 from marketplace.jobs.models import (
     Checkpoint,
@@ -127,13 +128,17 @@ def count_planned_steps(job: Job) -> range:
     return range(steps(rows - math.floor(DROPPED_SHARE_MAX * rows)), steps(rows) + 1)
 
 
-def measure_job_work(job: Job) -> Work:
-    """What the whole of a job asks of a node, at the speeds known now."""
+def measure_job_work(job: Job, *, speeds: fleet.ZoneSpeeds | None = None) -> Work:
+    """What the whole of a job asks of a node, at the speeds known now.
+
+    ``speeds`` are as in ``measure_work``.
+    """
     return measure_work(
         dataset=job.dataset,
         zone=job.zone,
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
         training=from_json(TrainingSpec, job.spec["training"]),
+        speeds=speeds,
     )
 
 
@@ -156,6 +161,42 @@ def list_jobs_to_replan(zone: Zone) -> QuerySet[Job]:
         .select_related("zone", "dataset")
         .order_by("replan_wanted_at", "pk")
     )
+
+
+def list_jobs_with_plans(zone: Zone, *, bid_ids: Iterable[str]) -> list[Job]:
+    """Active jobs of these bids that wait for no new plan, with what their work is measured by."""
+    found = Job.objects.filter(
+        zone=zone, bid_id__in=list(bid_ids), needs_replan=False, status__in=Job.ACTIVE
+    )
+    return list(found.select_related("zone", "dataset").order_by("pk"))
+
+
+def list_late_jobs(zone: Zone) -> list[Job]:
+    """Active jobs whose plan ends after their deadline, or that have none."""
+    found = Job.objects.filter(_LATE, zone=zone, status__in=Job.ACTIVE)
+    return list(found.select_related("zone", "dataset").order_by("deadline_at", "pk"))
+
+
+def list_zones_with_late_jobs() -> list[str]:
+    found = Job.objects.filter(_LATE, status__in=Job.ACTIVE)
+    return list(found.order_by("zone_id").values_list("zone_id", flat=True).distinct())
+
+
+_LATE = Q(needs_replan=True) | Q(finish_planned_at__gt=F("deadline_at"))
+
+
+def list_nodes_to_avoid(job: Job) -> list[str]:
+    """Nodes that the job's next plan should leave out, while others can run it.
+
+    The node that lost or failed it last, and every node of a provider that found fault with its
+    input: that is confirmed only by another.
+    """
+    slices = list_slices(job)
+    if not slices or slices[-1].status not in (SliceStatus.LOST, SliceStatus.FAILED):
+        return []
+    blaming = {held.node.provider_id for held in slices if is_user_fault(held)}
+    own = Node.objects.filter(zone=job.zone, provider__in=blaming).values_list("pk", flat=True)
+    return sorted({slices[-1].node_id, *own})
 
 
 def get_datasets(ids: Iterable[str]) -> dict[str, Dataset]:

@@ -1,16 +1,17 @@
 """The hand-off of a running job to the worker booked for it, just in time.
 
 Only when the worker is on sale does the auction plan the job again, at no cost to its
-owner, over all that is on sale then. The job leaves at the end of its slot, by checkpoint
-and restore as between any two cells. What a backend does not bring up costs the house, is
-told in the job's history, and its offer is left alone for a while: the next one is booked.
+owner: on that worker alone if the rest fits there in time. The job leaves at the end of its
+slot, by checkpoint and restore as between any two cells. What a backend does not bring up
+costs the house, is told in the job's history, and its offer is left alone for a while: the
+next one is booked.
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.db.models import F, Max
+from django.db.models import F
 
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.replan import replan_jobs
@@ -18,7 +19,7 @@ from marketplace.auction.models import Bid
 from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import last_slot_until, slot_at
-from marketplace.jobs.models import EventKind, Job, MetricPoint, Slice, SliceStatus
+from marketplace.jobs.models import EventKind, Job, Slice, SliceStatus
 from marketplace.jobs.selectors import compute_work_left_share, measure_job_work
 from marketplace.jobs.services import add_job_event, request_job_replan
 from marketplace.tiers.bookings import probed_left_s
@@ -79,7 +80,7 @@ def _hand_off(tiers: ZoneTiers, booking_id: int, now: datetime) -> bool:
             is_trouble=False,
         )
         Bid.objects.filter(pk=job.bid_id).update(replanned_slot=None)
-        replan_jobs(lane)
+        replan_jobs(lane, preferred={job.pk: node.pk})
         booking.handed_at, booking.left_s = now, left_s
         booking.saved_micros = _saved_micros(tiers, booking, left_s, now)
         booking.save(update_fields=["handed_at", "left_s", "saved_micros"])
@@ -205,7 +206,7 @@ def _record_move(tiers: ZoneTiers, booking: Booking, arrived: Slice, now: dateti
     )
     step, lost = arrived.first_step, 0
     if left is not None:
-        lost = max(0, _reached_step(left) - step)
+        lost = left.steps_lost
         booking.pause_s = pause_s(left, arrived)
     _close_booking(booking, BookingOutcome.MOVED, now)
     kept = "no step was lost" if lost == 0 else f"{lost} steps are done again"
@@ -240,14 +241,6 @@ def _record_move(tiers: ZoneTiers, booking: Booking, arrived: Slice, now: dateti
             }
         },
     )
-
-
-def _reached_step(left: Slice) -> int:
-    """The step a lease came to: what its node said at the end, else what it reported last."""
-    if left.result:
-        return int(left.result["step"])
-    reported = MetricPoint.objects.filter(slice=left).aggregate(last=Max("step"))["last"]
-    return max(left.first_step, reported or 0)
 
 
 def _close_booking(booking: Booking, outcome: BookingOutcome, now: datetime) -> None:

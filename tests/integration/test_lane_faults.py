@@ -15,10 +15,12 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.lane.sweep import sweep_zones
+from marketplace.auction.lane.improve import improve_plans
+from marketplace.auction.lane.sweep import refresh_zone, sweep_zones
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation
 from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired
+from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job
 from marketplace.payments.selectors import ledger_check, wallet
 from marketplace.payments.services import lock_wallets
@@ -263,6 +265,40 @@ def test_organisations_of_two_zones_are_settled_without_waiting_in_a_circle():
         assert [batch.decided for batch in batches] == [4, 4], round_number
     assert ledger_check().balanced
     assert [verify_zone(zone).problems for zone in zones] == [[], []]
+
+
+def test_lanes_and_planners_that_find_the_same_loss_at_once_share_it_out_once(zone):
+    owner = builders.organisation(usd="10")
+    now = clock.now()
+    Node.objects.update(compute_capacity=100.0)
+    bids = [
+        market.bid(owner, zone, price_micros=2_000_000, slots=slots, epochs=3, now=now)
+        for slots in (30, 30, 4, 4)
+    ]
+    decide_pending_bids(zone=zone, now=now)
+    jobs = {job.bid_id: job for job in Job.objects.all()}
+    assert len(jobs) == 4
+    lost = [jobs[bid.pk].cells[-1][1] for bid in bids[2:]]
+    Node.objects.filter(pk__in=lost).update(status="offline")
+
+    def refresh():
+        refresh_zone(zone=zone, now=now)
+
+    def improve():
+        return improve_plans(zone_id=zone.pk, clock=lambda: now)
+
+    answers = at_once([refresh, improve, refresh, improve, refresh])
+    assert not [answer for answer in answers if isinstance(answer, Exception)]
+    refresh()
+    assert not Job.objects.filter(needs_replan=True).exists()
+    for job in Job.objects.all():
+        assert job.finish_planned_at <= job.deadline_at
+        assert not {node for _, node in job.cells} & set(lost)
+    # However many looked, the two late jobs were placed once.
+    assert LogEntry.objects.filter(zone=zone, kind="PlansMoved").count() == 1
+    assert not LogEntry.objects.filter(zone=zone, kind="TaskReplanned").exists()
+    assert verify_zone(zone).problems == []
+    assert ledger_check().balanced
 
 
 def test_waiter_hears_of_its_decision_at_once(zone):

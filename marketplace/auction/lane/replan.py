@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from django.db.models import Q
 
 from marketplace.auction.book.engine_cache import commitment_salt
-from marketplace.auction.book.reservations import (
-    build_reservation_rows,
-    insert_reservations,
-    release_reservations,
-)
+from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.lane import Lane
+from marketplace.auction.lane.plan_changes import (
+    PlannedJob,
+    give_new_cells,
+    list_movable_jobs,
+    measure_work_left,
+    move_plans,
+)
 from marketplace.auction.models import Bid
-from marketplace.fleet.selectors import last_slot_until
+from marketplace.common.queue import enqueue
 from marketplace.jobs.models import FaultOf, Job
 from marketplace.jobs.queries import is_replan_wanted
-from marketplace.jobs.selectors import (
-    compute_work_left_share,
-    list_jobs_to_replan,
-    measure_job_work,
-)
-from marketplace.jobs.services import fail_job, replace_job_cells, request_job_replan
+from marketplace.jobs.selectors import list_jobs_to_replan, list_nodes_to_avoid
+from marketplace.jobs.services import fail_job, request_job_replan
 from scheduler import types as scheduler
-from scheduler.auction import Replan
+from scheduler.auction import Engine, Replan
+from scheduler.auction.joint.least_laxity import plan_by_laxity
 from scheduler.auction.log import events
 
-#: So that a job that is all but done still gets a cell to finish in.
-LEAST_WORK_SHARE = 1e-3
+#: A new plan may cost the market so much more than the cheapest if it ends sooner, as a share.
+TOLERANCE = 0.1
 
 
 def record_lost_cells(lane: Lane) -> None:
@@ -44,78 +46,159 @@ def record_lost_cells(lane: Lane) -> None:
     lane.dropped.clear()
 
 
-def replan_jobs(lane: Lane) -> int:
+def replan_jobs(lane: Lane, *, preferred: Mapping[str, str] | None = None) -> int:
     """Find new cells for the jobs of the zone that need them; how many were looked at.
 
-    The jobs that must end first choose first. A job for which nothing is to be
+    Where planning one by one would break a promise that a joint plan keeps, the joint plan is
+    taken. Otherwise the jobs that must end first choose first. A job for which nothing is to be
     had is tried again each slot until its deadline.
+
+    Parameters
+    ----------
+    preferred
+        The node each job should go to, by job id; it gets other cells only if it does not fit.
     """
     if not is_replan_wanted(zone_id=lane.zone.pk):
         # As a rule; asking so costs a fraction of what reading them does.
         return 0
-    waiting = sorted(list_jobs_to_replan(lane.zone), key=lambda job: (job.deadline_at, job.pk))
-    bids = Bid.objects.in_bulk([job.bid_id for job in waiting])
-    tried = 0
-    for job in waiting:
-        bid = bids[job.bid_id]
-        if bid.replanned_slot is not None and bid.replanned_slot >= lane.slot:
-            continue
-        tried += 1
-        _job_replan(lane, job, bid)
-    return tried
+    jobs = sorted(list_jobs_to_replan(lane.zone), key=lambda job: (job.deadline_at, job.pk))
+    bids = Bid.objects.in_bulk([job.bid_id for job in jobs])
+    waiting = [
+        PlannedJob(
+            job=job,
+            bid=bids[job.bid_id],
+            promise=measure_work_left(zone=lane.zone, job=job, bid=bids[job.bid_id]),
+        )
+        for job in jobs
+        if not _was_tried(bids[job.bid_id], lane.slot)
+    ]
+    wanted = {
+        one.promise.task_id: _build_event(lane, one, (preferred or {}).get(one.job.pk))
+        for one in waiting
+    }
+    planned = _replan_together(lane, waiting, list(wanted.values()))
+    late = [
+        one
+        for one in waiting
+        if one.promise.task_id not in planned
+        and not replan_job(lane, one, wanted[one.promise.task_id])
+    ]
+    if late:
+        # More time may find what the lane did not; it has others to serve.
+        enqueue("auction.plans_improve", zone_id=lane.zone.pk)
+    return len(waiting)
 
 
-def _job_replan(lane: Lane, job: Job, bid: Bid) -> None:
-    task = _task_left(lane, job, bid)
-    outcome = lane.apply(
-        events.TaskReplanned(task=task, slot=lane.first_free_slot, salt=commitment_salt())
-    ).outcome
+def _was_tried(bid: Bid, slot: int) -> bool:
+    return bid.replanned_slot is not None and bid.replanned_slot >= slot
+
+
+def _build_event(
+    lane: Lane, wanted: PlannedJob, preferred_node: str | None
+) -> events.TaskReplanned:
+    promise = wanted.promise
+    task = scheduler.Task(
+        id=promise.task_id,
+        arrival_slot=lane.first_free_slot,
+        deadline_slot=promise.deadline_slot,
+        compute_demand=promise.compute_demand,
+        memory_demand=promise.memory_demand,
+        bid=float(wanted.bid.price_micros),
+        rates=promise.rates,
+    )
+    return events.TaskReplanned(
+        task=task,
+        slot=lane.first_free_slot,
+        salt=commitment_salt(),
+        preferred_node=preferred_node,
+        avoided_nodes=tuple(list_nodes_to_avoid(wanted.job)),
+        tolerance=TOLERANCE,
+    )
+
+
+def _replan_together(
+    lane: Lane, waiting: Sequence[PlannedJob], wanted: Sequence[events.TaskReplanned]
+) -> set[str]:
+    """Take a joint plan if it keeps more promises than planning one by one; the tasks planned."""
+    engine = lane.book.engine
+    alone = _count_kept(engine, wanted)
+    if alone == len(wanted):
+        return set()
+    avoided = {event.task.id: frozenset(event.avoided_nodes) for event in wanted}
+    lost = [one.avoiding(avoided[one.promise.task_id]) for one in waiting]
+    movable = list_movable_jobs(
+        zone=lane.zone,
+        engine=engine,
+        first_slot=lane.first_free_slot,
+        beside=[one.promise for one in lost],
+    )
+    plan = plan_by_laxity(
+        engine,
+        lost=[one.promise for one in lost],
+        movable=[one.promise for one in movable],
+        slot=lane.first_free_slot,
+    )
+    if plan.kept <= alone:
+        return set()
+    move_plans(
+        lane,
+        plan,
+        [*lost, *movable],
+        explain=lambda move: explain_move(move, is_hit=move.task_id in avoided),
+    )
+    return {one.promise.task_id for one in lost} - set(plan.given_up)
+
+
+def _count_kept(engine: Engine, wanted: Sequence[events.TaskReplanned]) -> int:
+    """How many promises planning one by one keeps."""
+    trial, kept = engine.replica(), 0
+    for event in wanted:
+        outcome = trial.transition(event)
+        assert isinstance(outcome, Replan)
+        kept += outcome.complete and not outcome.late
+    return kept
+
+
+def replan_job(lane: Lane, wanted: PlannedJob, event: events.TaskReplanned) -> bool:
+    """Plan one job again by itself; whether its deadline stands."""
+    job, bid = wanted.job, wanted.bid
+    outcome = lane.apply(event).outcome
     assert isinstance(outcome, Replan)
     # Only what found nothing waits for the next slot; new trouble is looked at at once.
     bid.replanned_slot = lane.slot if outcome.schedule is None else None
     bid.save(update_fields=["replanned_slot"])
+    if outcome.schedule is not None:
+        give_new_cells(lane, wanted, outcome.schedule.cells, reason=_explain(outcome))
+        return not outcome.late
     release_reservations(bid_id=bid.pk, which=Q(slot__gte=lane.first_free_slot), now=lane.now)
-    if outcome.schedule is None:
-        if lane.now >= job.deadline_at:
-            fail_job(
-                job=job,
-                fault=FaultOf.SYSTEM,
-                reason="No node is left that could finish this job; its payment is refunded.",
-                now=lane.now,
-            )
-        return
-    insert_reservations(
-        build_reservation_rows(
-            bid_id=bid.pk,
-            zone_id=bid.zone_id,
-            memory_gb=bid.memory_demand_gb,
-            cells=outcome.schedule.cells,
-            rates=task.rates,
-            nodes=lane.book.nodes,
+    if lane.now >= job.deadline_at:
+        fail_job(
+            job=job,
+            fault=FaultOf.SYSTEM,
+            reason="No node is left that could finish this job; its payment is refunded.",
+            now=lane.now,
         )
-    )
-    replace_job_cells(job=job, cells=outcome.schedule.cells, reason=_words(outcome), now=lane.now)
+    return False
 
 
-def _task_left(lane: Lane, job: Job, bid: Bid) -> scheduler.Task:
-    """What is left of a job, at the speeds known now."""
-    work = measure_job_work(job)
-    share = max(compute_work_left_share(job), LEAST_WORK_SHARE)
-    return scheduler.Task(
-        id=bid.pk,
-        arrival_slot=lane.first_free_slot,
-        deadline_slot=last_slot_until(lane.zone, bid.deadline_at),
-        compute_demand=work.compute_demand * share,
-        memory_demand=bid.memory_demand_gb,
-        bid=float(bid.price_micros),
-        rates=dict(sorted(work.rates.items())),
+def explain_move(move: events.PlanMove, *, is_hit: bool) -> str:
+    """What a job's history says of its part in a joint plan."""
+    nodes = _name_nodes(move.cells)
+    if is_hit:
+        return f"Planned again on {nodes}, at no cost to you; the deadline stands."
+    return (
+        f"Planned again on {nodes}, so that another job keeps its deadline too; yours stands, "
+        "and your price does not change."
     )
 
 
-def _words(outcome: Replan) -> str:
+def _name_nodes(cells: Sequence[scheduler.Cell]) -> str:
+    return ", ".join(sorted({cell.node for cell in cells}))
+
+
+def _explain(outcome: Replan) -> str:
     assert outcome.schedule is not None
-    nodes = ", ".join(sorted({cell.node for cell in outcome.schedule.cells}))
-    text = f"Planned again on {nodes}, at no cost to you"
+    text = f"Planned again on {_name_nodes(outcome.schedule.cells)}, at no cost to you"
     if not outcome.complete:
         return f"{text}; not all of the work has a place yet."
     if outcome.late:

@@ -221,6 +221,7 @@ CELERY_BEAT_SCHEDULE = {
     "leases": _every("jobs.leases_sweep", "BEAT_LEASES_S", 2),
     "auction": _every("auction.sweep", "BEAT_AUCTION_S", 2),
     "prices": _every("auction.prices_sweep", "BEAT_PRICES_S", 5),
+    "plans": _every("auction.plans_sweep", "BEAT_PLANS_S", 60),
     "snapshots": _every("auction.snapshots", "BEAT_SNAPSHOTS_S", 5),
     "heads": _every("auction.publish_heads", "BEAT_HEADS_S", 60),
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
