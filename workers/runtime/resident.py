@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -16,6 +18,7 @@ from transformers import (
 
 from workers.models import find_bundled_path, is_bundled
 from workers.protocol.messages import BaseModelRef
+from workers.runtime.base_check import check_base
 from workers.runtime.memory_plan import MemoryPlan, rehearse
 from workers.runtime.peak_memory import measure_growth
 from workers.training.architectures import read_shape
@@ -23,6 +26,12 @@ from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer, StepFailure, StepResult
 from workers.training.packed_model import PackedModel
 from workers.training.tuning import build_plain_trainer, build_tuned_trainer
+
+#: What damaged, missing or foreign files raise, safetensors and older formats alike.
+_LOADING_ERRORS = (
+    *(OSError, ValueError, KeyError, RuntimeError, EOFError),
+    *(SafetensorError, UnpicklingError),
+)
 
 
 @dataclass(slots=True)
@@ -101,15 +110,22 @@ def load_resident(
         encoder = read_shape(config).encoder
         loader = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model = loader.from_pretrained(
-            source, dtype=_dtype(ref, device), **options, **_quantization(ref, device)
+        model, loading = loader.from_pretrained(
+            source,
+            dtype=_dtype(ref, device),
+            output_loading_info=True,
+            # Reported, and refused below with a sentence.
+            ignore_mismatched_sizes=True,
+            **options,
+            **_quantization(ref, device),
         )
-    except (OSError, ValueError, KeyError) as error:
+    except _LOADING_ERRORS as error:
         reason = str(error).rstrip(". ")
         raise SystemFault(
             f"The base model {ref.name!r} cannot be loaded from {ref.source!r}: {reason}. "
             "Check where the model is said to be, and this machine's network."
         ) from error
+    check_base(ref.name, model=model, tokenizer=tokenizer, loading=loading)
     if not ref.four_bit:
         model.to(device)  # pyright: ignore[reportArgumentType]
     return build_resident(

@@ -1,0 +1,109 @@
+"""A damaged base model is refused when it is loaded, with a sentence, not sold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM, BertConfig
+
+from tests.unit.workers.training_builders import byte_tokenizer, save_tiny_base
+from workers.protocol.messages import BaseModelRef
+from workers.runtime.resident import load_resident
+from workers.training.faults import SystemFault
+
+Weights = dict[str, torch.Tensor]
+
+
+def load(ref: BaseModelRef) -> None:
+    load_resident(ref, device=torch.device("cpu"), limit_gb=2.0, reproducible=True)
+
+
+def damage(ref: BaseModelRef, change: Callable[[Weights], Weights]) -> None:
+    path = Path(ref.source) / "model.safetensors"
+    save_file(change(load_file(path)), path, metadata={"format": "pt"})
+
+
+def refusal(ref: BaseModelRef) -> str:
+    with pytest.raises(SystemFault) as caught:
+        load(ref)
+    assert ref.name in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_whole_base_is_loaded(tmp_path: Path) -> None:
+    load(save_tiny_base(tmp_path))
+
+
+def test_missing_weights_are_named_and_counted(tmp_path: Path) -> None:
+    ref = save_tiny_base(tmp_path)
+    damage(ref, lambda weights: {k: v for k, v in weights.items() if ".layers.1.mlp." not in k})
+    assert refusal(ref) == (
+        "The base model 'tiny-llama' lacks 3 weights, model.layers.1.mlp.down_proj.weight first. "
+        "Download it again, or name a revision that is whole."
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_values_that_are_not_finite_are_the_bases_fault(tmp_path: Path, value: float) -> None:
+    ref = save_tiny_base(tmp_path)
+
+    def spoil(weights: Weights) -> Weights:
+        weights["model.norm.weight"][3] = value
+        return weights
+
+    damage(ref, spoil)
+    assert "not finite numbers, in model.norm.weight" in refusal(ref)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    ref = save_tiny_base(tmp_path)
+    damage(
+        ref,
+        lambda weights: weights | {"model.norm.weight": torch.ones(7)},
+    )
+    assert "has 1 weight of another shape, model.norm.weight first" in refusal(ref)
+
+
+def test_a_cut_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    ref = save_tiny_base(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:2000])
+    assert "cannot be loaded from" in refusal(ref)
+
+
+def test_a_tokenizer_longer_than_the_embeddings_is_refused(tmp_path: Path) -> None:
+    ref = save_tiny_base(tmp_path)
+    tokenizer = byte_tokenizer()
+    tokenizer.add_tokens(["[PAD]"])
+    tokenizer.save_pretrained(tmp_path)
+    assert "a tokenizer with 260 ids, but embeddings for 259 of them only" in refusal(ref)
+
+
+def test_an_encoder_may_lack_its_head_but_not_its_pooler(tmp_path: Path) -> None:
+    config = BertConfig(
+        vocab_size=259,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    AutoModelForMaskedLM.from_config(config).save_pretrained(tmp_path)
+    byte_tokenizer().save_pretrained(tmp_path)
+    ref = BaseModelRef(name="tiny-bert", source=str(tmp_path), dtype="float32")
+    assert "lacks 2 weights, bert.pooler.dense.bias first" in refusal(ref)
+    damage(
+        ref,
+        lambda weights: (
+            weights
+            | {
+                "bert.pooler.dense.weight": torch.zeros(32, 32),
+                "bert.pooler.dense.bias": torch.zeros(32),
+            }
+        ),
+    )
+    load(ref)
