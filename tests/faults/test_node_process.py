@@ -15,11 +15,13 @@ from celery import Celery
 
 from marketplace.embedded.servers import prepare_redis, wait_for_redis
 from tests.unit.workers.node.market_double import TINY, Lease, MarketDouble
+from tests.unit.workers.training_builders import save_tiny_base
 from workers.models import DATASETS
 from workers.node.credentials import Credentials, StateDir, save_credentials
-from workers.node.process import EXIT_OK, EXIT_SENT_AWAY, EXIT_SETTINGS
+from workers.node.process import EXIT_OK, EXIT_SENT_AWAY, EXIT_SETTINGS, EXIT_UNUSABLE
 from workers.protocol import (
     TASK_RUN_SLOT,
+    BaseModelRef,
     CheckpointRef,
     DataFormat,
     JobSpec,
@@ -59,7 +61,14 @@ class Broker:
 
 
 class NodeProcess:
-    def __init__(self, folder: Path, market: MarketDouble, broker: Broker) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        market: MarketDouble,
+        broker: Broker,
+        *,
+        base: BaseModelRef = TINY,
+    ) -> None:
         self.state = StateDir(folder / "state")
         self.broker = broker
         self.log = folder / "node.log"
@@ -74,7 +83,7 @@ class NodeProcess:
                 broker_url=broker.url,
                 queue="node.node_1",
                 heartbeat_every_s=0.5,
-                base_models=(TINY,),
+                base_models=(base,),
             ),
         )
 
@@ -209,3 +218,17 @@ def test_a_second_process_on_the_same_state_is_refused(market, broker, node):
     assert node.start().wait(60) == EXIT_SETTINGS
     assert "Another process runs this node already" in node.log.read_text()
     assert first.poll() is None
+
+
+def test_a_damaged_base_model_ends_the_node_with_a_sentence(tmp_path, market, broker):
+    ref = save_tiny_base(tmp_path / "base")
+    weights = tmp_path / "base" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:2000])
+    node = NodeProcess(tmp_path, market, broker, base=ref)
+    try:
+        assert node.start().wait(120) == EXIT_UNUSABLE
+    finally:
+        node.kill_all()
+    text = node.log.read_text()
+    assert "The base model 'tiny-llama' cannot be loaded" in text
+    assert "Traceback" not in text

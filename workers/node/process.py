@@ -34,6 +34,8 @@ EXIT_OK = 0
 EXIT_SETTINGS = 2
 #: The market does not know this node any more.
 EXIT_SENT_AWAY = 3
+#: A base model cannot be used here, or the device failed: what is wrong is in the log.
+EXIT_UNUSABLE = 4
 #: Checkpoints of jobs that never came back are kept this long.
 _WORK_KEPT_S = 24 * 3600
 #: Seconds between two looks for data sets that have been kept long enough.
@@ -166,23 +168,39 @@ class NodeProcess:
         self._plans = PlanReceiver(credentials, offer=self._node.offer)
 
     def run(self) -> int:
+        from workers.training.faults import TrainingFault
+
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         # Base models are loaded before the first plan, not while a slot runs.
-        for base in self._credentials.base_models:
-            self._runtime.resident(base)
+        try:
+            for base in self._credentials.base_models:
+                self._runtime.resident(base)
+        except TrainingFault as fault:
+            print(fault, file=sys.stderr)
+            self._runtime.close()
+            self._client.close()
+            return EXIT_UNUSABLE
         self._node.start()
         self._heartbeats.start()
         self._plans.start()
         log.info("node %s is ready", self._credentials.node_id)
         sweep_at = time.monotonic()
-        while not self._stop_asked.wait(0.5) and not self._node.finished.is_set():
+        while not (
+            self._stop_asked.wait(0.5)
+            or self._node.finished.is_set()
+            or self._runtime.device_lost.is_set()
+        ):
             if time.monotonic() >= sweep_at:
                 self._cache.sweep()
                 sweep_at = time.monotonic() + _SWEEP_EVERY_S
-        if self._stop_asked.is_set():
+        is_device_lost = self._runtime.device_lost.is_set()
+        if is_device_lost:
+            log.error("the device failed; this process ends, and a new one can use it again")
+        if self._stop_asked.is_set() or is_device_lost:
             self._hand_over()
-        return self._close()
+        status = self._close()
+        return EXIT_UNUSABLE if is_device_lost and status == EXIT_OK else status
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._stop_asked.is_set():

@@ -23,7 +23,7 @@ from workers.runtime.memory_plan import find_device_limit_gb, fit, job_memory_gb
 from workers.runtime.resident import ResidentBase, load_resident
 from workers.runtime.running_job import RunningJob
 from workers.runtime.thread_choice import use_best_threads
-from workers.training.faults import SystemFault, TrainingFault, UserFault
+from workers.training.faults import SystemFault, TrainingFault, UserFault, is_device_lost
 from workers.training.fused_trainer import StepFailure, StepResult
 from workers.training.pack_plan import TOKEN_BUDGET
 
@@ -70,6 +70,8 @@ class NodeRuntime:
         self._names_lock = threading.Lock()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._closed = False
+        #: The device failed for good; only another process can use it again.
+        self.device_lost = threading.Event()
         self._checkpoints = CheckpointPipe(post=self._commands.put, tell=self._tell)
         self._thread = threading.Thread(target=self._loop, name="training", daemon=True)
         self._thread.start()
@@ -233,6 +235,8 @@ class NodeRuntime:
         # whatever a step raises, the node must live on: it cannot be one job's fault alone
         except Exception as error:
             log.exception("a training step failed")
+            if is_device_lost(error):
+                self.device_lost.set()
             results = [
                 StepFailure(job_id, SystemFault(f"The node's training step failed: {error}."))
                 for job_id in list(resident.trainer.jobs)

@@ -110,7 +110,8 @@ def load_resident(
         encoder = read_shape(config).encoder
         loader = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
-        model, loading = loader.from_pretrained(
+        # A model and a report, which the stubs do not say.
+        loaded: Any = loader.from_pretrained(
             source,
             dtype=_dtype(ref, device),
             output_loading_info=True,
@@ -125,6 +126,7 @@ def load_resident(
             f"The base model {ref.name!r} cannot be loaded from {ref.source!r}: {reason}. "
             "Check where the model is said to be, and this machine's network."
         ) from error
+    model, loading = loaded
     check_base(ref.name, model=model, tokenizer=tokenizer, loading=loading)
     if not ref.four_bit:
         model.to(device)  # pyright: ignore[reportArgumentType]

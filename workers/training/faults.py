@@ -24,6 +24,11 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
 
 
+def is_device_lost(error: Exception) -> bool:
+    """Whether the device itself failed: after such an error every further call fails as well."""
+    return isinstance(error, torch.AcceleratorError)
+
+
 def too_big(tokens: int) -> SystemFault:
     """One row is more than the device holds."""
     return SystemFault(

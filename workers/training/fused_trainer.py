@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import torch
 
 from workers.training.evaluation import Evaluation, evaluate
-from workers.training.faults import TrainingFault, UserFault, is_out_of_memory, too_big
+from workers.training.faults import (
+    SystemFault,
+    TrainingFault,
+    UserFault,
+    is_device_lost,
+    is_out_of_memory,
+    too_big,
+)
 from workers.training.job import StepBatch, TrainingJob
 from workers.training.objective import cache_reference_losses, compute_example_losses
 from workers.training.optimizer import adamw_step, clip_gradients, compute_learning_rate
@@ -114,9 +121,11 @@ class FusedTrainer:
             self._rewind(list(self.jobs))
             return []
         except Exception as error:
-            if not is_out_of_memory(error):
+            if is_out_of_memory(error):
+                return self._out_of_memory(shares)
+            if is_device_lost(error):
                 raise
-            return self._out_of_memory(shares)
+            return self._failed_pack(shares, error)
         if failed:
             return failed
         done = [job for share in shares if _complete(job := self.jobs[share.job_id])]
@@ -342,6 +351,20 @@ class FusedTrainer:
             return [StepFailure(job.job_id, fault)]
         job.micro_tokens = sum(job.tokens_of(e) for e in share.examples) // 2
         return []
+
+    def _failed_pack(
+        self, shares: list[PackShare], error: Exception
+    ) -> list[StepResult | StepFailure]:
+        """Run the pack's jobs alone, so that only one that fails alone ends."""
+        # what it added before it failed may be in anyone's gradients
+        self._rewind(list(self.jobs))
+        if len(shares) > 1:
+            log.warning("a pack failed, its jobs run alone now: %r", error)
+            self._suspects = [share.job_id for share in shares]
+            return []
+        log.error("job %s failed in a step of its own", shares[0].job_id, exc_info=error)
+        fault = SystemFault(f"The node's training step failed on this job: {error}.")
+        return [StepFailure(shares[0].job_id, fault)]
 
     def _cleared(self, job_id: str) -> None:
         if job_id not in self._suspects:

@@ -96,6 +96,48 @@ def test_a_gradient_that_is_not_finite_is_its_own_jobs_fault_only(form, monkeypa
         np.testing.assert_allclose(curves[name], alone, rtol=1e-5)
 
 
+def test_a_row_that_breaks_the_pack_ends_its_own_job_only():
+    fused = trainer(tiny_model())
+    admit(fused, training_job("good", random_examples(24, seed=1)))
+    broken = random_examples(24, seed=2)
+    # an id that the embeddings lack
+    broken[5].sequences[0].tokens[3] = 10_000
+    admit(fused, training_job("broken", broken))
+    admit(fused, training_job("fine", random_examples(24, seed=3)))
+    curves, failures = drain(fused, 14)
+    assert [failure.job_id for failure in failures] == ["broken"]
+    assert isinstance(failures[0].fault, SystemFault)
+    assert "failed on this job" in str(failures[0].fault)
+    for name, seed in (("good", 1), ("fine", 3)):
+        assert len(curves[name]) >= 8
+        np.testing.assert_allclose(curves[name], solo_curve(seed, len(curves[name])), rtol=1e-5)
+
+
+def test_a_lost_device_is_no_jobs_fault(monkeypatch):
+    fused = trainer(tiny_model())
+    admit(fused, training_job("a", random_examples(8, seed=1)))
+    admit(fused, training_job("b", random_examples(8, seed=2)))
+
+    def lose_device(*_args, **_options):
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(fused.model, "streaming", lose_device)
+    with pytest.raises(torch.AcceleratorError):
+        fused.round()
+
+
+def test_after_a_lost_device_the_runtime_says_so(runtime, base, tmp_path, monkeypatch):
+    def lose_device(_trainer):
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(FusedTrainer, "round", lose_device)
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(8))
+    sink = attach(runtime, job_spec("job", base, data), data)
+    sink.wait()
+    assert sink.fault is Fault.SYSTEM
+    assert runtime.device_lost.wait(10)
+
+
 def no_room_on_cuda() -> None:
     raise torch.OutOfMemoryError("CUDA out of memory (test)")
 
