@@ -41,6 +41,7 @@ export default defineConfig({
         main: here("src/main.ts"),
         job: here("src/job/page.ts"),
         bid: here("src/bid/page.ts"),
+        data: here("src/data/page.ts"),
         decided: here("src/bid/decided.ts"),
         market: here("src/market/page.ts"),
       },

@@ -22,6 +22,7 @@ urlpatterns = [
     path("bids/<str:bid_id>/cancel", bids.BidCancelView.as_view(), name="api-bid-cancel"),
     path("datasets", datasets.DatasetsView.as_view(), name="api-datasets"),
     path("datasets/<str:dataset_id>", datasets.DatasetView.as_view(), name="api-dataset"),
+    path("uploads/<str:upload_id>", datasets.UploadView.as_view(), name="api-upload"),
     path("jobs", jobs.JobsView.as_view(), name="api-jobs"),
     path("jobs/<str:job_id>", jobs.JobView.as_view(), name="api-job"),
     path("jobs/<str:job_id>/events", jobs.JobEventsView.as_view(), name="api-job-events"),

@@ -53,28 +53,28 @@ def sign_problem(response: Response, request_id: str) -> None:
 
 
 class StrictJSONParser(JSONParser):
-    """JSON that is too deep to read, or that nothing can store, is malformed: no fault of ours."""
+    """JSON that is too deep to read, or holds what is no text, is malformed: no fault of ours."""
 
     def parse(self, stream: Any, media_type: Any = None, parser_context: Any = None) -> Any:
         text = stream.read()
         try:
             value = super().parse(BytesIO(text), media_type, parser_context)
             # Only an escape can bring in what is no text.
-            storable = b"\\u" not in text or _is_storable(value)
+            is_text = b"\\u" not in text or _is_text(value)
         except RecursionError:
             raise ParseError("The JSON is nested too deeply.") from None
-        if not storable:
-            raise ParseError("A text holds NUL or half of a surrogate pair. Leave it out.")
+        if not is_text:
+            raise ParseError("A text holds half of a surrogate pair. Leave it out.")
         return value
 
 
-def _is_storable(value: Any) -> bool:
-    """Whether every text in a JSON value is one that UTF-8 and the database can hold."""
+def _is_text(value: Any) -> bool:
+    """Whether UTF-8 can hold every text in a JSON value."""
     if isinstance(value, str):
-        return "\0" not in value and not _SURROGATE.search(value)
+        return not _SURROGATE.search(value)
     if isinstance(value, dict):
-        return all(_is_storable(key) and _is_storable(item) for key, item in value.items())
-    return not isinstance(value, list) or all(map(_is_storable, value))
+        return all(_is_text(key) and _is_text(item) for key, item in value.items())
+    return not isinstance(value, list) or all(map(_is_text, value))
 
 
 class MarketView(APIView):

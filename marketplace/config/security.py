@@ -55,8 +55,10 @@ class ReadableTextMiddleware(MiddlewareMixin):
                 "unsupported_charset",
                 "Send the body as UTF-8, and say so or nothing.",
             )
+        # The API says what is wrong with a parameter by its name.
+        is_page = not request.path_info.startswith(PROGRAM_ADDRESSES)
         query = request.META.get("QUERY_STRING", "")
-        if "\0" in request.path_info or "%00" in query or "\0" in query:
+        if "\0" in request.path_info or (is_page and "%00" in query):
             return _refuse(
                 request,
                 400,

@@ -99,18 +99,37 @@ def tokenizer(source: str, revision: str | None = None) -> Tokenizer:
     UserError
         ``unknown_tokenizer``: it cannot be read.
     """
-    path = Path(source) if source.endswith("tokenizer.json") else None
-    if path is None:
-        directory = bundled_directory(source)
-        path = None if directory is None else directory / "tokenizer.json"
+    path = find_tokenizer_file(source, revision)
     try:
-        if path is not None:
-            return Tokenizer.from_file(str(path))
-        return Tokenizer.from_pretrained(source, revision=revision or "main")
+        return Tokenizer.from_file(str(path))
     # The library raises bare ``Exception`` for whatever is wrong with the file.
     except Exception as error:
-        raise UserError(
-            "unknown_tokenizer",
-            f"The tokenizer of {source} cannot be read: {error}",
-            param="base_model",
-        ) from error
+        raise _build_tokenizer_error(source, error) from error
+
+
+@lru_cache(maxsize=8)
+def find_tokenizer_file(source: str, revision: str | None = None) -> Path:
+    """Where a tokenizer is on this machine; fetched from the hub if it is not here yet.
+
+    Raises
+    ------
+    UserError
+        ``unknown_tokenizer``: it cannot be had.
+    """
+    if source.endswith("tokenizer.json"):
+        return Path(source)
+    directory = bundled_directory(source)
+    if directory is not None:
+        return directory / "tokenizer.json"
+    try:
+        return Path(hf_hub_download(source, "tokenizer.json", revision=revision or "main"))
+    except (OSError, ValueError) as error:
+        raise _build_tokenizer_error(source, error) from error
+
+
+def _build_tokenizer_error(source: str, error: Exception) -> UserError:
+    return UserError(
+        "unknown_tokenizer",
+        f"The tokenizer of {source} cannot be read: {error}",
+        param="base_model",
+    )

@@ -5,7 +5,16 @@ from __future__ import annotations
 from django.contrib import admin
 
 from marketplace.common.back_office import OperatorsView
-from marketplace.jobs.models import Artifact, Checkpoint, Dataset, Job, JobEvent, NodePlan, Slice
+from marketplace.jobs.models import (
+    Artifact,
+    Checkpoint,
+    Dataset,
+    Job,
+    JobEvent,
+    NodePlan,
+    Slice,
+    Upload,
+)
 
 
 @admin.register(Job)
@@ -74,3 +83,11 @@ class NodePlanAdmin(OperatorsView):
     list_select_related = ("node",)
     exclude = ("plan", "lease_tokens")
     ordering = ("-pk",)
+
+
+@admin.register(Upload)
+class UploadAdmin(OperatorsView):
+    list_display = ("id", "organisation", "name", "status", "bytes", "attempts", "created_at")
+    list_filter = ("status",)
+    list_select_related = ("organisation",)
+    ordering = ("-created_at",)

@@ -1,15 +1,17 @@
-"""Reading an upload once, line by line: its format, its rows, its faults and its tokens."""
+"""Reading an upload line by line: its format, its rows, its faults and its tokens.
+
+Imports nothing of Django: ``reading_child`` runs it in a process of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from tokenizers import Tokenizer
 
-from marketplace.jobs.models import Dataset
 from workers.protocol.messages import DataFormat
 from workers.protocol.records import (
     CHAT_ROLES,
@@ -21,10 +23,10 @@ from workers.protocol.records import (
 )
 from workers.protocol.wire import to_json
 
-#: Faults shown in full.
-ERRORS_KEPT = 50
 #: With more faulty lines than this, the file is the wrong one.
 FAULTY_LINES_MAX = 1_000
+#: Rows that are longer than the model takes, named one by one.
+LONG_LINES_MAX = 1_000
 _BATCH_ROWS = 256
 
 
@@ -39,12 +41,19 @@ class Reading:
     longest_row_tokens: int = 0
     faulty: int = 0
     faulty_lines: list[int] = field(default_factory=list)
-    #: The first faults, ``LineError`` as JSON.
+    #: The faults, ``LineError`` as JSON.
     errors: list[dict[str, Any]] = field(default_factory=list)
     #: Keys of usable rows that training does not read, ``IgnoredKey`` as JSON.
     ignored_keys: list[dict[str, Any]] = field(default_factory=list)
+    #: Usable rows with more tokens than the model takes, and the lines of the first of them.
+    long_rows: int = 0
+    long_lines: list[int] = field(default_factory=list)
+    #: Lines left out because their rows are too long, as the uploader chose.
+    left_out_lines: list[int] = field(default_factory=list)
     #: Why the whole file cannot be used.
     fatal: str | None = None
+    #: Columns of a table that are not named as any format names them, to choose among.
+    columns: list[str] = field(default_factory=list)
 
 
 def read_dataset(
@@ -53,28 +62,34 @@ def read_dataset(
     name: str,
     tokenizer: Tokenizer | None,
     skip_lines: frozenset[int] = frozenset(),
+    max_tokens: int | None = None,
+    on_rows: Callable[[int], None] = lambda _: None,
 ) -> Reading:
     """Read a file to its end, or to the fault that makes it useless.
 
     Holds one batch of rows at a time. Without a tokenizer no tokens are counted.
+
+    Parameters
+    ----------
+    max_tokens
+        Rows with more of them are long: training cuts them.
+    on_rows
+        Called with the rows read so far, after each batch.
     """
     reading = Reading()
     rows = _read_usable_rows(read_rows(stream, name=name, skip_lines=skip_lines), reading)
     while batch := list(islice(rows, _BATCH_ROWS)):
+        on_rows(reading.rows)
         if tokenizer is None:
             continue
-        for tokens in _count_row_tokens(batch, tokenizer):
+        for row, tokens in zip(batch, _count_row_tokens(batch, tokenizer), strict=True):
             reading.tokens += tokens
             reading.longest_row_tokens = max(reading.longest_row_tokens, tokens)
+            if max_tokens is not None and tokens > max_tokens:
+                reading.long_rows += 1
+                if len(reading.long_lines) < LONG_LINES_MAX:
+                    reading.long_lines.append(row.line)
     return reading
-
-
-def read_faults(dataset: Dataset) -> Iterator[LineError]:
-    """Every line of a stored data set that training leaves out, with the reason."""
-    with dataset.file.open("rb") as file:
-        for value in read_rows(cast(ByteStream, file), name=dataset.name):
-            if isinstance(value, LineError):
-                yield value
 
 
 def _read_usable_rows(values: Iterator[Row | LineError], reading: Reading) -> Iterator[Row]:
@@ -87,8 +102,7 @@ def _read_usable_rows(values: Iterator[Row | LineError], reading: Reading) -> It
             yield value
             continue
         reading.faulty += 1
-        if len(reading.errors) < ERRORS_KEPT:
-            reading.errors.append(to_json(value))
+        reading.errors.append(to_json(value))
         if value.fatal:
             reading.fatal = value.message
             return

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import tempfile
+import shutil
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO
 
 from marketplace.common.errors import UserError
-from workers.protocol.records import Limits
+from workers.protocol.records import COLUMNS, DELIMITERS, Limits
 
 _CHUNK_BYTES = 1 << 16
+_HEADER_BYTES_MAX = 64 * 1024
+_COLUMNS_MAX = 200
 _ITEM_CHARS_MAX = Limits().max_line_bytes
 _DECODER = json.JSONDecoder()
 _BLANK = " \t\r\n"
@@ -23,24 +27,81 @@ def is_json_list(head: bytes) -> bool:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
-def write_json_lines(source: IO[bytes]) -> IO[bytes]:
-    """The items of a JSON list, one a line: item 17 becomes line 17. Bounded memory.
+def write_json_lines(source: IO[bytes], lines: IO[bytes]) -> None:
+    """Write the items of a JSON list one a line: item 17 becomes line 17. Bounded memory.
 
     Raises
     ------
     UserError
         ``invalid_dataset``: the list breaks off, or an item is no JSON or too long.
     """
-    lines = tempfile.TemporaryFile()  # noqa: SIM115 - the caller reads and closes it
+    for text in _read_items(source):
+        # Line breaks stand only between the parts of an item: inside texts they are escaped.
+        lines.write(text.replace("\n", " ").replace("\r", " ").encode() + b"\n")
+
+
+def read_columns(source: IO[bytes]) -> list[str]:
+    """The columns that the first line of a table names; empty when it names none.
+
+    Leaves the stream where the table's rows begin.
+    """
+    first = source.readline(_HEADER_BYTES_MAX)
+    text = first.decode("utf-8-sig", "replace").strip()
+    # A quote inside a cell says that the line is split at the wrong places.
+    splits = [_split(text, delimiter) for delimiter in DELIMITERS]
+    cells = max(splits, key=lambda cells: (not any('"' in cell for cell in cells), len(cells)))
+    named = bool(cells) and all(cells) and len(set(cells)) == len(cells)
+    # A line that breaks off inside quotes, or is no line of names at all.
+    return cells if named and first.endswith(b"\n") and len(cells) <= _COLUMNS_MAX else []
+
+
+def write_named_table(source: IO[bytes], table: IO[bytes], *, columns: Mapping[str, str]) -> None:
+    """Write a table with other names for its columns; every row stays as it is, and on its line.
+
+    Parameters
+    ----------
+    columns
+        The file's column by the name that training knows, such as ``{"prompt": "question"}``.
+
+    Raises
+    ------
+    UserError
+        ``invalid_columns``: a name that training does not know, or a column that is not there.
+    """
+    found = read_columns(source)
+    names = {column: name for name, column in columns.items()}
+    unknown = [name for name in columns if name not in COLUMNS]
+    missing = [column for column in names if column not in found]
+    if unknown or missing or len(names) != len(columns):
+        raise UserError(
+            "invalid_columns",
+            f"Each of {', '.join(sorted(COLUMNS))} may mean one column of the file; the file has "
+            f"{', '.join(found) or 'no line of names'}.",
+            param="columns",
+        )
+    # What is not chosen keeps its name, unless training would take it for something else.
+    header = [
+        names.get(column, f"unused {column}" if column in COLUMNS else column) for column in found
+    ]
+    text = io.StringIO()
+    csv.writer(text, delimiter=_find_delimiter(found, source), lineterminator="\n").writerow(header)
+    table.write(text.getvalue().encode())
+    shutil.copyfileobj(source, table, _CHUNK_BYTES)
+
+
+def _find_delimiter(found: list[str], source: IO[bytes]) -> str:
+    """What stands between the cells of the first line; leaves the stream behind that line."""
+    source.seek(0)
+    text = source.readline(_HEADER_BYTES_MAX).decode("utf-8-sig", "replace").strip()
+    return next(delimiter for delimiter in DELIMITERS if _split(text, delimiter) == found)
+
+
+def _split(text: str, delimiter: str) -> list[str]:
     try:
-        for text in _read_items(source):
-            # Line breaks stand only between the parts of an item: inside texts they are escaped.
-            lines.write(text.replace("\n", " ").replace("\r", " ").encode() + b"\n")
-    except BaseException:
-        lines.close()
-        raise
-    lines.seek(0)
-    return lines
+        reader = csv.reader([text], delimiter=delimiter, strict=True)
+        return [cell.strip().lower() for cell in next(reader)]
+    except (csv.Error, StopIteration):
+        return []
 
 
 def _read_items(source: IO[bytes]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 from django.db.models import F, Q, QuerySet
 from django.db.models.fields.files import FieldFile
 
-from marketplace.common.errors import NotFound
+from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet import selectors as fleet
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.executed_work import is_user_fault, list_slices
@@ -25,6 +25,7 @@ from marketplace.jobs.models import (
     MetricPoint,
     Slice,
     SliceStatus,
+    Upload,
 )
 from workers.protocol.messages import AdapterSpec, DataFormat, TrainingSpec
 from workers.protocol.wire import from_json
@@ -304,3 +305,9 @@ def load_metric_series(job: Job, *, limit: int = 5_000) -> list[MetricPoint]:
             series.pop()
         series.append(point)
     return series
+
+
+def build_upload_error(upload: Upload) -> UserError:
+    """Why a refused upload was refused."""
+    assert upload.error is not None
+    return UserError(**upload.error)

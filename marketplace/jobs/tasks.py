@@ -14,3 +14,14 @@ def slots_dispatch() -> None:
 @shared_task(name="jobs.leases_sweep")
 def leases_sweep() -> None:
     services.leases_sweep(now=clock.now())
+
+
+@shared_task(name="jobs.read_uploads")
+def read_uploads() -> None:
+    while services.read_next_upload(clock=clock.now):
+        pass
+
+
+@shared_task(name="jobs.uploads_sweep")
+def uploads_sweep() -> None:
+    services.sweep_uploads(now=clock.now())

@@ -26,6 +26,13 @@ urlpatterns = [
     path("wallet", money.wallet_page, name="wallet"),
     path("wallet/ask", money.ask_for_money, name="wallet_ask"),
     path("datasets", workspace.dataset_list, name="dataset_list"),
+    path("datasets/uploads/<str:upload_id>", workspace.upload_detail, name="upload_detail"),
+    path(
+        "datasets/uploads/<str:upload_id>/faults",
+        workspace.list_upload_faults,
+        name="upload_faults",
+    ),
+    path("datasets/<str:dataset_id>/delete", workspace.dataset_delete, name="dataset_delete"),
     path("datasets/<str:dataset_id>", workspace.dataset_detail, name="dataset_detail"),
     path("datasets/<str:dataset_id>/faults", workspace.list_dataset_faults, name="dataset_faults"),
     path("settings/api-keys", workspace.api_key_list, name="api_key_list"),

@@ -54,6 +54,8 @@ from workers.protocol.record_types import (
 
 __all__ = [
     "CHAT_ROLES",
+    "COLUMNS",
+    "DELIMITERS",
     "ByteStream",
     "Container",
     "FileFormat",
@@ -69,9 +71,9 @@ __all__ = [
 ]
 
 
-_DELIMITERS = (",", "\t", ";")
+DELIMITERS = (",", "\t", ";")
 #: What a table's columns may be called; a cell cannot hold messages.
-_COLUMNS = (
+COLUMNS = (
     *("completion", "instruction", "output", "prompt", "chosen", "rejected"),
     *("text", "label", "input"),
 )
@@ -204,11 +206,11 @@ def _file_refusal(headed: HeadedStream, name: str) -> LineError | None:
         return LineError(1, None, reason, fatal=True)
     if ending in ("csv", "tsv") and found.container is not Container.CSV:
         first_line = head.lstrip().split(b"\n", 1)[0].decode("utf-8", "replace")
-        named = [cell for delimiter in _DELIMITERS for cell in _header(first_line, delimiter)]
+        named = [cell for delimiter in DELIMITERS for cell in _header(first_line, delimiter)]
         reason = (
             "The first line must name the columns: text; or text and label; or prompt and "
             "completion; or instruction, input and output; or prompt, chosen and rejected."
-            f"{suggest_names(named, _COLUMNS)}"
+            f"{suggest_names(named, COLUMNS)}"
         )
         return LineError(1, None, reason, fatal=True)
     return None
@@ -266,7 +268,7 @@ def _header(text: str, delimiter: str) -> list[str]:
 
 def _csv_delimiter(first: bytes) -> str | None:
     text = first.decode("utf-8", "replace")
-    for delimiter in _DELIMITERS:
+    for delimiter in DELIMITERS:
         if recognise_csv_format(frozenset(_header(text, delimiter))) is not None:
             return delimiter
     return None

@@ -36,9 +36,15 @@ from marketplace.auction import selectors
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.models import Bid
 from marketplace.common import clock
+from marketplace.common.errors import Conflict
 from marketplace.fleet.selectors import get_open_zone
-from marketplace.jobs.models import Dataset
-from marketplace.jobs.services import create_dataset
+from marketplace.jobs.models import Dataset, UploadStatus
+from marketplace.jobs.selectors import build_upload_error
+from marketplace.jobs.services import receive_upload, wait_for_upload
+from marketplace.jobs.upload_choices import UploadChoices
+
+#: How long a bid waits for its file to be read.
+UPLOAD_WAIT_S = 20.0
 
 
 class BidsView(MarketView):
@@ -69,22 +75,36 @@ def _place_with_upload(request: Request, who: Caller, key: str | None) -> Respon
     """A bid whose data set may come along, which is stored once as well."""
     body = checked(BidUploadRequest, request.data)
     if body.get("file") is not None:
-        body |= {"file": None, "dataset_id": _store_upload(body, who).pk}
+        body |= {"file": None, "dataset_id": _store_upload(body, who, key).pk}
     return async_to_sync(place_and_answer)(AskedBid(body, who, key))
 
 
-def _store_upload(body: dict[str, Any], who: Caller) -> Dataset:
+def _store_upload(body: dict[str, Any], who: Caller, key: str | None) -> Dataset:
     # An open zone only: nothing is stored for one that takes no bids.
     zone = get_open_zone(body["zone"])
     check_one_dataset(body)
-    return create_dataset(
+    upload = receive_upload(
         organisation=who.organisation,
         name=body["file"].name,
         content=body["file"],
         uploaded_by=who.user,
         zone=zone,
+        choices=UploadChoices(faulty_lines="leave_out", long_rows="cut"),
+        key=key and f"bids:{key}",
         now=clock.now(),
     )
+    upload = wait_for_upload(upload, within_s=UPLOAD_WAIT_S)
+    if upload.status == UploadStatus.REFUSED:
+        raise build_upload_error(upload)
+    if upload.dataset is None:
+        raise Conflict(
+            "upload_not_read",
+            f"The file is still being read. Bid with its dataset_id once /api/uploads/{upload.pk} "
+            "says stored, or send this request again under the same Idempotency-Key.",
+            param="file",
+            extra={"upload_id": upload.pk, "retry": True},
+        )
+    return upload.dataset
 
 
 class BidView(MarketView):

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drf_spectacular.utils import extend_schema
 from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.api.callers import Caller, caller
-from marketplace.api.idempotency import once
+from marketplace.api.idempotency import idempotency_key, once
 from marketplace.api.market import schemas
-from marketplace.api.market.owned import get_dataset, list_datasets
+from marketplace.api.market.owned import get_dataset, get_upload, list_datasets
 from marketplace.api.market.requests import DatasetUploadRequest, checked
-from marketplace.api.market.serialize import serialize_dataset
+from marketplace.api.market.serialize import serialize_dataset, serialize_upload
 from marketplace.api.pagination import each, page
 from marketplace.api.views import MarketView
 from marketplace.common import clock
+from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import get_open_zone
-from marketplace.jobs.services import create_dataset
+from marketplace.jobs.models import Upload, UploadStatus
+from marketplace.jobs.selectors import build_upload_error
+from marketplace.jobs.services import (
+    delete_dataset,
+    receive_upload,
+    wait_for_upload,
+)
+from marketplace.jobs.upload_choices import UploadChoices
+
+#: How long a request waits for its file to be read.
+WAIT_S = 20.0
 
 
 class DatasetsView(MarketView):
@@ -35,7 +48,7 @@ class DatasetsView(MarketView):
 
     @extend_schema(
         request={"multipart/form-data": DatasetUploadRequest},
-        responses={201: schemas.DATASET, 400: schemas.PROBLEM},
+        responses={201: schemas.DATASET, 202: schemas.UPLOAD, 400: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
         who = caller(request)
@@ -43,24 +56,68 @@ class DatasetsView(MarketView):
 
     def _upload(self, request: Request, who: Caller) -> Response:
         asked = checked(DatasetUploadRequest, request.data)
-        dataset = create_dataset(
+        upload = receive_upload(
             organisation=who.organisation,
             name=asked["name"] or asked["file"].name,
             content=asked["file"],
             uploaded_by=who.user,
             zone=get_open_zone(asked["zone"]) if "zone" in asked else None,
+            choices=UploadChoices(
+                faulty_lines=asked["faulty_lines"],
+                long_rows=asked["long_rows"],
+                columns=_columns(asked["columns"]),
+            ),
+            key=_key(request),
             now=clock.now(),
         )
-        return Response(
-            serialize_dataset(dataset),
-            status=201,
-            headers={"Location": f"/api/datasets/{dataset.pk}"},
+        return _answer(wait_for_upload(upload, within_s=WAIT_S))
+
+
+def _columns(asked: dict[str, Any]) -> dict[str, str]:
+    if not all(isinstance(column, str) for column in asked.values()):
+        raise UserError(
+            "invalid_columns", "Each name of columns has one column's name.", param="columns"
         )
+    return {name: column.strip().lower() for name, column in asked.items()}
+
+
+def _key(request: Request) -> str | None:
+    key = idempotency_key(request)
+    return None if key is None else f"datasets:{key}"
+
+
+def _answer(upload: Upload) -> Response:
+    """201 with the data set; 202 while the file is read, with the address that says how far."""
+    if upload.status == UploadStatus.REFUSED:
+        raise build_upload_error(upload)
+    if upload.dataset is None:
+        headers = {"Location": f"/api/uploads/{upload.pk}", "Retry-After": "1"}
+        return Response(serialize_upload(upload), status=202, headers=headers)
+    return Response(
+        serialize_dataset(upload.dataset),
+        status=201,
+        headers={"Location": f"/api/datasets/{upload.dataset.pk}"},
+    )
+
+
+class UploadView(MarketView):
+    """A file that is being read: how far, and what became of it. Kept for a day."""
+
+    scopes = {"GET": "datasets:read"}
+
+    @extend_schema(operation_id="uploads_read", responses={200: schemas.UPLOAD})
+    def get(self, request: Request, upload_id: str) -> Response:
+        return Response(serialize_upload(get_upload(caller(request).organisation, upload_id)))
 
 
 class DatasetView(MarketView):
-    scopes = {"GET": "datasets:read"}
+    scopes = {"GET": "datasets:read", "DELETE": "datasets:write"}
 
     @extend_schema(operation_id="datasets_read", responses={200: schemas.DATASET})
     def get(self, request: Request, dataset_id: str) -> Response:
         return Response(serialize_dataset(get_dataset(caller(request).organisation, dataset_id)))
+
+    @extend_schema(operation_id="datasets_delete", responses={204: None, 409: schemas.PROBLEM})
+    def delete(self, request: Request, dataset_id: str) -> Response:
+        delete_dataset(dataset=get_dataset(caller(request).organisation, dataset_id))
+        return Response(status=204)

@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.measure import unknown_dataset
 from marketplace.common.errors import NotFound
-from marketplace.jobs.models import Dataset, Job
+from marketplace.jobs.models import Dataset, Job, Upload
 
 
 def list_datasets(organisation: Organisation) -> QuerySet[Dataset]:
@@ -25,6 +25,21 @@ def get_dataset(organisation: Organisation, dataset_id: str) -> Dataset:
     found = list_datasets(organisation).filter(pk=_id(dataset_id)).first()
     if found is None:
         raise unknown_dataset()
+    return found
+
+
+def get_upload(organisation: Organisation, upload_id: str) -> Upload:
+    """One of the organisation's uploads.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_upload``.
+    """
+    uploads = Upload.objects.filter(organisation=organisation).select_related("zone")
+    found = uploads.filter(pk=_id(upload_id)).first()
+    if found is None:
+        raise NotFound("unknown_upload", "You have no such upload; uploads are kept for a day.")
     return found
 
 

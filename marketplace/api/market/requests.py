@@ -65,10 +65,29 @@ class BatchRequest(StrictSerializer):
 
 
 class DatasetUploadRequest(StrictSerializer):
-    file = serializers.FileField(allow_empty_file=True)
+    file = serializers.FileField(
+        allow_empty_file=True, help_text="JSON lines, one JSON list, CSV or plain text."
+    )
     name = serializers.CharField(max_length=200, required=False, default="")
     zone = serializers.CharField(
         max_length=40, required=False, help_text="Zone whose tokenizer counts the tokens."
+    )
+    faulty_lines = serializers.ChoiceField(
+        ["leave_out", "refuse"],
+        required=False,
+        default="leave_out",
+        help_text="What becomes of lines that are no rows; the answer names them.",
+    )
+    long_rows = serializers.ChoiceField(
+        ["cut", "leave_out", "refuse"],
+        required=False,
+        default="cut",
+        help_text="What becomes of rows longer than the zone's model takes.",
+    )
+    columns = SettingsField(
+        required=False,
+        default=dict,
+        help_text='Columns of a table by the names that training knows: {"prompt": "question"}.',
     )
 
 

@@ -215,6 +215,22 @@ IGNORED_KEY = _shape(
         "hint": s.CharField(help_text="What was most likely meant; empty for plain extras."),
     },
 )
+UPLOAD = _shape(
+    "Upload",
+    {
+        "id": s.CharField(),
+        "object": s.ChoiceField(["upload"]),
+        "name": s.CharField(),
+        "bytes": s.IntegerField(),
+        "sha256": s.CharField(),
+        "status": s.ChoiceField(["waiting", "reading", "undecided", "refused", "stored"]),
+        "rows_read": s.IntegerField(),
+        "share_read": s.FloatField(help_text="Of the file, from 0 to 1."),
+        "dataset_id": s.CharField(allow_null=True),
+        "error": s.DictField(allow_null=True),
+        "created_at": s.DateTimeField(),
+    },
+)
 DATASET = _shape(
     "Dataset",
     {
@@ -229,6 +245,9 @@ DATASET = _shape(
         "longest_row_tokens": s.IntegerField(),
         "faulty": s.IntegerField(),
         "errors": _list(s.DictField()),
+        "long_rows": s.IntegerField(help_text="Rows that the zone's model cuts."),
+        "long_lines": _list(s.IntegerField()),
+        "left_out_long": s.IntegerField(help_text="Lines left out because they are too long."),
         "ignored_keys": _list(IGNORED_KEY),
         "created_at": s.DateTimeField(),
     },

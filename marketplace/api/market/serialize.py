@@ -15,8 +15,11 @@ from marketplace.auction.selectors import MarketNow, find_job_ids, policy_in_for
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.journal import serialize_progress
-from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent
+from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent, Upload
 from workers.protocol.wire import to_json
+
+#: Faulty lines of a data set in one answer; its page has all of them.
+ERRORS_SHOWN = 50
 
 
 def serialize_bids(bids: Sequence[Bid]) -> list[dict[str, Any]]:
@@ -181,9 +184,29 @@ def serialize_dataset(dataset: Dataset) -> dict[str, Any]:
         "tokens": dataset.tokens,
         "longest_row_tokens": dataset.longest_row_tokens,
         "faulty": dataset.faulty,
-        "errors": dataset.errors,
+        "errors": dataset.errors[:ERRORS_SHOWN],
+        "long_rows": dataset.long_rows,
+        "long_lines": dataset.long_lines,
+        "left_out_long": dataset.left_out_long,
         "ignored_keys": dataset.ignored_keys,
         "created_at": moment(dataset.created_at),
+    }
+
+
+def serialize_upload(upload: Upload) -> dict[str, Any]:
+    error = upload.error or {}
+    return {
+        "id": upload.pk,
+        "object": "upload",
+        "name": upload.name,
+        "bytes": upload.bytes,
+        "sha256": upload.sha256,
+        "status": upload.status,
+        "rows_read": upload.rows_read,
+        "share_read": upload.share_read,
+        "dataset_id": upload.dataset_id,
+        "error": {"code": error["code"], "detail": error["message"]} if error else None,
+        "created_at": moment(upload.created_at),
     }
 
 

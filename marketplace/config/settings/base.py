@@ -218,6 +218,7 @@ CELERY_BEAT_SCHEDULER = "redbeat.RedBeatScheduler"
 CELERY_BEAT_MAX_LOOP_INTERVAL = 1
 CELERY_BEAT_SCHEDULE = {
     "slots": _every("jobs.slots_dispatch", "BEAT_SLOTS_S", 1),
+    "uploads": _every("jobs.uploads_sweep", "BEAT_UPLOADS_S", 5),
     "leases": _every("jobs.leases_sweep", "BEAT_LEASES_S", 2),
     "auction": _every("auction.sweep", "BEAT_AUCTION_S", 2),
     "prices": _every("auction.prices_sweep", "BEAT_PRICES_S", 5),
@@ -315,6 +316,11 @@ STORAGES = {
 }
 #: Bytes of the largest upload of one data set.
 UPLOAD_BYTES_MAX = int(environment.number("UPLOAD_BYTES_MAX", 64 * 1024 * 1024, at_least=1024))
+
+#: Bytes of all data sets that one organisation may have stored.
+DATASET_BYTES_PER_ORGANISATION = int(
+    environment.number("DATASET_BYTES_PER_ORGANISATION", 4 * 1024**3, at_least=1024)
+)
 
 #: Days between earning and payout; long enough to notice that something was wrong.
 PAYOUT_DELAY_DAYS = environment.number("PAYOUT_DELAY_DAYS", 7)

@@ -3,7 +3,10 @@
 from marketplace.jobs.models.datasets import (
     Dataset,
     DatasetTokens,
+    Upload,
+    UploadStatus,
     dataset_path,
+    upload_path,
 )
 from marketplace.jobs.models.job import (
     Job,
@@ -41,8 +44,11 @@ __all__ = [
     "NodePlan",
     "Slice",
     "SliceStatus",
+    "Upload",
+    "UploadStatus",
     "artifact_path",
     "checkpoint_path",
     "dataset_path",
     "job_id",
+    "upload_path",
 ]

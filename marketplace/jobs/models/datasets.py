@@ -40,10 +40,15 @@ class Dataset(models.Model):
     faulty = models.PositiveIntegerField(default=0)
     #: Line numbers, from 1, that training leaves out.
     faulty_lines = models.JSONField(default=list)
-    #: The first faults: ``LineError`` as JSON.
+    #: The faults: ``LineError`` as JSON.
     errors = models.JSONField(default=list)
     #: Keys of usable rows that training does not read: ``IgnoredKey`` as JSON.
     ignored_keys = models.JSONField(default=list)
+    #: Rows that training with ``zone``'s longest sequence cuts, and the lines of the first of them.
+    long_rows = models.PositiveIntegerField(default=0)
+    long_lines = models.JSONField(default=list)
+    #: Lines among ``faulty_lines`` whose rows are too long, left out by choice.
+    left_out_long = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField()
 
     organisation_id: str
@@ -54,6 +59,72 @@ class Dataset(models.Model):
             models.CheckConstraint(condition=Q(rows__gt=0), name="jobs_dataset_has_rows"),
         ]
         indexes = [models.Index(fields=["organisation", "-created_at"], name="jobs_dataset_of")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def upload_path(upload: Upload, _filename: str) -> str:
+    return f"uploads/{upload.organisation_id}/{upload.pk}"
+
+
+class UploadStatus(models.TextChoices):
+    #: Stored, and not read yet.
+    WAITING = "waiting", "Waiting"
+    READING = "reading", "Being read"
+    #: Read; something is to be chosen before it is a data set.
+    UNDECIDED = "undecided", "To be decided"
+    REFUSED = "refused", "Refused"
+    STORED = "stored", "Stored"
+
+
+class Upload(models.Model):
+    """A file that arrived and is read by a worker; in the end a data set, or a refusal."""
+
+    id = IdField(prefix="up")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="uploads"
+    )
+    uploaded_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    name = models.CharField(max_length=255)
+    #: Empty once it is a data set, or refused.
+    file = models.FileField(upload_to=upload_path, max_length=255, blank=True)
+    sha256 = models.CharField(max_length=64)
+    bytes = models.PositiveBigIntegerField()
+    #: Whose tokenizer counts, and whose longest sequence says which rows are long.
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, null=True, related_name="+")
+    #: ``UploadChoices`` as JSON.
+    choices = models.JSONField(default=dict)
+    #: A request's idempotency key: sent again, it is the same upload.
+    key = models.CharField(max_length=300, null=True)
+    status = models.CharField(
+        max_length=12, choices=UploadStatus.choices, default=UploadStatus.WAITING
+    )
+    rows_read = models.PositiveIntegerField(default=0)
+    #: Of the file, from 0 to 1.
+    share_read = models.FloatField(default=0.0)
+    #: ``Reading`` as JSON, once it is read.
+    reading = models.JSONField(null=True)
+    #: Code, message and more of the refusal.
+    error = models.JSONField(null=True)
+    dataset = models.ForeignKey(Dataset, on_delete=models.SET_NULL, null=True, related_name="+")
+    #: Names the worker that reads it; a result counts only under the current one.
+    claim = models.CharField(max_length=40, default="", blank=True)
+    claimed_at = models.DateTimeField(null=True)
+    #: Times that a worker began to read it.
+    attempts = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField()
+
+    organisation_id: str
+    dataset_id: str | None
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["organisation", "key"], name="jobs_upload_key_once")
+        ]
+        indexes = [models.Index(fields=["status", "created_at"], name="jobs_upload_waiting")]
 
     def __str__(self) -> str:
         return self.name

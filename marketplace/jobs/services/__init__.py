@@ -1,6 +1,8 @@
 """What changes data sets and jobs, one function per change.
 
-- ``datasets``: an upload is read, counted and stored.
+- ``intake``: an upload is stored, and decided where a person has to choose.
+- ``readings``: a worker reads an upload, which becomes a data set.
+- ``datasets``: a data set's tokens are counted for another zone.
 - ``life``: a job is opened, re-planned, cancelled, failed, settled.
 - ``dispatch``: at slot boundaries, and whenever something changed, nodes get their plans.
 - ``progress``: what running jobs report.
@@ -9,11 +11,17 @@
 """
 
 from marketplace.jobs.services.datasets import (
-    create_dataset,
     ensure_dataset_tokens,
     is_dataset_counted,
 )
 from marketplace.jobs.services.dispatch import slots_dispatch
+from marketplace.jobs.services.intake import (
+    decide_upload,
+    delete_dataset,
+    receive_upload,
+    sweep_uploads,
+    wait_for_upload,
+)
 from marketplace.jobs.services.life import (
     Opening,
     add_job_event,
@@ -25,6 +33,7 @@ from marketplace.jobs.services.life import (
     request_job_replan,
 )
 from marketplace.jobs.services.progress import record_progress
+from marketplace.jobs.services.readings import read_next_upload
 from marketplace.jobs.services.slices import (
     LeaseLost,
     SliceOutcome,
@@ -41,7 +50,8 @@ __all__ = [
     "add_job_event",
     "apply_heartbeat",
     "cancel_job",
-    "create_dataset",
+    "decide_upload",
+    "delete_dataset",
     "ensure_dataset_tokens",
     "fail_job",
     "finish_slice",
@@ -49,10 +59,14 @@ __all__ = [
     "leases_sweep",
     "mark_job_settled",
     "open_jobs",
+    "read_next_upload",
+    "receive_upload",
     "record_progress",
     "replace_job_cells",
     "request_job_replan",
     "slots_dispatch",
     "store_adapter",
     "store_checkpoint",
+    "sweep_uploads",
+    "wait_for_upload",
 ]

@@ -29,7 +29,6 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import NodeStatus, Zone
 from marketplace.fleet.selectors import list_open_zones, nodes_on_sale
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.services import create_dataset
 from marketplace.payments.selectors import wallet
 from marketplace.web.forms import ADAPTER, TRAINING, BidForm, get_bid_defaults
 from marketplace.web.presenters.curve import curve_table, horizon_ends_at, quote_data
@@ -37,6 +36,12 @@ from marketplace.web.presenters.plans import build_bid_ribbon
 from marketplace.web.presenters.receipt import price_lines
 from marketplace.web.templatetags.finetender import usd_input
 from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.uploads import (
+    ShownUpload,
+    find_upload,
+    follow_page_upload,
+    receive_page_upload,
+)
 
 #: Seconds between the soonest deadline there is and the one that a new form offers, at least.
 TIME_TO_READ_S = 300.0
@@ -55,13 +60,13 @@ def bid_new(request: PageRequest) -> HttpResponse:
         )
         return _form_page(request, form, zones, now=now, status=200, follows_data=True)
     form = BidForm(request.POST, request.FILES, organisation=request.organisation, zones=zones)
-    upload_error = _upload(request, form, now=now)
+    upload, upload_error = _upload(request, form)
     if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
         try:
             bid = _place(request, form, now=now)
         except UserError as error:
             form.refuse(error)
-            return _form_page(request, form, zones, now=now, status=error.status)
+            return _form_page(request, form, zones, now=now, status=error.status, upload=upload)
         return redirect("bid_detail", bid_id=wait_for_bid(bid=bid).pk)
     return _form_page(
         request,
@@ -69,6 +74,7 @@ def bid_new(request: PageRequest) -> HttpResponse:
         zones,
         now=now,
         status=200 if request.POST.get("do") != "place" else 400,
+        upload=upload,
         upload_error=upload_error,
         follows_data=request.POST.get("deadline") == request.POST.get("offered_deadline"),
     )
@@ -95,27 +101,28 @@ def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
     )
 
 
-def _upload(request: PageRequest, form: BidForm, *, now: datetime) -> UserError | None:
-    """Read an uploaded file and choose it; what is wrong with it otherwise."""
-    file = request.FILES.get("file")
-    if file is None:
-        return None
+def _upload(request: PageRequest, form: BidForm) -> tuple[ShownUpload | None, UserError | None]:
+    """Have an uploaded file read and choose the data set that it becomes.
+
+    Otherwise what there is to wait for or to decide, or why the file cannot be used.
+    """
+    earlier = request.POST.get("upload", "")
+    if request.FILES.get("file") is None and not earlier:
+        return None, None
+    form.data = form.data.copy()
+    form.data["dataset"] = ""
+    form.files = type(form.files)()
     zone = list_open_zones().filter(name=request.POST.get("zone", "")).first()
     try:
-        dataset = create_dataset(
-            organisation=request.organisation,
-            name=file.name or "data set",
-            content=file,
-            uploaded_by=request.user,
-            now=now,
-            zone=zone,
-        )
+        upload = receive_page_upload(request, zone=zone)
+        upload = upload or follow_page_upload(request, find_upload(request, earlier))
     except UserError as error:
-        return error
-    form.data = form.data.copy()
-    form.data["dataset"] = dataset.pk
-    form.files = type(form.files)()
-    return None
+        return None, error
+    shown = ShownUpload(upload)
+    if upload.dataset_id is not None:
+        form.data["dataset"] = upload.dataset_id
+        return None, None
+    return (None, shown.error) if shown.error else (shown, None)
 
 
 def _form_page(
@@ -125,6 +132,7 @@ def _form_page(
     *,
     now: datetime,
     status: int,
+    upload: ShownUpload | None = None,
     upload_error: UserError | None = None,
     follows_data: bool = False,
 ) -> HttpResponse:
@@ -154,6 +162,7 @@ def _form_page(
         "is_short": balance.available_micros == 0,
         "zone": zone,
         "dataset": dataset,
+        "shown": upload,
         "upload_error": upload_error,
         "quote": quote,
         "offered_deadline": (

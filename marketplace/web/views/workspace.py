@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.contrib import messages
 from django.http import HttpResponse
@@ -15,12 +17,17 @@ from marketplace.accounts.services import create_api_key, revoke_api_key
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import NotFound, UserError
-from marketplace.jobs.dataset_reader import read_faults
-from marketplace.jobs.models import Dataset
-from marketplace.jobs.services import create_dataset
+from marketplace.jobs.models import Dataset, Upload, UploadStatus
+from marketplace.jobs.services import delete_dataset
 from marketplace.web.acting import CHOSEN
 from marketplace.web.forms import ApiKeyForm, UploadForm
 from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.uploads import (
+    ShownUpload,
+    find_upload,
+    follow_page_upload,
+    receive_page_upload,
+)
 
 DATASETS_LISTED = 100
 
@@ -31,27 +38,65 @@ def dataset_list(request: PageRequest) -> HttpResponse:
     form = UploadForm(request.POST or None, request.FILES or None)
     error: UserError | None = None
     if request.method == "POST" and form.is_valid():
-        file = form.cleaned_data["file"]
         try:
-            dataset = create_dataset(
-                organisation=request.organisation,
-                name=file.name or "data set",
-                content=file,
-                uploaded_by=request.user,
-                now=clock.now(),
-            )
+            upload = receive_page_upload(request)
         except UserError as refusal:
             error = refusal
         else:
-            return redirect("dataset_detail", dataset_id=dataset.pk)
+            assert upload is not None
+            return _go_to(upload)
     datasets = Dataset.objects.filter(organisation=request.organisation).order_by("-created_at")
+    open_uploads = Upload.objects.filter(organisation=request.organisation).exclude(
+        status__in=[UploadStatus.STORED, UploadStatus.REFUSED]
+    )
     context = {
         "form": form,
         "error": error,
         "datasets": datasets[:DATASETS_LISTED],
+        "uploads": open_uploads.order_by("-created_at")[:DATASETS_LISTED],
         "limit_bytes": settings.UPLOAD_BYTES_MAX,
     }
     return render(request, "web/datasets.html", context, status=error.status if error else 200)
+
+
+def _go_to(upload: Upload) -> HttpResponse:
+    if upload.dataset_id is not None:
+        return redirect("dataset_detail", dataset_id=upload.dataset_id)
+    return redirect("upload_detail", upload_id=upload.pk)
+
+
+@page
+@require_http_methods(["GET", "POST"])
+def upload_detail(request: PageRequest, upload_id: str) -> HttpResponse:
+    """How far the reading of a file is, and what is to be chosen about it."""
+    upload = find_upload(request, upload_id)
+    error: UserError | None = None
+    if request.method == "POST":
+        try:
+            upload = follow_page_upload(request, upload)
+        except UserError as refusal:
+            error = refusal
+    if upload.dataset_id is not None:
+        return _go_to(upload)
+    context = {"shown": ShownUpload(upload), "error": error}
+    return render(request, "web/upload.html", context, status=error.status if error else 200)
+
+
+@page
+@require_http_methods(["GET"])
+def list_upload_faults(request: PageRequest, upload_id: str) -> LinesDownload:
+    upload = find_upload(request, upload_id)
+    found = upload.reading or (upload.error or {}).get("extra", {})
+    return _list_faults(found.get("errors", []), name=upload.pk)
+
+
+@page
+@require_POST
+def dataset_delete(request: PageRequest, dataset_id: str) -> HttpResponse:
+    dataset = _get_dataset(request, dataset_id)
+    delete_dataset(dataset=dataset)
+    messages.success(request, f"{dataset.name} is deleted.")
+    return redirect("dataset_list")
 
 
 @page
@@ -66,10 +111,14 @@ def dataset_detail(request: PageRequest, dataset_id: str) -> HttpResponse:
 def list_dataset_faults(request: PageRequest, dataset_id: str) -> LinesDownload:
     """Every line that is left out with what is wrong, as a file to work through."""
     dataset = _get_dataset(request, dataset_id)
+    return _list_faults(dataset.errors, name=dataset.pk)
+
+
+def _list_faults(faults: list[dict[str, Any]], *, name: str) -> LinesDownload:
     return LinesDownload(
-        (f"line {fault.line}: {fault.message}" for fault in read_faults(dataset)),
+        (f"line {fault['line']}: {fault['message']}" for fault in faults),
         content_type="text/plain; charset=utf-8",
-        name=f"{dataset.pk}-faults.txt",
+        name=f"{name}-faults.txt",
     )
 
 

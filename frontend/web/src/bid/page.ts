@@ -9,6 +9,8 @@ import { treadAt, type Quote } from "./quote";
 import { whyNotYet } from "./ready";
 
 const RENEW_AT_LEAST_MS = 5000;
+/** A file that is being read is asked after so often. */
+const LOOK_AGAIN_MS = 1000;
 const FAILED = "The check did not come back. Your form is as you left it; try again.";
 const form = byId<HTMLFormElement>("bid-form");
 const svg = byId<SVGSVGElement>("curve");
@@ -16,6 +18,7 @@ let quote: Quote | null = null;
 let quotedAt = 0;
 let asking: AbortController | null = null;
 let isUploading = false;
+let lookAgain = 0;
 let focusKnob: string | null = null;
 /** Somebody chose the deadline; until then it follows the data. */
 let deadlineChosen = new URLSearchParams(location.search).has("deadline");
@@ -59,7 +62,7 @@ if (form && svg) {
     const button = (event.target as Element).closest<HTMLButtonElement>("button");
     if (button?.matches("[data-check]")) {
       event.preventDefault();
-      void ask();
+      void ask(false, button.name === "decided" ? button : null);
     } else if (button?.matches("[data-upload-stop]")) asking?.abort();
   });
   dropzone(form);
@@ -79,6 +82,8 @@ function adopt(): void {
     document.querySelector<HTMLElement>(selector)?.toggleAttribute("hidden", !drawn);
   }
   document.querySelector<HTMLElement>("[data-curve-table]")?.setAttribute("data-ready", "");
+  if (document.querySelector("[data-reading]"))
+    lookAgain = window.setTimeout(() => void ask(), LOOK_AGAIN_MS);
   show();
 }
 
@@ -94,7 +99,8 @@ function changed(target: HTMLElement): void {
     if (!chosen || !hidden) return;
     hidden.value = chosen;
   }
-  if (target.matches("[name=name]")) return;
+  // What becomes of rows is sent by its own button, once all of it is chosen.
+  if (target.matches("[name=name]") || target.closest(".choices")) return;
   void ask();
 }
 
@@ -102,12 +108,14 @@ function changed(target: HTMLElement): void {
  * Send the form as it stands to be checked, and put the parts of the answer in place. To `renew`
  * is to ask for today's price of what was asked before: the deadline stays.
  */
-async function ask(renew = false): Promise<void> {
+async function ask(renew = false, pressed: HTMLButtonElement | null = null): Promise<void> {
   if (!form) return;
+  window.clearTimeout(lookAgain);
   asking?.abort();
   const control = (asking = new AbortController());
   const body = new FormData(form);
   body.set("do", "check");
+  if (pressed) body.set(pressed.name, pressed.value);
   // The server moves a deadline that is still the one offered to where there are plans.
   if (deadlineChosen || renew) body.delete("offered_deadline");
   else body.set("offered_deadline", deadlineField()?.value ?? "");

@@ -11,6 +11,7 @@ from django.db import connections
 from marketplace.auction.bidding import wait
 from marketplace.auction.lane.sweep import sweep_zones
 from marketplace.common import clock
+from marketplace.jobs.services import intake, read_next_upload
 from tests import builders
 from tests import market_builders as market
 from tests.unit.marketplace.api.client import Api
@@ -64,3 +65,14 @@ def tokenizer_zone(tmp_path):
     zone = market.zone(tokenizer_source=str(tmp_path))
     market.node(zone)
     return zone
+
+
+@pytest.fixture(autouse=True)
+def uploads_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker does when it is asked to, done at once."""
+
+    def read(_task: str) -> None:
+        while read_next_upload(clock=clock.now):
+            pass
+
+    monkeypatch.setattr(intake, "enqueue", read)

@@ -11,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marketplace.common.errors import UserError
-from marketplace.jobs.importing import is_json_list, write_json_lines
+from marketplace.jobs.importing import (
+    is_json_list,
+    read_columns,
+    write_json_lines,
+    write_named_table,
+)
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -32,8 +37,9 @@ class Slow(io.BytesIO):
 
 
 def lines(data: bytes, step: int = 7) -> list[Any]:
-    with write_json_lines(Slow(data, step)) as file:
-        return [json.loads(line) for line in file.read().split(b"\n")[:-1]]
+    written = io.BytesIO()
+    write_json_lines(Slow(data, step), written)
+    return [json.loads(line) for line in written.getvalue().split(b"\n")[:-1]]
 
 
 @given(st.lists(VALUES, max_size=6), st.sampled_from([None, 2]), st.integers(1, 40))
@@ -46,8 +52,9 @@ def test_item_17_becomes_line_17_whatever_it_holds(
 
 
 def test_numbers_and_keys_are_left_as_they_were_written() -> None:
-    with write_json_lines(io.BytesIO(b'\xef\xbb\xbf [{"a": 1.50,\n "a": 2}, 12\n]')) as file:
-        assert file.read() == b'{"a": 1.50,  "a": 2}\n12\n'
+    written = io.BytesIO()
+    write_json_lines(io.BytesIO(b'\xef\xbb\xbf [{"a": 1.50,\n "a": 2}, 12\n]'), written)
+    assert written.getvalue() == b'{"a": 1.50,  "a": 2}\n12\n'
 
 
 @pytest.mark.parametrize(
@@ -72,7 +79,7 @@ def test_a_list_that_is_not_whole_is_refused(data: bytes, words: str) -> None:
 def test_an_item_without_end_is_refused_before_all_of_it_is_read() -> None:
     stream = io.BytesIO(b'["' + b"x" * 40_000_000)
     with pytest.raises(UserError, match="too long"):
-        write_json_lines(stream)
+        write_json_lines(stream, io.BytesIO())
     assert stream.tell() < 5_000_000
 
 
@@ -80,3 +87,48 @@ def test_only_a_list_is_taken_for_one() -> None:
     assert is_json_list(b"\xef\xbb\xbf \n [")
     assert not is_json_list(b'{"messages": []}')
     assert not is_json_list(b"")
+
+
+def named(data: bytes, **columns: str) -> bytes:
+    written = io.BytesIO()
+    write_named_table(io.BytesIO(data), written, columns=columns)
+    return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("first", "columns"),
+    [
+        (b"Question,Answer", ["question", "answer"]),
+        (b"\xef\xbb\xbfq;a;note", ["q", "a", "note"]),
+        (b'q\t"the, answer"', ["q", "the, answer"]),
+        (b"only", ["only"]),
+        (b"a,a", []),
+        (b"a,,b", []),
+        (b'"broken', []),
+        (b",".join(b"c%d" % number for number in range(500)), []),
+    ],
+)
+def test_the_first_line_of_a_table_names_its_columns(first: bytes, columns: list[str]) -> None:
+    assert read_columns(io.BytesIO(first + b"\n1,2\n")) == columns
+    assert read_columns(io.BytesIO(first)) == []
+
+
+def test_a_table_gets_other_names_and_every_row_stays_on_its_line() -> None:
+    rows = b'"a, b",\xc3\xa9\r\n"two\nlines",c\n'
+    assert named(b"Question,Answer\n" + rows, prompt="question", completion="answer") == (
+        b"prompt,completion\n" + rows
+    )
+    # What is not chosen is not taken for something that training knows.
+    assert named(b"q;input;text\nx;y;z\n", prompt="q", completion="text") == (
+        b"prompt;unused input;completion\nx;y;z\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"prompt": "nothing"}, {"question": "q"}, {"prompt": "q", "text": "q"}],
+)
+def test_a_name_or_column_that_is_not_there_is_refused(columns: dict[str, str]) -> None:
+    with pytest.raises(UserError) as refused:
+        named(b"q,a\n1,2\n", **columns)
+    assert refused.value.code == "invalid_columns"

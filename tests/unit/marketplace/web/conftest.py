@@ -12,8 +12,10 @@ from django.test import Client
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.lane.sweep import sweep_zones
+from marketplace.common import clock
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Dataset
+from marketplace.jobs.services import intake, read_next_upload
 from tests import builders, market_builders
 from tests.builders import NOW
 
@@ -62,3 +64,14 @@ def site(db: None, client: Client, moment: datetime) -> Any:
         # The zone's lane has looked at the fleet, so there is something to quote from.
         sweep_zones(clock=lambda: moment)
         yield Site(client, organisation, zone, node, dataset)
+
+
+@pytest.fixture(autouse=True)
+def uploads_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a worker does when it is asked to, done at once."""
+
+    def read(_task: str) -> None:
+        while read_next_upload(clock=clock.now):
+            pass
+
+    monkeypatch.setattr(intake, "enqueue", read)

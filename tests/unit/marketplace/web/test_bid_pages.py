@@ -15,10 +15,12 @@ from django.utils.html import escape
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.common import clock
-from marketplace.jobs.models import Dataset
+from marketplace.jobs.models import Dataset, Upload
+from marketplace.jobs.services import intake
 from marketplace.payments.selectors import wallet
 from marketplace.web.presenters.curve import horizon_ends_at
 from marketplace.web.views import bids as bid_views
+from marketplace.web.views import uploads
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.pages import read_download, read_page
@@ -124,7 +126,7 @@ def test_a_bid_beyond_the_wallet_is_refused_and_keeps_the_form(site: Site) -> No
 def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site) -> None:
     file = SimpleUploadedFile("bad.jsonl", b'{"prompt": "no end\n' * 3)
     form = site.bid_form(do="check", dataset="") | {"file": file}
-    with patch("marketplace.jobs.services.datasets._load_tokenizer", return_value=None):
+    with patch("marketplace.jobs.services.readings._find_tokenizer", return_value=None):
         reply = site.client.post("/bids/new", form)
     text = read_page(reply)
     assert "This file cannot be used." in text
@@ -132,25 +134,93 @@ def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site)
     assert Dataset.objects.filter(name="bad.jsonl").count() == 0
 
 
-def test_every_line_that_is_left_out_can_be_seen(site: Site, client: Client) -> None:
+def test_every_line_that_cannot_be_used_can_be_seen_and_is_left_out_by_choice(
+    site: Site, client: Client
+) -> None:
     rows = b'{"prompt": "a", "completion": "b"}\n' + b'{"prompt": "no end\n' * 60
-    with patch("marketplace.jobs.services.datasets._load_tokenizer", return_value=None):
-        form = site.bid_form(do="check", dataset="") | {
-            "file": SimpleUploadedFile("mixed.jsonl", rows)
-        }
-        text = read_page(site.client.post("/bids/new", form))
+    with patch("marketplace.jobs.services.readings._find_tokenizer", return_value=None):
+        form = site.bid_form(do="check", dataset="")
+        file = SimpleUploadedFile("mixed.jsonl", rows)
+        text = read_page(site.client.post("/bids/new", form | {"file": file}))
+        upload = Upload.objects.get()
+        assert "60 lines cannot be used" in text
+        assert "All 60 lines with what is wrong" in text
+        assert f'name="upload" value="{upload.pk}"' in text
+        assert not Dataset.objects.filter(name="mixed.jsonl").exists()
+        faults = read_download(site.client.get(f"/datasets/uploads/{upload.pk}/faults"))
+        lines = faults.decode().splitlines()
+        assert [line.partition(":")[0] for line in lines] == [f"line {n}" for n in range(2, 62)]
+        # A choice that is not made is asked for again.
+        again = site.client.post("/bids/new", form | {"upload": upload.pk, "decided": "1"})
+        assert "60 lines cannot be used" in read_page(again)
+        chosen = {"upload": upload.pk, "decided": "1", "faulty_lines": "leave_out"}
+        text = read_page(site.client.post("/bids/new", form | chosen))
     dataset = Dataset.objects.get(name="mixed.jsonl")
-    assert "All 60 lines with what is wrong" in text
-    reply = site.client.get(f"/datasets/{dataset.pk}/faults")
-    faults = read_download(reply).decode().splitlines()
-    assert [fault.partition(":")[0] for fault in faults] == [f"line {n}" for n in range(2, 62)]
+    assert f'name="dataset" value="{dataset.pk}"' in text
+    kept = read_download(site.client.get(f"/datasets/{dataset.pk}/faults"))
+    assert kept == faults
     client.force_login(builders.user())
     assert client.get(f"/datasets/{dataset.pk}/faults").status_code == 404
+    assert client.get(f"/datasets/uploads/{upload.pk}/faults").status_code == 404
+    assert client.get(f"/datasets/uploads/{upload.pk}").status_code == 404
+
+
+def test_columns_with_other_names_are_chosen_on_the_page(site: Site) -> None:
+    table = b"Question,Answer,Id\none,two,1\n"
+    with patch("marketplace.jobs.services.readings._find_tokenizer", return_value=None):
+        file = SimpleUploadedFile("faq.csv", table)
+        reply = site.client.post("/datasets", {"file": file}, follow=True)
+        [(address, _)] = reply.redirect_chain
+        text = read_page(reply)
+        assert "Which column is what?" in text
+        assert '<option value="question" selected> question </option>' in text
+        chosen = {"column_prompt": "question", "column_completion": "answer", "decided": "1"}
+        reply = site.client.post(address, chosen)
+    dataset = Dataset.objects.get(name="faq.csv")
+    assert reply.headers["Location"] == f"/datasets/{dataset.pk}"
+    assert (dataset.format, dataset.rows) == ("completion", 1)
+
+
+def test_how_far_a_file_is_read_is_shown_until_it_is(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "enqueue", lambda _: None)
+    monkeypatch.setattr(uploads, "WAIT_S", 0.0)
+    file = SimpleUploadedFile("big.jsonl", b'{"prompt": "a", "completion": "b"}\n')
+    reply = site.client.post("/datasets", {"file": file}, follow=True)
+    text = read_page(reply)
+    assert "Waits for a worker" in text
+    assert '<noscript><meta http-equiv="refresh" content="2"></noscript>' in text
+    Upload.objects.update(status="reading", rows_read=1200, share_read=0.25)
+    [(address, _)] = reply.redirect_chain
+    text = read_page(site.client.get(address))
+    assert "Checking line by line, 1,200 rows so far" in text
+    assert 'value="0.25"' in text
+    assert "big.jsonl" in read_page(site.client.get("/datasets"))
+
+
+def test_an_empty_file_gets_an_answer_on_both_pages(site: Site) -> None:
+    for address, form in (("/datasets", {}), ("/bids/new", site.bid_form(do="check", dataset=""))):
+        file = SimpleUploadedFile("empty.jsonl", b"")
+        text = read_page(site.client.post(address, form | {"file": file}))
+        assert "The data set is empty. Send a file with data." in text
+    assert not Upload.objects.exists()
+
+
+def test_a_data_set_without_a_bid_can_be_deleted_and_one_with_a_bid_cannot(site: Site) -> None:
+    spare = market_builders.dataset(site.organisation, site.zone)
+    reply = site.client.post(f"/datasets/{spare.pk}/delete", follow=True)
+    assert f"{spare.name} is deleted." in read_page(reply)
+    site.client.post("/bids/new", site.bid_form())
+    reply = site.client.post(f"/datasets/{site.dataset.pk}/delete")
+    assert reply.status_code == 409
+    assert "so it cannot be deleted" in read_page(reply)
+    assert list(Dataset.objects.all()) == [site.dataset]
 
 
 def test_keys_that_are_not_trained_on_are_shown_before_a_bid(site: Site) -> None:
     rows = b'{"prompt": "a", "completion": "b", "weight": 0, "<i>": 1}\n' * 2
-    with patch("marketplace.jobs.services.datasets._load_tokenizer", return_value=None):
+    with patch("marketplace.jobs.services.readings._find_tokenizer", return_value=None):
         form = site.bid_form(do="check", dataset="") | {
             "file": SimpleUploadedFile("extra.jsonl", rows)
         }
@@ -170,7 +240,8 @@ def test_new_data_brings_its_own_deadline_unless_one_was_chosen(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No tokenizer here can count a file: the data set it becomes is there already.
-    monkeypatch.setattr(bid_views, "create_dataset", lambda **_: site.dataset)
+    read = Upload(dataset=site.dataset, status="stored")
+    monkeypatch.setattr(bid_views, "receive_page_upload", lambda *_, **__: read)
     # Three slots on: a deadline one may name, and too near for all the work.
     too_soon = f"{NOW + timedelta(seconds=3 * site.zone.slot_s):%Y-%m-%dT%H:%M:%S}"
 

@@ -1,0 +1,113 @@
+"""Reading an upload in a process of its own, with an end to its time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from marketplace.common.errors import SystemFault, UserError
+from marketplace.jobs.dataset_reader import Reading
+from marketplace.jobs.reading_child import OUT_OF_MEMORY
+
+#: The largest file that may be uploaded takes about a minute.
+CPU_S = 240
+WALL_S = 600
+MEMORY_BYTES = 4 * 1024**3
+_ROOT = Path(__file__).parents[2]
+#: What the process needs of our environment, which holds the market's secrets.
+_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
+
+
+@dataclass(frozen=True, slots=True)
+class FileToRead:
+    path: Path
+    #: Where the file is written in the shape that training reads, if it has another.
+    output_path: Path
+    name: str
+    #: Without one no tokens are counted.
+    tokenizer_path: Path | None
+    #: Most tokens of a row that is not cut.
+    max_tokens: int | None
+    leaves_out_long: bool = False
+    #: The file's column by the name that training knows.
+    columns: dict[str, str] = field(default_factory=dict)
+
+
+def read_in_process(
+    file: FileToRead,
+    *,
+    on_progress: Callable[[int, float], None],
+    cpu_s: int = CPU_S,
+    wall_s: float = WALL_S,
+) -> tuple[Reading, bool]:
+    """What a file holds, and whether it was rewritten to ``output_path``.
+
+    Parameters
+    ----------
+    on_progress
+        Called now and then with the rows read so far and the share of the file.
+
+    Raises
+    ------
+    UserError
+        ``dataset_too_complex``: the file takes more time or memory than any of its size should. And
+        whatever else refuses the file as a whole.
+    SystemFault
+        The reader failed by itself.
+    """
+    asked = {
+        "path": str(file.path),
+        "output_path": str(file.output_path),
+        "name": file.name,
+        "size": file.path.stat().st_size,
+        "tokenizer_path": None if file.tokenizer_path is None else str(file.tokenizer_path),
+        "max_tokens": file.max_tokens,
+        "leaves_out_long": file.leaves_out_long,
+        "columns": file.columns,
+        "cpu_s": cpu_s,
+        "memory_bytes": MEMORY_BYTES,
+    }
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    process = subprocess.Popen(
+        (sys.executable, "-m", "marketplace.jobs.reading_child"),
+        cwd=_ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    alarm = threading.Timer(wall_s, process.kill)
+    alarm.start()
+    try:
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            # One that is stopped already reads nothing; how it ended says so below.
+            with suppress(BrokenPipeError):
+                json.dump(asked, process.stdin)
+                process.stdin.close()
+            for line in process.stdout:
+                said = json.loads(line)
+                if "reading" in said:
+                    return Reading(**said["reading"]), said["is_rewritten"]
+                if "refusal" in said:
+                    raise UserError(**said["refusal"])
+                on_progress(said["rows"], said["share"])
+    finally:
+        alarm.cancel()
+        process.kill()
+    if process.returncode >= 0 and process.returncode != OUT_OF_MEMORY:
+        raise SystemFault(f"the reader of {file.path} ended with {process.returncode}")
+    raise UserError(
+        "dataset_too_complex",
+        "The file could not be read within the time and memory for a file of its size. Split it, "
+        "or leave out what is not trained on.",
+        param="file",
+    )

@@ -1,0 +1,202 @@
+"""Uploads on their way to data sets: stored by a web process, read by a worker, then decided.
+
+``receive_upload`` stores the bytes and asks for a worker; ``readings`` reads them; where a person
+has to choose, ``decide_upload`` takes the choice and has the file read once more. The sweep finds
+what was forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime, timedelta
+from functools import partial
+
+from django.conf import settings
+from django.core.files import File
+from django.db import connection, transaction
+from django.db.models import ProtectedError, Q, Sum
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.common.errors import Conflict, UserError
+from marketplace.common.queue import enqueue
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import list_open_zones
+from marketplace.jobs.models import Dataset, Upload, UploadStatus
+from marketplace.jobs.services.readings import CLAIM_LIFE, delete_file
+from marketplace.jobs.spooling import Content, spool_upload
+from marketplace.jobs.upload_choices import UploadChoices, check_choices
+from workers.protocol.wire import to_json
+
+#: What nobody decided, and what is done, is forgotten after this.
+UPLOAD_LIFE = timedelta(hours=24)
+_LOOK_EVERY_S = 0.1
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069/\\]")
+
+
+def receive_upload(
+    *,
+    organisation: Organisation,
+    name: str,
+    content: Content,
+    uploaded_by: User | None,
+    now: datetime,
+    zone: Zone | None = None,
+    choices: UploadChoices | None = None,
+    key: str | None = None,
+) -> Upload:
+    """Store a file and have it read.
+
+    Parameters
+    ----------
+    zone
+        Whose tokenizer counts; the first open zone's unless named.
+    key
+        The request's; a file that came under it before is that upload.
+
+    Raises
+    ------
+    UserError
+        ``file_empty``, ``file_too_large``, ``storage_full``, ``invalid_choice`` or
+        ``idempotency_key_reused``. Nothing is stored then.
+    """
+    choices = choices or UploadChoices()
+    check_choices(choices)
+    limit = settings.UPLOAD_BYTES_MAX
+    with spool_upload(content, limit_bytes=limit, what="The data set") as spooled:
+        if key is not None and (earlier := _find_earlier(organisation, key, spooled.sha256)):
+            return earlier
+        _check_room(organisation, spooled.bytes)
+        upload = Upload(
+            organisation=organisation,
+            uploaded_by=uploaded_by,
+            name=clean_name(name),
+            sha256=spooled.sha256,
+            bytes=spooled.bytes,
+            zone=zone or list_open_zones().first(),
+            choices=to_json(choices),
+            key=key,
+            created_at=now,
+        )
+        upload.file.save(upload.name, File(spooled.file), save=False)
+    try:
+        with transaction.atomic():
+            upload.save(force_insert=True)
+            enqueue("jobs.read_uploads")
+    except BaseException:
+        upload.file.delete(save=False)
+        raise
+    return upload
+
+
+def decide_upload(*, upload: Upload, choices: UploadChoices, now: datetime) -> Upload:
+    """Take what a person chose, and have the file read once more with it.
+
+    Raises
+    ------
+    UserError
+        ``invalid_choice``.
+    Conflict
+        ``upload_not_open``: it waits for no decision.
+    """
+    check_choices(choices)
+    with transaction.atomic():
+        upload = Upload.objects.select_for_update().get(pk=upload.pk)
+        if upload.status != UploadStatus.UNDECIDED:
+            raise Conflict("upload_not_open", "There is nothing to decide about this upload.")
+        upload.choices = to_json(choices)
+        _have_it_read(upload)
+    return upload
+
+
+def wait_for_upload(upload: Upload, *, within_s: float) -> Upload:
+    """The upload once it is read, or as it is after so many seconds."""
+    ends_at = time.monotonic() + within_s
+    while True:
+        upload = Upload.objects.select_related("dataset", "zone", "organisation").get(pk=upload.pk)
+        is_read = upload.status not in (UploadStatus.WAITING, UploadStatus.READING)
+        if is_read or time.monotonic() >= ends_at:
+            return upload
+        if not connection.in_atomic_block:
+            connection.close()
+        time.sleep(_LOOK_EVERY_S)
+
+
+def sweep_uploads(*, now: datetime) -> int:
+    """Have read what was forgotten, and forget what is done; how many uploads were forgotten."""
+    lost = Q(status=UploadStatus.READING, claimed_at__lte=now - CLAIM_LIFE)
+    if Upload.objects.filter(lost | Q(status=UploadStatus.WAITING)).exists():
+        enqueue("jobs.read_uploads")
+    old = Upload.objects.filter(created_at__lte=now - UPLOAD_LIFE)
+    done = old.exclude(status__in=[UploadStatus.WAITING, UploadStatus.READING])
+    forgotten = 0
+    for upload in done[:1000]:
+        name = upload.file.name
+        if done.filter(pk=upload.pk).delete()[0]:
+            forgotten += 1
+            delete_file(name)
+    return forgotten
+
+
+def delete_dataset(*, dataset: Dataset) -> None:
+    """Delete a data set and its file for good.
+
+    Raises
+    ------
+    Conflict
+        ``dataset_in_use``: a bid names it, whose decision must stay checkable.
+    """
+    name = dataset.file.name
+    try:
+        with transaction.atomic():
+            dataset.delete()
+            transaction.on_commit(partial(delete_file, name), robust=True)
+    except ProtectedError:
+        raise Conflict(
+            "dataset_in_use", "A bid was placed with this data set, so it cannot be deleted."
+        ) from None
+
+
+def clean_name(name: str) -> str:
+    """A file's name without its path, and without what a page could not show."""
+    cleaned = _UNPRINTABLE.sub(" ", name.rpartition("/")[2].rpartition("\\")[2]).strip()[-255:]
+    return cleaned or "dataset"
+
+
+def _find_earlier(organisation: Organisation, key: str, sha256: str) -> Upload | None:
+    """The upload that came under a request's key before."""
+    earlier = Upload.objects.filter(organisation=organisation, key=key).first()
+    if earlier is not None and earlier.sha256 != sha256:
+        raise Conflict(
+            "idempotency_key_reused",
+            "This Idempotency-Key came with another file before. Send a new key with a new file.",
+            param="Idempotency-Key",
+        )
+    return earlier
+
+
+def _check_room(organisation: Organisation, size: int) -> None:
+    """Refuse what an organisation has no room for; two at once may both find the last of it."""
+    held = sum(
+        rows.exclude(file="").aggregate(bytes=Sum("bytes"))["bytes"] or 0
+        for rows in (
+            Dataset.objects.filter(organisation=organisation),
+            Upload.objects.filter(organisation=organisation),
+        )
+    )
+    limit = settings.DATASET_BYTES_PER_ORGANISATION
+    if held + size > limit:
+        raise UserError(
+            "storage_full",
+            f"{organisation.name} may store {limit:,} bytes of data sets. Delete one that no bid "
+            "was placed with.",
+            param="file",
+            status=413,
+        )
+
+
+def _have_it_read(upload: Upload) -> None:
+    """Call while holding the upload."""
+    upload.status, upload.claim, upload.attempts = UploadStatus.WAITING, "", 0
+    upload.save()
+    enqueue("jobs.read_uploads")

@@ -1,0 +1,385 @@
+"""Uploads: read by a worker once, decided by a person, whatever dies on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.files.storage import default_storage
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.errors import SystemFault, UserError
+from marketplace.jobs import reading_process
+from marketplace.jobs.dataset_reader import Reading
+from marketplace.jobs.models import Dataset, Upload, UploadStatus
+from marketplace.jobs.reading_process import FileToRead, read_in_process
+from marketplace.jobs.selectors import build_upload_error
+from marketplace.jobs.services import (
+    decide_upload,
+    delete_dataset,
+    intake,
+    read_next_upload,
+    readings,
+    receive_upload,
+    sweep_uploads,
+)
+from marketplace.jobs.upload_choices import UploadChoices
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.unit.marketplace.common.threads import at_once
+from tests.unit.marketplace.jobs.test_datasets import tokenizer_file
+
+pytestmark = pytest.mark.django_db
+
+ROW = b'{"prompt": "one two", "completion": " three"}\n'
+LONG = json.dumps({"prompt": "word " * 200, "completion": " end"}).encode() + b"\n"
+BAD = b"{broken\n"
+
+
+@pytest.fixture
+def zone(tmp_path, settings):
+    settings.MEDIA_ROOT = tmp_path / "media"
+    return market.zone(tokenizer_source=tokenizer_file(tmp_path))
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation()
+
+
+@pytest.fixture
+def reads_at_once(monkeypatch):
+    """Files are read here: what the process itself does has tests of its own."""
+
+    def read(file: FileToRead, **_: Any) -> tuple[Reading, bool]:
+        from marketplace.jobs.reading_child import read_file
+
+        return read_file(
+            {
+                "path": str(file.path),
+                "output_path": str(file.output_path),
+                "name": file.name,
+                "size": file.path.stat().st_size,
+                "tokenizer_path": str(file.tokenizer_path),
+                "max_tokens": file.max_tokens,
+                "leaves_out_long": file.leaves_out_long,
+                "columns": file.columns,
+            }
+        )
+
+    monkeypatch.setattr(readings, "read_in_process", read)
+
+
+def receive(owner: Organisation, content: bytes, *, name="data.jsonl", now=NOW, **more) -> Upload:
+    return receive_upload(
+        organisation=owner,
+        name=name,
+        content=io.BytesIO(content),
+        uploaded_by=None,
+        now=now,
+        **more,
+    )
+
+
+def read(now: datetime = NOW) -> bool:
+    return read_next_upload(clock=lambda: now)
+
+
+def seen(upload: Upload) -> Upload:
+    return Upload.objects.get(pk=upload.pk)
+
+
+def found(upload: Upload) -> dict[str, Any]:
+    """What was found in a file about which something is to be decided."""
+    reading: Any = seen(upload).reading
+    return reading
+
+
+def decide(upload: Upload, **chosen: Any) -> Upload:
+    decide_upload(upload=upload, choices=UploadChoices(**chosen), now=NOW)
+    read()
+    return seen(upload)
+
+
+def test_a_file_is_read_in_a_process_of_its_own_and_becomes_a_data_set(zone, owner):
+    upload = receive(owner, ROW * 3)
+    assert (upload.status, Dataset.objects.count()) == (UploadStatus.WAITING, 0)
+    assert read()
+    done = seen(upload)
+    assert (done.status, done.file.name, done.claim, done.share_read) == ("stored", "", "", 1.0)
+    assert done.dataset is not None
+    assert (done.dataset.rows, done.dataset.tokens, done.dataset.zone) == (3, 15, zone)
+    with done.dataset.file.open("rb") as file:
+        assert file.read() == ROW * 3
+    assert not read()
+
+
+def test_an_empty_file_gets_an_answer_and_leaves_no_trace(zone, owner):
+    with pytest.raises(UserError) as refused:
+        receive(owner, b"")
+    assert refused.value.code == "file_empty"
+    assert not Upload.objects.exists()
+    assert not default_storage.exists(f"uploads/{owner.pk}")
+
+
+def test_lines_that_cannot_be_used_are_left_out_only_by_choice(zone, owner, reads_at_once):
+    upload = receive(owner, ROW + BAD * 60 + ROW)
+    read()
+    asked = seen(upload)
+    assert (asked.status, Dataset.objects.count()) == (UploadStatus.UNDECIDED, 0)
+    assert [fault["line"] for fault in found(upload)["errors"]] == list(range(2, 62))
+    done = decide(upload, faulty_lines="leave_out")
+    assert done.dataset is not None
+    assert (done.dataset.rows, done.dataset.faulty_lines) == (2, list(range(2, 62)))
+
+
+def test_who_wants_to_correct_the_file_has_nothing_stored(
+    zone, owner, reads_at_once, django_capture_on_commit_callbacks
+):
+    upload = receive(owner, ROW + BAD)
+    read()
+    with django_capture_on_commit_callbacks(execute=True):
+        done = decide(upload, faulty_lines="refuse")
+    assert (done.status, Dataset.objects.count()) == (UploadStatus.REFUSED, 0)
+    assert build_upload_error(done).message == (
+        "1 line cannot be used. Correct them, or leave them out."
+    )
+    assert default_storage.listdir(f"uploads/{owner.pk}") == ([], [])
+
+
+def test_rows_that_are_too_long_are_said_by_line_and_cut_or_left_out_by_choice(
+    zone, owner, reads_at_once
+):
+    content = ROW + LONG + ROW + LONG
+    upload = receive(owner, content)
+    read()
+    asked = seen(upload)
+    assert asked.status == UploadStatus.UNDECIDED
+    assert (found(upload)["long_rows"], found(upload)["long_lines"]) == (2, [2, 4])
+    cut = decide(upload, long_rows="cut").dataset
+    assert cut is not None
+    assert (cut.rows, cut.long_rows, cut.long_lines, cut.faulty_lines) == (4, 2, [2, 4], [])
+    other = receive(owner, content)
+    read()
+    left_out = decide(other, long_rows="leave_out").dataset
+    assert left_out is not None
+    assert (left_out.rows, left_out.long_rows, left_out.faulty) == (2, 0, 0)
+    assert (left_out.left_out_long, left_out.faulty_lines) == (2, [2, 4])
+    assert left_out.longest_row_tokens == 5
+
+
+def test_only_what_is_left_to_choose_is_asked(zone, owner, reads_at_once):
+    upload = receive(owner, ROW + BAD + LONG)
+    read()
+    assert decide(upload, faulty_lines="leave_out").status == UploadStatus.UNDECIDED
+    done = decide(upload, faulty_lines="leave_out", long_rows="leave_out")
+    assert done.dataset is not None
+    assert (done.dataset.rows, done.dataset.faulty_lines) == (1, [2, 3])
+    with pytest.raises(UserError, match="nothing to decide"):
+        decide(upload, faulty_lines="leave_out")
+
+
+def test_columns_of_a_table_are_named_by_choice(zone, owner, reads_at_once):
+    table = b"Question,Answer,Id\none,two,1\nthree,four,2\n"
+    upload = receive(owner, table, name="faq.csv")
+    read()
+    asked = seen(upload)
+    assert asked.status == UploadStatus.UNDECIDED
+    assert found(upload)["columns"] == ["question", "answer", "id"]
+    done = decide(upload, columns={"prompt": "question", "completion": "answer"})
+    assert done.dataset is not None
+    assert (done.dataset.format, done.dataset.rows) == ("completion", 2)
+    with done.dataset.file.open("rb") as file:
+        assert file.read() == table.replace(b"Question,Answer,Id", b"prompt,completion,id")
+    wrong = receive(owner, table, name="faq.csv", choices=UploadChoices(columns={"text": "no"}))
+    read()
+    assert build_upload_error(seen(wrong)).code == "invalid_columns"
+
+
+@pytest.mark.parametrize(
+    ("content", "choices"),
+    [
+        (ROW + BAD, UploadChoices(faulty_lines="refuse", long_rows="cut")),
+        (ROW + LONG, UploadChoices(faulty_lines="leave_out", long_rows="refuse")),
+        (b"a,b\n1,2\n", UploadChoices(faulty_lines="leave_out", long_rows="cut")),
+    ],
+)
+def test_a_program_is_answered_and_never_asked(zone, owner, reads_at_once, content, choices):
+    upload = receive(
+        owner, content, name="a.csv" if b"," in content[:2] else "a.jsonl", choices=choices
+    )
+    read()
+    assert build_upload_error(seen(upload)).code == "invalid_dataset"
+
+
+def test_words_that_are_no_choice_are_refused(zone, owner):
+    for choices in (UploadChoices(faulty_lines="x"), UploadChoices(long_rows="leave")):
+        with pytest.raises(UserError) as refused:
+            receive(owner, ROW, choices=choices)
+        assert refused.value.code == "invalid_choice"
+    assert not Upload.objects.exists()
+
+
+def test_a_file_whose_worker_died_is_read_again_and_the_dead_worker_changes_nothing(
+    zone, owner, reads_at_once, monkeypatch
+):
+    upload = receive(owner, ROW)
+    dead = readings._claim(now=NOW)
+    assert dead is not None
+    assert not read(NOW + timedelta(minutes=5))
+    later = NOW + readings.CLAIM_LIFE
+    assert read(later)
+    done = seen(upload)
+    assert (done.status, done.attempts) == (UploadStatus.STORED, 2)
+    # The first worker was only slow; its result comes after all.
+    source = Path(str(zone.tokenizer_source)).parent / "late.jsonl"
+    source.write_bytes(ROW)
+    reading = Reading(format=None, rows=9)
+    readings._finish(dead, reading, file=source, is_rewritten=False, now=later)
+    readings._refuse(dead, UserError("late", "Late."))
+    assert Dataset.objects.get().rows == 1
+    assert seen(upload).status == UploadStatus.STORED
+    assert default_storage.listdir(f"datasets/{owner.pk}")[1] == [Dataset.objects.get().pk]
+
+
+def test_a_file_that_no_worker_survives_is_refused_as_our_fault(zone, owner, monkeypatch):
+    def die(*_: Any, **__: Any) -> None:
+        raise SystemFault("the reader ended")
+
+    monkeypatch.setattr(readings, "read_in_process", die)
+    upload = receive(owner, ROW)
+    now = NOW
+    for _ in range(readings.ATTEMPTS_MAX):
+        assert read(now)
+        now += readings.CLAIM_LIFE
+    assert not read(now)
+    error = build_upload_error(seen(upload))
+    assert (error.code, error.status) == ("dataset_unreadable", 500)
+
+
+def test_so_many_files_are_read_at_once_and_one_owner_does_not_hold_up_others(zone, owner):
+    mine = [receive(owner, ROW, now=NOW + timedelta(seconds=number)) for number in range(3)]
+    other = receive(builders.organisation(), ROW, now=NOW + timedelta(seconds=9))
+    first, second = readings._claim(now=NOW), readings._claim(now=NOW)
+    assert first is not None
+    assert second is not None
+    assert (first.pk, second.pk) == (mine[0].pk, other.pk)
+    assert readings._claim(now=NOW) is None
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_workers_at_once_read_two_files(zone):
+    uploads = {receive(builders.organisation(), ROW).pk for _ in range(2)}
+    claimed = at_once([lambda: readings._claim(now=NOW)] * 2)
+    assert {upload.pk for upload in claimed} == uploads
+
+
+def test_the_same_request_again_is_the_same_upload(zone, owner, reads_at_once):
+    first = receive(owner, ROW, key="k")
+    assert receive(owner, ROW, key="k").pk == first.pk
+    with pytest.raises(UserError) as refused:
+        receive(owner, ROW * 2, key="k")
+    assert refused.value.code == "idempotency_key_reused"
+    assert receive(builders.organisation(), ROW * 2, key="k").pk != first.pk
+    bad = receive(owner, BAD, key="bad")
+    while read():
+        pass
+    # A file that was refused may be put right and sent under its key again.
+    assert receive(owner, ROW, key="bad").pk != bad.pk
+
+
+def test_an_organisation_stores_so_much_and_no_more(zone, owner, settings, reads_at_once):
+    settings.DATASET_BYTES_PER_ORGANISATION = 2 * len(ROW)
+    receive(owner, ROW)
+    read()
+    receive(owner, ROW)
+    with pytest.raises(UserError) as refused:
+        receive(owner, b"x")
+    assert (refused.value.code, refused.value.status) == ("storage_full", 413)
+    assert Upload.objects.count() == 2
+    receive(builders.organisation(), ROW)
+    delete_dataset(dataset=Dataset.objects.get())
+    receive(owner, ROW)
+
+
+def test_a_data_set_that_a_bid_names_cannot_be_deleted(zone):
+    owner = builders.organisation(usd="10")
+    data = market.dataset(owner, zone)
+    market.bid(owner, zone, data=data)
+    with pytest.raises(UserError) as refused:
+        delete_dataset(dataset=data)
+    assert refused.value.code == "dataset_in_use"
+    assert Dataset.objects.filter(pk=data.pk).exists()
+
+
+def test_what_nobody_decided_is_forgotten_after_a_day(zone, owner, reads_at_once, monkeypatch):
+    asked_for: list[str] = []
+    monkeypatch.setattr(intake, "enqueue", lambda name: asked_for.append(name))
+    upload = receive(owner, ROW + BAD)
+    path = upload.file.name
+    read()
+    waiting = receive(owner, ROW)
+    asked_for.clear()
+    assert sweep_uploads(now=NOW + intake.UPLOAD_LIFE - timedelta(seconds=1)) == 0
+    assert default_storage.exists(path)
+    assert sweep_uploads(now=NOW + intake.UPLOAD_LIFE) == 1
+    assert not default_storage.exists(path)
+    assert list(Upload.objects.all()) == [waiting]
+    # What still waits is asked for again each time.
+    assert asked_for == ["jobs.read_uploads"] * 2
+
+
+def test_a_file_that_takes_too_long_to_parse_is_stopped(tmp_path):
+    source = tmp_path / "slow.jsonl"
+    source.write_bytes(
+        b'{"prompt": "a", "completion": "b", "x": [' + b"[],[]," * 600_000 + b"0]}\n"
+    )
+    file = FileToRead(
+        path=source,
+        output_path=tmp_path / "out",
+        name="slow.jsonl",
+        tokenizer_path=None,
+        max_tokens=None,
+    )
+    with pytest.raises(UserError) as refused:
+        read_in_process(file, on_progress=lambda rows, share: None, wall_s=0.0)
+    assert refused.value.code == "dataset_too_complex"
+
+
+def test_a_reader_that_fails_by_itself_is_our_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading_process, "MEMORY_BYTES", "much")
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(ROW)
+    file = FileToRead(
+        path=source, output_path=tmp_path / "out", name="a", tokenizer_path=None, max_tokens=None
+    )
+    with pytest.raises(SystemFault):
+        read_in_process(file, on_progress=lambda rows, share: None)
+
+
+def test_the_reader_knows_none_of_the_markets_secrets(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_KEY", "hidden")
+    given: dict[str, Any] = {}
+
+    class Stop(Exception):
+        pass
+
+    def start(*_: Any, env: dict[str, str], **__: Any) -> None:
+        given.update(env)
+        raise Stop
+
+    monkeypatch.setattr(reading_process.subprocess, "Popen", start)
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(ROW)
+    file = FileToRead(
+        path=source, output_path=tmp_path / "out", name="a", tokenizer_path=None, max_tokens=None
+    )
+    with pytest.raises(Stop):
+        read_in_process(file, on_progress=lambda rows, share: None)
+    assert "SECRET_KEY" not in given
+    assert "DATABASE_URL" not in given
