@@ -87,8 +87,6 @@ class Bid(models.Model):
     payment_micros = models.BigIntegerField(null=True)
     #: Price parts in micro-dollars, not rounded one by one.
     parts: Any = models.JSONField(null=True)
-    #: ``[[slot, node id], ...]`` as decided; moves later are the job's.
-    cells: Any = models.JSONField(null=True)
     finish_planned_at = models.DateTimeField(null=True)
     #: ``scheduler.types.Refusal``.
     refusal = models.CharField(max_length=16, default="", blank=True)
@@ -128,8 +126,7 @@ class Bid(models.Model):
                 condition=Q(price_micros__gt=0), name="auction_bid_price_positive"
             ),
             models.CheckConstraint(
-                condition=~Q(status="admitted")
-                | Q(payment_micros__gte=0, position__isnull=False, cells__isnull=False),
+                condition=~Q(status="admitted") | Q(payment_micros__gte=0, position__isnull=False),
                 name="auction_bid_admitted_has_decision",
             ),
             models.CheckConstraint(
@@ -154,6 +151,20 @@ class Bid(models.Model):
 
     def __str__(self) -> str:
         return f"{self.id} ({self.status})"
+
+    #: ``cells``, once read.
+    first_cells: list[list[Any]] | None = None
+
+    @property
+    def cells(self) -> list[list[Any]] | None:
+        """``[[slot, node id], ...]`` as decided: the first revision of the plan, if it won one."""
+        if self.status != BidStatus.ADMITTED:
+            return None
+        if self.first_cells is None:
+            rows = Reservation.objects.filter(bid_id=self.pk, revision=FIRST_REVISION)
+            cells = rows.order_by("slot").values_list("slot", "node_id")
+            self.first_cells = [list(cell) for cell in cells]
+        return self.first_cells
 
     @property
     def paid_micros(self) -> int:
@@ -296,10 +307,15 @@ class Snapshot(models.Model):
         return f"{self.zone_id}@{self.position}"
 
 
+#: The plan that a bid was admitted with.
+FIRST_REVISION = 1
+
+
 class Reservation(models.Model):
     """One cell of one admitted bid, for queries; the log is the truth.
 
-    Rows are never deleted: a cell that went back on sale has ``released_at``.
+    The rows of a bid are the record of its plans: each new plan is a revision, and a cell that
+    went back on sale has ``released_at``. Rows are never deleted.
     """
 
     bid_id: str
@@ -311,6 +327,8 @@ class Reservation(models.Model):
         "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
     )
     node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="+")
+    #: Of the bid's plan, from ``FIRST_REVISION`` on.
+    revision = models.PositiveIntegerField(default=FIRST_REVISION, db_default=FIRST_REVISION)
     slot = models.BigIntegerField()
     #: In samples of the zone's reference batch and length.
     samples = models.FloatField()

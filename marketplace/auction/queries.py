@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connection
 
-from marketplace.auction.models import BidStatus
+from marketplace.auction.models import FIRST_REVISION, BidStatus
 from marketplace.common.db.pipeline import Statement, fetch
 
 #: Of a zone's bids those that wait for a decision, set aside or not. The status is part of the
@@ -49,6 +49,19 @@ def load_bid_columns(*, bid_ids: Sequence[str], columns: Sequence[str]) -> list[
     text = f"SELECT id, {', '.join(columns)} FROM auction_bid WHERE id = ANY(%s)"  # noqa: S608
     [rows] = fetch(Statement(text, (list(bid_ids),)))
     return rows
+
+
+def load_first_cells(*, bid_ids: Sequence[str]) -> list[tuple[str, int, str]]:
+    """Bid, slot and node of the cells that bids were admitted with, in slot order."""
+    [rows] = fetch(Statement(_FIRST_CELLS, (list(bid_ids),)))
+    return rows
+
+
+_FIRST_CELLS = f"""
+SELECT bid_id, slot, node_id FROM auction_reservation
+WHERE bid_id = ANY(%s) AND revision = {FIRST_REVISION}
+ORDER BY bid_id, slot
+"""  # noqa: S608
 
 
 def iterate_logged_bids(*, zone_id: str, first: int, last: int, every: int) -> Iterator[str]:

@@ -65,10 +65,7 @@ def refresh_bids(bids: Iterable[Bid]) -> None:
     for pk, *values in load_bid_columns(bid_ids=list(in_hand), columns=DECISION_FIELDS):
         for bid in in_hand[pk]:
             for name, value in zip(DECISION_FIELDS, values, strict=True):
-                setattr(bid, name, json.loads(value) if name in _JSON and value else value)
-
-
-_JSON = {"parts", "cells"}
+                setattr(bid, name, json.loads(value) if name == "parts" and value else value)
 
 
 def find_job_ids(bids: Sequence[Bid]) -> dict[str, str]:

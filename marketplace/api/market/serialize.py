@@ -10,6 +10,7 @@ from marketplace.api.market.fields import moment, usd
 from marketplace.auction.bidding.quotes import Quote
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.book.decision_rows import serialize_parts
+from marketplace.auction.book.reservations import read_first_cells
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import MarketNow, find_job_ids, policy_in_force
 from marketplace.fleet.models import Zone
@@ -24,6 +25,7 @@ ERRORS_SHOWN = 50
 
 def serialize_bids(bids: Sequence[Bid]) -> list[dict[str, Any]]:
     jobs = find_job_ids(bids)
+    read_first_cells(bids)
     return [_bid_shape(bid, job_id=jobs.get(bid.pk)) for bid in bids]
 
 

@@ -18,7 +18,6 @@ def build_decision_columns(decision: scheduler.Decision, *, zone: Zone) -> dict[
         "status": BidStatus.ADMITTED if decision.admitted else BidStatus.REFUSED,
         "payment_micros": int(decision.payment) if decision.admitted else None,
         "parts": None if decision.parts is None else serialize_parts(decision.parts),
-        "cells": None if schedule is None else [[c.slot, c.node] for c in schedule.cells],
         "finish_planned_at": None if schedule is None else slot_ends_at(zone, schedule.finish_slot),
         "refusal": "" if decision.refusal is None else str(decision.refusal),
         "winning_price_micros": _micros_up(decision.winning_price),

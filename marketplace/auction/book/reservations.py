@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from django.db.models import Q
+from django.db.models import Max, Q
 
-from marketplace.auction.models import Reservation
+from marketplace.auction.models import FIRST_REVISION, Bid, BidStatus, Reservation
+from marketplace.auction.queries import load_first_cells
 from marketplace.common.db.bulk_writes import insert_values
 from scheduler import types as scheduler
 
@@ -23,6 +25,7 @@ class ReservationRow(NamedTuple):
     bid_id: str
     zone_id: str
     node_id: str
+    revision: int
     slot: int
     samples: float
     memory_gb: float
@@ -37,6 +40,7 @@ def build_reservation_rows(
     cells: Iterable[scheduler.Cell],
     rates: Mapping[str, float],
     nodes: Mapping[str, scheduler.Node],
+    revision: int = FIRST_REVISION,
 ) -> list[ReservationRow]:
     """Rows for cells as sold now, with what each is worth to the node's provider.
 
@@ -51,8 +55,16 @@ def build_reservation_rows(
         total += node.ask * rate / node.compute_capacity
         cost = max(0, math.ceil(total - _TOLERANCE) - booked)
         booked += cost
-        rows.append(ReservationRow(bid_id, zone_id, cell.node, cell.slot, rate, memory_gb, cost))
+        rows.append(
+            ReservationRow(bid_id, zone_id, cell.node, revision, cell.slot, rate, memory_gb, cost)
+        )
     return rows
+
+
+def find_next_revision(*, bid_id: str) -> int:
+    """The number of the bid's next plan. Call while holding the zone's lane lock."""
+    latest = Reservation.objects.filter(bid_id=bid_id).aggregate(latest=Max("revision"))["latest"]
+    return FIRST_REVISION if latest is None else latest + 1
 
 
 def insert_reservations(rows: Iterable[ReservationRow]) -> None:
@@ -63,3 +75,15 @@ def release_reservations(*, bid_id: str, which: Q, now: datetime) -> int:
     """Mark cells that the job holds no longer; how many."""
     held = Reservation.objects.filter(which, bid_id=bid_id, released_at__isnull=True)
     return held.update(released_at=now)
+
+
+def read_first_cells(bids: Iterable[Bid]) -> None:
+    """Read the cells of many bids at once, rather than bid by bid as they are asked for."""
+    unread = [bid for bid in bids if bid.status == BidStatus.ADMITTED and bid.first_cells is None]
+    if not unread:
+        return
+    cells: defaultdict[str, list[list[Any]]] = defaultdict(list)
+    for bid_id, slot, node_id in load_first_cells(bid_ids=[bid.pk for bid in unread]):
+        cells[bid_id].append([slot, node_id])
+    for bid in unread:
+        bid.first_cells = cells[bid.pk]

@@ -17,6 +17,7 @@ from django.db import connection, transaction
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.decision_rows import build_decision_columns
+from marketplace.auction.book.reservations import read_first_cells
 from marketplace.auction.models import (
     Bid,
     BidStatus,
@@ -115,6 +116,7 @@ def _verify(zone: Zone) -> VerifyReport:
     found.problems += _signed_heads_compare(zone)
     found.problems += _strays(zone, found)
     found.problems += _reservations_compare(zone, engine)
+    found.problems += _job_plans_compare(zone, engine)
     found.problems += _pricing_compare(zone, engine, solved)
     return found
 
@@ -162,6 +164,7 @@ def _decisions_compare(zone: Zone, decided: list[ChainEntry], found: VerifyRepor
     """Compare what bids, wallets and jobs say with what was decided."""
     ids = [_task(entry).id for entry in decided]
     bids = Bid.objects.in_bulk(ids)
+    read_first_cells(bids.values())
     jobs = dict(Job.objects.filter(bid_id__in=ids).values_list("bid_id", "price_micros"))
     holds = {
         hold.reference: hold
@@ -186,6 +189,7 @@ def _bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> Iterat
         "position": entry.position,
         "decision_hash": entry.hash,
         "zone_id": zone.pk,
+        "cells": _list_cells(entry.outcome),
     }
     asked = {
         "price_micros": int(task.bid),
@@ -199,6 +203,12 @@ def _bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> Iterat
             yield f"{name} is {_shown(stored)}, the log has {_shown(value)}"
     if last_slot_until(zone, bid.deadline_at) != task.deadline_slot:
         yield f"deadline_at is {_shown(bid.deadline_at)}, the log has slot {task.deadline_slot}"
+
+
+def _list_cells(decision: Decision) -> list[list[object]] | None:
+    if not decision.admitted or decision.schedule is None:
+        return None
+    return [[cell.slot, cell.node] for cell in decision.schedule.cells]
 
 
 def _money_problems(bid: Bid, hold: Hold | None, job_price: int | None) -> Iterator[str]:
@@ -265,6 +275,25 @@ def _reservations_compare(zone: Zone, engine: Engine) -> list[str]:
     return [
         f"cell {cell} is {'held in the rows only' if cell in rows else 'missing from the rows'}"
         for cell in sorted(rows ^ held)[:PROBLEMS_SHOWN]
+    ]
+
+
+def _job_plans_compare(zone: Zone, engine: Engine) -> list[str]:
+    """Cells still to come in which a job is to run on a node on sale, and that it does not hold.
+
+    Cells on the house's machines that are not on sale are no business of the auction.
+    """
+    first, on_sale = engine.horizon.first_slot, {node.id for node in engine.nodes}
+    held = {(hold.task_id, hold.cell.slot, hold.cell.node) for hold in engine.reservations()}
+    jobs = Job.objects.filter(zone=zone, status__in=Job.ACTIVE, needs_replan=False)
+    planned = {
+        (bid_id, slot, node)
+        for bid_id, cells in jobs.values_list("bid_id", "cells")
+        for slot, node in cells
+        if slot > first and node in on_sale
+    }
+    return [f"cell {cell} is planned and not held" for cell in sorted(planned - held)][
+        :PROBLEMS_SHOWN
     ]
 
 

@@ -145,7 +145,6 @@ DECISION_FIELDS = [
     "decision_hash",
     "payment_micros",
     "parts",
-    "cells",
     "finish_planned_at",
     "refusal",
     "winning_price_micros",

@@ -10,6 +10,7 @@ from django.db.models import Q
 
 from marketplace.auction.book.reservations import (
     build_reservation_rows,
+    find_next_revision,
     insert_reservations,
     release_reservations,
 )
@@ -154,6 +155,7 @@ def give_new_cells(lane: Lane, planned: PlannedJob, cells: Sequence[Cell], *, re
             cells=cells,
             rates=promise.rates,
             nodes=lane.book.nodes,
+            revision=find_next_revision(bid_id=bid.pk),
         )
     )
     if bid.replanned_slot is not None:

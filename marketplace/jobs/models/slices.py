@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django.db.models import Q
 
@@ -38,7 +40,7 @@ class Slice(models.Model):
     opened_at = models.DateTimeField()
     closed_at = models.DateTimeField(null=True)
     #: ``SliceResult`` as JSON.
-    result = models.JSONField(null=True)
+    result: Any = models.JSONField(null=True)
     #: Why it ended, for the job's page.
     reason = models.CharField(max_length=1000, default="", blank=True)
 

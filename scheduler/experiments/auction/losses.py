@@ -69,7 +69,7 @@ def make_losses(count: int, *, seed: int = 0) -> list[Loss]:
             f"{nodes} nodes",
             slots=SLOTS,
             nodes=nodes,
-            bids_per_slot=nodes * float(rng.uniform(0.25, 0.6)),
+            bids_per_slot=nodes * float(rng.uniform(0.15, 0.45)),
             cleaning_share=0.0,
         )
         at = int(rng.integers(SLOTS // 3, 2 * SLOTS // 3))

@@ -63,10 +63,11 @@ def test_the_plan_rises_with_its_slots_and_waits_between_them() -> None:
     bid = Bid(
         zone=market_builders.zone(),
         created_at=NOW,
-        cells=[[SLOT, "a"], [SLOT + 1, "a"], [SLOT + 4, "b"]],
+        status="admitted",
         rates={"A100": 40.0, "A40": 30.0},
         compute_demand=100.0,
     )
+    bid.first_cells = [[SLOT, "a"], [SLOT + 1, "a"], [SLOT + 4, "b"]]
     machines = {
         "a": RibbonNode("a", "marketplace", "A100"),
         "b": RibbonNode("b", "serverless", "A40"),

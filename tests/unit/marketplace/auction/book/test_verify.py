@@ -80,7 +80,7 @@ def test_command_refuses_an_unknown_zone(zone):
 )
 def test_bid_altered_by_one_is_found(zone, column):
     chosen = Bid.objects.filter(**{f"{column}__isnull": False}, position__gt=0)
-    bid = chosen.filter(status="admitted").order_by("-position").first()
+    bid = chosen.filter(status="admitted").order_by("-position")[0]
     change = "- 1" if column == "payment_micros" else "+ 1"
     if column == "position":
         change = "+ 1000"
@@ -97,25 +97,40 @@ def test_bid_altered_by_one_is_found(zone, column):
         ("decision_hash = repeat('0', 64)", "admitted"),
         ("deadline_at = deadline_at + interval '10 seconds'", "admitted"),
         ("finish_planned_at = finish_planned_at + interval '1 second'", "admitted"),
-        ("cells = '[]'", "admitted"),
         ("compute_demand = compute_demand + 0.001", "refused"),
         ("refusal = 'capacity'", "refused"),
     ],
 )
 def test_bid_altered_in_any_other_way_is_found(zone, change, status):
-    bid = Bid.objects.filter(status=status).exclude(refusal="capacity").first()
+    bid = Bid.objects.filter(status=status).exclude(refusal="capacity").order_by("pk")[0]
     alter_row(f"UPDATE auction_bid SET {change} WHERE id = %s", bid.pk)
     assert any(bid.pk in problem for problem in problems(zone))
 
 
+@pytest.mark.parametrize("change", ["revision = 2", "slot = slot + 7", "released_at = now()"])
+def test_a_cell_of_another_plan_than_was_decided_is_found(zone, change):
+    bid = Bid.objects.filter(status="admitted").order_by("pk")[0]
+    alter_row(f"UPDATE auction_reservation SET {change} WHERE bid_id = %s", bid.pk)
+    assert any("cell" in problem for problem in problems(zone))
+
+
+def test_a_job_that_is_to_run_in_a_cell_it_does_not_hold_is_found(zone):
+    job = Job.objects.order_by("pk")[0]
+    node = job.cells[0][1]
+    alter_row(
+        f"""UPDATE jobs_job SET cells = cells || '[[150, "{node}"]]'::jsonb WHERE id = %s""", job.pk
+    )
+    assert problems(zone) == [f"cell ('{job.bid_id}', 150, '{node}') is planned and not held"]
+
+
 def test_job_sold_at_another_price_is_found(zone):
-    job = Job.objects.first()
+    job = Job.objects.order_by("pk")[0]
     alter_row("UPDATE jobs_job SET price_micros = price_micros + 1 WHERE id = %s", job.pk)
     assert any("job's price" in problem for problem in problems(zone))
 
 
 def test_charge_that_is_not_the_payment_is_found(zone):
-    hold = Hold.objects.filter(status="charged").first()
+    hold = Hold.objects.filter(status="charged").order_by("pk")[0]
     alter_row("UPDATE payments_hold SET charged_micros = charged_micros - 1 WHERE id = %s", hold.pk)
     assert any("was charged" in problem for problem in problems(zone))
 
@@ -130,11 +145,8 @@ def test_charge_that_is_not_the_payment_is_found(zone):
     ],
 )
 def test_log_entry_altered_in_any_way_is_found(zone, change):
-    entry = (
-        LogEntry.objects.filter(kind="BidArrived", event__contains='"bid":900000.0')
-        .order_by("position")
-        .first()
-    )
+    bids = LogEntry.objects.filter(kind="BidArrived", event__contains='"bid":900000.0')
+    entry = bids.order_by("position")[0]
     alter_row(f"UPDATE auction_logentry SET {change} WHERE id = %s", entry.pk)
     assert problems(zone)[0].startswith(f"log position {entry.position}:")
 
