@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help setup setup-dev pages demo run test test-python test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
+.PHONY: help setup setup-dev pages demo run test compiled test-python test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
   bench bench-auction bench-training bench-tiers bench-lane screens clean
 
 help: ## What can be made
@@ -64,14 +64,26 @@ demo: setup ## Sell and run one real job, then leave the site up (ONCE=1: stop w
 run: setup ## The whole house without the demo sale
 	@$(PYTHON) -m marketplace.embedded up
 
-test: lint types contracts test-pages test-python ## Everything that must hold
+test: ## Everything that must hold
+	@$(MAKE) --no-print-directory --jobs 2 types compiled lint contracts test-pages
+	@$(MAKE) --no-print-directory test-python
 
+# Running markets mostly wait, so their tests run beside the rest; in a process of their own, with
+# their own servers, because Playwright leaves an event loop running in which Django does not query.
+MARKETS := (faults or browser)
 test-python: setup-dev browser
-	$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup -m "not (faults or browser or nightly)"
-	$(PYTHON) -m pytest -m "(faults or browser) and not nightly"
+	@mkdir -p .data && echo "Running markets are tested beside the rest; what they say comes last."
+	@$(PYTHON) -m pytest -m "$(MARKETS) and not nightly" > .data/running-markets.log 2>&1 & beside=$$!; \
+	  trap "kill $$beside" INT TERM; \
+	  $(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not ($(MARKETS) or nightly)"; rest=$$?; \
+	  wait $$beside; markets=$$?; cat .data/running-markets.log; exit $$((rest + markets))
+
+compiled: setup-dev # Machine code that many tests need, once for all processes
+	@$(PYTHON) -m marketplace.config.warm
+	@$(PYTHON) -m scheduler simulate tiers --trace burst --jobs 5 --json >/dev/null
 
 test-nightly: setup-dev ## Longer variants, and properties on examples not tried before
-	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n 2 --dist loadgroup -m "nightly or not (faults or browser)"
+	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "nightly or not (faults or browser)"
 
 test-nightly-slice: setup-dev ## The shortest of the longer variants, with new examples
 	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -m nightly tests/properties/test_auction_truthfulness.py

@@ -28,21 +28,12 @@ settings.register_profile("new", settings.get_profile("same"), derandomize=False
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a running market share one: those that kill its processes, and the others.
-
-    Each of the two groups runs in one worker, beside the rest: a running market mostly waits.
+    """Browser tests come last: Playwright leaves an event loop running, and Django refuses to query
+    the database from a thread that has one.
     """
-    for item in items:
-        if isinstance(item, pytest.Function) and uses_running_market(item):
-            kills = item.get_closest_marker("faults") is not None
-            item.add_marker(pytest.mark.xdist_group("market that is hurt" if kills else "market"))
-
-
-def uses_running_market(item: pytest.Function) -> bool:
-    """Whether it asks for :func:`market` below; a module may have a fixture of that name."""
-    return "market" in item.fixturenames and not hasattr(item.module, "market")
+    items.sort(key=lambda item: item.get_closest_marker("browser") is not None)
 
 
 @pytest.fixture(scope="session")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable
 from functools import cache
 from inspect import getfile
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
 import numpy as np
-from numba.core import config
 from numpy.typing import NDArray
+
+from scheduler.compilation import compile_function, find_code_directory
 
 F = TypeVar("F", bound=Callable[..., object])
 Floats = NDArray[np.float64]
@@ -21,40 +19,18 @@ Ints = NDArray[np.int64]
 INFINITY = float("inf")
 
 
-@cache
-def _cache_directory(folder: Path) -> str:
-    """Give one directory per state of the sources in a folder and in this one.
-
-    Numba renews a cached function when its own file changes, not when a function
-    it calls does; a digest over all files that are compiled together closes that.
-    """
-    digest = hashlib.sha256(numba.__version__.encode())
-    for each in sorted({folder, Path(__file__).parent}):
-        for path in sorted(each.glob("*.py")):
-            digest.update(path.name.encode() + path.read_bytes())
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return str(home / "finetender" / "auction" / digest.hexdigest()[:16])
-
-
 def compiled(function: F) -> F:
-    """Compile a function; without a place to keep it, each process compiles it again.
+    """Compile a function of this package, or of another folder that calls this package's."""
+    directory = _find_directory(Path(getfile(function)).parent)
+    return cast(F, compile_function(function, directory=directory))
 
-    Fast-math stays off: every operation happens in the order written, so results
-    are the same bit for bit.
-    """
-    settings = cast("dict[str, Any]", vars(config))
-    before = settings["CACHE_DIR"]
-    home = settings["CACHE_DIR"] = _cache_directory(Path(getfile(function)).parent)
-    try:
-        Path(home).mkdir(parents=True, exist_ok=True)
-        keep = os.access(home, os.W_OK)
-    except OSError:
-        keep = False
-    try:
-        decorate = cast(Callable[[F], Any], numba.njit(cache=keep, error_model="numpy"))
-        return cast(F, decorate(function))
-    finally:
-        settings["CACHE_DIR"] = before
+
+@cache
+def _find_directory(folder: Path) -> str:
+    folders = sorted({folder, Path(__file__).parent})
+    return find_code_directory(
+        "auction", [path for each in folders for path in sorted(each.glob("*.py"))]
+    )
 
 
 @compiled

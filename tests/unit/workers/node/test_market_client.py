@@ -3,10 +3,12 @@
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.workers.node.market_double import MarketDouble
+from workers.node import market_client
 from workers.node.market_client import (
     CorruptBlobError,
     MarketClient,
@@ -68,16 +70,35 @@ def test_a_wrong_token_is_a_refusal(market):
     assert refusal.value.status == 401
 
 
-def test_patience_ends(market, client):
+class Waits(threading.Event):
+    """Waits that take no time: the clock that the client reads is set forward instead."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+        self.taken = []
+
+    def wait(self, timeout=None):
+        self.taken.append(timeout)
+        self.now += timeout
+        return self.is_set()
+
+
+def test_patience_ends(market, monkeypatch):
+    waits = Waits()
+    clock = SimpleNamespace(monotonic=lambda: waits.now, time=time.time)
+    monkeypatch.setattr(market_client, "time", clock)
+    monkeypatch.setattr(market_client, "random", SimpleNamespace(uniform=lambda low, high: 1.0))
     asked = failing(market, 10**6, 500)
-    with pytest.raises(MarketUnreachableError, match="answer 500"):
-        client.post(
-            PATH_HEARTBEAT,
-            BEAT,
-            HeartbeatReply,
-            patience=Patience(total_s=0.1, first_pause_s=0.01, longest_pause_s=0.02),
-        )
-    assert len(asked) > 2
+    patience = Patience(total_s=10.0, first_pause_s=1.0, longest_pause_s=2.0)
+    with (
+        MarketClient(market.url, token=market.token, stopping=waits) as client,
+        pytest.raises(MarketUnreachableError, match="answer 500"),
+    ):
+        client.post(PATH_HEARTBEAT, BEAT, HeartbeatReply, patience=patience)
+    # At 0, 1, 3, 5, 7 and 9 seconds; another wait would end after ten.
+    assert waits.taken == [1.0, 2.0, 2.0, 2.0, 2.0]
+    assert len(asked) == 6
 
 
 def test_no_patience_is_one_try(market, client):

@@ -104,23 +104,30 @@ def test_a_zone_without_nodes_has_no_capacity() -> None:
     assert decide(zone(), task()).refusal is Refusal.CAPACITY
 
 
-def test_any_finite_task_is_answered() -> None:
+@pytest.mark.parametrize(
+    ("changes", "refusal"),
+    [
+        ({"compute_demand": 1e300}, Refusal.WINDOW),
+        ({"compute_demand": 0.0}, None),
+        ({"compute_demand": 1e-300}, None),
+        ({"rates": {}}, Refusal.MEMORY),
+        ({"rates": {"g": 1e-300}}, Refusal.MEMORY),
+        ({"rates": {"g": -1.0}}, Refusal.MEMORY),
+        ({"memory_demand": 0.0}, None),
+        ({"deadline_slot": -5}, Refusal.WINDOW),
+        ({"arrival_slot": 10**9, "deadline_slot": 10**9}, Refusal.WINDOW),
+        ({"bid": -1.0}, Refusal.PRICE),
+    ],
+)
+def test_any_finite_task_is_answered(changes: dict[str, Any], refusal: Refusal | None) -> None:
     engine = zone(node())
-    odd: tuple[dict[str, Any], ...] = (
-        {"compute_demand": 1e300},
-        {"compute_demand": 0.0},
-        {"compute_demand": 1e-300},
-        {"rates": {}},
-        {"rates": {"g": 1e-300}},
-        {"rates": {"g": -1.0}},
-        {"memory_demand": 0.0},
-        {"deadline_slot": -5},
-        {"arrival_slot": 10**9, "deadline_slot": 10**9},
-        {"bid": -1.0},
-    )
-    for changes in odd:
-        decide(engine, task(**changes))
-        engine.quote(task(**changes), slot=0)
+    quote = engine.quote(task(**changes), slot=0)
+    decision = decide(engine, task(**changes))
+    assert (decision.refusal, decision.admitted) == (refusal, refusal is None)
+    assert decision.payment == 0.0
+    # A quote does not know the bid.
+    assert quote.refusal is (None if refusal is Refusal.PRICE else refusal)
+    assert quote.price == (None if quote.refusal else 0.0)
 
 
 def test_slots_retire_and_open_at_the_end_at_no_price() -> None:

@@ -17,6 +17,7 @@ from scheduler.experiments.tiers.policies import POLICIES
 
 ARGUMENTS = ["--trace", "burst", "--jobs", "25", "--seed", "4", "--cap", "6", "--json"]
 HARD = ["--die-early", "0.4", "--vanish", "0.2", "--mean-life-h", "3"]
+IMPORT = r"^from scheduler\.experiments\.tiers\.(\w+) import"
 SCRIPT = """
 import sys
 from scheduler.experiments.tiers.command import main
@@ -31,8 +32,8 @@ def test_machine_code_is_made_anew_when_any_source_of_it_changes() -> None:
     users = {name for name, text in sources.items() if "@compiled\n" in text}
     assert users < set(compiled.TOGETHER)
     for name in compiled.TOGETHER:
-        used = re.findall(r"^from scheduler\.simulator\.(\w+) import", sources[name], re.MULTILINE)
-        assert set(used) <= set(compiled.TOGETHER), name
+        imported = re.findall(IMPORT, sources[name], re.MULTILINE)
+        assert set(imported) <= set(compiled.TOGETHER), name
 
 
 @pytest.mark.parametrize("more", [[], HARD], ids=["calm", "hard"])
