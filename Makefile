@@ -124,6 +124,7 @@ bench-auction: setup-dev
 
 bench-lane: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_lane
+	@$(PYTHON) -m tests.benchmarks.bench_bids
 	@$(PYTHON) -m tests.benchmarks.bench_log
 
 bench-prompts: setup-dev

@@ -247,8 +247,11 @@ def test_web_killed_in_the_middle_of_a_group_has_placed_all_or_nothing_of_it(zon
 
     with lane_process.lane(log_dir=tmp_path), web(log_dir=tmp_path, name="next") as server:
         answers = server.post_all(requests)
+        until(all_are_decided, what="the lane has decided all bids")
         again = server.post_all(requests)
-    assert [answer.status_code for answer in answers] == [201] * 10
+    # On a slow machine some are not decided while their requests wait.
+    assert {answer.status_code for answer in answers} <= {201, 202}
+    assert [answer.status_code for answer in again] == [201] * 10
     ids = [answer.json()["id"] for answer in answers]
     assert [answer.json()["id"] for answer in again] == ids
     assert len(set(ids)) == Bid.objects.count() == 10
@@ -268,11 +271,18 @@ def test_same_keys_sent_to_two_servers_at_once_are_one_bid_each(zone, tmp_path):
         web(log_dir=tmp_path, name="two") as two,
     ):
         both = at_once([lambda: one.post_all(requests), lambda: two.post_all(requests)])
-    ids = [[answer.json()["id"] for answer in answers] for answers in both]
-    assert {answer.status_code for answers in both for answer in answers} == {201}
-    assert ids[0] == ids[1]
+        until(all_are_decided, what="the lane has decided all bids")
+        again = one.post_all(requests)
+    ids = [[answer.json()["id"] for answer in answers] for answers in [*both, again]]
+    assert {answer.status_code for answers in both for answer in answers} <= {201, 202}
+    assert {answer.status_code for answer in again} == {201}
+    assert ids[0] == ids[1] == ids[2]
     assert len(set(ids[0])) == Bid.objects.count() == 12
     assert ledger_check().balanced
+
+
+def all_are_decided():
+    return not Bid.objects.filter(status="pending").exists()
 
 
 def blocked_by(pid):

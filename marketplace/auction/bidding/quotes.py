@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.measure import MeasuredJob, build_task, measure_job
 from marketplace.auction.bidding.refusals import describe_refusal
 from marketplace.auction.bidding.terms import check_deadline
 from marketplace.auction.book import engine_cache as books
@@ -85,14 +85,9 @@ def make_quote(
         now=now,
     )
     slot = slot_at(zone, now)
-    task = scheduler.Task(
-        id="quote",
-        arrival_slot=slot + 1,
-        deadline_slot=last_slot_until(zone, deadline_at),
-        compute_demand=measured.work.compute_demand,
-        memory_demand=measured.work.memory_demand_gb,
-        bid=0.0,
-        rates=dict(sorted(measured.work.rates.items())),
+    deadline_slot = last_slot_until(zone, deadline_at)
+    task = build_task(
+        measured.work, task_id="quote", arrival_slot=slot + 1, deadline_slot=deadline_slot
     )
     with books.read_book(zone=zone, now=now) as book:
         answer = book.engine.quote(task, slot=slot)

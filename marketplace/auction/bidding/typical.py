@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import datetime
 
+from marketplace.auction.bidding.measure import build_task
 from marketplace.auction.bidding.terms import resolve_terms
 from marketplace.auction.book import engine_cache as books
 from marketplace.common.ttl_cache import TtlCache
@@ -138,12 +139,4 @@ def _task(
         training=terms.training,
         speeds=speeds,
     )
-    return scheduler.Task(
-        id="typical",
-        arrival_slot=slot + 1,
-        deadline_slot=deadline_slot,
-        compute_demand=work.compute_demand,
-        memory_demand=work.memory_demand_gb,
-        bid=0.0,
-        rates=dict(sorted(work.rates.items())),
-    )
+    return build_task(work, task_id="typical", arrival_slot=slot + 1, deadline_slot=deadline_slot)
