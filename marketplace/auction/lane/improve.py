@@ -18,6 +18,7 @@ from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.plan_changes import (
+    PlanDoesNotFit,
     PlannedJob,
     find_held_cells,
     list_movable_jobs,
@@ -160,7 +161,7 @@ def adopt_plan(zone: Zone, proposal: Proposal, *, now: datetime) -> int:
                     proposal.jobs,
                     explain=lambda move: explain_move(move, is_hit=move.task_id in proposal.late),
                 )
-            except ValueError as error:
+            except PlanDoesNotFit as error:
                 # A bid came between and has the room.
                 log.info("zone %s: a plan does not fit any more: %s", zone.name, error)
                 return 0

@@ -38,6 +38,10 @@ LEAST_WORK_SHARE = 1e-3
 MOST_MOVABLE = 300
 
 
+class PlanDoesNotFit(Exception):
+    """The engine refused a joint plan: a promise in it cannot be kept any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
     """A job with its bid, and what its plan has to do."""
@@ -132,11 +136,14 @@ def move_plans(
 
     Raises
     ------
-    ValueError
-        If it does not fit the zone as it is now. Nothing was changed.
+    PlanDoesNotFit
+        The zone is another than the plan was made for. Nothing was changed.
     """
     by_task = {one.promise.task_id: one for one in jobs}
-    lane.apply(events.PlansMoved(plan.moves, lane.first_free_slot, plan.given_up))
+    try:
+        lane.apply(events.PlansMoved(plan.moves, lane.first_free_slot, plan.given_up))
+    except ValueError as error:
+        raise PlanDoesNotFit(str(error)) from error
     for move in plan.moves:
         give_new_cells(lane, by_task[move.task_id], move.cells, reason=explain(move))
     for task_id in plan.given_up:

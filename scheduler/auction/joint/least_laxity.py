@@ -20,8 +20,8 @@ from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.events import PlanMove
 from scheduler.auction.search.room import Placement, PromisedJob, Room
 
-#: Placed jobs that one late job tries to push aside, those with most slack first.
-MOST_SWAPS = 200
+#: Times that late jobs try to push another aside, in one plan: the lane has bids to decide.
+MOST_SWAPS = 500
 
 #: Where jobs go, by id; ``None``: where they are.
 _Placements = dict[str, Placement | None]
@@ -129,22 +129,25 @@ def _place_with_swaps(
     # Those with most slack are pushed aside first.
     others = sorted(movable, key=order, reverse=True)
     placed: _Placements = {job.task_id: None for job in others}
+    left = MOST_SWAPS
     for job in sorted(lost, key=order):
         found = room.find_soonest(job)
         if found is not None:
             room.take(job, found)
             placed[job.task_id] = found
-        elif not _swap_in(room, job, others[:MOST_SWAPS], placed):
-            continue
+        else:
+            left -= _swap_in(room, job, others[:left], placed)
+            if job.task_id not in placed:
+                continue
         others = sorted([*others, job], key=order, reverse=True)
     return placed
 
 
 def _swap_in(
     room: Room, late: PromisedJob, others: Sequence[PromisedJob], placed: _Placements
-) -> bool:
-    """Place a late job where another one is, if that one has another place to go."""
-    for other in others:
+) -> int:
+    """Place a late job where another one is, if that one has another place to go; jobs tried."""
+    for tried, other in enumerate(others, start=1):
         before = placed[other.task_id]
         _leave(room, other, before)
         own = room.find_soonest(late)
@@ -154,13 +157,13 @@ def _swap_in(
             if theirs is not None:
                 room.take(other, theirs)
                 placed[late.task_id], placed[other.task_id] = own, theirs
-                return True
+                return tried
             room.give_back(late, own)
         if before is None:
             room.hold(other)
         else:
             room.take(other, before)
-    return False
+    return len(others)
 
 
 def _leave(room: Room, job: PromisedJob, placement: Placement | None) -> None:
