@@ -333,8 +333,10 @@ class Reservation(models.Model):
     #: In samples of the zone's reference batch and length.
     samples = models.FloatField()
     memory_gb = models.FloatField()
-    #: The provider's ask for this share of the slot (e_ikt), rounded up.
+    #: What the provider is to earn for this share of the slot (e_ikt), rounded up.
     operational_cost_micros = models.BigIntegerField()
+    #: Micro-dollars a sample, as posted when the cell was sold; null: the ask is paid.
+    posted_rate_micros = models.FloatField(null=True)
     released_at = models.DateTimeField(null=True)
 
     class Meta:

@@ -1,7 +1,8 @@
 """Who gets what when a job ends: the one rule of pay, as text and as arithmetic.
 
 - The operational cost in a payment belongs to the nodes that did the job's work, in proportion
-  to the steps each did. A finished job has done all of its work, however early.
+  to the steps each did, at the posted rate that its cells were sold for where rates are posted.
+  A finished job has done all of its work, however early.
 - Work that was never done is refunded: the share of the whole payment that it is.
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
   the job; the house pays the others for what they did.
@@ -16,9 +17,10 @@ Nothing here reads or writes anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 
 from marketplace.common.money import split_micros
 from marketplace.jobs.executed_work import ExecutedWork, NodeWork
@@ -26,8 +28,8 @@ from marketplace.jobs.executed_work import ExecutedWork, NodeWork
 #: What owners, providers and the operator are all told.
 PAY_RULE = (
     "The operational cost of a job goes to the nodes that did its work, in proportion to the "
-    "work each of them did. Work that was never done is refunded. The house earns this part only "
-    "for machines that it rents itself."
+    "work each of them did, at the posted rate where rates are posted. Work that was never "
+    "done is refunded. The house earns this part only for machines that it rents itself."
 )
 #: Sums of costs below a millionth of a micro-dollar are rounding errors.
 _TOLERANCE = 1e-6
@@ -88,11 +90,15 @@ def compute_payout(
     owner_id: str,
     at_fault: Collection[str],
     house_limit_micros: int,
+    posted_rates: Mapping[str, Fraction] | None = None,
 ) -> Payout:
     """What the rule makes of a job as it ended.
 
     Parameters
     ----------
+    posted_rates
+        By node, what a sample in its cells was sold for; ``None``: asks are paid, and every
+        step counts alike.
     at_fault
         Organisations whose nodes lost, failed or delayed the job.
     house_limit_micros
@@ -102,7 +108,7 @@ def compute_payout(
         ending = Ending.STOPPED
     undone = 1 - work.share
     asks_undone = math.floor(asks_micros * undone)
-    earned = split_micros(asks_micros - asks_undone, [node.steps for node in work.by_node])
+    earned = split_micros(asks_micros - asks_undone, _weigh(work.by_node, posted_rates))
     faulty = [node.organisation_id in at_fault for node in work.by_node]
     if ending is Ending.FAILED_BY_HOUSE:
         return _pay_failed(
@@ -127,6 +133,22 @@ def compute_payout(
         borne_pay_micros=0,
         borne_credit_micros=credit - sum(withheld),
     )
+
+
+def _weigh(nodes: Sequence[NodeWork], posted_rates: Mapping[str, Fraction] | None) -> list[int]:
+    """Each node's part in whole numbers: its steps, at its rate.
+
+    A node that had none of the cells sold counts at the mean of those that had.
+    """
+    steps = [node.steps for node in nodes]
+    if not posted_rates or not any(posted_rates.values()):
+        return steps
+    mean = sum(posted_rates.values(), Fraction(0)) / len(posted_rates)
+    parts = [posted_rates.get(node.node_id, mean) * node.steps for node in nodes]
+    if not any(parts):
+        return steps
+    common = math.lcm(*(part.denominator for part in parts))
+    return [int(part * common) for part in parts]
 
 
 def _pay_failed(

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fractions import Fraction
 
 from django.conf import settings
 from django.db import transaction
@@ -189,7 +190,36 @@ def _compute_payout(*, bid: Bid, case: EndedJob, house_limit_micros: int) -> Pay
         owner_id=bid.organisation_id,
         at_fault=case.at_fault,
         house_limit_micros=house_limit_micros,
+        posted_rates=_load_posted_rates(bid),
     )
+
+
+def _load_posted_rates(bid: Bid) -> dict[str, Fraction] | None:
+    """By node, the mean rate a sample that the job had there; ``None`` where asks are paid.
+
+    Cells given back count only where nothing else of the node is known: a job that ended
+    early, or was moved, did its work in what it held before.
+    """
+    rows = Reservation.objects.filter(bid=bid).values_list(
+        "node_id", "samples", "posted_rate_micros", "released_at"
+    )
+    kept: defaultdict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    gone: defaultdict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    for node_id, samples, rate, released_at in rows:
+        if rate is None:
+            return None
+        of = kept if released_at is None else gone
+        of[node_id].append((Fraction(samples), Fraction(rate)))
+    return {
+        node_id: _average(cells) for node_id, cells in sorted((dict(gone) | dict(kept)).items())
+    }
+
+
+def _average(cells: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
+    total = sum((samples for samples, _ in cells), Fraction(0))
+    if not total:
+        return Fraction(0)
+    return sum((samples * rate for samples, rate in cells), Fraction(0)) / total
 
 
 def _find_house_limit(at_fault: Sequence[str], *, now: datetime) -> int:

@@ -5,7 +5,7 @@ from celery import shared_task
 from marketplace.auction.book import snapshot_store
 from marketplace.auction.lane import improve
 from marketplace.auction.lane import sweep as sweeps
-from marketplace.auction.pricing import solve
+from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.settlement import settle_finished
 from marketplace.auction.witnesses import heads
 from marketplace.common import clock
@@ -43,12 +43,18 @@ def settle_finished_jobs() -> None:
 
 @shared_task(name="auction.prices_sweep")
 def prices_sweep() -> None:
+    daily_rates.request_due_rates(clock=clock.now)
     solve.request_due_solves(clock=clock.now)
 
 
 @shared_task(name="auction.prices_solve")
 def prices_solve(*, zone_id: str) -> None:
     solve.prices_solve(zone_id=zone_id, clock=clock.now)
+
+
+@shared_task(name="auction.rates_post")
+def rates_post(*, zone_id: str) -> None:
+    daily_rates.post_daily_rates(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.prices_apply")

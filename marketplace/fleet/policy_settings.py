@@ -36,6 +36,8 @@ class Parameter:
 #: Rules of the engine itself, of which ``scheduler.auction.ZoneRules`` says what they do.
 RULE_PARAMETERS = {
     "refusal_hints": Parameter(bool),
+    #: Providers earn a rate posted each day instead of their asks.
+    "posts_rates": Parameter(bool),
 }
 #: Parameters of the ``lagrangian`` policy.
 POLICY_PARAMETERS = {
@@ -52,7 +54,14 @@ POLICY_PARAMETERS = {
     "first_step": Parameter(float, least=1e-6, most=1.0),
     "last_step": Parameter(float, least=1e-6, most=1.0),
 }
-PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS
+#: What posted rates go by where a provider is alone in a zone, micro-dollars per sample.
+RATE_PARAMETERS = {
+    #: Stands in for the others' asks.
+    "reference_rate_micros": Parameter(float),
+    #: Without it: the highest ask that is paid.
+    "ask_cap_micros": Parameter(float),
+}
+PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS
 
 
 def check_policy_settings(settings: Mapping[str, Any]) -> None:

@@ -9,6 +9,13 @@ from datetime import datetime, timedelta
 
 from marketplace.fleet.models import Zone
 
+DAY_S = 86_400
+
+
+def slots_per_day(zone: Zone) -> int:
+    """Whole slots that come nearest to a day, at least one."""
+    return max(1, round(DAY_S / zone.slot_s))
+
 
 def slot_at(zone: Zone, at: datetime) -> int:
     """The slot that holds a moment; negative before the zone's epoch."""

@@ -129,6 +129,7 @@ def with_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
         policy=SELLING_POLICY,
         settings=rest,
         refusal_hints=own.get("refusal_hints", True),
+        posts_rates=own.get("posts_rates", False),
         retired={},
     )
     # Numbers as a restart reads them, so that both hash to the same.

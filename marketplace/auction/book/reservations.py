@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ class ReservationRow(NamedTuple):
     samples: float
     memory_gb: float
     operational_cost_micros: int
+    posted_rate_micros: float | None
 
 
 def build_reservation_rows(
@@ -40,23 +41,28 @@ def build_reservation_rows(
     cells: Iterable[scheduler.Cell],
     rates: Mapping[str, float],
     nodes: Mapping[str, scheduler.Node],
+    posted: Sequence[float | None],
     revision: int = FIRST_REVISION,
 ) -> list[ReservationRow]:
     """Rows for cells as sold now, with what each is worth to the node's provider.
+
+    ``posted`` are the cells' posted rates, by sample; ``None`` where the ask is paid.
 
     Costs are rounded up on their running total, so that no provider is out of
     pocket and all together are never more than the payment they are part of.
     """
     rows: list[ReservationRow] = []
     total, booked = 0.0, 0
-    for cell in cells:
+    for cell, pay in zip(cells, posted, strict=True):
         node = nodes[cell.node]
         rate = rates[node.gpu_type]
-        total += node.ask * rate / node.compute_capacity
+        total += node.ask * rate / node.compute_capacity if pay is None else pay * rate
         cost = max(0, math.ceil(total - _TOLERANCE) - booked)
         booked += cost
         rows.append(
-            ReservationRow(bid_id, zone_id, cell.node, revision, cell.slot, rate, memory_gb, cost)
+            ReservationRow(
+                bid_id, zone_id, cell.node, revision, cell.slot, rate, memory_gb, cost, pay
+            )
         )
     return rows
 

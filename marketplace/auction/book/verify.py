@@ -36,7 +36,7 @@ from scheduler.auction import ChainEntry, DeadlineHint, Engine
 from scheduler.auction.log import events
 from scheduler.auction.log.events import event_from_json
 from scheduler.auction.log.heads import has_valid_signature, signed_head_from_json
-from scheduler.types import Decision, Task
+from scheduler.types import Decision, Node, Task
 
 #: Bids compared with their entries at a time.
 CHUNK = 1000
@@ -48,6 +48,15 @@ _HINT = re.compile(
 PROBLEMS_SHOWN = 20
 
 
+@dataclass(frozen=True, slots=True)
+class PostedEntry:
+    """Rates in the log, and the nodes on sale when they were posted."""
+
+    position: int
+    event: events.RatesPosted
+    nodes: tuple[Node, ...]
+
+
 @dataclass(slots=True)
 class VerifyReport:
     """What a replay of one zone found."""
@@ -57,6 +66,8 @@ class VerifyReport:
     decisions: int = 0
     head_hash: str = ""
     problems: list[str] = field(default_factory=list)
+    #: Posted rates, which ``pricing.daily_rates`` makes again.
+    posted: list[PostedEntry] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -96,6 +107,8 @@ def _verify(zone: Zone) -> VerifyReport:
         found.entries += 1
         if isinstance(entry.event, events.PricesSolved):
             solved = entry.position
+        if isinstance(entry.event, events.RatesPosted):
+            found.posted.append(PostedEntry(entry.position, entry.event, engine.nodes))
         if isinstance(entry.event, events.BidArrived):
             decided.append(entry)
             if len(decided) == CHUNK:

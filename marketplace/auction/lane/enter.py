@@ -22,6 +22,7 @@ from operator import attrgetter
 from django.db import OperationalError, transaction
 
 from marketplace.auction.book import engine_cache as books
+from marketplace.auction.lane.first_rates import post_first_rates
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.price_changes import sync_rules
 from marketplace.auction.lane.replan import record_lost_cells, replan_jobs
@@ -61,6 +62,7 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
             _sync_slot(lane)
             sync_rules(lane)
             _sync_fleet(lane, fleet)
+            post_first_rates(lane)
             record_lost_cells(lane)
             replan_jobs(lane)
             with pipeline():

@@ -162,6 +162,7 @@ def give_new_cells(lane: Lane, planned: PlannedJob, cells: Sequence[Cell], *, re
             cells=cells,
             rates=promise.rates,
             nodes=lane.book.nodes,
+            posted=lane.book.engine.find_posted_rates(cells),
             revision=find_next_revision(bid_id=bid.pk),
         )
     )

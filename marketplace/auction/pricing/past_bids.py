@@ -17,12 +17,12 @@ from marketplace.auction.models import LogEntry
 from marketplace.auction.queries import iterate_logged_bids
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at, slot_starts_at
+from marketplace.fleet.slots import slots_per_day
 from scheduler.auction.log.events import task_from_json
 from scheduler.auction.prices import EmptyZone, select_counted
 from scheduler.auction.prices.bursts import LEAST_BURST, is_burst
 from scheduler.types import Task
 
-DAY_S = 86_400
 #: Log entries read for one forecast; of a longer stretch an even sample.
 MOST_ENTRIES = 40_000
 
@@ -59,10 +59,6 @@ class PastBids:
     #: First and last log position looked at.
     first_position: int
     last_position: int
-
-
-def slots_per_day(zone: Zone) -> int:
-    return max(1, round(DAY_S / zone.slot_s))
 
 
 def choose_span(

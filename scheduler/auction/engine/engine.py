@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,7 @@ from scheduler.auction.log.outcomes import Changed, Outcome, Released, Replan
 from scheduler.auction.log.rules import ZoneRules, rules_to_json
 from scheduler.auction.search.grid import CellReservation, Floats
 from scheduler.auction.search.room import Room
-from scheduler.types import Decision, Horizon, Node, Quote, Task
+from scheduler.types import Cell, Decision, Horizon, Node, Quote, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +274,14 @@ class Engine:
     def posted_rates(self) -> RatesPosted | None:
         """The rates in force; ``None`` where none were posted or asks are paid."""
         return self._zone.posted
+
+    def find_posted_rates(self, cells: Iterable[Cell]) -> list[float | None]:
+        """Give what a sample in cells on sale earns now; ``None`` where asks are paid."""
+        grid = self._zone.grid
+        if not len(grid.reserve_price):
+            return [None for _ in cells]
+        places = [(grid.row(cell.slot), grid.column[cell.node]) for cell in cells]
+        return [float(grid.reserve_price[place]) for place in places]
 
     @property
     def horizon(self) -> Horizon:

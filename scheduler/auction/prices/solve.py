@@ -106,7 +106,7 @@ def solve_prices(
     nodes = engine.nodes
     supply = _left(engine, prices, forecast_rate=_middling_rate(tasks))
     posted, worth = engine.posted_rates, dict[str, tuple[float, ...]]()
-    if posted is not None:
+    if posted is not None and nodes:
         worth = _find_sample_worth(posted, nodes, supply, prices, futures, chosen, each=each)
         supply = _price_by_rates(posted, nodes, supply, worth)
     pools, type_of = pool_by_type(supply)
@@ -177,12 +177,16 @@ def _find_sample_worth(
     """Give what a sample of each type would cost if every node asked its floor.
 
     On all the room that is left, for sale at the rates in force or not: what nodes ask
-    has no part in it.
+    has no part in it. The descent begins at the day-ahead rates, so that few steps do
+    not lower a rate that will soon be back: to wait for it would pay.
     """
     pools, type_of = pool_by_type(replace(supply, ask=find_floors(posted, nodes)))
-    begin = _find_lowest(supply, prices, pools, type_of)
+    rates, _ = find_rates(posted, nodes, first_slot=supply.first_slot, slots=supply.slots)
+    mean = np.stack([rates[:, type_of == g].mean(axis=1) for g in range(len(pools.types))], axis=1)
+    _, memory_price = _find_lowest(supply, prices, pools, type_of)
+    begin = np.maximum(mean - pools.ask, 0.0), memory_price
     total = np.zeros(pools.compute.shape)
-    for future in futures if nodes else ():
+    for future in futures:
         total += pools.ask
         if future.tasks:
             demand = Demand(future.tasks, pools, np.full(len(future.tasks), future.weight * each))

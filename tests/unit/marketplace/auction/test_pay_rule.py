@@ -21,7 +21,12 @@ ROOT = Path(__file__).parents[4]
 
 
 def pay(
-    *steps: int, ending: Ending, of: int = 100, at_fault: tuple[str, ...] = (), limit: int = 10**12
+    *steps: int,
+    ending: Ending,
+    of: int = 100,
+    at_fault: tuple[str, ...] = (),
+    limit: int = 10**12,
+    rates: dict[str, Fraction] | None = None,
 ) -> Payout:
     """A job of 1,000 micro-dollars, 601 of them asks; node ``n`` belongs to ``org_n``."""
     nodes = tuple(NodeWork(f"node_{n}", f"org_{n}", done) for n, done in enumerate(steps))
@@ -34,6 +39,7 @@ def pay(
         owner_id="owner",
         at_fault=at_fault,
         house_limit_micros=limit,
+        posted_rates=rates,
     )
 
 
@@ -45,6 +51,16 @@ def test_a_job_in_time_pays_its_executors_all_of_the_asks() -> None:
     due = pay(1, 99, ending=Ending.IN_TIME)
     assert paid(due) == [6, 595]
     assert (due.refund_micros, due.credit_micros, due.asks_returned_micros) == (0, 0, 0)
+
+
+def test_steps_count_at_the_posted_rate_of_their_cells() -> None:
+    due = pay(50, 50, ending=Ending.IN_TIME, rates={"node_0": Fraction(1), "node_1": Fraction(2)})
+    assert paid(due) == [200, 401]
+    # A node without cells of its own counts at the mean of those that had some.
+    due = pay(50, 50, ending=Ending.IN_TIME, rates={"node_0": Fraction(3, 2)})
+    assert paid(due) == [301, 300]
+    free = dict.fromkeys(("node_0", "node_1"), Fraction(0))
+    assert paid(pay(1, 99, ending=Ending.IN_TIME, rates=free)) == [6, 595]
 
 
 def test_a_stopped_job_pays_for_its_share_and_gives_the_rest_of_the_whole_payment_back() -> None:

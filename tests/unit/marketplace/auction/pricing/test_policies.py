@@ -24,6 +24,7 @@ from marketplace.auction.pricing.past_bids import (
 )
 from marketplace.auction.pricing.solve import prices_apply, prices_solve
 from marketplace.auction.selectors import policy_in_force
+from marketplace.fleet import slots
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import set_policy_settings
 from scheduler.auction import ZoneRules
@@ -289,7 +290,7 @@ def test_a_forecast_takes_days_that_the_log_knows_whole(
 @pytest.fixture
 def days(owner, monkeypatch):
     """A zone whose days are 4 slots, after 13 slots with as many bids as the slot's place in it."""
-    monkeypatch.setattr(past_bids, "DAY_S", 40)
+    monkeypatch.setattr(slots, "DAY_S", 40)
     zone = market.zone(horizon_slots=6)
     market.node(zone)
     for slot in range(100, 113):

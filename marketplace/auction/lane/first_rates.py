@@ -1,0 +1,149 @@
+"""Posted rates as the lane makes them: for nodes that came after the day's were posted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from math import inf
+from typing import Any
+
+from django.db.models import Q
+
+from marketplace.auction.lane.lane import Lane
+from marketplace.fleet.models import Node, NodeStatus, Zone
+from marketplace.fleet.selectors import scheduler_node, slot_at
+from marketplace.fleet.slots import slots_per_day
+from scheduler.auction.log import events
+from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode, post_rates
+from scheduler.types import Node as SchedulerNode
+from scheduler.types import NodeRate, Task
+
+#: Seconds of the day that one rate stands for.
+BLOCK_S = 4800
+#: A node not heard for longer is no part of what is registered.
+HEARD_WITHIN = timedelta(days=2)
+
+
+def post_first_rates(lane: Lane) -> bool:
+    """Post a rate for nodes on sale that have none; the others keep theirs.
+
+    It is what ``post_rates`` gives where no past day is known. The day's own rates follow.
+    """
+    engine = lane.book.engine
+    if not engine.rules.posts_rates:
+        return False
+    posted = engine.posted_rates
+    known: Mapping[str, NodeRate] = {} if posted is None else posted.rates
+    missing = [node.id for node in engine.nodes if node.id not in known]
+    if not missing:
+        return False
+    registered = list_registered_nodes(lane.zone, now=lane.now, also=missing)
+    found = build_rates(lane.zone, registered=registered, past_days=(), now=lane.now)
+    if posted is None:
+        lane.apply(found)
+        return True
+    rates = {**known, **{node_id: found.rates[node_id] for node_id in missing}}
+    inputs = {**posted.inputs, "joined": [*posted.inputs.get("joined", ()), *missing]}
+    lane.apply(
+        events.RatesPosted(
+            first_slot=posted.first_slot,
+            block_slots=posted.block_slots,
+            day_slots=posted.day_slots,
+            rates=rates,
+            inputs=inputs,
+        )
+    )
+    return True
+
+
+def list_registered_nodes(
+    zone: Zone, *, now: datetime, also: Collection[str] = ()
+) -> list[RegisteredNode]:
+    """Nodes that count in rates: all that were heard of late, on sale at present or not."""
+    heard = Q(last_heartbeat_at__gte=now - HEARD_WITHIN) | Q(pk__in=also)
+    nodes = Node.objects.filter(heard, zone=zone).exclude(status=NodeStatus.LEFT)
+    return [
+        RegisteredNode(scheduler_node(zone, node), node.provider_id)
+        for node in nodes.order_by("pk")
+    ]
+
+
+def build_rates(
+    zone: Zone,
+    *,
+    registered: Sequence[RegisteredNode],
+    past_days: Sequence[Sequence[Task]],
+    now: datetime,
+    given: Mapping[str, Any] | None = None,
+) -> events.RatesPosted:
+    """The event that posts rates for the day that holds ``now``.
+
+    Parameters
+    ----------
+    past_days
+        Bids of whole days, slots counted from the day's first; none: first rates.
+    given
+        Where the bids were taken from; goes to the event's inputs.
+    """
+    midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    day_slots = slots_per_day(zone)
+    settings = RateSettings(block_slots=min(max(1, round(BLOCK_S / zone.slot_s)), day_slots))
+    inputs: dict[str, Any] = {
+        "day": midnight.date().isoformat() if given is not None else "",
+        "registered": [_to_row(each) for each in registered],
+        "base_memory": zone.base_memory_gb,
+        "reference": zone.settings.get("reference_rate_micros"),
+        "cap": zone.settings.get("ask_cap_micros"),
+        "settings": asdict(settings),
+        **(given or {}),
+    }
+    return events.RatesPosted(
+        first_slot=slot_at(zone, midnight),
+        block_slots=settings.block_slots,
+        day_slots=day_slots,
+        rates=find_rates_of(inputs, past_days=past_days, day_slots=day_slots),
+        inputs=inputs,
+    )
+
+
+def find_rates_of(
+    inputs: Mapping[str, Any], *, past_days: Sequence[Sequence[Task]], day_slots: int
+) -> dict[str, NodeRate]:
+    """The rates that follow from an event's inputs and the bids they name."""
+    cap = inputs["cap"]
+    return post_rates(
+        [_from_row(row) for row in inputs["registered"]],
+        past_days,
+        day_slots=day_slots,
+        base_memory=float(inputs["base_memory"]),
+        reference=inputs["reference"],
+        cap=inf if cap is None else float(cap),
+        settings=RateSettings(**inputs["settings"]),
+    )
+
+
+def _to_row(each: RegisteredNode) -> list[Any]:
+    node = each.node
+    return [
+        node.id,
+        each.provider,
+        node.gpu_type,
+        float(node.compute_capacity),
+        float(node.memory_capacity),
+        float(node.ask),
+    ]
+
+
+def _from_row(row: Sequence[Any]) -> RegisteredNode:
+    node_id, provider, gpu_type, capacity, memory, ask = row
+    return RegisteredNode(
+        SchedulerNode(
+            id=str(node_id),
+            gpu_type=str(gpu_type),
+            compute_capacity=float(capacity),
+            memory_capacity=float(memory),
+            ask=float(ask),
+        ),
+        str(provider),
+    )
