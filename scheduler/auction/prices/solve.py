@@ -182,7 +182,10 @@ def _find_sample_worth(
     """
     pools, type_of = pool_by_type(replace(supply, ask=find_floors(posted, nodes)))
     rates, _ = find_rates(posted, nodes, first_slot=supply.first_slot, slots=supply.slots)
-    mean = np.stack([rates[:, type_of == g].mean(axis=1) for g in range(len(pools.types))], axis=1)
+    of_type = [rates[:, type_of == g] for g in range(len(pools.types))]
+    mean = np.stack([found.mean(axis=1) for found in of_type], axis=1)
+    # Where no room is left there is nothing to lower.
+    most = np.stack([found.max(axis=1) for found in of_type], axis=1)
     _, memory_price = _find_lowest(supply, prices, pools, type_of)
     begin = np.maximum(mean - pools.ask, 0.0), memory_price
     total = np.zeros(pools.compute.shape)
@@ -199,9 +202,8 @@ def _find_sample_worth(
                 last_step=settings.last_step,
             )
             total += mean.compute_price + mean.memory_price * pools.memory_per_sample
-    return {
-        name: tuple((total[:, g] / len(futures)).tolist()) for g, name in enumerate(pools.types)
-    }
+    worth = np.where(pools.compute > 0, total / len(futures), most)
+    return {name: tuple(worth[:, g].tolist()) for g, name in enumerate(pools.types)}
 
 
 def _price_by_rates(

@@ -32,15 +32,15 @@ class ProviderZone:
     cost_spread: float = 0.4
     past_days: int = 2
     #: Slots between two solves.
-    solve_every: int = 3
-    solve: Settings = field(default_factory=lambda: Settings(futures=2, most_tasks=400))
+    solve_every: int = 2
+    solve: Settings = field(default_factory=lambda: Settings(futures=3, most_tasks=900))
     rates: RateSettings = field(default_factory=RateSettings)
 
 
 def _zone(name: str, *, load: float, ask: float) -> ProviderZone:
     scenario = Scenario(
         name,
-        slots=24,
+        slots=48,
         nodes=10,
         mix="a100",
         # Nodes of 16,000 samples a slot, jobs of 25,000 samples.
@@ -269,10 +269,9 @@ class BestResponse:
 #: Reports that are tried, besides the truth.
 GRID = (
     *(Report(ask=ask) for ask in (0.5, 1.25, 1.5, 2.0, 3.0, 6.0)),
-    *(Report(ask=ask, hidden=0.5) for ask in (1.0, 2.0)),
-    *(Report(capacity=capacity) for capacity in (0.5, 0.8)),
+    Report(hidden=0.5),
+    Report(capacity=0.7),
     Report(begin=0.3),
-    Report(end=0.7),
 )
 
 

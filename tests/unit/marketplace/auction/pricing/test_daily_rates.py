@@ -116,7 +116,7 @@ def test_a_node_that_asks_more_than_its_rate_sells_nothing(zone, owner):
 def test_a_provider_earns_the_rate_of_its_cells_and_the_books_balance(zone, owner):
     bid = market.bid(owner, zone, slots=9)
     decide_pending_bids(zone=zone, now=NOW)
-    job = Job.objects.get(bid=bid)
+    job = Job.objects.get(bid_id=bid.pk)
     now = market.slot_at(zone, 101)
     slots_dispatch(now=now)
     node = market.open_slice(job).node
