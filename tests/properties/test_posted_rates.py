@@ -19,7 +19,13 @@ from scheduler.auction.prices.posted_rates import (
     find_reference_asks,
     post_rates,
 )
-from scheduler.experiments.auction.providers import ZONES, find_best_response, try_misreports
+from scheduler.experiments.attack.providers import (
+    ZONES,
+    ProviderZone,
+    Report,
+    find_best_response,
+    try_misreports,
+)
 from scheduler.types import Decision, Node, NodeRate, Task
 from tests.properties.auction_markets import restore, verify
 from tests.properties.test_lagrangian_policy import SolvedMarket
@@ -289,20 +295,44 @@ def test_rules_without_posted_rates_are_written_as_before() -> None:
     assert "posts_rates" not in json.dumps(Engine(ZoneRules()).snapshot())
 
 
-def test_misreports_in_a_small_zone_gain_nothing() -> None:
-    for zone in ZONES[:2]:
-        found = try_misreports(zone, seeds=range(2), each=4)
-        assert found.tried == 8
-        assert found.truthful > 0
-        assert found.gain <= 0.01 * found.truthful
+#: A day of seconds instead of minutes: fewer slots, and one future of few tasks.
+SHORT = [
+    replace(
+        zone,
+        scenario=replace(zone.scenario, slots=24),
+        solve=Settings(futures=1, most_tasks=200),
+        solve_every=4,
+    )
+    for zone in ZONES
+]
+
+
+@pytest.mark.parametrize("zone", SHORT[:2], ids=lambda zone: zone.name)
+def test_misreports_of_ask_availability_and_capacity_gain_nothing(zone: ProviderZone) -> None:
+    found = try_misreports(zone, seeds=range(2), each=4)
+    assert found.measures["gain"].trials == 8
+    assert found.measures["truthful_profit"].mean > 0
+    assert found.ok
+
+
+def test_where_asks_are_paid_the_truth_earns_nothing_and_a_lie_does() -> None:
+    """The measure finds gains where there are some."""
+    found = find_best_response(SHORT[0], seeds=range(2), posts_rates=False, grid=[Report(ask=2.0)])
+    assert abs(found.measures["truthful_profit"].mean) < 1e-9
+    assert found.measures["gain"].mean > 0.01
 
 
 @pytest.mark.nightly
-def test_ten_thousand_misreports_gain_nothing_and_no_fixed_one_is_better_than_the_truth() -> None:
-    for zone in ZONES:
-        found = try_misreports(zone, seeds=range(67), each=50)
-        assert found.tried == 3350
-        assert found.gain <= 0.01 * found.truthful
-        response = find_best_response(zone, seeds=range(100, 120), posts_rates=True)
-        assert response.gain - response.gain_error <= 0.01 * response.truthful
-        assert response.least_margin >= -1e-6
+@pytest.mark.parametrize("zone", SHORT, ids=lambda zone: zone.name)
+def test_thousands_of_misreports_gain_nothing(zone: ProviderZone) -> None:
+    """Ten thousand over the three zones."""
+    found = try_misreports(zone, seeds=range(67), each=50)
+    assert found.measures["gain"].trials == 3350
+    assert found.ok
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("zone", ZONES, ids=lambda zone: zone.name)
+def test_no_fixed_misreport_is_better_than_the_truth(zone: ProviderZone) -> None:
+    found = find_best_response(zone, seeds=range(12), posts_rates=True)
+    assert found.ok, found.to_json()

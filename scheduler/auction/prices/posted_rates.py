@@ -30,6 +30,7 @@ from itertools import accumulate
 import numpy as np
 
 from scheduler.auction.prices.capacity import Supply, make_capacity
+from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
 from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import descend
 from scheduler.auction.prices.type_pools import pool_by_type
@@ -90,7 +91,8 @@ def post_rates(
     nodes : sequence of RegisteredNode
         All of the zone, on sale at present or not.
     past_days : sequence of sequences of Task
-        Bids of whole past days, slots counted from the start of the day.
+        Bids of whole past days, slots counted from the start of the day; those count that
+        ``select_counted`` gives.
     day_slots : int
         Slots of a day.
     base_memory : float
@@ -117,8 +119,11 @@ def post_rates(
         known = {g: ask for (p, g), ask in references.items() if p == provider and ask is not None}
         if not known:
             continue
-        supply = _register(nodes, provider, known, day_slots=day_slots, base_memory=base_memory)
-        for kind, row in _find_worth(supply, past_days, iterations=chosen.iterations).items():
+        asking = _register(nodes, provider, known)
+        empty = EmptyZone(asking, base_memory=base_memory)
+        days = [select_counted(day, empty) for day in past_days]
+        supply = make_capacity(asking, base_memory=base_memory, first_slot=0, slots=day_slots)
+        for kind, row in _find_worth(supply, days, iterations=chosen.iterations).items():
             worth[provider, kind] = np.add.reduceat(row, blocks) / width
     found: dict[str, NodeRate] = {}
     for each in nodes:
@@ -197,11 +202,8 @@ def _register(
     nodes: Sequence[RegisteredNode],
     provider: str,
     references: Mapping[str, float],
-    *,
-    day_slots: int,
-    base_memory: float,
-) -> Supply:
-    """Give all registered capacity, a provider's own at its reference asks.
+) -> list[Node]:
+    """Give all registered nodes, a provider's own at its reference asks.
 
     Availability is left out, so that holding cells back raises no rate.
     """
@@ -213,7 +215,7 @@ def _register(
             own = references.get(node.gpu_type, 0.0)
             node = replace(node, ask=own * node.compute_capacity)
         asked.append(node)
-    return make_capacity(asked, base_memory=base_memory, first_slot=0, slots=day_slots)
+    return asked
 
 
 def _find_worth(

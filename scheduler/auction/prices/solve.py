@@ -84,7 +84,7 @@ def solve_prices(
     """
     chosen = settings or Settings()
     empty = EmptyZone(
-        engine.nodes,
+        _find_least_paid(engine),
         base_memory=engine.rules.base_memory,
         money_quantum=engine.rules.money_quantum,
     )
@@ -164,6 +164,18 @@ def solve_prices(
     )
 
 
+def _find_least_paid(engine: Engine) -> list[Node]:
+    """Give the nodes at what they are paid at least: their asks, or their floors."""
+    posted = engine.posted_rates
+    if posted is None:
+        return list(engine.nodes)
+    floors = find_floors(posted, engine.nodes).tolist()
+    return [
+        replace(node, ask=floor * node.compute_capacity)
+        for node, floor in zip(engine.nodes, floors, strict=True)
+    ]
+
+
 def _find_sample_worth(
     posted: RatesPosted,
     nodes: Sequence[Node],
@@ -183,11 +195,11 @@ def _find_sample_worth(
     pools, type_of = pool_by_type(replace(supply, ask=find_floors(posted, nodes)))
     rates, _ = find_rates(posted, nodes, first_slot=supply.first_slot, slots=supply.slots)
     of_type = [rates[:, type_of == g] for g in range(len(pools.types))]
-    mean = np.stack([found.mean(axis=1) for found in of_type], axis=1)
+    middle = np.stack([found.mean(axis=1) for found in of_type], axis=1)
     # Where no room is left there is nothing to lower.
     most = np.stack([found.max(axis=1) for found in of_type], axis=1)
     _, memory_price = _find_lowest(supply, prices, pools, type_of)
-    begin = np.maximum(mean - pools.ask, 0.0), memory_price
+    begin = np.maximum(middle - pools.ask, 0.0), memory_price
     total = np.zeros(pools.compute.shape)
     for future in futures:
         total += pools.ask
