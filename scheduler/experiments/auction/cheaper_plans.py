@@ -2,8 +2,8 @@
 
 A job is planned when its bid is decided, at prices that forecast who comes after. Later prices
 know more: a plan that moves to cells worth less would leave the scarce ones to bids to come. The
-owner pays what was agreed and the promise stays. It is an experiment because it gains nothing
-(``waiting_plans``): under additive prices few waiting plans can be bettered.
+owner pays what was agreed and the promise stays. It is an experiment because it has not been
+shown to gain enough (``waiting_plans``): under additive prices few waiting plans can be bettered.
 """
 
 from __future__ import annotations
