@@ -1,10 +1,15 @@
-"""Every row lock of this app: jobs by primary key, then their slices. Call in a transaction."""
+"""Every row lock of this app: jobs by primary key, then their slices. Call in a transaction.
+
+Uploads are locked one at a time, and with nothing else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from marketplace.jobs.models import Job, NodePlan, Slice, SliceStatus
+from django.db.models import QuerySet
+
+from marketplace.jobs.models import Job, NodePlan, Slice, SliceStatus, Upload
 
 
 def lock_job(job_id: str) -> Job:
@@ -55,3 +60,13 @@ def lock_unsent_plans(plan_ids: Iterable[int]) -> list[NodePlan]:
         .filter(pk__in=list(plan_ids), sent_at__isnull=True)
         .order_by("pk")
     )
+
+
+def lock_upload(upload_id: str) -> Upload:
+    return Upload.objects.select_for_update().get(pk=upload_id)
+
+
+def lock_first_upload(uploads: QuerySet[Upload]) -> Upload | None:
+    """The first of these that nobody else holds."""
+    free = uploads.select_for_update(skip_locked=True, of=("self",))
+    return free.select_related("organisation", "uploaded_by").first()

@@ -22,6 +22,7 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import list_open_zones
+from marketplace.jobs.locks import lock_upload
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
 from marketplace.jobs.services.readings import CLAIM_LIFE, delete_file
 from marketplace.jobs.spooling import Content, spool_upload
@@ -101,7 +102,7 @@ def decide_upload(*, upload: Upload, choices: UploadChoices, now: datetime) -> U
     """
     check_choices(choices)
     with transaction.atomic():
-        upload = Upload.objects.select_for_update().get(pk=upload.pk)
+        upload = lock_upload(upload.pk)
         if upload.status != UploadStatus.UNDECIDED:
             raise Conflict("upload_not_open", "There is nothing to decide about this upload.")
         upload.choices = to_json(choices)

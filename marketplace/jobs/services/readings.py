@@ -27,6 +27,7 @@ from marketplace.common.ids import new_id
 from marketplace.fleet import base_models
 from marketplace.fleet.models import Zone
 from marketplace.jobs.dataset_reader import Reading
+from marketplace.jobs.locks import lock_first_upload, lock_upload
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
 from marketplace.jobs.reading_process import WALL_S, FileToRead, read_in_process
 from marketplace.jobs.spooling import CHUNK_BYTES, spool_upload
@@ -85,11 +86,10 @@ def _claim(*, now: datetime) -> Upload | None:
         busy = list(reading.values_list("organisation_id", flat=True))
         if len(busy) >= READ_AT_ONCE:
             return None
-        due = Upload.objects.select_for_update(skip_locked=True, of=("self",)).filter(
+        due = Upload.objects.filter(
             Q(status=UploadStatus.WAITING) | Q(status=UploadStatus.READING, claimed_at__lte=fresh)
-        )
-        due = due.select_related("organisation", "uploaded_by").order_by("created_at", "pk")
-        upload = due.exclude(organisation__in=busy).first() or due.first()
+        ).order_by("created_at", "pk")
+        upload = lock_first_upload(due.exclude(organisation__in=busy)) or lock_first_upload(due)
         if upload is None:
             return None
         if upload.attempts >= ATTEMPTS_MAX:
@@ -146,7 +146,7 @@ def _finish(
         dataset.file.save(upload.name, File(content, name=upload.name), save=False)
     try:
         with transaction.atomic():
-            held = Upload.objects.select_for_update().get(pk=upload.pk)
+            held = lock_upload(upload.pk)
             if held.claim != upload.claim or held.status != UploadStatus.READING:
                 raise _ClaimLost
             dataset.save(force_insert=True)
@@ -217,7 +217,7 @@ def _is_open(reading: Reading, choices: UploadChoices) -> bool:
 
 def _refuse(upload: Upload, refusal: UserError) -> None:
     with transaction.atomic():
-        held = Upload.objects.select_for_update().get(pk=upload.pk)
+        held = lock_upload(upload.pk)
         if held.claim != upload.claim or held.status == UploadStatus.STORED:
             return
         error = {
