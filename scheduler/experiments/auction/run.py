@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
@@ -53,8 +55,24 @@ def run_policy(
     past_days: Sequence[Sequence[Task]] = (),
     seed: int = 0,
     settings: Settings | None = None,
+    most_held: float = inf,
 ) -> DayResult:
-    """Run the engine over a day's bids."""
+    """Run the engine over a day's bids.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    tasks : sequence of Task
+        In order of arrival.
+    rules : ZoneRules
+    past_days : sequence of sequences of Task
+    seed : int
+    settings : Settings, optional
+        Of the solves.
+    most_held : float
+        Samples that one owner may hold; its bids beyond it are turned away before they
+        reach the auction.
+    """
     engine = make_engine(rules)
     for node in scenario.fleet():
         engine.transition(events.NodeJoined(node))
@@ -65,6 +83,7 @@ def run_policy(
     solves = rules.policy == "lagrangian"
     empty = EmptyZone(engine.nodes, base_memory=rules.base_memory)
     recent: list[Task] = []
+    held: defaultdict[str, float] = defaultdict(float)
 
     def solve(upto: int, first: int) -> None:
         engine.transition(
@@ -89,6 +108,9 @@ def run_policy(
             if solves and slot % SOLVE_EVERY == 0:
                 # Later tasks of the list have not arrived yet.
                 solve(index, slot)
+        if task.owner and held[task.owner] + task.compute_demand > most_held:
+            decisions.append(_turn_away(task))
+            continue
         if solves and has_burst(recent, tasks[:index], zone=empty, slots=slot + 1):
             solve(index, slot)
             recent.clear()
@@ -97,6 +119,7 @@ def run_policy(
         assert isinstance(decision, Decision)
         decisions.append(decision)
         if decision.admitted and decision.parts is not None:
+            held[task.owner] += task.compute_demand
             welfare += task.bid - decision.parts.vendor - decision.parts.operational
             revenue += decision.payment
     return DayResult(
@@ -106,6 +129,12 @@ def run_policy(
         revenue=revenue,
         seconds=time.process_time() - start,
         decisions=decisions,
+    )
+
+
+def _turn_away(task: Task) -> Decision:
+    return Decision(
+        task_id=task.id, admitted=False, payment=0.0, surplus=None, schedule=None, parts=None
     )
 
 

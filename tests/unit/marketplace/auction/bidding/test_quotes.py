@@ -129,11 +129,12 @@ def test_readers_see_what_another_process_decided(zone, owner):
     market.node(zone)
     sell(owner, zone, epochs=2)
     first = quote(owner, zone, epochs=2, slots=2)
-    for _ in range(2):
+    assert first.price_micros == 200_000
+    for _ in range(3):
         sell(owner, zone, epochs=2, slots=2)
     again = quote(owner, zone, epochs=2, slots=2)
-    assert again.position == first.position + 2
-    assert again.price_micros > first.price_micros
+    assert again.position == first.position + 3
+    assert (again.price_micros, again.refusal) == (None, "capacity")
 
 
 def test_market_shows_prices_shares_and_decisions_but_no_bids(zone, owner):

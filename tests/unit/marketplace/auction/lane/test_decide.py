@@ -131,17 +131,15 @@ def test_sold_cells_are_not_sold_again_and_the_fifth_job_waits_its_turn(zone):
     assert verify_zone(zone).problems == []
 
 
-def test_bids_are_decided_in_order_of_arrival_and_prices_rise(zone):
+def test_bids_are_decided_in_order_of_arrival_at_one_price_until_the_cell_is_full(zone):
     market.node(zone)
-    bids = [market.bid(builders.organisation(usd="10"), zone, slots=1) for _ in range(4)]
+    bids = [market.bid(builders.organisation(usd="10"), zone, slots=1) for _ in range(5)]
     decide_pending_bids(zone=zone, now=NOW)
     for bid in bids:
         bid.refresh_from_db()
     assert [bid.position for bid in bids] == sorted(bid.position for bid in bids)
-    payments = [bid.payment_micros for bid in bids]
-    assert payments == sorted(payments)
-    assert payments[0] == 100_000
-    assert payments[-1] > payments[0]
+    assert [bid.payment_micros for bid in bids] == [100_000] * 4 + [None]
+    assert bids[4].refusal == "capacity"
 
 
 def test_lower_arrival_that_commits_later_is_decided_in_the_next_batch(zone, owner):
