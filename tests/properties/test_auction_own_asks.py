@@ -51,7 +51,9 @@ def one_ask() -> np.ndarray:
     return np.array([_day(BUSY, seed) for seed in SEEDS])
 
 
-@pytest.mark.parametrize(("spread", "asks"), [(1e-9, 10), (0.02, 3), (0.02, 10)])
+@pytest.mark.parametrize(
+    ("spread", "asks"), [(1e-9, 10), (1e-6, 4), (1e-3, 10), (0.01, 5), (0.02, 2), (0.02, 10)]
+)
 def test_asks_that_lie_apart_by_up_to_two_percent_cost_no_welfare_and_leave_the_bound_tight(
     one_ask: np.ndarray, spread: float, asks: int
 ) -> None:

@@ -21,6 +21,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, transacti
 from django.db.models import Q
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
@@ -238,7 +239,11 @@ def _stored(
         outcomes |= _earlier(asked, left)
         # The same key twice at once: the second comes after the first, as if sent after it.
         now_on = _first_of_each_key(asked, [index for index in left if index not in outcomes])
-        outcomes |= _funded({index: drafts[index] for index in now_on}, locked=locked, now=now)
+        allowed = {index: drafts[index] for index in now_on}
+        hoards = refuse_hoards(allowed, now=now)
+        outcomes |= hoards
+        allowed = {index: bid for index, bid in allowed.items() if index not in hoards}
+        outcomes |= _funded(allowed, locked=locked, now=now)
         # The wallets have moved since.
         locked = None
     return outcomes

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
+from scheduler.auction.holding_limit import find_most_held
 from scheduler.auction.prices import Settings
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.run import make_rules, run_policy
@@ -22,6 +24,8 @@ from scheduler.types import Task
 MOST_WELFARE, MOST_PAYMENTS = 0.03, 0.05
 #: Seeds of past days lie this far from those of the day itself.
 _PAST = 10_000
+#: Owners that bids come from where they come from few.
+_OWNERS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ def run(size: Size) -> Iterator[Finding]:
     """Run every attack on every zone."""
     for zone in make_zones(size):
         days = [(seed, zone.scenario.day(seed), zone.history(seed)) for seed in range(size.days)]
+        yield _compare_owners(zone, size)
         calm = [measure(zone, day, [], past, seed=seed, size=size) for seed, day, past in days]
         for name, attack in ATTACKS.items():
             changes: list[tuple[float, float]] = []
@@ -74,6 +79,35 @@ def run(size: Size) -> Iterator[Finding]:
                 ok=abs(min(welfare.mean, 0.0)) <= MOST_WELFARE
                 and abs(payments.mean) <= MOST_PAYMENTS,
             )
+
+
+def _compare_owners(zone: Zone, size: Size) -> Finding:
+    """Let the same bids come from few owners of unequal size, without any attack."""
+    changes: list[tuple[float, float]] = []
+    for seed in range(size.days):
+        rng = np.random.default_rng([seed, 78])
+        days = [zone.scenario.day(seed), *zone.history(seed)]
+        owned = [_give_owners(day, rng) for day in days]
+        before, after = (
+            measure(zone, day, [], past, seed=seed, size=size, most_held=inf)
+            for day, *past in (days, owned)
+        )
+        changes.append((after[0] / before[0] - 1.0, after[1] / before[1] - 1.0))
+    welfare, payments = (Measure.of(column) for column in zip(*changes, strict=True))
+    return Finding(
+        experiment="decoys",
+        case=f"no attack, {_OWNERS} owners of unequal size, {zone.name}",
+        measures={"welfare": welfare, "payments": payments},
+        goal="welfare within 1 %",
+        ok=welfare.mean >= -0.01,
+    )
+
+
+def _give_owners(day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    """Give each bid an owner, the n-th with a share like 1/n."""
+    shares = 1.0 / np.arange(1, _OWNERS + 1)
+    picks: list[int] = rng.choice(_OWNERS, size=len(day), p=shares / shares.sum()).tolist()
+    return [replace(task, owner=f"owner-{n}") for task, n in zip(day, picks, strict=True)]
 
 
 def make_zones(size: Size) -> list[Zone]:
@@ -104,6 +138,7 @@ def measure(
     *,
     seed: int,
     size: Size,
+    most_held: float | None = None,
 ) -> tuple[float, float]:
     """Give the welfare and the payments of a day's own bids."""
     # Decoys come before the bids of their slot.
@@ -116,6 +151,7 @@ def measure(
         past_days=past,
         seed=seed,
         settings=Settings(futures=size.futures),
+        most_held=_find_most_held(zone) if most_held is None else most_held,
     )
     welfare = payments = 0.0
     for task, decision in zip(tasks, found.decisions, strict=True):
@@ -123,6 +159,12 @@ def measure(
             welfare += task.bid - decision.parts.vendor - decision.parts.operational
             payments += decision.payment
     return welfare, payments
+
+
+def _find_most_held(zone: Zone) -> float:
+    """Give what one owner may hold: a new zone has a limit."""
+    capacities = [node.compute_capacity for node in zone.scenario.fleet()]
+    return inf if zone.past_days else find_most_held(capacities, slots=zone.scenario.slots)
 
 
 # -- attacks -------------------------------------------------------------------------------

@@ -63,6 +63,8 @@ def settings(*, scale: float = 1.0) -> list[Setting]:
         like(make("tight deadlines", 100, 50, deadlines="tight")),
         like(make("loose deadlines", 100, 50, deadlines="loose")),
         like(make("no cleaning", 100, 50, cleaning_share=0.0)),
+        like(make("own asks, 2 % apart", 100, 50).with_own_asks(0.02)),
+        like(make("own asks, 40 % apart", 100, 50).with_own_asks(0.4)),
         like(make("morning rush", 100, 50, shape="morning")),
         Setting(evening, (replace(evening, shape="morning"),)),
         Setting(crowd, (replace(crowd, bids_per_slot=2 * crowd.bids_per_slot),)),
