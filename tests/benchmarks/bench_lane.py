@@ -140,6 +140,8 @@ def zone_with_nodes(name: str):
 
     zone = market.zone(name=name, horizon_slots=HORIZON)
     zone.slot_s = 600
+    # A new zone would not let a few organisations bid for all of it.
+    zone.created_at -= timedelta(days=30)
     zone.save()
     provider = market.provider()
     for number in range(NODES):

@@ -219,6 +219,21 @@ def _many_tiny(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator
     return [replace(task, bid=100.0 * _cost_of_a_slot(scenario, task)) for task in tiny]
 
 
+def _anything(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    """Give 5 % of bids, of amounts over twelve orders of magnitude and of any shape."""
+    made: list[Task] = []
+    for task in _copies(day, 0.05, rng):
+        window = int(rng.integers(0, scenario.slots))
+        changes = {
+            "bid": task.bid * float(10.0 ** rng.uniform(-6.0, 6.0)),
+            "compute_demand": task.compute_demand * float(10.0 ** rng.uniform(-3.0, 0.5)),
+            "memory_demand": task.memory_demand * float(10.0 ** rng.uniform(-1.0, 1.5)),
+            "deadline_slot": min(task.arrival_slot + window, scenario.slots - 1),
+        }
+        made.append(replace(task, **changes))
+    return made
+
+
 def _cost_of_a_slot(scenario: Scenario, task: Task) -> float:
     return max(task.rates.values()) * _cost_per_sample(scenario)
 
@@ -236,7 +251,7 @@ def _near_cost(*, owner: str) -> Attack:
     return attack
 
 
-#: By what they do; ``make test`` runs a small version of the first ones.
+#: By what they do; ``make test`` runs a small version of those that cannot win.
 ATTACKS: dict[str, Attack] = {
     "3 worthless bids for each real one": _worthless,
     "5 % giants that no node holds": _giants,
@@ -244,6 +259,7 @@ ATTACKS: dict[str, Attack] = {
     "as many without work": _no_work,
     "one tiny job worth 100 times its cost": _one_tiny,
     "5 % tiny jobs worth 100 times their cost": _many_tiny,
+    "5 % bids of any amount and shape, one owner": _anything,
     "3 bids near cost for each real one, one owner": _near_cost(owner="attacker"),
     "3 bids near cost for each real one, an owner each": _near_cost(owner=""),
 }
