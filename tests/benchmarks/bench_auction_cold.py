@@ -49,8 +49,10 @@ def list_days(*, scale: float, slots: int) -> Iterator[Scenario]:
     seen: set[Scenario] = set()
     for setting in settings(scale=scale):
         scenario = setting.with_slots(slots).scenario
-        if (unnamed := replace(scenario, name="")) not in seen:
-            seen.add(unnamed)
+        # Asks are this benchmark's own.
+        day = replace(scenario, name="", ask_spread=0.0, different_asks=0)
+        if day not in seen:
+            seen.add(day)
             yield scenario
 
 

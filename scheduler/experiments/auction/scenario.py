@@ -92,7 +92,7 @@ class Scenario:
         return replace(self, ask_spread=spread, different_asks=of_a_type)
 
     def _ask_factor(self, k: int) -> float:
-        if self.ask_spread == 0:
+        if self.ask_spread == 0 or self.different_asks < 2:
             return 1.0
         place = (k // 2 if self.mix == "mixed" else k) % self.different_asks
         return 1.0 + self.ask_spread * (2.0 * place / (self.different_asks - 1) - 1.0)
