@@ -28,6 +28,7 @@ from marketplace.jobs.models import (
     Upload,
 )
 from workers.protocol.messages import AdapterSpec, DataFormat, TrainingSpec
+from workers.protocol.row_order import count_validation_rows
 from workers.protocol.wire import from_json
 
 #: Names under which a lease's files are fetched; a checkpoint's is its id.
@@ -99,13 +100,6 @@ def measure_work(
         train_rows=train,
         valid_rows=valid,
     )
-
-
-def count_validation_rows(*, rows: int, share: float) -> int:
-    """Rows the node holds out: at least one when a share is asked, and never all."""
-    if share <= 0 or rows < 2:
-        return 0
-    return min(max(1, round(share * rows)), rows - 1)
 
 
 #: Share of a job's rows that may drop out on the node: cutting can leave them nothing to learn.

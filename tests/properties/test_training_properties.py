@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.training.job import shuffle_rows
+from workers.protocol.row_order import shuffle_rows
 from workers.training.optimizer import compute_learning_rate
 from workers.training.pack_plan import PackRequest, plan_pack
 from workers.training.packing import Example, PackShare, TokenSequence, build_pack

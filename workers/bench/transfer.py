@@ -34,6 +34,7 @@ from workers.protocol.messages import (
 )
 from workers.runtime.resident import ResidentBase, load_resident
 from workers.training.data import PreparedData, prepare_data
+from workers.training.evaluation import EvaluationRun
 from workers.training.fused_trainer import FusedTrainer, StepFailure
 from workers.training.job import TrainingJob
 from workers.training.objective import compute_example_losses
@@ -305,8 +306,9 @@ def _step(trainer: FusedTrainer, job: TrainingJob) -> None:
 
 
 def _held_out(trainer: FusedTrainer, job: TrainingJob) -> float:
-    found = trainer.evaluate(job)
-    assert found is not None
+    run = EvaluationRun(job, token_budget=trainer.token_budget)
+    while (found := run.run_pack(trainer.model, pad_to=trainer.pad_to)) is None:
+        pass
     return found.loss
 
 

@@ -1,4 +1,4 @@
-"""The whole contract between the market and its nodes; standard library only.
+"""The whole contract between the market and its nodes; standard library and numpy only.
 
 ``messages`` are the values, ``wire`` turns them into JSON and back strictly,
 ``records`` reads the rows of a data set (the market checks a file with the same

@@ -92,10 +92,30 @@ class TrainingSpec:
     seed: int = 0
     #: Share of rows held out when there is no validation file.
     validation_share: float = 0.1
-    #: Steps between evaluations; 0 evaluates at the start and the end only.
+    #: Steps between evaluations; 0: about ten evaluations. See ``work.find_evaluation_interval``.
     eval_every_steps: int = 0
     #: DPO's beta; only read when the data are preferences.
     dpo_beta: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkCosts:
+    """What work costs on a zone's base model, in 2**-20 of a work unit; see ``work``."""
+
+    #: A token through the frozen layers, forward and backward.
+    token: int = 1 << 20
+    #: A token whose loss counts: the output layer.
+    trained_token: int = 0
+    #: Two tokens of a sequence that see each other: attention.
+    token_pair: int = 0
+    #: A sequence, beside its tokens.
+    sequence: int = 0
+    #: An optimizer step, beside its sequences.
+    step: int = 0
+    #: Share of a row's units that a pass without a backward one takes.
+    forward: int = 1 << 19
+    #: Share that rows take where all of a job's are equally long: their attention is one call.
+    even: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +137,8 @@ class JobSpec:
     skip_lines: tuple[int, ...] = ()
     adapter: AdapterSpec = field(default_factory=AdapterSpec)
     training: TrainingSpec = field(default_factory=TrainingSpec)
+    #: What both sides count the job's work by.
+    work_costs: WorkCosts = field(default_factory=WorkCosts)
     #: Seconds between checkpoints; work since the last one is what a dead node loses.
     checkpoint_every_s: float = 60.0
 
@@ -160,6 +182,8 @@ class ProgressEvent:
     total_steps: int
     epoch: float
     samples_done: int
+    #: Work units of the steps done, evaluations included.
+    units_done: int = 0
     train_loss: float | None = None
     valid_loss: float | None = None
     learning_rate: float | None = None
@@ -212,6 +236,8 @@ class JobFigures:
     valid_loss_before: float | None = None
     valid_loss_after: float | None = None
     trained_tokens: int = 0
+    #: Work units of the steps done, evaluations included.
+    units_done: int = 0
     peak_memory_gb: float | None = None
     #: Worst first.
     outliers: tuple[RowOutlier, ...] = ()

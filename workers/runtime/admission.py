@@ -107,7 +107,8 @@ def _resume(running: RunningJob, paths: Sequence[Path]) -> TrainingState | None:
     job.row_losses = state.row_losses.copy()
     running.metrics = metrics_from_table(state.metrics)
     running.valid_loss = job.progress.valid_loss_after or job.progress.valid_loss_before
-    running.evaluated_step = job.progress.step
+    evaluated = [row.step for row in running.metrics if row.valid_loss is not None]
+    running.evaluated_step = evaluated[-1] if evaluated else None
     running.log.append(f"Continues from step {job.progress.step}.")
     return state
 

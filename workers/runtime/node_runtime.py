@@ -23,6 +23,7 @@ from workers.runtime.memory_plan import find_device_limit_gb, fit, job_memory_gb
 from workers.runtime.resident import ResidentBase, load_resident
 from workers.runtime.running_job import RunningJob
 from workers.runtime.thread_choice import use_best_threads
+from workers.training.evaluation import Evaluation
 from workers.training.faults import SystemFault, TrainingFault, UserFault, is_device_lost
 from workers.training.fused_trainer import StepFailure, StepResult
 from workers.training.pack_plan import TOKEN_BUDGET
@@ -218,6 +219,7 @@ class NodeRuntime:
             for resident in list(self._residents.values()):
                 if resident.trainer.jobs:
                     self._round(resident)
+                    self._evaluate_pack(resident)
 
     def _drain(self, *, wait: bool = False) -> None:
         try:
@@ -234,13 +236,7 @@ class NodeRuntime:
             results = resident.round(disturbed=self._preparing)
         # whatever a step raises, the node must live on: it cannot be one job's fault alone
         except Exception as error:
-            log.exception("a training step failed")
-            if is_device_lost(error):
-                self.device_lost.set()
-            results = [
-                StepFailure(job_id, SystemFault(f"The node's training step failed: {error}."))
-                for job_id in list(resident.trainer.jobs)
-            ]
+            results = list[StepResult | StepFailure](self._fail_all(resident, error))
         stepped = [self._running[r.job_id] for r in results]
         self._note_memory(resident, stepped)
         for result in results:
@@ -272,27 +268,55 @@ class NodeRuntime:
         resident.trainer.add(running.job, values)
         with self._names_lock:
             self._running[running.job.job_id] = running
-        if running.evaluated_step is None:
-            self._guarded(running, lambda: self._evaluate(running))
         self._tell(lambda: running.report(force=True))
-        if running.job.job_id in self._running and running.job.done:
-            self._guarded(running, lambda: self._finish(running))
+        self._evaluate_or_go_on(running)
 
     def _after_step(self, running: RunningJob, step: StepResult) -> None:
         running.stepped(step)
-        every = running.job.spec.training.eval_every_steps
-        due = running.job.done or (every and step.step % every == 0)
-        if due and not self._guarded(running, lambda: self._evaluate(running)):
-            return
-        if running.job.done:
-            self._guarded(running, lambda: self._finish(running))
-            return
         self._tell(running.report)
-        self._checkpoints.take_if_due(running)
+        if not running.job.done:
+            self._checkpoints.take_if_due(running)
+        self._evaluate_or_go_on(running)
 
-    def _evaluate(self, running: RunningJob) -> None:
-        found = running.resident.trainer.evaluate(running.job)
-        if found is not None and not math.isfinite(found.loss):
+    def _evaluate_or_go_on(self, running: RunningJob) -> None:
+        """Start the evaluation that is due at the job's step; without one, end a job that is done.
+
+        The job waits for its evaluation; its neighbours train between the evaluation's packs.
+        """
+        if running.is_evaluation_due:
+            running.resident.trainer.start_evaluation(running.job.job_id)
+        elif running.job.done:
+            self._guarded(running, lambda: self._finish(running))
+
+    def _evaluate_pack(self, resident: ResidentBase) -> None:
+        """Run one pack of an evaluation, if one is under way."""
+        try:
+            result = resident.trainer.evaluate_next()
+        # only a lost device comes this far
+        except Exception as error:
+            for failure in self._fail_all(resident, error):
+                self._fail(self._running[failure.job_id], failure.fault)
+            return
+        if result is None:
+            return
+        running = self._running[result.job_id]
+        if isinstance(result, StepFailure):
+            self._fail(running, result.fault)
+        elif self._guarded(running, lambda: self._note_evaluation(running, result.found)):
+            self._evaluate_or_go_on(running)
+
+    def _fail_all(self, resident: ResidentBase, error: Exception) -> list[StepFailure]:
+        """The end of all jobs of a base whose step failed for no reason of one of them."""
+        log.error("a training step failed", exc_info=error)
+        if is_device_lost(error):
+            self.device_lost.set()
+        return [
+            StepFailure(job_id, SystemFault(f"The node's training step failed: {error}."))
+            for job_id in list(resident.trainer.jobs)
+        ]
+
+    def _note_evaluation(self, running: RunningJob, found: Evaluation) -> None:
+        if not math.isfinite(found.loss):
             raise UserFault(
                 f"The validation loss is not a finite number at step {running.job.progress.step}. "
                 "Lower the learning rate or check the validation rows."

@@ -82,8 +82,8 @@ class RunningJob:
     progress_at: float = float("-inf")
     metrics: list[MetricsRow] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
-    #: ``(monotonic seconds, tokens so far, samples so far)`` of the last steps.
-    speed: deque[tuple[float, int, int]] = field(
+    #: ``(monotonic seconds, tokens, samples and work units so far)`` of the last steps.
+    speed: deque[tuple[float, int, int, int]] = field(
         default_factory=lambda: deque(maxlen=_SPEED_STEPS + 1)
     )
     last: StepResult | None = None
@@ -108,7 +108,14 @@ class RunningJob:
         """Take note of an optimizer step."""
         self.last = step
         progress = self.job.progress
-        self.speed.append((time.monotonic(), progress.trained_tokens, progress.samples_done))
+        self.speed.append(
+            (
+                time.monotonic(),
+                progress.trained_tokens,
+                progress.samples_done,
+                self.job.units_done,
+            )
+        )
         self.metrics.append(
             MetricsRow(
                 step.step,
@@ -120,11 +127,16 @@ class RunningJob:
             )
         )
 
-    def evaluated(self, found: Evaluation | None) -> None:
+    @property
+    def is_evaluation_due(self) -> bool:
+        """Whether the held-out rows are to be evaluated before the job's next step."""
+        step = self.job.progress.step
+        due = bool(self.job.data.valid) and self.job.work.is_evaluated_at(step)
+        return due and self.evaluated_step != step
+
+    def evaluated(self, found: Evaluation) -> None:
         """Take note of an evaluation; the first is before, the latest after."""
         self.evaluated_step = self.job.progress.step
-        if found is None:
-            return
         loss = self.valid_loss = found.loss
         if found.accuracy is not None:
             self.log.append(
@@ -150,9 +162,8 @@ class RunningJob:
         self.progress_at = now
         self.seq += 1
         job, last = self.job, self.last
-        tokens_per_s, samples_per_s = self._speeds()
-        left = job.total_steps * job.spec.training.batch_size - job.progress.samples_done
-        left = min(left, len(job.data.train) * job.spec.training.epochs - job.progress.samples_done)
+        tokens_per_s, samples_per_s, units_per_s = self._speeds()
+        left = job.work.total_units - job.units_done
         event = ProgressEvent(
             seq=self.seq,
             at=time.time(),
@@ -160,13 +171,14 @@ class RunningJob:
             total_steps=job.total_steps,
             epoch=job.epoch,
             samples_done=job.progress.samples_done,
+            units_done=job.units_done,
             train_loss=job.progress.last_train_loss,
             valid_loss=self.valid_loss if self.evaluated_step == job.progress.step else None,
             learning_rate=None if last is None else last.learning_rate,
             grad_norm=None if last is None else last.grad_norm,
             tokens_per_s=tokens_per_s,
             samples_per_s=samples_per_s,
-            eta_s=None if not samples_per_s else left / samples_per_s,
+            eta_s=left / units_per_s if units_per_s else None,
             memory_gb=self.peak_memory_gb,
             log=tuple(self.log),
         )
@@ -185,18 +197,23 @@ class RunningJob:
             valid_loss_before=progress.valid_loss_before,
             valid_loss_after=progress.valid_loss_after,
             trained_tokens=progress.trained_tokens,
+            units_done=self.job.units_done,
             peak_memory_gb=self.peak_memory_gb,
             outliers=find_row_outliers(self.job),
             checkpoint_path=self.checkpoint_path,
             checkpoint_step=self.checkpoint_step,
         )
 
-    def _speeds(self) -> tuple[float | None, float | None]:
+    def _speeds(self) -> tuple[float | None, float | None, float | None]:
+        """Tokens, samples and work units a second over the last steps."""
         if len(self.speed) < 2:
-            return None, None
-        (then, tokens, samples), (now, tokens_now, samples_now) = self.speed[0], self.speed[-1]
+            return None, None, None
+        (then, *before), (now, *after) = self.speed[0], self.speed[-1]
         seconds = max(now - then, 1e-9)
-        return (tokens_now - tokens) / seconds, (samples_now - samples) / seconds
+        tokens, samples, units = (
+            (new - old) / seconds for old, new in zip(before, after, strict=True)
+        )
+        return tokens, samples, units
 
 
 def find_row_outliers(job: TrainingJob, *, most: int = 20) -> tuple[RowOutlier, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,29 +13,26 @@ import numpy as np
 from workers.protocol.blobs import hash_file
 from workers.protocol.messages import DataFormat
 from workers.protocol.records import (
-    CHAT_ROLES,
     IgnoredKey,
     IgnoredKeys,
     LineError,
     Row,
-    Segment,
     describe_ignored_keys,
     read_rows,
+)
+from workers.protocol.row_order import choose_validation_rows
+from workers.protocol.token_layout import (
+    PLAIN_CHAT_TEMPLATE,
+    TemplateError,
+    TokenRun,
+    describe_refusal,
+    lay_out_rows,
 )
 from workers.training.faults import UserFault
 from workers.training.packing import Example, TokenSequence
 
 #: What a job's loss is a mean over.
 LossKind = Literal["tokens", "pairs", "labels"]
-
-#: For tokenizers without a chat template.
-PLAIN_CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '### ' + message['role'].capitalize() + ':\n' + message['content'] + '\n' }}"
-    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '### Assistant:\n' }}{% endif %}"
-)
 
 #: Rows tokenized at once.
 _CHUNK_ROWS = 512
@@ -119,8 +117,8 @@ def prepare_data(
         ([], ()) if validation_path is None else _read(validation_path, data_format, ())
     )
     labels = _labels(rows, validation_rows) if data_format is DataFormat.CLASSIFICATION else ()
-    reader = _Tokenization(tokenizer, sequence_length, labels)
-    examples = reader.examples(rows)
+    reader = _Examples(tokenizer, sequence_length, labels)
+    examples = reader.build(rows)
     if not examples:
         raise UserFault(
             "No row has anything to learn within the sequence length. Raise the sequence length "
@@ -128,7 +126,7 @@ def prepare_data(
         )
     if validation_path is not None:
         train = examples
-        valid = reader.examples(validation_rows)
+        valid = reader.build(validation_rows)
     else:
         train, valid = held_out(examples, share=validation_share, seed=seed)
     report = DataReport(
@@ -157,16 +155,12 @@ def held_out(
 ) -> tuple[list[Example], list[Example]]:
     """Split off validation rows: the same ones for the same rows, share and seed.
 
-    At least one row is held out when a share is asked and two rows are there, and at
-    least one is kept to train on.
+    At least one row is held out when a share is asked and two rows are there, at least one is kept
+    to train on, and no more than ``VALIDATION_ROWS_MAX`` are held out.
     """
-    if share <= 0 or len(examples) < 2:
-        return examples, []
-    count = min(max(1, round(share * len(examples))), len(examples) - 1)
-    order = np.random.default_rng([seed & 0xFFFFFFFF, 0xE7A1]).permutation(len(examples))
-    chosen = set(order[:count].tolist())
-    train = [example for i, example in enumerate(examples) if i not in chosen]
-    return train, [examples[i] for i in sorted(chosen)]
+    chosen = choose_validation_rows(rows=len(examples), share=share, seed=seed)
+    train = [example for example, held in zip(examples, chosen, strict=True) if not held]
+    return train, [example for example, held in zip(examples, chosen, strict=True) if held]
 
 
 def _labels(rows: list[Row], validation_rows: list[Row]) -> tuple[str, ...]:
@@ -209,59 +203,79 @@ def _read(
     return rows, ignored.found()
 
 
-class _Tokenization:
+class _Encoder:
+    """The base model's tokenizer as the shared layout wants it."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._template = tokenizer.chat_template or PLAIN_CHAT_TEMPLATE
+        ids = tokenizer("").input_ids
+        eos = tokenizer.eos_token_id
+        self.prefix: list[int] = (
+            ids[:-1] if ids and ids[-1] in (eos, tokenizer.sep_token_id) else ids
+        )
+        self.suffix: list[int] = [eos] if eos is not None else []
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        return self._tokenizer(texts, add_special_tokens=False).input_ids
+
+    def encode_whole(self, texts: list[str]) -> list[list[int]]:
+        return self._tokenizer(texts).input_ids
+
+    def cut_whole(self, texts: list[str], length: int) -> list[list[int]]:
+        """As ``encode_whole``, cut by the tokenizer's own rules."""
+        return self._tokenizer(texts, truncation=True, max_length=length).input_ids
+
+    def render(self, messages: list[dict[str, str]], *, generation: bool) -> str:
+        if not messages and not generation:
+            return ""
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages,
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=generation,
+            )
+        # a template is a program of the model's maker and may refuse in any way
+        except Exception as error:
+            raise TemplateError(describe_refusal(error)) from error
+
+
+class _Examples:
     """Turns rows into examples and keeps count of what was cut."""
 
     def __init__(self, tokenizer: Any, sequence_length: int, labels: tuple[str, ...] = ()) -> None:
-        self.tokenizer = tokenizer
+        self.encoder = _Encoder(tokenizer)
         self.labels = {name: number for number, name in enumerate(labels)}
         self.sequence_length = sequence_length
         self.truncated: list[int] = []
         self.dropped: list[int] = []
-        ids = tokenizer("").input_ids
-        eos = tokenizer.eos_token_id
-        # what the tokenizer puts before a text by itself: a BOS token, or nothing
-        self.prefix = ids[:-1] if ids and ids[-1] in (eos, tokenizer.sep_token_id) else ids
-        self.suffix = [eos] if eos is not None else []
-        self.template = tokenizer.chat_template or PLAIN_CHAT_TEMPLATE
 
-    def examples(self, rows: Sequence[Row]) -> list[Example]:
+    def build(self, rows: Sequence[Row]) -> list[Example]:
+        """Examples of the rows that have anything to learn within the sequence length.
+
+        Raises
+        ------
+        UserFault
+            When the chat template cannot lay a conversation out.
+        """
         found: list[Example] = []
         for start in range(0, len(rows), _CHUNK_ROWS):
-            found += self._chunk(rows[start : start + _CHUNK_ROWS])
+            chunk = rows[start : start + _CHUNK_ROWS]
+            try:
+                found += self._classified(chunk) if self.labels else self._chunk(chunk)
+            except TemplateError as error:
+                raise UserFault(str(error)) from error
         return found
 
     def _chunk(self, rows: Sequence[Row]) -> list[Example]:
-        if self.labels:
-            return self._classified(rows)
-        conversations = [
-            (index, segments)
-            for index, row in enumerate(rows)
-            for segments in (row.segments, row.rejected)
-            if segments
-        ]
-        pieces = [self._pieces(segments) for _, segments in conversations]
-        texts = [text for row_pieces in pieces for text, _ in row_pieces]
-        encoded = iter(self._encode(texts))
-        sequences: dict[int, list[TokenSequence]] = {}
-        cut: set[int] = set()
-        for (index, segments), row_pieces in zip(conversations, pieces, strict=True):
-            runs = [(next(encoded), train) for _, train in row_pieces]
-            if segments[0].role not in CHAT_ROLES:
-                runs = [(self.prefix, False), *runs, (self.suffix, segments[-1].train)]
-            sequence = _sequence(runs)
-            if len(sequence) > self.sequence_length:
-                cut.add(index)
-                sequence = TokenSequence(
-                    sequence.tokens[: self.sequence_length],
-                    sequence.weights[: self.sequence_length],
-                )
-            sequences.setdefault(index, []).append(sequence)
         examples = []
-        for index, row in enumerate(rows):
-            if all(sequence.weights.any() for sequence in sequences[index]):
-                examples.append(Example(row.line, tuple(sequences[index])))
-                if index in cut:
+        for row, laid_out in zip(rows, lay_out_rows(rows, self.encoder), strict=True):
+            sequences = tuple(map(_sequence, laid_out))
+            cut = tuple(sequence.cut(self.sequence_length) for sequence in sequences)
+            if all(sequence.weights.any() for sequence in cut):
+                examples.append(Example(row.line, cut))
+                if any(map(operator.is_not, cut, sequences)):
                     self.truncated.append(row.line)
             else:
                 self.dropped.append(row.line)
@@ -270,75 +284,23 @@ class _Tokenization:
     def _classified(self, rows: Sequence[Row]) -> list[Example]:
         """Whole texts with the model's own special tokens, cut by its own rules."""
         texts = [row.segments[0].text for row in rows]
-        encoded = self.tokenizer(texts).input_ids
-        cut = self.tokenizer(texts, truncation=True, max_length=self.sequence_length).input_ids
+        cut = self.encoder.cut_whole(texts, self.sequence_length)
         examples = []
-        for row, whole, ids in zip(rows, encoded, cut, strict=True):
-            if len(whole) > len(ids):
+        for row, whole, ids in zip(rows, lay_out_rows(rows, self.encoder), cut, strict=True):
+            if len(_sequence(whole[0])) > len(ids):
                 self.truncated.append(row.line)
             weights = np.zeros(len(ids), dtype=np.float32)
             sequence = TokenSequence(np.asarray(ids, dtype=np.int64), weights)
             examples.append(Example(row.line, (sequence,), self.labels[_label(row)]))
         return examples
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        if not texts:
-            return []
-        return self.tokenizer(texts, add_special_tokens=False).input_ids
 
-    def _pieces(self, segments: tuple[Segment, ...]) -> list[tuple[str, bool]]:
-        """The row's text in stretches, each with whether the loss counts it."""
-        if segments[0].role not in CHAT_ROLES:
-            return [(segment.text, segment.train) for segment in segments if segment.text]
-        messages = [{"role": s.role, "content": s.text} for s in segments]
-        pieces: list[tuple[str, bool]] = []
-        done = ""
-        for index, segment in enumerate(segments):
-            if segment.role == "assistant":
-                opened = self._render(messages[:index], generation=True)
-                done = _extend(pieces, done, opened, train=False)
-            upto = self._render(messages[: index + 1], generation=False)
-            done = _extend(pieces, done, upto, train=segment.train)
-        return pieces
-
-    def _render(self, messages: list[dict[str, str]], *, generation: bool) -> str:
-        if not messages and not generation:
-            return ""
-        try:
-            return self.tokenizer.apply_chat_template(
-                messages,
-                chat_template=self.template,
-                tokenize=False,
-                add_generation_prompt=generation,
-            )
-        # a template is a program of the model's maker and may refuse in any way
-        except Exception as error:
-            raise UserFault(
-                f"The model's chat template refuses a conversation: {error}. "
-                "Check the order of the roles."
-            ) from error
-
-
-def _extend(pieces: list[tuple[str, bool]], done: str, upto: str, *, train: bool) -> str:
-    if not upto.startswith(done):
-        raise UserFault(
-            "The model's chat template rewrites earlier messages, so the answers cannot be told "
-            "apart. Use prompt and completion rows for this model."
-        )
-    if len(upto) > len(done):
-        pieces.append((upto[len(done) :], train))
-    return upto
-
-
-def _sequence(runs: Iterable[tuple[list[int], bool]]) -> TokenSequence:
+def _sequence(runs: Iterable[TokenRun]) -> TokenSequence:
     tokens: list[int] = []
     weights: list[float] = []
     for ids, train in runs:
         tokens += ids
         weights += [float(train)] * len(ids)
-    if weights:
-        # nothing comes before the first token to predict it from
-        weights[0] = 0.0
     return TokenSequence(np.asarray(tokens, dtype=np.int64), np.asarray(weights, dtype=np.float32))
 
 

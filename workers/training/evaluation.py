@@ -24,47 +24,56 @@ class Evaluation:
 
     #: Mean over what the job's loss is a mean of.
     loss: float
-    #: PackShare of rows that got their own label; classification only.
+    #: Share of rows that got their own label; classification only.
     accuracy: float | None = None
 
 
-@torch.no_grad()
-def evaluate(
-    model: PackedModel, job: TrainingJob, *, token_budget: int, pad_to: int
-) -> Evaluation | None:
-    """Loss and, for labels, accuracy over the held-out rows; ``None`` when there are none.
+class EvaluationRun:
+    """An evaluation under way, one pack at a time, so that neighbours train in between.
 
-    When memory runs out it goes on in smaller packs.
+    Its job must not step before it is over. When memory runs out it goes on in smaller packs.
 
-    Raises
-    ------
-    SystemFault
-        When a single row does not fit.
+    Parameters
+    ----------
+    token_budget : int
+        Tokens of a pack.
     """
-    examples = job.data.valid
-    if not examples:
-        return None
-    limit = min(token_budget, job.micro_tokens or token_budget)
-    total, hits, start = 0.0, 0, 0
-    while start < len(examples):
-        sizes = [job.tokens_of(example) for example in examples[start:]]
-        rows = range(start, start + max(1, count_fitting(sizes, limit)))
+
+    def __init__(self, job: TrainingJob, *, token_budget: int) -> None:
+        self.job = job
+        self._limit = min(token_budget, job.micro_tokens or token_budget)
+        self._total, self._hits, self._next = 0.0, 0, 0
+
+    def run_pack(self, model: PackedModel, *, pad_to: int) -> Evaluation | None:
+        """Evaluate the next rows; the result once all are done.
+
+        Raises
+        ------
+        SystemFault
+            When a single row does not fit.
+        """
+        examples = self.job.data.valid
+        sizes = [self.job.tokens_of(example) for example in examples[self._next :]]
+        rows = range(self._next, self._next + max(1, count_fitting(sizes, self._limit)))
         try:
-            loss, right = _of_rows(model, job, rows, pad_to=pad_to)
+            loss, right = _evaluate_rows(model, self.job, rows, pad_to=pad_to)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             if len(rows) == 1:
                 raise too_big(sizes[0]) from None
-            limit = sum(sizes[: len(rows)]) // 2
-            continue
-        total, hits = total + loss, hits + right
-        start = rows.stop
-    accuracy = hits / len(examples) if job.data.kind == "labels" else None
-    return Evaluation(total / job.loss_weight(list(examples)), accuracy)
+            self._limit = sum(sizes[: len(rows)]) // 2
+            return None
+        self._total, self._hits = self._total + loss, self._hits + right
+        self._next = rows.stop
+        if self._next < len(examples):
+            return None
+        accuracy = self._hits / len(examples) if self.job.data.kind == "labels" else None
+        return Evaluation(self._total / self.job.loss_weight(list(examples)), accuracy)
 
 
-def _of_rows(
+@torch.no_grad()
+def _evaluate_rows(
     model: PackedModel, job: TrainingJob, rows: range, *, pad_to: int
 ) -> tuple[float, int]:
     """Summed loss, and for labels how many rows got theirs."""

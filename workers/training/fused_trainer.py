@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workers.training.evaluation import Evaluation, evaluate
+from workers.training.evaluation import Evaluation, EvaluationRun
 from workers.training.faults import (
     SystemFault,
     TrainingFault,
@@ -56,6 +56,14 @@ class StepFailure:
     fault: TrainingFault
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """An evaluation is over."""
+
+    job_id: str
+    found: Evaluation
+
+
 class FusedTrainer:
     """All jobs of one resident base.
 
@@ -77,6 +85,9 @@ class FusedTrainer:
         #: Whether all suspects of an out-of-memory pack have fitted alone so far.
         self._pack_was_too_big = False
         self._last_served: dict[str, int] = {}
+        #: Evaluations under way, in the order in which they get their next pack; their jobs do
+        #: not step meanwhile.
+        self._evaluations: dict[str, EvaluationRun] = {}
         self._round = 0
         #: Bytes autograd kept per token, measured in the first pack after a job came.
         self.saved_per_token: float | None = None
@@ -102,6 +113,7 @@ class FusedTrainer:
         """Take a job out between two steps; read its values first."""
         self.model.detach(job_id)
         del self._last_served[job_id]
+        self._evaluations.pop(job_id, None)
         if job_id in self._suspects:
             self._suspects.remove(job_id)
         return self.jobs.pop(job_id)
@@ -136,12 +148,43 @@ class FusedTrainer:
         """Whether the next pack counts what autograd keeps."""
         return self._measure
 
-    def evaluate(self, job: TrainingJob) -> Evaluation | None:
-        """How the job does on its held-out rows; ``None`` when there are none."""
-        return evaluate(self.model, job, token_budget=self.token_budget, pad_to=self.pad_to)
+    def start_evaluation(self, job_id: str) -> None:
+        """Have a job's held-out rows evaluated, pack by pack, before its next step.
+
+        There must be such rows.
+        """
+        self._evaluations[job_id] = EvaluationRun(self.jobs[job_id], token_budget=self.token_budget)
+
+    def evaluate_next(self) -> EvaluationResult | StepFailure | None:
+        """Run the next pack of one evaluation; what came of it once it is over.
+
+        Several evaluations take turns.
+        """
+        if not self._evaluations:
+            return None
+        job_id, run = next(iter(self._evaluations.items()))
+        del self._evaluations[job_id]
+        try:
+            found = run.run_pack(self.model, pad_to=self.pad_to)
+        except TrainingFault as fault:
+            return StepFailure(job_id, fault)
+        # A bug or an exhausted device in one job's evaluation is that job's end only.
+        except Exception as error:
+            if is_device_lost(error):
+                raise
+            log.exception("the evaluation of %s failed", job_id)
+            return StepFailure(job_id, SystemFault(f"The node failed on this job: {error}."))
+        if found is not None:
+            return EvaluationResult(job_id, found)
+        self._evaluations[job_id] = run
+        return None
 
     def _plan_shares(self) -> list[PackShare]:
-        waiting = [job for job in self.jobs.values() if not job.done]
+        waiting = [
+            job
+            for job in self.jobs.values()
+            if not job.done and job.job_id not in self._evaluations
+        ]
         if self._suspects:
             waiting = [self.jobs[self._suspects[0]]]
         takes = plan_pack(

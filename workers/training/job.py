@@ -9,6 +9,8 @@ import numpy as np
 import torch
 
 from workers.protocol.messages import AdapterKind, JobSpec
+from workers.protocol.row_order import shuffle_rows
+from workers.protocol.work import RowLengths, WorkPlan
 from workers.training.data import PreparedData
 from workers.training.packing import Example
 
@@ -59,10 +61,29 @@ class TrainingJob:
     micro_tokens: int | None = None
     #: Frozen-base losses of preference rows, by row; they never change.
     reference_nll: dict[tuple[bool, int], tuple[float, float]] = field(default_factory=dict)
+    #: How much work it is, step by step.
+    work: WorkPlan = field(init=False)
 
     def __post_init__(self) -> None:
         if len(self.row_losses) != len(self.data.train):
             self.row_losses = np.full(len(self.data.train), np.nan, dtype=np.float32)
+        self.work = WorkPlan(
+            self.spec.work_costs,
+            self.spec.training,
+            train=self._count_lengths(self.data.train),
+            valid=self._count_lengths(self.data.valid),
+        )
+
+    def _count_lengths(self, examples: tuple[Example, ...]) -> RowLengths:
+        return RowLengths.of(
+            [
+                [
+                    (len(sequence) + self.virtual_tokens, int(sequence.weights.sum()))
+                    for sequence in example.sequences
+                ]
+                for example in examples
+            ]
+        )
 
     @property
     def job_id(self) -> str:
@@ -76,11 +97,16 @@ class TrainingJob:
 
     @property
     def steps_per_epoch(self) -> int:
-        return math.ceil(len(self.data.train) / self.spec.training.batch_size)
+        return self.work.steps_per_epoch
 
     @property
     def total_steps(self) -> int:
-        return self.steps_per_epoch * self.spec.training.epochs
+        return self.work.total_steps
+
+    @property
+    def units_done(self) -> int:
+        """Work units of the steps done, evaluations included."""
+        return self.work.count_until(self.progress.step)
 
     @property
     def warmup_steps(self) -> int:
@@ -135,8 +161,3 @@ class TrainingJob:
         if self.data.kind == "tokens":
             return float(sum(example.trained_tokens for example in examples))
         return float(len(examples))
-
-
-def shuffle_rows(rows: int, *, seed: int, epoch: int) -> np.ndarray:
-    """The order of rows in an epoch."""
-    return np.random.default_rng([seed & 0xFFFFFFFF, 0x5EED, epoch]).permutation(rows)

@@ -22,6 +22,12 @@ class TokenSequence:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def cut(self, length: int) -> TokenSequence:
+        """Its first tokens; itself when it has no more."""
+        if len(self) <= length:
+            return self
+        return TokenSequence(self.tokens[:length], self.weights[:length])
+
 
 @dataclass(frozen=True, slots=True)
 class Example:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.unit.workers.training_builders import (
     training_job,
 )
 from workers.runtime import running_job
+from workers.runtime.resident import ResidentBase
 from workers.runtime.running_job import RunningJob
 from workers.training.fused_trainer import StepResult
 from workers.training.job import TrainingJob
@@ -44,7 +46,7 @@ def told(job: TrainingJob) -> tuple[RunningJob, RecordingSink]:
     sink = RecordingSink()
     running = RunningJob(
         job=job,
-        resident=SimpleNamespace(),
+        resident=cast(ResidentBase, SimpleNamespace()),
         sink=sink,
         directory=Path(),
         fingerprint="",
@@ -94,12 +96,17 @@ def test_events_come_at_most_twice_a_second_and_say_where_the_job_stands(clock):
 
 def test_the_time_left_counts_an_epochs_short_last_batch_once(clock):
     fused = trainer(tiny_model())
-    job = training_job("a", random_examples(5, seed=1), training={"batch_size": 4, "epochs": 2})
+    job = training_job(
+        "a",
+        random_examples(5, seed=1, shortest=9, longest=9),
+        training={"batch_size": 4, "epochs": 2},
+    )
     admit(fused, job)
     running, sink = told(job)
     for _ in range(2):
         clock.now += 1.0
         (step,) = fused.round()
+        assert isinstance(step, StepResult)
         running.stepped(step)
         running.report()
     # 4 rows, then 1 in a second; an epoch of 5 is left

@@ -26,7 +26,7 @@ from workers.runtime.checkpoint_pipe import list_checkpoints
 from workers.runtime.node_runtime import NodeRuntime
 from workers.training.checkpoint import CorruptCheckpointError, load_checkpoint
 from workers.training.faults import SystemFault, UserFault
-from workers.training.fused_trainer import FusedTrainer, StepFailure
+from workers.training.fused_trainer import EvaluationResult, FusedTrainer, StepFailure
 
 
 def solo_curve(seed: int, steps: int, **changes) -> list[float]:
@@ -203,12 +203,17 @@ def test_an_evaluation_that_runs_out_of_memory_goes_on_in_smaller_packs():
     rows = random_examples(24, seed=1)
     job = training_job("a", rows[:8], valid=rows[8:])
     admit(fused, job)
-    whole = fused.evaluate(job)
-    assert whole is not None
+
+    def evaluate() -> float:
+        fused.start_evaluation("a")
+        while (result := fused.evaluate_next()) is None:
+            pass
+        assert isinstance(result, EvaluationResult)
+        return result.found.loss
+
+    whole = evaluate()
     seen = limit_tokens(fused, 100)
-    again = fused.evaluate(job)
-    assert again is not None
-    assert again.loss == pytest.approx(whole.loss, rel=1e-6)
+    assert evaluate() == pytest.approx(whole, rel=1e-6)
     assert max(seen) > 100 >= max(seen[-2:])
 
 
@@ -261,6 +266,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(runtime, base, tmp_pa
     runtime.detach(spec.job_id, checkpoint=True)
     sink.wait()
     kept = list_checkpoints(older.parent)
+    assert sink.summary is not None
     assert len(kept) == 2
     assert kept[1] == older
     assert load_checkpoint(kept[0]).progress.step == sink.summary.step
