@@ -167,6 +167,7 @@ def end_slice(
     step: int | None = None,
     fault: protocol.Fault | None = None,
     reason: str = "",
+    samples: tuple[protocol.TextSample, ...] = (),
 ) -> None:
     """The node that has the job reports how its slice ended, ``step`` of all its steps done."""
     held = open_slice(job)
@@ -189,6 +190,7 @@ def end_slice(
             samples_done=step,
             fault=fault,
             reason=reason,
+            samples=samples,
         ),
         now=now,
     )

@@ -26,6 +26,7 @@ urlpatterns = [
     path("jobs", jobs.JobsView.as_view(), name="api-jobs"),
     path("jobs/<str:job_id>", jobs.JobView.as_view(), name="api-job"),
     path("jobs/<str:job_id>/events", jobs.JobEventsView.as_view(), name="api-job-events"),
+    path("jobs/<str:job_id>/samples", jobs.JobSamplesView.as_view(), name="api-job-samples"),
     path(
         "jobs/<str:job_id>/checkpoints",
         jobs.JobCheckpointsView.as_view(),

@@ -27,7 +27,7 @@ from marketplace.jobs.models import (
     SliceStatus,
     Upload,
 )
-from workers.protocol.messages import AdapterSpec, DataFormat, TrainingSpec
+from workers.protocol.messages import AdapterSpec, DataFormat, TextSample, TrainingSpec
 from workers.protocol.row_order import count_validation_rows
 from workers.protocol.wire import from_json
 
@@ -266,6 +266,15 @@ def list_row_outliers(job: Job) -> list[Outlier]:
     results = Slice.objects.filter(job=job, result__isnull=False).order_by("-closed_at")
     last = results.values_list("result", flat=True).first() or {}
     return [Outlier(line=row["line"], loss=row["loss"]) for row in last.get("outliers") or ()]
+
+
+def list_samples(job: Job) -> list[TextSample]:
+    """What the model wrote on held-out prompts before and after; empty unless the job succeeded."""
+    if job.status != JobStatus.SUCCEEDED:
+        return []
+    finished = Slice.objects.filter(job=job, status=SliceStatus.FINISHED)
+    result = finished.values_list("result", flat=True).first() or {}
+    return [from_json(TextSample, sample) for sample in result.get("samples") or ()]
 
 
 def add_excerpts(outliers: list[Outlier], *, dataset: Dataset) -> list[Outlier]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -224,6 +225,29 @@ class RowOutlier:
     loss: float
 
 
+#: NUL and halves of surrogate pairs: JSON can name them, no database holds them.
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+#: Samples of a result, and characters of each of their texts.
+SAMPLES_MAX = 3
+SAMPLE_CHARS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class TextSample:
+    """What the model writes on the prompt of a held-out row, before and after training."""
+
+    prompt: str
+    before: str
+    after: str
+
+    def __post_init__(self) -> None:
+        for text in (self.prompt, self.before, self.after):
+            if len(text) > SAMPLE_CHARS:
+                raise ValueError(f"a text of a sample has more than {SAMPLE_CHARS} characters")
+            if _UNSTORABLE.search(text):
+                raise ValueError("a text of a sample has characters that no database takes")
+
+
 @dataclass(frozen=True, slots=True)
 class JobFigures:
     """Where a job stands."""
@@ -241,6 +265,12 @@ class JobFigures:
     peak_memory_gb: float | None = None
     #: Worst first.
     outliers: tuple[RowOutlier, ...] = ()
+    #: Of a finished job with held-out rows.
+    samples: tuple[TextSample, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.samples) > SAMPLES_MAX:
+            raise ValueError(f"there are more than {SAMPLES_MAX} samples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from workers.training.evaluation import Evaluation
 from workers.training.faults import SystemFault, TrainingFault, UserFault, is_device_lost
 from workers.training.fused_trainer import StepFailure, StepResult
 from workers.training.pack_plan import TOKEN_BUDGET
+from workers.training.samples import SampleRun
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -68,6 +69,8 @@ class NodeRuntime:
         self._residents_lock = threading.Lock()
         self._running: dict[str, RunningJob] = {}
         self._attaching: dict[str, BaseModelRef] = {}
+        #: Jobs that are done but for their samples; the loop's thread only.
+        self._sampling: dict[str, SampleRun] = {}
         self._names_lock = threading.Lock()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._closed = False
@@ -220,6 +223,7 @@ class NodeRuntime:
                 if resident.trainer.jobs:
                     self._round(resident)
                     self._evaluate_pack(resident)
+            self._write_sample_tokens()
 
     def _drain(self, *, wait: bool = False) -> None:
         try:
@@ -326,6 +330,16 @@ class NodeRuntime:
         self._tell(lambda: running.report(force=True))
 
     def _finish(self, running: RunningJob) -> None:
+        """End a job that is done, once its samples are written."""
+        resident = running.resident
+        if running.samples is None:
+            self._sampling[running.job.job_id] = SampleRun(
+                running.job,
+                model=resident.model,
+                tokenizer=resident.tokenizer,
+                token_budget=resident.trainer.token_budget,
+            )
+            return
         try:
             directory = write_artifacts(running)
         except OSError as error:
@@ -334,6 +348,29 @@ class NodeRuntime:
         summary = running.summary()
         self._remove(running)
         self._tell(lambda: running.sink.finished(directory, summary))
+
+    def _write_sample_tokens(self) -> None:
+        """Write the next token of one job's samples, if there are any under way."""
+        if not self._sampling:
+            return
+        job_id, run = next(iter(self._sampling.items()))
+        del self._sampling[job_id]
+        running = self._running[job_id]
+        running.resident.apply_threads()
+        try:
+            found = run.write_token(running.resident.model, pad_to=running.resident.trainer.pad_to)
+        # They are an extra: a job ends well without them.
+        except Exception as error:
+            log.exception("the samples of %s failed", job_id)
+            if is_device_lost(error):
+                self.device_lost.set()
+            found = ()
+        if found is None:
+            # Several jobs take turns.
+            self._sampling[job_id] = run
+            return
+        running.samples = found
+        self._guarded(running, lambda: self._finish(running))
 
     def _fail(self, running: RunningJob, fault: TrainingFault) -> None:
         cause = Fault.USER if isinstance(fault, UserFault) else Fault.SYSTEM
@@ -370,6 +407,7 @@ class NodeRuntime:
 
     def _remove(self, running: RunningJob) -> None:
         job_id = running.job.job_id
+        self._sampling.pop(job_id, None)
         running.resident.trainer.remove(job_id)
         with self._names_lock:
             del self._running[job_id]

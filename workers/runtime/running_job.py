@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workers.protocol.messages import ProgressEvent, RowOutlier
+from workers.protocol.messages import ProgressEvent, RowOutlier, TextSample
 from workers.runtime.job_sink import JobSink, JobSummary
 from workers.runtime.resident import ResidentBase
 from workers.training.evaluation import Evaluation
@@ -99,6 +99,8 @@ class RunningJob:
     state_gb: float = 0.0
     #: Tokens of the longest example.
     longest_tokens: int = 0
+    #: ``None`` until they are written, at the end.
+    samples: tuple[TextSample, ...] | None = None
 
     def __post_init__(self) -> None:
         rows = (*self.job.data.train, *self.job.data.valid)
@@ -200,6 +202,7 @@ class RunningJob:
             units_done=self.job.units_done,
             peak_memory_gb=self.peak_memory_gb,
             outliers=find_row_outliers(self.job),
+            samples=self.samples or (),
             checkpoint_path=self.checkpoint_path,
             checkpoint_step=self.checkpoint_step,
         )

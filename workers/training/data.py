@@ -30,6 +30,7 @@ from workers.protocol.token_layout import (
 )
 from workers.training.faults import UserFault
 from workers.training.packing import Example, TokenSequence
+from workers.training.sample_prompts import SamplePrompt, choose_prompts
 
 #: What a job's loss is a mean over.
 LossKind = Literal["tokens", "pairs", "labels"]
@@ -92,6 +93,8 @@ class PreparedData:
     report: DataReport
     #: Classification only: the classes in the order of their numbers.
     labels: tuple[str, ...] = ()
+    #: Of held-out rows, for samples of what the model writes.
+    prompts: tuple[SamplePrompt, ...] = ()
 
 
 def prepare_data(
@@ -147,7 +150,8 @@ def prepare_data(
         DataFormat.CLASSIFICATION: "labels",
     }
     kind = kinds.get(data_format, "tokens")
-    return PreparedData(tuple(train), tuple(valid), kind, report, labels)
+    prompts = choose_prompts(valid, validation_rows or rows)
+    return PreparedData(tuple(train), tuple(valid), kind, report, labels, prompts)
 
 
 def held_out(

@@ -15,6 +15,7 @@ from marketplace.api.market.serialize import (
     serialize_checkpoint,
     serialize_job,
     serialize_job_event,
+    serialize_sample,
 )
 from marketplace.api.pagination import each, page, page_limit
 from marketplace.api.views import MarketView
@@ -24,7 +25,7 @@ from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Artifact, JobStatus
-from marketplace.jobs.selectors import list_job_checkpoints, list_job_events
+from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
 from marketplace.jobs.services import cancel_job
 
 
@@ -82,6 +83,20 @@ class JobCheckpointsView(MarketView):
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(caller(request).organisation, job_id)
         return Response(page(request, list_job_checkpoints(job), each(serialize_checkpoint)))
+
+
+class JobSamplesView(MarketView):
+    """What the model writes on three held-out prompts, before and after training.
+
+    Empty until the job has succeeded, and where no rows were held out.
+    """
+
+    scopes = {"GET": "jobs:read"}
+
+    @extend_schema(responses={200: schemas.SAMPLES})
+    def get(self, request: Request, job_id: str) -> Response:
+        job = get_job(caller(request).organisation, job_id)
+        return Response({"data": [serialize_sample(sample) for sample in list_samples(job)]})
 
 
 class JobAdapterView(MarketView):

@@ -276,6 +276,17 @@ JOB = _shape(
     },
 )
 JOB_PAGE = _page("JobPage", JOB)
+SAMPLES = _shape(
+    "Samples",
+    {
+        "data": _list(
+            _shape(
+                "Sample",
+                {"prompt": s.CharField(), "before": s.CharField(), "after": s.CharField()},
+            )
+        )
+    },
+)
 JOB_EVENT_PAGE = _page(
     "JobEventPage",
     _shape(

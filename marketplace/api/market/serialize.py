@@ -17,6 +17,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.journal import serialize_progress
 from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent, Upload
+from workers.protocol.messages import TextSample
 from workers.protocol.wire import to_json
 
 #: Faulty lines of a data set in one answer; its page has all of them.
@@ -243,6 +244,10 @@ def serialize_job_event(event: JobEvent) -> dict[str, Any]:
         "message": event.message,
         "data": event.data,
     }
+
+
+def serialize_sample(sample: TextSample) -> dict[str, Any]:
+    return {"prompt": sample.prompt, "before": sample.before, "after": sample.after}
 
 
 def serialize_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:

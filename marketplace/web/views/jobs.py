@@ -29,6 +29,7 @@ from marketplace.jobs.selectors import (
     list_job_checkpoints,
     list_job_events,
     list_row_outliers,
+    list_samples,
     load_metric_series,
 )
 from marketplace.jobs.services import cancel_job
@@ -200,6 +201,7 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         ),
         "plan_data": plan_data(bid, job, machines) if tab == "metrics" else None,
         "outliers": add_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
+        "samples": list_samples(job) if tab == "metrics" else [],
         "share": _share(job),
         "left_s": _left_s(job, now),
         "kept_micros": bid.price_micros - payment_micros,

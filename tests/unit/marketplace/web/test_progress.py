@@ -14,7 +14,7 @@ from marketplace.auction.models import Bid
 from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.settlement import settle_finished
 from marketplace.jobs.models import Job, JobStatus, MetricPoint, Slice
-from marketplace.jobs.selectors import Outlier, add_excerpts, list_row_outliers
+from marketplace.jobs.selectors import Outlier, add_excerpts, list_row_outliers, list_samples
 from marketplace.jobs.services import (
     cancel_job,
     finish_slice,
@@ -34,8 +34,9 @@ from tests.builders import NOW
 from tests.job_builders import SLOT, at
 from tests.pages import read_page
 from tests.unit.marketplace.web.conftest import Site
-from workers.protocol.messages import RowOutlier
+from workers.protocol.messages import RowOutlier, TextSample
 from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.wire import to_json
 
 pytestmark = pytest.mark.django_db
 
@@ -134,6 +135,49 @@ def test_the_data_page_shows_rows_that_stand_out_as_text(site: Site, client: Cli
     page = read_page(site.client.get(f"/jobs/{job.pk}/data"))
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "4.500" in page
+
+
+def finished_with_samples(job: Job, *samples: TextSample) -> None:
+    """The job's slice ended well, and its node wrote samples."""
+    held = begun(job)
+    result = to_json(replace(build.result(held, Ended.FINISHED), samples=samples))
+    Slice.objects.filter(pk=held.pk).update(status="finished", result=result, closed_at=at(60))
+    Job.objects.update(status=JobStatus.SUCCEEDED, finished_at=at(60))
+    job.refresh_from_db()
+
+
+def test_samples_are_shown_once_the_job_is_done_and_only_as_text(site: Site) -> None:
+    _, job = sold(site)
+    page = read_page(site.client.get(f"/jobs/{job.pk}"))
+    assert "Known when the job is done: answers to rows that it did not train on." in page
+    sample = TextSample(prompt="Where is <b>it</b>?", before="", after="<script>alert(1)</script>")
+    finished_with_samples(job, sample)
+    assert list_samples(job) == [sample]
+    page = read_page(site.client.get(f"/jobs/{job.pk}"))
+    assert "Where is &lt;b&gt;it&lt;/b&gt;?" in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "(nothing)" in page
+    assert "<script>alert" not in page
+
+
+def test_a_job_without_held_out_rows_says_that_it_has_no_samples(site: Site) -> None:
+    _, job = sold(site)
+    finished_with_samples(job)
+    assert list_samples(job) == []
+    page = read_page(site.client.get(f"/jobs/{job.pk}"))
+    assert "None: no rows were held out from training." in page
+    Job.objects.update(valid_loss=1.5)
+    page = read_page(site.client.get(f"/jobs/{job.pk}"))
+    assert "None: no held-out row has a short prompt and a written answer." in page
+
+
+def test_a_result_of_a_node_that_was_built_before_samples_has_none(site: Site) -> None:
+    _, job = sold(site)
+    finished_with_samples(job)
+    held = Slice.objects.get(job=job)
+    del held.result["samples"]
+    held.save()
+    assert list_samples(job) == []
 
 
 def test_a_receipt_adds_up_to_the_micro_dollar(site: Site) -> None:

@@ -30,6 +30,7 @@ from workers.protocol import (
     loads,
     to_json,
 )
+from workers.protocol.messages import SAMPLE_CHARS, SAMPLES_MAX, TextSample
 
 JOB = JobSpec(
     job_id="ftjob-1",
@@ -126,6 +127,46 @@ def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
 def test_the_refusal_names_the_value_that_is_wrong(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ProtocolError) as refusal:
         from_json(SlotPlan, to_json(PLAN) | change)
+    assert str(refusal.value) == words
+
+
+RESULT = SliceResult(
+    lease_token="t",
+    status=SliceStatus.FINISHED,
+    step=12,
+    total_steps=12,
+    samples_done=96,
+    samples=(TextSample(prompt="Where is it?", before="", after="é" * SAMPLE_CHARS),),
+)
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        (
+            [{"prompt": "p", "before": "x" * (SAMPLE_CHARS + 1), "after": ""}],
+            "SliceResult.samples[0]: a text of a sample has more than 600 characters",
+        ),
+        (
+            [{"prompt": "p", "before": "", "after": "a\0b"}],
+            "SliceResult.samples[0]: a text of a sample has characters that no database takes",
+        ),
+        (
+            [{"prompt": "\ud800", "before": "", "after": ""}],
+            "SliceResult.samples[0]: a text of a sample has characters that no database takes",
+        ),
+        (
+            [{"prompt": "p", "before": "b", "after": "a"}] * (SAMPLES_MAX + 1),
+            "SliceResult: there are more than 3 samples",
+        ),
+        ([{"prompt": "p", "before": "b"}], "SliceResult.samples[0].after is missing"),
+        (["p"], "SliceResult.samples[0] must be an object, not str"),
+    ],
+)
+def test_samples_are_few_short_and_storable(samples: Any, words: str) -> None:
+    assert from_json(SliceResult, to_json(RESULT)) == RESULT
+    with pytest.raises(ProtocolError) as refusal:
+        from_json(SliceResult, to_json(RESULT) | {"samples": samples})
     assert str(refusal.value) == words
 
 

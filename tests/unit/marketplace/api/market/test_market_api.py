@@ -23,7 +23,7 @@ from tests import builders
 from tests import market_builders as market
 from tests.pages import read_download
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
-from workers.protocol.messages import SliceStatus
+from workers.protocol.messages import SliceStatus, TextSample
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -269,8 +269,10 @@ def test_finished_job_shows_its_history_and_gives_its_adapter(api, zone):
     start = zone.epoch_at + timedelta(seconds=zone.slot_s * job.cells[0][0] + 1)
     zone.nodes.update(last_heartbeat_at=start)
     assert_problem(api.get(f"/api/jobs/{job.pk}/adapter"), 404, "no_adapter")
+    assert api.get(f"/api/jobs/{job.pk}/samples").json() == {"data": []}
     slots_dispatch(now=start)
-    market.end_slice(job, status=SliceStatus.FINISHED, now=start)
+    sample = TextSample(prompt="Where is it?", before="On.", after="On its way.")
+    market.end_slice(job, status=SliceStatus.FINISHED, now=start, samples=(sample,))
     settle_finished(now=start)
     shown = api.get(f"/api/jobs/{job.pk}").json()
     assert shown["status"] == "succeeded"
@@ -281,6 +283,9 @@ def test_finished_job_shows_its_history_and_gives_its_adapter(api, zone):
     assert later == {"data": [], "has_more": False}
     first = api.get(f"/api/jobs/{job.pk}/events?limit=1").json()
     assert first == {"data": events[:1], "has_more": True}
+    assert api.get(f"/api/jobs/{job.pk}/samples").json() == {
+        "data": [{"prompt": "Where is it?", "before": "On.", "after": "On its way."}]
+    }
     adapter = api.get(f"/api/jobs/{job.pk}/adapter")
     assert read_download(adapter) == b"zip"
     assert adapter["Content-Type"] == "application/zip"
@@ -290,6 +295,7 @@ def test_finished_job_shows_its_history_and_gives_its_adapter(api, zone):
     other = Api(builders.organisation())
     assert_problem(other.get(f"/api/jobs/{job.pk}"), 404, "unknown_job")
     assert_problem(other.get(f"/api/jobs/{job.pk}/adapter"), 404, "unknown_job")
+    assert_problem(other.get(f"/api/jobs/{job.pk}/samples"), 404, "unknown_job")
 
 
 def test_cancelling_says_the_money_first_and_then_happens_once(api, zone):
