@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marketplace.embedded.demo.api_client import DemoFailed
+from marketplace.embedded.demo.books import check_books
 from marketplace.embedded.demo.first_sale import run_first_sale
 from marketplace.embedded.demo.moving_sale import run_moving_sale
 from marketplace.embedded.demo.opening import NODES, bring_nodes, seed
@@ -62,11 +63,15 @@ def _run_demo(
     running: House, seeded: dict[str, Any], traffic: Traffic, *, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """The demo's sales; what its last line holds."""
-    admitted = sum(traffic.place() for _ in range(AT_FIRST))
-    say(f"{admitted} small jobs of another customer are sold")
-    sale = run_first_sale(running, seeded, say=say)
+
+    def trade() -> None:
+        admitted = sum(traffic.place() for _ in range(AT_FIRST))
+        say(f"{admitted} small jobs of another customer are sold beside it")
+
+    sale = run_first_sale(running, seeded, meanwhile=trade, say=say)
     move = run_moving_sale(running, seeded, sale, nodes=NODES, say=say)
-    return asdict(sale) | {"move": asdict(move)}
+    books = check_books(running, jobs=[sale.job_id, move.job_id], seeded=seeded, say=say)
+    return asdict(sale) | {"move": asdict(move), "asks": books}
 
 
 def _end_machines(running: House) -> None:

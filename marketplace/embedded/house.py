@@ -143,11 +143,15 @@ def start_servers(
 def _start_market(running: House, *, say: Callable[[str], None]) -> None:
     """Migrate, compile what is not compiled yet, and start the market's processes."""
     say("Bringing the database up to date; compiling the auction where that is still to do")
-    with ThreadPoolExecutor() as together:
-        warming = together.submit(running.run, sys.executable, "-m", "marketplace.config.warm")
-        running.manage("migrate", "--no-input", "-v", "0")
+
+    def compile_and_collect() -> None:
+        running.run(sys.executable, "-m", "marketplace.config.warm")
         running.manage("collectstatic", "--no-input", "-v", "0")
-        warming.result()
+
+    with ThreadPoolExecutor() as together:
+        compiling = together.submit(compile_and_collect)
+        running.manage("migrate", "--no-input", "-v", "0")
+        compiling.result()
     say("Starting the market: auction lane, workers, beat, web")
     running.stack.start(*MARKET_PROGRAMS)
     wait_for_web(running)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from django.db.models import F, OuterRef, Subquery, Sum
+from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
@@ -58,6 +58,23 @@ class Earnings:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedAsks:
+    """The operational cost of all jobs that have ended, and where it went.
+
+    ``asks_micros + borne_micros`` is ``earned_micros + returned_micros``.
+    """
+
+    #: What owners paid for it.
+    asks_micros: int
+    #: What executors of work earned.
+    earned_micros: int
+    #: What went back to owners.
+    returned_micros: int
+    #: What the house added for work of jobs that it refunded.
+    borne_micros: int
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerCheck:
     """Whether the books are right, and where they are not."""
 
@@ -77,6 +94,7 @@ class LedgerCheck:
     clearing_surplus_micros: int
     #: Holds whose operational cost is not what providers earned and what went back to the owner.
     wrong_pay: tuple[str, ...]
+    shared_asks: SharedAsks
 
 
 def wallet(*, organisation: Organisation) -> Wallet:
@@ -199,6 +217,7 @@ def ledger_check() -> LedgerCheck:
         wrong_holds=wrong_holds,
         clearing_surplus_micros=clearing_surplus,
         wrong_pay=wrong_pay,
+        shared_asks=_sum_shared_asks(),
     )
 
 
@@ -225,16 +244,36 @@ def _find_wrong_holds() -> tuple[str, ...]:
     )
 
 
-def _find_wrong_pay() -> tuple[str, ...]:
-    """References of holds that were shared out against the rule of pay."""
+def _distributions_with_earned() -> QuerySet[Distribution]:
+    """Each with ``earned_micros``: what providers earned with its hold."""
     earned = (
         Earning.objects.filter(kind=EarningKind.PROVIDER, reference=OuterRef("hold__reference"))
         .values("reference")
         .annotate(total=Sum("amount_micros"))
         .values("total")
     )
+    return Distribution.objects.annotate(earned_micros=Coalesce(Subquery(earned), 0))
+
+
+def _sum_shared_asks() -> SharedAsks:
+    sums = _distributions_with_earned().aggregate(
+        asks=Coalesce(Sum("asks_micros"), 0),
+        earned=Coalesce(Sum("earned_micros"), 0),
+        returned=Coalesce(Sum("asks_returned_micros"), 0),
+        borne=Coalesce(Sum("borne_pay_micros"), 0),
+    )
+    return SharedAsks(
+        asks_micros=sums["asks"],
+        earned_micros=sums["earned"],
+        returned_micros=sums["returned"],
+        borne_micros=sums["borne"],
+    )
+
+
+def _find_wrong_pay() -> tuple[str, ...]:
+    """References of holds that were shared out against the rule of pay."""
     return tuple(
-        Distribution.objects.annotate(earned_micros=Coalesce(Subquery(earned), 0))
+        _distributions_with_earned()
         .exclude(earned_micros=F("asks_micros") + F("borne_pay_micros") - F("asks_returned_micros"))
         .order_by("pk")
         .values_list("hold__reference", flat=True)

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 from workers.node.credentials import Credentials, SettingsError, StateDir, save_credentials
@@ -75,12 +76,9 @@ def join(options: argparse.Namespace) -> int:
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
     quiet_library_logs()
-    # Torch takes seconds to import; ``--help`` must not wait for it.
-    from workers.training.faults import TrainingFault
-
     try:
         credentials = register(options)
-    except (MarketError, TrainingFault, SettingsError) as error:
+    except (MarketError, SettingsError) as error:
         print(error, file=sys.stderr)
         return EXIT_REFUSED
     print(f"Joined as {credentials.name} ({credentials.node_id}).", flush=True)
@@ -92,11 +90,9 @@ def register(options: argparse.Namespace) -> Credentials:
 
     Raises
     ------
-    MarketError, TrainingFault, SettingsError
+    MarketError, SettingsError
         Nothing was stored.
     """
-    from workers.node.self_test import CASES, QUICK_CASES, find_best_device, measure_node
-
     if not options.token:
         raise SettingsError(f"Pass the join token with --token, or set {TOKEN_VARIABLE}.")
     state = StateDir(options.state_dir)
@@ -104,22 +100,14 @@ def register(options: argparse.Namespace) -> Credentials:
     state.prepare()
     if options.memory_gb is not None and not 0 < options.memory_gb < float("inf"):
         raise SettingsError("--memory-gb must be above 0.")
-    device = options.device or find_best_device()
     name = options.name or build_default_name()
     with MarketClient(options.url, patience=_PATIENCE) as client:
         models = client.post(
             PATH_JOIN_MODELS, JoinModelsRequest(options.token), JoinModelsReply
         ).base_models
-        facts = load_known_facts(options.measured, device=device, base_models=models)
+        facts = load_known_facts(options.measured, device=options.device, base_models=models)
         if facts is None:
-            print(f"Measuring this machine ({device}).", flush=True)
-            facts = measure_node(
-                device=device,
-                base_models=models,
-                memory_gb=options.memory_gb,
-                cases=QUICK_CASES if options.quick else CASES,
-                say=lambda line: print(f"  {line}", flush=True),
-            )
+            facts = _measure(options, models)
             save_facts(options.measured, facts)
         elif options.memory_gb is not None:
             facts = replace(facts, memory_gb=round(options.memory_gb, 3))
@@ -133,29 +121,59 @@ def register(options: argparse.Namespace) -> Credentials:
         queue=reply.queue,
         heartbeat_every_s=reply.heartbeat_every_s,
         base_models=reply.base_models,
-        device=device,
+        device=options.device or facts.device,
         memory_gb=facts.memory_gb,
     )
     save_credentials(state, credentials)
     return credentials
 
 
+def _measure(options: argparse.Namespace, models: Sequence[BaseModelRef]) -> NodeFacts:
+    # Torch takes seconds to import; a machine that was measured before joins without it.
+    from workers.node.self_test import CASES, QUICK_CASES, find_best_device, measure_node
+    from workers.training.faults import TrainingFault
+
+    device = options.device or find_best_device()
+    print(f"Measuring this machine ({device}).", flush=True)
+    try:
+        return measure_node(
+            device=device,
+            base_models=models,
+            memory_gb=options.memory_gb,
+            cases=QUICK_CASES if options.quick else CASES,
+            say=lambda line: print(f"  {line}", flush=True),
+        )
+    except TrainingFault as fault:
+        raise SettingsError(str(fault)) from fault
+
+
 def load_known_facts(
-    path: Path | None, *, device: str, base_models: Sequence[BaseModelRef]
+    path: Path | None, *, device: str | None, base_models: Sequence[BaseModelRef]
 ) -> NodeFacts | None:
-    """What a file says of this machine; ``None`` where it is of another, or says nothing."""
+    """What a file says of this machine; ``None`` where it is of another, or says nothing.
+
+    Parameters
+    ----------
+    device : str, optional
+        ``None`` takes the one that was measured, which was the best.
+    """
     if path is None or not path.exists():
         return None
-    import torch
-
     try:
         facts = loads(NodeFacts, path.read_bytes())
     except (OSError, ProtocolError):
         return None
-    there = (facts.hostname, facts.device, facts.torch_version, facts.protocol_version)
-    here = (socket.gethostname(), torch.device(device).type, torch.__version__, PROTOCOL_VERSION)
+    wanted = facts.device if device is None else device.partition(":")[0]
+    # Of torch's version, the package knows the release only.
+    release = facts.torch_version.partition("+")[0]
+    there = (facts.hostname, facts.device, release, facts.protocol_version)
+    here = (socket.gethostname(), wanted, _torch_release(), PROTOCOL_VERSION)
     measured = {speed.base_model for speed in facts.speeds}
     return facts if here == there and {ref.name for ref in base_models} <= measured else None
+
+
+def _torch_release() -> str:
+    return version("torch").partition("+")[0]
 
 
 def save_facts(path: Path | None, facts: NodeFacts) -> None:

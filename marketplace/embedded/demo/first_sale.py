@@ -13,13 +13,14 @@ from marketplace.embedded.demo.api_client import (
     api_client,
     fetch_adapter,
     follow_job,
+    parse_answer,
     place_bid,
 )
 from marketplace.embedded.house import House
 
 #: A small model learns at a higher rate than those the default is made for.
 TRAINING = {"epochs": 3, "learning_rate": 2e-3}
-DEADLINE_S = 15 * 60
+DEADLINE_S = 25 * 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,23 @@ class Sale:
     valid_loss_before: float
     valid_loss_after: float
     adapter_path: str
+    #: What the model writes on held-out prompts, before and after.
+    samples: list[dict[str, str]]
 
 
-def run_first_sale(running: House, seeded: dict[str, Any], *, say: Callable[[str], None]) -> Sale:
+def run_first_sale(
+    running: House,
+    seeded: dict[str, Any],
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
+    say: Callable[[str], None],
+) -> Sale:
     """Place a bid over the API, follow the job and fetch the adapter.
+
+    Parameters
+    ----------
+    meanwhile
+        Called once the bid is admitted, before its job ends.
 
     Raises
     ------
@@ -57,7 +71,9 @@ def run_first_sale(running: House, seeded: dict[str, Any], *, say: Callable[[str
             within_s=DEADLINE_S,
             say=say,
         )
+        meanwhile()
         job = follow_job(running, market, bid["job_id"], say=say)
+        samples = parse_answer(market.get(f"/api/jobs/{job['id']}/samples"))["data"]
         path = fetch_adapter(market, job["id"], running.data_dir / "adapters")
         seconds = time.monotonic() - started
     sale = Sale(
@@ -70,9 +86,18 @@ def run_first_sale(running: House, seeded: dict[str, Any], *, say: Callable[[str
         valid_loss_before=job["progress"]["valid_loss_before"],
         valid_loss_after=job["progress"]["valid_loss"],
         adapter_path=str(path),
+        samples=samples,
     )
     check_loss(job, path, say=say)
+    for sample in samples:
+        for name, text in sample.items():
+            say(f"{name:>10}: {_keep_printable(text)}")
     return sale
+
+
+def _keep_printable(text: str) -> str:
+    """A model's words for a terminal: no character that could steer it."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def check_loss(job: dict[str, Any], path: Path, *, say: Callable[[str], None]) -> None:

@@ -7,7 +7,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,18 +71,21 @@ def bring_nodes(
     nodes: Sequence[DemoNode],
     say: Callable[[str], None],
 ) -> None:
-    """Let nodes join that have not, start all of them, and wait until they are on sale."""
+    """Let nodes join that have not, start all of them, and wait until the first is on sale."""
     missing = [node for node in nodes if not _has_joined(running, node)]
     joining = list(zip(missing, seeded["join_tokens"], strict=True))
     if joining:
         say("A node on this machine joins: self-test, a short training run, registration")
-        _join(running, *joining[0])
-        with ThreadPoolExecutor() as together:
-            # They are the same machine, which is measured by now.
-            list(together.map(lambda one: _join(running, *one), joining[1:]))
-    say("Starting " + ", ".join(node.name for node in nodes))
-    running.stack.start(*(node.folder for node in nodes))
-    _wait_until_on_sale(running, seeded, {node.name for node in nodes})
+    for node, token in joining:
+        # The first measures the machine; the others are the same one and take a moment.
+        _join(running, node, token)
+    first, *others = nodes
+    say(f"Starting {first.name}")
+    running.stack.start(first.folder)
+    _wait_until_on_sale(running, seeded, {first.name})
+    if others:
+        say("Starting " + ", ".join(node.name for node in others) + " beside it")
+        running.stack.start(*(node.folder for node in others))
 
 
 def _join(running: House, node: DemoNode, token: str) -> None:

@@ -12,7 +12,7 @@ from marketplace.embedded.house import House
 
 #: Seconds from one small bid to the next while the site stays up.
 EVERY_S = 30.0
-#: Small bids before the first sale, so that near cells of the cheapest node are taken.
+#: Small bids beside the first sale, so that near cells of the cheapest node are taken.
 AT_FIRST = 4
 ROWS = 24
 #: Seconds to the deadlines, in turns.

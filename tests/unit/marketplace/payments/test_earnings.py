@@ -9,6 +9,7 @@ from marketplace.payments.earnings import earnings_mature
 from marketplace.payments.models import Distribution, Earning, EarningKind
 from marketplace.payments.selectors import (
     Earnings,
+    SharedAsks,
     earnings,
     house_balances,
     ledger_check,
@@ -106,7 +107,14 @@ def test_work_of_a_job_that_was_refunded_is_paid_by_the_house(owner, provider) -
     assert earnings(organisation=provider).pending_micros == 700_000
     balances = house_balances()
     assert (balances["revenue"], balances["refunds"], balances["clearing"]) == (0, -700_000, 0)
-    assert ledger_check().balanced
+    check = ledger_check()
+    assert check.balanced
+    assert check.shared_asks == SharedAsks(
+        asks_micros=2_000_000,
+        earned_micros=700_000,
+        returned_micros=2_000_000,
+        borne_micros=700_000,
+    )
 
 
 def test_a_credit_is_paid_out_of_what_a_late_provider_does_not_get(owner, provider) -> None:

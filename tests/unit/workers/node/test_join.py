@@ -1,7 +1,10 @@
 """Joining a market: a real self-test on the bundled model, real HTTP, real files."""
 
 import re
+import socket
 import stat
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -19,7 +22,7 @@ from workers.node.self_test import (
     measure_node,
     normalize_gpu_name,
 )
-from workers.protocol import PROTOCOL_VERSION
+from workers.protocol import PROTOCOL_VERSION, NodeFacts, SpeedMeasurement
 
 ONE_CASE = (SpeedCase(2, 0.05, 2),)
 
@@ -70,6 +73,45 @@ def test_joining_measures_registers_and_keeps_the_credentials(market, tmp_path, 
     assert credentials.memory_gb == facts.memory_gb
     assert stat.S_IMODE(state.credentials.stat().st_mode) == 0o600
     assert "Joined as box-1 (node_1)." in capsys.readouterr().out
+
+
+def test_a_second_node_of_a_machine_joins_by_what_the_first_measured(market, tmp_path, quick):
+    measured = ("--measured", str(tmp_path / "measured.json"))
+    assert joining(market, tmp_path / "a", "--token", "join-token", *measured) == 0
+    # A process of its own, to see what it imports: no torch, so it takes no seconds.
+    script = (
+        "import sys; from workers.node import join; status = join.main(sys.argv[1:]); "
+        "sys.exit(status or int('torch' in sys.modules))"
+    )
+    second = ("--url", market.url, "--state-dir", str(tmp_path / "b"), "--token", "join-token")
+    subprocess.run([sys.executable, "-c", script, *second, *measured], check=True)
+    first, other = (request.facts for request in market.joins)
+    assert other == first
+    assert load_credentials(StateDir(tmp_path / "b")).device == "cpu"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"hostname": "elsewhere"}, {"torch_version": "0.1"}, {"device": "cuda"}, {"speeds": ()}],
+)
+def test_what_was_measured_elsewhere_does_not_count(tmp_path, change):
+    path = tmp_path / "measured.json"
+    speed = SpeedMeasurement("tiny", 8, 64, 1, 10.0, 640.0, 0.01, 0.02)
+    facts = NodeFacts(
+        hostname=socket.gethostname(),
+        device="cpu",
+        gpu_type="cpu",
+        gpu_count=0,
+        memory_gb=4.0,
+        cores=2,
+        torch_version=torch.__version__,
+        protocol_version=PROTOCOL_VERSION,
+        speeds=(speed,),
+    )
+    join.save_facts(path, facts)
+    assert join.load_known_facts(path, device="cpu", base_models=[TINY]) == facts
+    join.save_facts(path, replace(facts, **change))
+    assert join.load_known_facts(path, device="cpu", base_models=[TINY]) is None
 
 
 def test_the_token_may_come_from_the_environment(market, tmp_path, quick, monkeypatch):
