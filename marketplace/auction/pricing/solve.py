@@ -42,8 +42,8 @@ from scheduler.auction.prices import Settings, solve_prices
 log = logging.getLogger(__name__)
 
 LOCK = "auction.prices"
-#: Where a zone's settings are silent.
-SOLVE_EVERY_SLOTS = 3
+#: Where a zone's settings are silent; what the published figures are measured with.
+SOLVE_EVERY_SLOTS = 2
 PAST_DAYS = 2
 #: Slots at a log's beginning after each of which prices are solved anew.
 FIRST_SLOTS = 6

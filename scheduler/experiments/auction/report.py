@@ -91,6 +91,11 @@ def _parameters() -> list[str]:
         "of a trace, up to 5 before the day |",
         "| residual, printed: unit of money | b-bar over its running mean, times 0.1 |",
         "| all policies: payment | critical (b - F) unless eq. 14 is named |",
+        "| traces | a day's arrival profile; sizes, worth, deadlines and vendors are drawn as "
+        "above |",
+        "| runs.csv | by a digest of the sources; where a change could not alter results, rows "
+        "were renamed to the new digest after 9 to 16 random runs had been repeated to the last "
+        "bit |",
         "| EFT, NTM, Titan | serve only tasks worth more than vendor and cells |",
         "",
         "Fields are described in `scheduler/experiments/auction/scenario.py`.",

@@ -40,8 +40,11 @@ def _paper(runs: Runs, series: Mapping[str, Any]) -> list[str]:
         "## The paper's figures beside ours",
         "",
         "The paper's workload, sampled from a trace it does not publish, is replaced by a burst "
-        "calibrated to the totals it prints. `corrected` is its policy with the errors of the "
-        "text repaired; `printed` follows the text.",
+        "calibrated to totals it prints: 70 % of the jobs within ten minutes, a median of 2.86 "
+        "minutes, 2.95 times $236.69 on serverless alone. Rows with a star follow from these "
+        "inputs: that ours are near says how well the calibration fits, nothing about the policy. "
+        "`corrected` is the paper's policy with the errors of the text repaired; `printed` follows "
+        "the text.",
         "",
         "| figure | paper | corrected | improved | printed |",
         "|--|--|--|--|--|",
@@ -51,15 +54,15 @@ def _paper(runs: Runs, series: Mapping[str, Any]) -> list[str]:
         cells = [cell(source, name) for name in ("corrected", "improved", "printed")]
         lines.append(f"| {label} | {paper} | {' | '.join(cells)} |")
 
-    row("jobs done in 10 min, 30 GPUs, %", "68.5", _within_ten_minutes, capped)
-    row("jobs wholly serverless, %", "~70", _figure("wholly_serverless", 100.0), capped)
-    row("median JCT, 30 GPUs, s", "172", _figure("p50_jct_s"), capped)
+    row("jobs done in 10 min, 30 GPUs, % *", "68.5", _within_ten_minutes, capped)
+    row("jobs wholly serverless, % *", "~70", _figure("wholly_serverless", 100.0), capped)
+    row("median JCT, 30 GPUs, s *", "172", _figure("p50_jct_s"), capped)
     row("mean queueing, s", "24", _figure("queue_s"), capped)
     row("mean checkpoint and restore, s", "84", _figure("moving_s"), capped)
-    row("total cost, 30 GPUs, $", "236.69", _figure("cost_usd"), capped)
+    row("total cost, 30 GPUs, $ *", "236.69", _figure("cost_usd"), capped)
     row("of it serverless, $", "18.02", _figure("serverless_usd"), capped)
     row("peak serverful GPUs, no cap", "27", _figure("peak_serverful"), free)
-    row("cost of serverless-only / this", "2.95", _ratio("serverless-only", "cost_usd"), free)
+    row("cost of serverless-only / this *", "2.95", _ratio("serverless-only", "cost_usd"), free)
     row("cost of HPA / this", "1.9", _ratio("hpa", "cost_usd"), free)
     row("mean JCT of HPA / this", "2.53", _ratio("hpa", "mean_jct_s"), free)
     row("median JCT against Fixed-60, %", "-71.0", _gain("fixed-60", "p50_jct_s"), capped)
@@ -131,9 +134,13 @@ def _quality(quality: Mapping[str, Runs]) -> list[str]:
         "|--|--|--|--|--|--|--|--|",
     ]
     won = rows = 0
+    slower: list[str] = []
     for workload, runs in quality.items():
         for cap in CAPS:
             one, base = runs["improved", cap], runs["corrected", cap]
+            tail = difference(one, base, "p95_jct_s")
+            if tail.above_zero:
+                slower.append(f"{workload}, {f'{cap} GPUs' if cap else 'no cap'}: {_short(tail)} s")
             jct, cost = difference(one, base, "mean_jct_s"), difference(one, base, "cost_usd")
             miss = difference(one, base, "miss_share")
             miss = Interval(100 * miss.mean, 100 * miss.half)
@@ -151,8 +158,23 @@ def _quality(quality: Mapping[str, Runs]) -> list[str]:
         f"means that mean completion time and cost are lower at once with 95 % confidence: "
         f"{won} of {rows} rows.",
         "",
+        *_tails(slower, rows),
+        "`improved` knows how long each job still runs once it has been probed; `corrected` does "
+        "not ask. Four constants of `improved` were chosen on seeds 0 to 9, which are among these.",
+        "",
         *_picture("quality", "Differences in completion time and cost on every workload"),
         *lines,
+        "",
+    ]
+
+
+def _tails(slower: Sequence[str], rows: int) -> list[str]:
+    """Where the slowest jobs pay for the mean."""
+    if not slower:
+        return [f"The 95th percentile is higher with 95 % confidence in none of {rows} rows.", ""]
+    return [
+        f"The 95th percentile of completion times is **higher** with 95 % confidence in "
+        f"{len(slower)} of {rows} rows: {'; '.join(slower)}.",
         "",
     ]
 

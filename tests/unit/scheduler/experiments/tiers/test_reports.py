@@ -17,6 +17,8 @@ from scheduler.experiments.tiers.report import verdict
 from scheduler.experiments.tiers.run import simulate
 from scheduler.experiments.tiers.workload import calibrated_burst
 
+REPRODUCTION = Path(__file__).parents[5] / "docs" / "reproduction" / "tiers"
+
 
 def test_an_interval_is_students() -> None:
     # t(0.975, 4) = 2.776445; spread sqrt(2.5 / 5).
@@ -118,7 +120,22 @@ def test_reproduce_writes_tables_plots_and_a_report(tmp_path: Path) -> None:
     pictures = set(re.findall(r"\]\((\S+\.svg)\)", text))
     assert pictures == {name for name in names if name.endswith(".svg")}
     assert "## What does not reproduce" in text
-    assert "| total cost, 30 GPUs, $ | 236.69 |" in text
+    assert "| total cost, 30 GPUs, $ * | 236.69 |" in text
+    assert len(re.findall("^The 95th percentile .* with 95 % confidence in ", text, re.M)) == 1
+
+
+def test_the_committed_report_names_every_row_whose_slowest_jobs_are_slower() -> None:
+    with (REPRODUCTION / "quality.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    slower = [
+        row["workload"]
+        for row in rows
+        if float(row["p95_jct_s_difference"]) > float(row["p95_jct_s_ci95"])
+    ]
+    text = (REPRODUCTION / "report.md").read_text()
+    [line] = re.findall("^The 95th percentile .*$", text, re.M)
+    assert f"in {len(slower)} of {len(rows)} rows: " in line
+    assert [name for name in slower if name not in line] == []
 
 
 def test_reproduce_refuses_a_trace_it_cannot_read(
