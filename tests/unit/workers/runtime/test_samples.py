@@ -32,6 +32,11 @@ def finish(runtime, spec, data):
     return sink
 
 
+def samples_of(sink):
+    assert sink.summary is not None
+    return sink.summary.samples
+
+
 def write_stock(model, prompt):
     """The most likely answer by stock generation."""
     tokenizer = byte_tokenizer()
@@ -45,7 +50,7 @@ def write_stock(model, prompt):
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
-    return tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
+    return str(tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True))
 
 
 # PEFT asks transformers for a property by its old name.
@@ -55,12 +60,13 @@ def test_samples_are_what_stock_models_write_before_and_after(runtime, base, tmp
     data = write_jsonl(tmp_path / "rows.jsonl", rows)
     spec = job_spec("a", base, data, training={"epochs": 6, "learning_rate": 2e-2})
     sink = finish(runtime, spec, data)
-    found = sink.summary.samples
+    found = samples_of(sink)
     assert len(found) == SAMPLES_MAX
     prompts = [row["prompt"] for row in rows]
     assert all(sample.prompt in prompts for sample in found)
     stock = AutoModelForCausalLM.from_pretrained(base.source).eval()
     before = [write_stock(stock, sample.prompt).strip() for sample in found]
+    assert sink.adapter_dir is not None
     adapted = PeftModel.from_pretrained(stock, sink.adapter_dir).eval()
     after = [write_stock(adapted, sample.prompt).strip() for sample in found]
     assert [sample.before for sample in found] == before
@@ -79,8 +85,8 @@ def test_neighbours_and_a_second_run_change_nothing(runtime, base, tmp_path):
     for sink in sinks.values():
         sink.wait()
         assert sink.outcome == "finished", sink.reason
-    assert sinks["b"].summary.samples == alone.summary.samples != ()
-    assert sinks["c"].summary.samples != alone.summary.samples
+    assert samples_of(sinks["b"]) == samples_of(alone) != ()
+    assert samples_of(sinks["c"]) != samples_of(alone)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +122,7 @@ def test_neighbours_and_a_second_run_change_nothing(runtime, base, tmp_path):
 def test_each_kind_of_row_has_a_prompt(runtime, base, tmp_path, rows, data_format, prompt):
     data = write_jsonl(tmp_path / "rows.jsonl", rows)
     spec = job_spec("a", base, data, data_format=DataFormat(data_format), training={"epochs": 1})
-    [sample, *_] = finish(runtime, spec, data).summary.samples
+    [sample, *_] = samples_of(finish(runtime, spec, data))
     if prompt:
         assert sample.prompt.startswith(prompt)
     else:
@@ -129,7 +135,7 @@ def test_a_soft_prompt_writes_too(runtime, base, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(40))
     adapter = {"kind": AdapterKind.SOFT_PROMPT, "virtual_tokens": 5}
     spec = job_spec("a", base, data, adapter=adapter, training={"epochs": 4, "learning_rate": 0.1})
-    found = finish(runtime, spec, data).summary.samples
+    found = samples_of(finish(runtime, spec, data))
     assert len(found) == SAMPLES_MAX
     assert [sample.before for sample in found] != [sample.after for sample in found]
 
@@ -137,7 +143,7 @@ def test_a_soft_prompt_writes_too(runtime, base, tmp_path):
 def test_without_held_out_rows_there_are_no_samples(runtime, base, tmp_path):
     data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(12))
     spec = job_spec("a", base, data, training={"epochs": 1, "validation_share": 0.0})
-    assert finish(runtime, spec, data).summary.samples == ()
+    assert samples_of(finish(runtime, spec, data)) == ()
 
 
 def test_long_prompts_are_no_samples(runtime, base, tmp_path, monkeypatch):
@@ -145,7 +151,7 @@ def test_long_prompts_are_no_samples(runtime, base, tmp_path, monkeypatch):
     rows = [{"prompt": f"{number:02}" + "?" * 48, "completion": " yes"} for number in range(12)]
     data = write_jsonl(tmp_path / "rows.jsonl", rows)
     spec = job_spec("a", base, data, training={"epochs": 1})
-    assert finish(runtime, spec, data).summary.samples == ()
+    assert samples_of(finish(runtime, spec, data)) == ()
 
 
 def test_classes_are_no_words(runtime, tmp_path):
@@ -155,7 +161,7 @@ def test_classes_are_no_words(runtime, tmp_path):
     spec = job_spec(
         "a", encoder, data, data_format=DataFormat.CLASSIFICATION, training={"epochs": 1}
     )
-    assert finish(runtime, spec, data).summary.samples == ()
+    assert samples_of(finish(runtime, spec, data)) == ()
 
 
 def test_samples_that_fail_cost_nothing_but_themselves(runtime, base, tmp_path, monkeypatch):
@@ -165,7 +171,8 @@ def test_samples_that_fail_cost_nothing_but_themselves(runtime, base, tmp_path, 
     monkeypatch.setattr(samples.SampleRun, "write_token", break_down)
     data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(12))
     sink = finish(runtime, job_spec("a", base, data, training={"epochs": 1}), data)
-    assert sink.summary.samples == ()
+    assert samples_of(sink) == ()
+    assert sink.adapter_dir is not None
     assert (sink.adapter_dir / "adapter_model.safetensors").exists()
 
 
