@@ -8,10 +8,11 @@ a circle.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from marketplace.auction.models import Bid, MarketHead, Pricing
+from marketplace.auction.models import Bid, BidStatus, MarketHead, Pricing
 from marketplace.auction.queries import WAITING
 from marketplace.common.db.bulk_writes import JsonText
 from marketplace.common.db.pipeline import Statement, fetch
@@ -37,6 +38,9 @@ class PendingBid(NamedTuple):
     memory_demand_gb: float
     #: s_ik, by GPU type.
     rates: dict[str, float]
+    #: What the bid was received with; empty before it was.
+    received_slot: int | None
+    salt: str
     #: JSON texts, which go on to the job unread.
     adapter: JsonText
     training: JsonText
@@ -83,9 +87,17 @@ def lock_pending_bids(*, zone_id: str, limit: int, only: str | None = None) -> l
     return [_pending(*row) for row in rows]
 
 
+def lock_received_bids(*, bid_ids: Sequence[str]) -> list[PendingBid]:
+    """Those of these bids that still wait; call while holding the zone's lane lock."""
+    [rows] = fetch(Statement(_RECEIVED, (list(bid_ids),)))
+    return [_pending(*row) for row in rows]
+
+
 def _pending(*row: Any) -> PendingBid:
-    *columns, rates, adapter, training = row
-    return PendingBid._make((*columns, json.loads(rates), JsonText(adapter), JsonText(training)))
+    *columns, rates, slot, salt, adapter, training = row
+    return PendingBid._make(
+        (*columns, json.loads(rates), slot, salt, JsonText(adapter), JsonText(training))
+    )
 
 
 #: The ORM would take longer to write it and to make objects of its rows than deciding does.
@@ -95,6 +107,11 @@ SELECT {list_columns(Bid, PendingBid)}
 ORDER BY arrival LIMIT %s::bigint FOR UPDATE
 """
 _PENDING = _PENDING_SQL.format(which="retry_at IS NULL")
+_RECEIVED = f"""
+SELECT {list_columns(Bid, PendingBid)}
+FROM auction_bid WHERE id = ANY(%s) AND status = '{BidStatus.PENDING}'
+ORDER BY arrival FOR UPDATE
+"""  # noqa: S608
 _PENDING_ONE = _PENDING_SQL.format(which="id = %s")
 
 

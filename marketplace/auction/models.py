@@ -79,6 +79,14 @@ class Bid(models.Model):
     request_hash = models.CharField(max_length=64)
     created_at = models.DateTimeField()
 
+    #: JSON text of the signed receipt (``scheduler.auction.log.heads.SignedHead``) that the bid got
+    #: when it was last received into the log; empty before.
+    receipt = models.TextField(default="", db_default="", blank=True)
+    #: Slot it was received in, and so is decided in.
+    received_slot = models.BigIntegerField(null=True)
+    #: What the log's commitments to it are made with; only its owner is told.
+    salt = models.CharField(max_length=32, default="", db_default="", blank=True)
+
     decided_at = models.DateTimeField(null=True)
     #: Position of the decision in the zone's log.
     position = models.BigIntegerField(null=True)

@@ -62,9 +62,10 @@ def refresh_bids(bids: Iterable[Bid]) -> None:
     in_hand: defaultdict[str, list[Bid]] = defaultdict(list)
     for bid in bids:
         in_hand[bid.pk].append(bid)
-    for pk, *values in load_bid_columns(bid_ids=list(in_hand), columns=DECISION_FIELDS):
+    columns = ("receipt", *DECISION_FIELDS)
+    for pk, *values in load_bid_columns(bid_ids=list(in_hand), columns=columns):
         for bid in in_hand[pk]:
-            for name, value in zip(DECISION_FIELDS, values, strict=True):
+            for name, value in zip(columns, values, strict=True):
                 setattr(bid, name, json.loads(value) if name == "parts" and value else value)
 
 

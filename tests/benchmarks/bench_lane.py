@@ -188,7 +188,7 @@ def timed(work: Callable[[], int]) -> tuple[int, float, float]:
 
 def bench_decisions(count: int) -> None:
     from marketplace.auction.book.verify import verify_zone
-    from marketplace.auction.lane.decide import decide_pending_bids
+    from marketplace.auction.lane.batch import decide_pending_bids
     from marketplace.common import clock
     from tests import builders
 
@@ -250,12 +250,11 @@ def row_lock_decide(zone, workers: int, now) -> int:
     from django.db import connections, transaction
 
     from marketplace.auction.book import engine_cache as books
-    from marketplace.auction.lane.decide import record_decisions, task_from_bid
+    from marketplace.auction.lane.decide import decide_received_bids
     from marketplace.auction.lane.enter import Lane, write_lane
-    from marketplace.auction.locks import lock_pending_bids
+    from marketplace.auction.lane.receive import receive_bids
     from marketplace.auction.models import Bid, MarketHead
     from marketplace.fleet.selectors import slot_at
-    from scheduler.auction.log import events
 
     waiting = list(
         Bid.objects.filter(zone=zone, status="pending").order_by("arrival").values_list("pk")
@@ -271,9 +270,8 @@ def row_lock_decide(zone, workers: int, now) -> int:
                 book=books.load_lane_book(head=head),
                 slot=max(slot_at(zone, now), head.slot),
             )
-            [bid] = lock_pending_bids(zone_id=zone.pk, limit=1, only=bid_id)
-            task = task_from_bid(bid, zone=zone, first_slot=lane.first_free_slot)
-            record_decisions(lane, [(bid, lane.apply(events.BidArrived(task, lane.slot)))])
+            receive_bids(lane, limit=1, only=bid_id)
+            decide_received_bids(lane)
             write_lane(lane)
 
     def work(share: list[str]) -> None:

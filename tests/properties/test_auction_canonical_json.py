@@ -49,7 +49,9 @@ TASKS = st.builds(
     ),
     owner=NAMES,
 )
-BIDS = st.builds(events.BidArrived, task=TASKS, slot=SLOTS, salt=NAMES)
+BIDS = st.builds(
+    events.BidArrived, task=TASKS, slot=SLOTS, salt=NAMES, version=st.sampled_from([1, 2])
+)
 DECISIONS = st.builds(
     Decision,
     task_id=NAMES,
@@ -113,9 +115,11 @@ def test_texts_and_hash_of_a_decision_are_those_of_its_json(
 
 
 def test_plain_bids_and_decisions_are_written_directly() -> None:
-    for task in (PLAIN, replace(PLAIN, owner="org")):
-        assert serialize_bid(events.BidArrived(task, 0)) is not None
-    assert serialize_decision(REFUSED) is not None
+    for version in (1, 2):
+        for task in (PLAIN, replace(PLAIN, owner="org")):
+            event = events.BidArrived(task, 0, "salt", version)
+            assert serialize_bid(event) is not None
+            assert serialize_decision(event, REFUSED) is not None
 
 
 def test_what_is_no_bid_is_written_as_before() -> None:

@@ -93,6 +93,20 @@ DECISION = _shape(
         "earliest_deadline_price": _usd(allow_null=True),
     },
 )
+RECEIPT = _shape(
+    "Receipt",
+    {
+        "format": s.CharField(),
+        "zone": s.CharField(),
+        "position": s.IntegerField(help_text="Of the entry that received the bid."),
+        "hash": s.CharField(help_text="Of that entry, and so of the log up to it."),
+        "signed_at": s.DateTimeField(),
+        "public_key": s.CharField(help_text="Listed at /.well-known/finetender-keys.json."),
+        "bid_id": s.CharField(),
+        "sealed": s.CharField(help_text="SHA-256 of the bid's published part."),
+        "signature": s.CharField(help_text="Ed25519, over the other members."),
+    },
+)
 BID_FIELDS: Fields = {
     "id": s.CharField(),
     "object": s.ChoiceField(["bid"]),
@@ -109,6 +123,7 @@ BID_FIELDS: Fields = {
         child=s.CharField(), help_text="Settings that were 'auto' or left out."
     ),
     "work": WORK,
+    "receipt": RECEIPT,
     "decision": DECISION,
     "job_id": s.CharField(allow_null=True),
     "refunded": _usd(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -45,6 +46,7 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "training": bid.training,
         "resolved": bid.resolved,
         "work": {"samples": bid.samples, "memory_gb": bid.memory_demand_gb},
+        "receipt": json.loads(bid.receipt) if bid.receipt else None,
         "decision": _decision_shape(bid),
         "job_id": job_id,
         "refunded": usd(bid.refund_micros),

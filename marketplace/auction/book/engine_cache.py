@@ -41,6 +41,7 @@ from scheduler.auction.engine.price_policies import SELLING_POLICIES, SELLING_PO
 from scheduler.auction.log.chain import SerializedEntry, hash_entry
 from scheduler.auction.log.events import NodeJoined, event_from_json
 from scheduler.auction.log.outcomes import outcome_from_json
+from scheduler.auction.log.rules import LOG_VERSION
 
 #: Entries between snapshots, which a worker takes.
 SNAPSHOT_EVERY = 2000
@@ -126,6 +127,7 @@ def with_zone_settings(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
     rest = {name: value for name, value in zone.settings.items() if name not in own}
     changed = replace(
         rules,
+        version=LOG_VERSION,
         policy=SELLING_POLICY,
         settings=rest,
         refusal_hints=own.get("refusal_hints", True),

@@ -1,22 +1,24 @@
 """What the owner of a decided bid needs to check its decision without trusting the house.
 
-The published log commits to a bid by a salted hash. Its owner gets the salt, and with it the
-entries around the decision exactly as everybody may read them. Nothing else is needed: the
-commitment, the entry's hash and its place in the chain are SHA-256 sums of this text
-(``scheduler.auction.log.chain``), and ``frontend/web/src/proof`` computes them in the browser.
+The published log commits to a bid, and to what its decision tells of it, by salted hashes. Its
+owner gets the salt and what was committed to, the signed receipt, and the entries from the receipt
+on, exactly as everybody may read them. Nothing else is needed: the commitments, the hashes and the
+places in the chain are SHA-256 sums of this text (``scheduler.auction.log.chain``), and
+``frontend/web/src/proof`` computes them in the browser.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.models import Bid, LogEntry
 from marketplace.common.errors import Conflict
-from scheduler.auction.log.chain import entry_to_json, hide_bid
+from scheduler.auction.log.chain import PRIVATE_PARTS, entry_to_json, hide_bid
 
-FORMAT = "finetender-proof-1"
+FORMAT = "finetender-proof-2"
 #: Later entries that come along, to show that the chain was built on the decision.
 FOLLOWING = 20
 #: Characters after which no more later entries are added; solved prices can be long.
@@ -36,18 +38,35 @@ def bid_proof(*, bid: Bid) -> str:
     """
     if bid.position is None:
         raise Conflict("not_decided", "The auction has not decided this bid, so there is no proof.")
+    receipt = json.loads(bid.receipt) if bid.receipt else None
+    first = bid.position if receipt is None else int(receipt["position"])
     rows = LogEntry.objects.filter(
-        zone_id=bid.zone_id, position__range=(bid.position - 1, bid.position + FOLLOWING)
+        zone_id=bid.zone_id, position__range=(first - 1, bid.position + FOLLOWING)
     )
     opening: dict[str, Any] = {}
     texts: list[str] = []
     for entry in books.entries(rows):
         value = entry_to_json(entry)
         if entry.position == bid.position:
-            opening = {"bid": value["event"]["task"]["bid"], "salt": value["event"]["salt"]}
+            opening = _opening(value)
         text = json.dumps(hide_bid(value))
         if entry.position > bid.position + 1 and sum(map(len, texts)) + len(text) > TEXT_MAX:
             break
         texts.append(text)
-    head = {"format": FORMAT, "zone": bid.zone.name, "bid_id": bid.pk, "position": bid.position}
+    head = {
+        "format": FORMAT,
+        "zone": bid.zone.name,
+        "bid_id": bid.pk,
+        "position": bid.position,
+        "receipt": receipt,
+    }
     return f'{json.dumps(head | {"opening": opening})[:-1]}, "entries": [{", ".join(texts)}]}}'
+
+
+def _opening(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What the commitments of the bid's own entry were made of."""
+    event, outcome = entry["event"], entry["outcome"]
+    opening = {"bid": event["task"]["bid"], "salt": event["salt"]}
+    if event.get("version", 1) > 1:
+        opening["private"] = {name: outcome[name] for name in PRIVATE_PARTS}
+    return opening

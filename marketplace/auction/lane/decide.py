@@ -1,104 +1,45 @@
-"""Deciding the bids that wait, a batch in one transaction."""
+"""Deciding the bids that were received, and everything that follows from it."""
 
 from __future__ import annotations
 
-import hmac
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
-
-from django.conf import settings
-from django.db import OperationalError
 
 from marketplace.auction import locks
 from marketplace.auction.book.decision_rows import build_decision_columns
-from marketplace.auction.book.engine_cache import commitment_salt
 from marketplace.auction.book.reservations import build_reservation_rows, insert_reservations
 from marketplace.auction.lane import wakeups
-from marketplace.auction.lane.enter import Lane, enter_lane, is_lock_timeout
+from marketplace.auction.lane.lane import Lane
+from marketplace.auction.lane.receive import build_arrival, void_receipts
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
-from marketplace.auction.queries import has_pending_bids
 from marketplace.common.db.bulk_writes import JsonText, send_updates
-from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.services import Opening, open_jobs
 from marketplace.payments.holds import HoldSettlement, settle_holds
 from scheduler import types as scheduler
 from scheduler.auction import ChainEntry
-from scheduler.auction.log import events
-
-log = logging.getLogger(__name__)
-
-#: Most bids of one transaction; more wait for the next, so that answers keep coming.
-BATCH_LIMIT = 128
 
 
-@dataclass(frozen=True, slots=True)
-class DecidedBatch:
-    """What one run of the lane did."""
+def decide_received_bids(lane: Lane) -> tuple[int, int]:
+    """Decide the bids that were received, in the order of their receipts.
 
-    decided: int = 0
-    admitted: int = 0
-    #: More bids wait.
-    full: bool = False
-    #: Another lane had the zone for too long; nothing was done.
-    stepped_aside: bool = False
+    Those that their owners took back, or whose slot has passed since, are not decided; the log
+    says so, and of the latter each gets another receipt.
 
-
-def decide_pending_bids(
-    *, zone: Zone, now: datetime, limit: int = BATCH_LIMIT, only: str | None = None
-) -> DecidedBatch:
-    """Decide the bids that wait in the order they arrived; all of the batch or nothing.
-
-    Natural batching: whatever came while the last batch was written is the next
-    one, so a lone bid is decided at once and a crowd shares one commit. ``only``
-    names the one bid to decide.
+    Returns
+    -------
+    tuple of int
+        How many were decided, and how many of them were admitted.
     """
-    if not has_pending_bids(zone_id=zone.pk):
-        return DecidedBatch()
-    try:
-        with enter_lane(zone=zone, now=now) as lane:
-            bids = locks.lock_pending_bids(zone_id=zone.pk, limit=limit, only=only)
-            decided = [(bid, lane.apply(_arrived(lane, bid))) for bid in bids]
-            admitted = record_decisions(lane, decided)
-    except OperationalError as error:
-        if not is_lock_timeout(error):
-            raise
-        log.warning("zone %s: another lane is at work; stepping aside", zone.name)
-        return DecidedBatch(stepped_aside=True)
-    return DecidedBatch(
-        decided=len(bids),
-        admitted=admitted,
-        full=len(bids) == limit,
-    )
-
-
-def task_from_bid(bid: PendingBid, *, zone: Zone, first_slot: int) -> scheduler.Task:
-    """The scheduler's value of a bid."""
-    return scheduler.Task(
-        id=bid.pk,
-        arrival_slot=first_slot,
-        deadline_slot=last_slot_until(zone, bid.deadline_at),
-        compute_demand=bid.compute_demand,
-        memory_demand=bid.memory_demand_gb,
-        bid=float(bid.price_micros),
-        rates=dict(sorted(bid.rates.items())),
-        owner=name_owner(zone_id=zone.pk, organisation_id=bid.organisation_id),
-    )
-
-
-def name_owner(*, zone_id: str, organisation_id: str) -> str:
-    """What a zone's log calls an organisation: the same always, and no guess at which it is."""
-    text = f"auction.owner|{zone_id}|{organisation_id}"
-    return hmac.digest(settings.SECRET_KEY.encode(), text.encode(), "sha256").hex()[:16]
-
-
-def _arrived(lane: Lane, bid: PendingBid) -> events.BidArrived:
-    task = task_from_bid(bid, zone=lane.zone, first_slot=lane.first_free_slot)
-    return events.BidArrived(task=task, slot=lane.slot, salt=commitment_salt())
+    received = lane.book.engine.open_receipts
+    bids = {bid.pk: bid for bid in locks.lock_received_bids(bid_ids=received)}
+    void_receipts(lane, [pk for pk in received if pk not in bids], reason="withdrawn")
+    late = [pk for pk, bid in bids.items() if bid.received_slot != lane.slot]
+    void_receipts(lane, late, reason="late")
+    in_time = [bids[pk] for pk in lane.book.engine.open_receipts]
+    decided = [(bid, lane.apply(build_arrival(lane, bid))) for bid in in_time]
+    return len(decided), record_decisions(lane, decided) if decided else 0
 
 
 @dataclass(frozen=True, slots=True)

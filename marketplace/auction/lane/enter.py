@@ -1,8 +1,9 @@
 """The one writer of a zone: applies events to its engine and records what follows.
 
 Whatever changes a zone's book goes through ``enter_lane``: a transaction that
-holds the zone's advisory lock from its first look at the log to its commit. It
-first tells the engine what changed meanwhile (the slot, the fleet) and keeps old
+holds the zone's advisory lock from its first look at the log to its commit. Bids
+that were received are decided before it. It first
+tells the engine what changed meanwhile (the slot, the fleet) and keeps old
 promises (new plans for jobs that lost cells), then the caller applies events,
 then everything is written at once: log entries, the head, rows derived from them.
 Either all of it is committed or none, so a lane
@@ -22,6 +23,7 @@ from operator import attrgetter
 from django.db import OperationalError, transaction
 
 from marketplace.auction.book import engine_cache as books
+from marketplace.auction.lane.decide import decide_received_bids
 from marketplace.auction.lane.first_rates import post_first_rates
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.price_changes import sync_rules
@@ -43,10 +45,36 @@ log = logging.getLogger(__name__)
 def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
     """Be the zone's one writer until the block ends; waits for another to finish.
 
+    Bids that were received and not decided come first, in a transaction of their own: nothing
+    may happen to the zone between a receipt and its decision.
+
     Raises
     ------
     django.db.OperationalError
         Another lane held the zone for longer than the database's lock timeout.
+    """
+    while True:
+        with hold_lane(zone=zone, now=now) as lane:
+            if not lane.book.engine.open_receipts:
+                _sync_slot(lane)
+                sync_rules(lane)
+                _sync_fleet(lane)
+                post_first_rates(lane)
+                record_lost_cells(lane)
+                replan_jobs(lane)
+                yield lane
+                return
+            decide_received_bids(lane)
+
+
+@contextmanager
+def hold_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
+    """Be the zone's one writer, with its log as it is: nothing is brought up to date.
+
+    Raises
+    ------
+    django.db.OperationalError
+        As ``enter_lane``.
     """
     try:
         with transaction.atomic():
@@ -56,15 +84,10 @@ def enter_lane(*, zone: Zone, now: datetime) -> Iterator[Lane]:
                 zone=zone,
                 now=now,
                 head=head,
+                fleet=fleet,
                 book=books.load_lane_book(head=head),
                 slot=max(slot_at(zone, now), head.slot),
             )
-            _sync_slot(lane)
-            sync_rules(lane)
-            _sync_fleet(lane, fleet)
-            post_first_rates(lane)
-            record_lost_cells(lane)
-            replan_jobs(lane)
             with pipeline():
                 yield lane
                 write_lane(lane)
@@ -80,9 +103,9 @@ def _sync_slot(lane: Lane) -> None:
         lane.apply(events.SlotAdvanced(slot=lane.slot))
 
 
-def _sync_fleet(lane: Lane, fleet: object) -> None:
-    """Tell the engine which nodes came, changed and went, if ``fleet`` is not what it was."""
-    seen = (lane.slot, fleet)
+def _sync_fleet(lane: Lane) -> None:
+    """Tell the engine which nodes came, changed and went, if the fleet is not what it was."""
+    seen = (lane.slot, lane.fleet)
     if seen == lane.book.fleet_seen:
         return
     known = lane.book.nodes

@@ -24,6 +24,8 @@ class Lane:
     book: Book
     #: The slot that holds ``now``; it runs already, so cells from the next one on are sold.
     slot: int
+    #: Equal as long as nothing is changed of the nodes that the engine goes by.
+    fleet: object = None
     #: New entries, with the texts that are stored of them.
     entries: list[tuple[ChainEntry, SerializedEntry]] = field(default_factory=list)
     #: Cells that admitted jobs lost with their nodes; noted and emptied by ``replan``.

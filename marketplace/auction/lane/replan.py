@@ -113,6 +113,7 @@ def _build_event(
         preferred_node=preferred_node,
         avoided_nodes=tuple(list_nodes_to_avoid(wanted.job)),
         tolerance=TOLERANCE,
+        version=lane.book.engine.rules.version,
     )
 
 

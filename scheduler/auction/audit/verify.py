@@ -9,7 +9,13 @@ from typing import Any
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
-from scheduler.auction.log.chain import ChainEntry, hash_entry
+from scheduler.auction.log.chain import (
+    PRIVATE_PARTS,
+    ChainEntry,
+    digest,
+    hash_entry,
+    select_public_part,
+)
 from scheduler.auction.log.events import event_from_json, event_to_json
 from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
@@ -113,8 +119,19 @@ def verify_public(
     return Verification(ok=True, entries=count, head_hash=head)
 
 
-#: Parts of a decision that only its bid explains.
-_BY_BID = ("surplus", "winning_deadline_slot", "winning_deadline_price")
+#: Parts of an outcome that are not compared where its bid is left out: only the bid explains
+#: them, and from version 2 on the log does not show them.
+_BY_BID = {
+    1: ("surplus", "winning_deadline_slot", "winning_deadline_price"),
+    2: PRIVATE_PARTS,
+}
+#: What stands for those that are not shown.
+_NOT_SHOWN: dict[str, Any] = {
+    "surplus": None,
+    "raised": [],
+    "winning_deadline_slot": None,
+    "winning_deadline_price": None,
+}
 
 
 def _compare_public(
@@ -131,7 +148,7 @@ def _compare_public(
         # Any bid on the right side of the price leads to the same schedule.
         lost = outcome_data.get("refusal") == Refusal.PRICE.value
         event_data |= {"task": {**hidden, "bid": -MOST_MONEY if lost else MOST_MONEY}, "salt": ""}
-        outcome_data.setdefault("surplus", None)
+        outcome_data = {**_NOT_SHOWN, **outcome_data}
     event, logged = event_from_json(event_data), outcome_from_json(outcome_data)
     shown = event_to_json(event)
     if hidden is not None:
@@ -142,23 +159,23 @@ def _compare_public(
     if "private_commitment" in data["event"]:
         shown = {name: shown[name] for name in shown if name not in ("private", "salt")}
         shown["private_commitment"] = str(data["event"]["private_commitment"])
-    if (
-        hash_entry(
-            position=position + 1,
-            event=shown,
-            outcome=outcome_to_json(logged),
-            prev_hash=head,
-        )
-        != data["hash"]
-    ):
-        return "the hash is not that of the entry"
-    found = outcome_to_json(engine.follow(event, logged))
     expected = outcome_to_json(logged)
-    fields = [
-        name
-        for name in found
-        if found[name] != expected.get(name) and not (hidden is not None and name in _BY_BID)
-    ]
+    version = int(event_data.get("version", 1))
+    if hidden is not None and version > 1:
+        told = {name: value for name, value in expected.items() if name not in PRIVATE_PARTS}
+        told["private_commitment"] = str(data["outcome"]["private_commitment"])
+    else:
+        told = expected
+    hash_ = hash_entry(position=position + 1, event=shown, outcome=told, prev_hash=head)
+    if hash_ != data["hash"]:
+        return "the hash is not that of the entry"
+    sealed = None if hidden is None else digest(select_public_part(shown, told)["event"])
+    try:
+        found = outcome_to_json(engine.follow(event, logged, sealed=sealed))
+    except ValueError as error:
+        return f"the entry cannot have happened: {error}"
+    left_out = () if hidden is None else _BY_BID[version]
+    fields = [name for name in found if found[name] != expected.get(name) and name not in left_out]
     return f"the replay differs from the log in {', '.join(fields)}" if fields else None
 
 
@@ -184,7 +201,10 @@ def _compare(engine: Engine, entry: ChainEntry) -> str | None:
         return f"entry {engine.position + 1} is missing: the log goes on at {entry.position}"
     if entry.prev_hash != engine.head_hash:
         return "the entry does not build on the one before it"
-    again, _ = engine.apply_serialized(entry.event, hint=_find_hint(entry.outcome))
+    try:
+        again, _ = engine.apply_serialized(entry.event, hint=_find_hint(entry.outcome))
+    except ValueError as error:
+        return f"the entry cannot have happened: {error}"
     if again.outcome != entry.outcome:
         logged, found = outcome_to_json(entry.outcome), outcome_to_json(again.outcome)
         fields = [name for name in found if logged.get(name) != found[name]]

@@ -20,10 +20,12 @@ from scheduler.auction.engine import (
 )
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
+from scheduler.auction.engine.receipts import check_receipts, settle_receipts
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.chain import ChainEntry, SerializedEntry, digest, serialize_entry
 from scheduler.auction.log.events import (
     BidArrived,
+    BidsReceived,
     CellsReleased,
     Event,
     NodeChanged,
@@ -32,6 +34,7 @@ from scheduler.auction.log.events import (
     PlansMoved,
     PricesSolved,
     RatesPosted,
+    ReceiptsVoided,
     RulesChanged,
     SlotAdvanced,
     TaskReplanned,
@@ -135,20 +138,32 @@ class Engine:
         )
         return entry, texts
 
-    def transition(self, event: Event, *, hint: DeadlineHint | None = None) -> Outcome:
+    def transition(
+        self, event: Event, *, hint: DeadlineHint | None = None, sealed: str | None = None
+    ) -> Outcome:
         """Apply an event without keeping a log; simulations call this.
 
-        ``hint`` is as for ``apply_serialized``.
+        ``hint`` is as for ``apply_serialized``, ``sealed`` as for ``follow``.
 
         Raises
         ------
         ValueError
-            If the event carries a number that no price can be made of, rules that
-            cannot change, or plans that break a promise. The engine is as it was.
+            If the event carries a number that no price can be made of, rules that cannot
+            change, plans that break a promise, or comes between a receipt and its decision.
+            The engine is as it was.
         """
         check_event(event)
         zone = self._zone
+        check_receipts(zone.receipts, zone.rules, event, sealed=sealed)
+        outcome = self._answer(event, hint)
+        settle_receipts(zone.receipts, event)
+        return outcome
+
+    def _answer(self, event: Event, hint: DeadlineHint | None) -> Outcome:
+        zone = self._zone
         match event:
+            case BidsReceived() | ReceiptsVoided():
+                return Changed()
             case BidArrived(task=task, slot=slot):
                 return self._decide(task, slot, hint)
             case SlotAdvanced(slot=slot):
@@ -179,16 +194,18 @@ class Engine:
     def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
         return decide.decide(self._zone, task, slot, hint)
 
-    def follow(self, event: Event, logged: Outcome) -> Outcome:
-        """Apply an event with price movements taken from its logged outcome.
+    def follow(self, event: Event, logged: Outcome, *, sealed: str | None = None) -> Outcome:
+        """Apply an event of a log in which bids are left out; no entry is made.
 
-        For checking a log in which bids are left out: whatever does not depend on
-        them is worked out again. No entry is made.
+        Whatever does not depend on bids is worked out again. In a log of version 1 price
+        movements may depend on them and are taken from the logged outcome; from version 2
+        on none does. ``sealed`` is the seal of a bid whose amount is left out.
         """
         zone = self._zone
-        zone.followed = logged.raised if isinstance(logged, Decision | Replan) else None
+        if isinstance(event, BidArrived | TaskReplanned) and event.version == 1:
+            zone.followed = logged.raised if isinstance(logged, Decision | Replan) else None
         try:
-            return self.transition(event)
+            return self.transition(event, sealed=sealed)
         finally:
             zone.followed = None
 
@@ -266,6 +283,11 @@ class Engine:
         return tuple(self._zone.grid.reservations())
 
     @property
+    def open_receipts(self) -> tuple[str, ...]:
+        """Bids that were received and are not decided, in the order of their turns."""
+        return tuple(self._zone.receipts)
+
+    @property
     def rules(self) -> ZoneRules:
         """The rules in force."""
         return self._zone.rules
@@ -303,6 +325,7 @@ class Engine:
             position=self.position,
             head_hash=self.head_hash,
             policy_state=zone.policy_state,
+            receipts=zone.receipts,
             grid=zone.grid,
             posted=zone.posted,
         )
@@ -317,6 +340,7 @@ class Engine:
         engine.position = state.position
         engine.head_hash = state.head_hash
         engine._zone.policy_state = state.policy_state
+        engine._zone.receipts = state.receipts
         engine._zone.grid = state.grid
         engine._zone.posted = state.posted
         return engine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from scheduler.auction.engine.receipts import settle_receipts
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BidArrived, Event, TaskReplanned
 from scheduler.auction.log.outcomes import Outcome, Replan
@@ -29,6 +30,7 @@ def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
         zone.observe(event.task)
         if plan is not None:
             zone.take(event.task, plan)
+        settle_receipts(zone.receipts, event)
         return True
     if isinstance(event, TaskReplanned) and isinstance(logged, Replan):
         task = event.task

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from scheduler.auction.engine.price_policies import PolicyState
+from scheduler.auction.engine.receipts import Receipts
 from scheduler.auction.log.events import (
     RatesPosted,
     event_from_json,
@@ -37,6 +38,7 @@ class SavedState:
     position: int
     head_hash: str
     policy_state: PolicyState
+    receipts: Receipts
     grid: Grid
     posted: RatesPosted | None
 
@@ -47,6 +49,7 @@ def serialize_state(
     position: int,
     head_hash: str,
     policy_state: PolicyState,
+    receipts: Receipts,
     grid: Grid,
     posted: RatesPosted | None,
 ) -> dict[str, Any]:
@@ -57,6 +60,7 @@ def serialize_state(
         "position": position,
         "head_hash": head_hash,
         "memory": dict(policy_state),
+        **({"receipts": [[bid, seal] for bid, seal in receipts.items()]} if receipts else {}),
         "first_slot": grid.first_slot,
         "nodes": [node_to_json(node) for node in grid.nodes],
         "types": list(grid.types),
@@ -132,6 +136,7 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
         position=int(data["position"]),
         head_hash=str(data["head_hash"]),
         policy_state={str(name): float(value) for name, value in data["memory"].items()},
+        receipts={str(bid): str(seal) for bid, seal in data.get("receipts", ())},
         grid=grid,
         posted=_parse_posted(data),
     )

@@ -14,6 +14,7 @@ from scheduler.auction.engine.price_policies import (
     PriceRise,
     make_policy,
 )
+from scheduler.auction.engine.receipts import Receipts
 from scheduler.auction.engine.reserves import find_rates, move_prices
 from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
@@ -37,6 +38,7 @@ class ZoneState:
             horizon=Horizon(first_slot=rules.first_slot, slots=rules.horizon_slots),
             base_memory=rules.base_memory,
         )
+        self.receipts: Receipts = {}
         if rules.posts_rates:
             self.grid.reserve_price = np.empty((rules.horizon_slots, 0))
         #: Rates in force; ``None``: none were posted, or asks are paid.
@@ -193,6 +195,8 @@ class ZoneState:
         for name in FIXED_RULES:
             if getattr(rules, name) != getattr(self.rules, name):
                 raise ValueError(f"{name} cannot change: the log began with it")
+        if rules.version < self.rules.version:
+            raise ValueError("the version of a log does not go back")
         before, policy = self.policy, make_policy(rules, self._policies)
         start = policy.start()
         known = {name: value for name, value in self.policy_state.items() if name in start}

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from json.encoder import encode_basestring_ascii
 from typing import Any, NamedTuple, TypeVar
 
@@ -56,14 +57,28 @@ def commit_owner(owner: str, *, salt: str) -> str:
     return hashlib.sha256(f"{salt}|owner|{owner}".encode()).hexdigest()
 
 
+def commit_private(hidden: Mapping[str, Any], *, salt: str) -> str:
+    """Give what stands in the chain for the parts of a decision that tell of its bid."""
+    return commit_text(serialize_canonical(dict(hidden)), salt=salt)
+
+
+def commit_text(text: str, *, salt: str) -> str:
+    """Give the commitment to a canonical text."""
+    return hashlib.sha256(f"{salt}|{text}".encode()).hexdigest()
+
+
 def serialize_bid(event: Event) -> Texts | None:
     """Write the arrival of a bid; ``None`` if it is not one, or not of the plain kind."""
     return _plainly(_bid_texts, event) if isinstance(event, BidArrived) else None
 
 
-def serialize_decision(outcome: Outcome) -> Texts | None:
-    """Write a decision; ``None`` if it is not one, or not of the plain kind."""
-    return _plainly(_decision_texts, outcome) if isinstance(outcome, Decision) else None
+def serialize_decision(event: Event, outcome: Outcome) -> Texts | None:
+    """Write the decision of a bid; ``None`` if it is not one, or not of the plain kind."""
+    if not isinstance(event, BidArrived) or not isinstance(outcome, Decision):
+        return None
+    if event.version == 1:
+        return _plainly(_open_decision_texts, outcome)
+    return _plainly(partial(_decision_texts, salt=event.salt), outcome)
 
 
 def _plainly(write: Callable[[T], Texts], value: T) -> Texts | None:
@@ -81,7 +96,7 @@ def _bid_texts(event: BidArrived) -> Texts:
     bid = float(task.bid)
     _check(bid)
     arrival = f'"task":{{"arrival_slot":{task.arrival_slot},'
-    before, after = _rest_of(task)
+    before, after = _rest_of(task, event.version)
     salt = _quoted(event.salt)
     sealed = commitment(bid=bid, salt=event.salt)
     told = hidden = ""
@@ -94,7 +109,7 @@ def _bid_texts(event: BidArrived) -> Texts:
     )
 
 
-def _rest_of(task: Task) -> tuple[str, str]:
+def _rest_of(task: Task, version: int) -> tuple[str, str]:
     """Give what is written of a task after its bid, before and after its owner."""
     if task.operational_costs is not None:
         raise _Unusual
@@ -110,14 +125,42 @@ def _rest_of(task: Task) -> tuple[str, str]:
         price = float(vendor.price)
         _check(price)
         vendors.append(f"[{_quoted(vendor.id)},{_number(price)},{_count(vendor.delay_slots)}]")
+    named = f',"version":{_count(version)}' if version > 1 else ""
     return (
         f'"compute_demand":{_number(compute)},"deadline_slot":{task.deadline_slot},'
         f'"id":{_quoted(task.id)},"memory_demand":{_number(memory)},"operational_costs":null,',
-        f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]}},"type":"BidArrived"}}',
+        f'"rates":{{{",".join(rates)}}},"vendors":[{",".join(vendors)}]}},"type":"BidArrived"'
+        f"{named}}}",
     )
 
 
-def _decision_texts(decision: Decision) -> Texts:
+def _open_decision_texts(decision: Decision) -> Texts:
+    """Version 1: all but the surplus is published."""
+    begin, (task, schedule), later = _pieces_of(decision)
+    raised = f'"raised":{_raised(decision.raised)},'
+    surplus = f'"surplus":{_amount(decision.surplus)},'
+    winning = f'{later},"winning_price":{_amount(decision.winning_price)}}}'
+    return Texts(
+        f"{begin}{raised}{schedule}{surplus}{task}{winning}",
+        f"{begin}{raised}{schedule}{task}{winning}",
+    )
+
+
+def _decision_texts(decision: Decision, *, salt: str) -> Texts:
+    """Version 2: what tells of the bid is committed to."""
+    begin, (task, schedule), later = _pieces_of(decision)
+    raised = f'"raised":{_raised(decision.raised)},'
+    surplus = f'"surplus":{_amount(decision.surplus)},'
+    winning = f'"winning_price":{_amount(decision.winning_price)}}}'
+    sealed = commit_text(f"{{{raised}{surplus}{later}}}", salt=salt)
+    return Texts(
+        f"{begin}{raised}{schedule}{surplus}{task}{later},{winning}",
+        f'{begin}"private_commitment":"{sealed}",{schedule}{task}{winning}',
+    )
+
+
+def _pieces_of(decision: Decision) -> tuple[str, tuple[str, str], str]:
+    """Give the texts that all versions are put together from."""
     if type(decision.admitted) is not bool:
         raise _Unusual
     notes = serialize_canonical(dict(decision.notes)) if decision.notes else "{}"
@@ -126,16 +169,14 @@ def _decision_texts(decision: Decision) -> Texts:
     begin = (
         f'{{"admitted":{"true" if decision.admitted else "false"},"notes":{notes},'
         f'"parts":{_parts(decision.parts)},"payment":{_amount(decision.payment)},'
-        f'"raised":{_raised(decision.raised)},"refusal":{refusal},'
-        f'"schedule":{_schedule(decision.schedule)},'
     )
-    end = (
-        f'"task_id":{_quoted(decision.task_id)},"type":"Decision",'
+    schedule = f'"refusal":{refusal},"schedule":{_schedule(decision.schedule)},'
+    task = f'"task_id":{_quoted(decision.task_id)},"type":"Decision",'
+    later = (
         f'"winning_deadline_price":{_amount(decision.winning_deadline_price)},'
-        f'"winning_deadline_slot":{"null" if slot is None else _count(slot)},'
-        f'"winning_price":{_amount(decision.winning_price)}}}'
+        f'"winning_deadline_slot":{"null" if slot is None else _count(slot)}'
     )
-    return Texts(f'{begin}"surplus":{_amount(decision.surplus)},{end}', begin + end)
+    return begin, (task, schedule), later
 
 
 def _parts(parts: PriceParts | None) -> str:

@@ -10,12 +10,13 @@ from typing import Any
 from scheduler.auction.log.canonical_json import (
     Texts,
     commit_owner,
+    commit_private,
     commitment,
     serialize_bid,
     serialize_canonical,
     serialize_decision,
 )
-from scheduler.auction.log.events import Event, event_from_json, event_to_json
+from scheduler.auction.log.events import BidArrived, Event, event_from_json, event_to_json
 from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
 
 
@@ -43,6 +44,10 @@ class ChainEntry:
     hash: str
 
 
+#: Parts of an outcome that tell of the bid, from version 2 of the log on.
+PRIVATE_PARTS = ("raised", "surplus", "winning_deadline_price", "winning_deadline_slot")
+
+
 def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Give what the chain is made of: bids and what tells of them as commitments.
 
@@ -58,7 +63,11 @@ def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> 
             if "owner" in shown:
                 shown["owner_commitment"] = commit_owner(shown.pop("owner"), salt=salt)
         event["task"] = shown
-        outcome.pop("surplus", None)
+        if event.get("version", 1) == 1:
+            outcome.pop("surplus", None)
+        elif "private_commitment" not in outcome:
+            hidden = {name: outcome.pop(name) for name in PRIVATE_PARTS if name in outcome}
+            outcome["private_commitment"] = commit_private(hidden, salt=salt)
     elif "private" in event:
         hidden = {"private": event["private"], "salt": event["salt"]}
         event = {name: value for name, value in event.items() if name not in hidden}
@@ -79,6 +88,18 @@ def hide_bid(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, **select_public_part(data["event"], data["outcome"])}
 
 
+def seal(event: BidArrived) -> str:
+    """Give what a receipt names a bid by: the hash of the event that will decide it.
+
+    It covers all that the published log will say of the bid, the commitment to its amount
+    included.
+    """
+    told = serialize_bid(event)
+    if told is None:
+        return digest(select_public_part(event_to_json(event), {})["event"])
+    return hashlib.sha256(told.chained.encode("ascii")).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class SerializedEntry:
     """An entry as it is stored: JSON texts and the hash over them."""
@@ -92,7 +113,7 @@ def serialize_entry(
     *, position: int, event: Event, outcome: Outcome, prev_hash: str
 ) -> SerializedEntry:
     """Give the texts and the hash of an entry."""
-    told, decided = serialize_bid(event), serialize_decision(outcome)
+    told, decided = serialize_bid(event), serialize_decision(event, outcome)
     if told is None or decided is None:
         event_data, outcome_data = event_to_json(event), outcome_to_json(outcome)
         public = select_public_part(event_data, outcome_data)

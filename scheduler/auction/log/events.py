@@ -12,14 +12,37 @@ from scheduler.types import Cell, LaborVendor, Node, NodeRate, Task
 
 
 @dataclass(frozen=True, slots=True)
+class BidsReceived:
+    """Bids are in the log, sealed; they are decided in this order, with nothing in between.
+
+    So the prices of a decision are those that were in force when its bid was received, but for
+    what the bids received before it have taken.
+    """
+
+    #: Id and ``chain.seal`` of each.
+    bids: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptsVoided:
+    """Bids that were received are not decided now; they may be received again."""
+
+    task_ids: tuple[str, ...]
+    #: Why, in one word.
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class BidArrived:
     """A bid is to be decided."""
 
     task: Task
     #: Slot in which it is decided; it may use no earlier one.
     slot: int
-    #: Secret text that the log's commitment to the bid is made with.
+    #: Secret text that the log's commitments to the bid and what tells of it are made with.
     salt: str = ""
+    #: ``ZoneRules.version`` of the rules in force.
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +92,10 @@ class TaskReplanned:
 
     task: Task
     slot: int
-    #: Secret text that the log's commitment to the bid is made with.
+    #: As in ``BidArrived``.
     salt: str = ""
+    #: As in ``BidArrived``.
+    version: int = 1
     #: The plan is on this node alone if the rest of the job fits there in time.
     preferred_node: str | None = None
     #: The plan uses these nodes only if no others can do all that is left.
@@ -176,7 +201,9 @@ class RulesChanged:
 
 
 Event = (
-    BidArrived
+    BidsReceived
+    | ReceiptsVoided
+    | BidArrived
     | SlotAdvanced
     | NodeJoined
     | NodeChanged
@@ -346,11 +373,26 @@ def _wishes_from_json(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _version_to_json(version: int) -> dict[str, int]:
+    """Give the version; it is left out where it is 1, as in older logs."""
+    return {"version": version} if version > 1 else {}
+
+
 def event_to_json(event: Event) -> dict[str, Any]:
     """Give an event as plain JSON values, its ``type`` named."""
     match event:
+        case BidsReceived(bids=bids):
+            return {"type": "BidsReceived", "bids": [list(bid) for bid in bids]}
+        case ReceiptsVoided(task_ids=task_ids, reason=reason):
+            return {"type": "ReceiptsVoided", "task_ids": list(task_ids), "reason": reason}
         case BidArrived(task=task, slot=slot, salt=salt):
-            return {"type": "BidArrived", "task": task_to_json(task), "slot": slot, "salt": salt}
+            return {
+                "type": "BidArrived",
+                "task": task_to_json(task),
+                "slot": slot,
+                "salt": salt,
+                **_version_to_json(event.version),
+            }
         case SlotAdvanced(slot=slot):
             return {"type": "SlotAdvanced", "slot": slot}
         case NodeJoined(node=node):
@@ -367,6 +409,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
                 "task": task_to_json(task),
                 "slot": slot,
                 "salt": salt,
+                **_version_to_json(event.version),
                 **_wishes_to_json(event),
             }
         case PlansMoved(moves=moves, slot=slot):
@@ -415,9 +458,19 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
         If the type is not one of this module's.
     """
     match data.get("type"):
+        case "BidsReceived":
+            return BidsReceived(bids=tuple((str(bid), str(seal)) for bid, seal in data["bids"]))
+        case "ReceiptsVoided":
+            return ReceiptsVoided(
+                task_ids=tuple(str(task_id) for task_id in data["task_ids"]),
+                reason=str(data["reason"]),
+            )
         case "BidArrived":
             return BidArrived(
-                task=task_from_json(data["task"]), slot=int(data["slot"]), salt=str(data["salt"])
+                task=task_from_json(data["task"]),
+                slot=int(data["slot"]),
+                salt=str(data["salt"]),
+                version=int(data.get("version", 1)),
             )
         case "SlotAdvanced":
             return SlotAdvanced(slot=int(data["slot"]))
@@ -434,6 +487,7 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
                 task=task_from_json(data["task"]),
                 slot=int(data["slot"]),
                 salt=str(data["salt"]),
+                version=int(data.get("version", 1)),
                 **_wishes_from_json(data),
             )
         case "PlansMoved":

@@ -14,6 +14,7 @@ from typing import Any
 
 from scheduler.auction.log.events import (
     BidArrived,
+    BidsReceived,
     CellsReleased,
     Event,
     NodeChanged,
@@ -22,6 +23,7 @@ from scheduler.auction.log.events import (
     PlansMoved,
     PricesSolved,
     RatesPosted,
+    ReceiptsVoided,
     RulesChanged,
     SlotAdvanced,
     TaskReplanned,
@@ -79,7 +81,7 @@ def check_event(event: Event) -> None:
             _check_rates(event)
         case RulesChanged(rules=rules):
             _text("settings", rules.settings)
-        case CellsReleased():
+        case CellsReleased() | BidsReceived() | ReceiptsVoided():
             pass
 
 

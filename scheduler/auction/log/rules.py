@@ -10,6 +10,10 @@ from typing import Any
 #: Rules that hold for the whole life of a log: cells and prices are made by them.
 FIXED_RULES = ("base_memory", "horizon_slots", "first_slot", "money_quantum")
 
+#: Version of the log's entries that a log written now has. From 2 on a bid is received in the
+#: log before it is decided, and what a decision tells of bids is committed to, not published.
+LOG_VERSION = 2
+
 #: Most slots on sale at a time: each is a row of every table of the grid.
 MOST_HORIZON = 1_000_000
 #: Fields of earlier versions, parameters of policies that no longer sell.
@@ -39,8 +43,12 @@ class ZoneRules:
     #: What a log of an earlier version states besides: its first hash covers it, and
     #: the policy it names reads it. No policy that sells does.
     retired: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    #: Version of the entries from here on; logs of earlier versions name none and have 1.
+    version: int = 1
 
     def __post_init__(self) -> None:
+        if not 1 <= self.version <= LOG_VERSION:
+            raise ValueError(f"version {self.version}: this program reads 1 to {LOG_VERSION}")
         if not 1 <= self.horizon_slots <= MOST_HORIZON:
             raise ValueError(f"horizon_slots must be between 1 and {MOST_HORIZON}")
         for name in ("base_memory", "money_quantum"):
@@ -64,6 +72,7 @@ def rules_to_json(rules: ZoneRules) -> dict[str, Any]:
         "settings": dict(rules.settings),
         # Left out where asks are paid, as in logs of earlier versions.
         **({"posts_rates": True} if rules.posts_rates else {}),
+        **({"version": rules.version} if rules.version > 1 else {}),
         **rules.retired,
     }
 
@@ -88,6 +97,7 @@ def rules_from_json(data: Mapping[str, Any]) -> ZoneRules:
         settings=dict(data["settings"]),
         posts_rates=bool(data.get("posts_rates", False)),
         retired={name: _parse_retired(name, data[name]) for name in _RETIRED if name in data},
+        version=int(data.get("version", 1)),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.batch import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead
 from marketplace.auction.selectors import load_market

@@ -8,7 +8,7 @@ import pytest
 
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.batch import decide_pending_bids
 from marketplace.auction.models import Bid, BidStatus, LogEntry, MarketHead, Reservation, Snapshot
 from marketplace.auction.selectors import refresh_bids
 from marketplace.common.errors import Conflict
@@ -156,7 +156,8 @@ def test_lower_arrival_that_commits_later_is_decided_in_the_next_batch(zone, own
     decide_pending_bids(zone=zone, now=NOW, limit=1)
     late.refresh_from_db()
     assert late.status == BidStatus.ADMITTED
-    assert late.position == early.position + 1
+    # The receipt of the second stands between.
+    assert late.position == early.position + 2
 
 
 def test_full_batch_says_that_more_may_wait(zone, owner):
@@ -178,6 +179,7 @@ def test_log_is_chained_and_the_head_follows_it(zone, owner):
     assert [row.kind for row in rows] == [
         "SlotAdvanced",
         "NodeJoined",
+        "BidsReceived",
         "BidArrived",
         "BidArrived",
     ]
@@ -224,8 +226,9 @@ def test_cheaper_node_is_chosen_and_a_new_ask_counts_for_later_bids(zone, owner)
     decide_pending_bids(zone=zone, now=NOW)
     second.refresh_from_db()
     assert second.payment_micros == 100_000
-    assert [row.kind for row in LogEntry.objects.filter(zone=zone).order_by("position")][-2:] == [
+    assert [row.kind for row in LogEntry.objects.filter(zone=zone).order_by("position")][-3:] == [
         "NodeChanged",
+        "BidsReceived",
         "BidArrived",
     ]
 

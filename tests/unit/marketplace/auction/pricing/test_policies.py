@@ -12,8 +12,12 @@ from django.core.management import CommandError, call_command
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.book.verify import verify_zone
+<<<<<<< HEAD
 from marketplace.auction.lane import enter
 from marketplace.auction.lane.decide import decide_pending_bids
+=======
+from marketplace.auction.lane.batch import decide_pending_bids
+>>>>>>> 6b1efd6 (Bids are received in the log, with a signed receipt, before they are decided; what a decision tells of its bid is committed to)
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.auction.pricing import past_bids

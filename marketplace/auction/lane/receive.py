@@ -1,0 +1,97 @@
+"""Receiving bids: sealed into the log, with a signed receipt, before they are decided."""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Collection
+
+from django.conf import settings
+
+from marketplace.auction import locks
+from marketplace.auction.book.engine_cache import commitment_salt
+from marketplace.auction.lane.lane import Lane
+from marketplace.auction.locks import PendingBid
+from marketplace.auction.models import Bid
+from marketplace.auction.witnesses.keys import load_signing_key
+from marketplace.common.db.bulk_writes import send_updates
+from marketplace.fleet.selectors import last_slot_until
+from scheduler import types as scheduler
+from scheduler.auction.log import events
+from scheduler.auction.log.chain import seal
+from scheduler.auction.log.heads import Head, Receipt, sign_head, signed_head_to_json
+
+
+def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
+    """Put the oldest bids that wait into the log, in the order they arrived; how many.
+
+    What is fixed here is all that a decision is made of: the measured work, the slot, the
+    commitment to the amount and, by its place in the log, the prices. Each bid's receipt is
+    signed over the hash of the entry. ``only`` names the one bid to receive.
+    """
+    waiting = locks.lock_pending_bids(zone_id=lane.zone.pk, limit=limit, only=only)
+    bids = [
+        bid._replace(received_slot=lane.slot, salt=commitment_salt())
+        for bid in waiting
+        if bid.pk not in lane.book.engine.open_receipts
+    ]
+    if not bids:
+        return 0
+    receipts = [Receipt(bid.pk, seal(build_arrival(lane, bid))) for bid in bids]
+    entry = lane.apply(events.BidsReceived(tuple((of.bid_id, of.sealed) for of in receipts)))
+    head = Head(lane.zone.name, entry.position, entry.hash)
+    send_updates(
+        Bid,
+        ("receipt", "received_slot", "salt"),
+        [
+            (bid.pk, _sign_receipt(lane, head, receipt), bid.received_slot, bid.salt)
+            for bid, receipt in zip(bids, receipts, strict=True)
+        ],
+    )
+    return len(bids)
+
+
+def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
+    """The event that decides a bid that was received, always the same."""
+    assert bid.received_slot is not None
+    task = scheduler.Task(
+        id=bid.pk,
+        # The slot it was received in runs already: cells from the next one on are sold.
+        arrival_slot=bid.received_slot + 1,
+        deadline_slot=last_slot_until(lane.zone, bid.deadline_at),
+        compute_demand=bid.compute_demand,
+        memory_demand=bid.memory_demand_gb,
+        bid=float(bid.price_micros),
+        rates=dict(sorted(bid.rates.items())),
+        owner=name_owner(zone_id=lane.zone.pk, organisation_id=bid.organisation_id),
+    )
+    return events.BidArrived(
+        task=task,
+        slot=bid.received_slot,
+        salt=bid.salt,
+        version=lane.book.engine.rules.version,
+    )
+
+
+def name_owner(*, zone_id: str, organisation_id: str) -> str:
+    """What a zone's log calls an organisation: the same always, and no guess at which it is."""
+    text = f"auction.owner|{zone_id}|{organisation_id}"
+    return hmac.digest(settings.SECRET_KEY.encode(), text.encode(), "sha256").hex()[:16]
+
+
+def void_receipts(lane: Lane, bid_ids: Collection[str], *, reason: str) -> None:
+    """Say in the log that bids that were received are not decided now."""
+    if bid_ids:
+        lane.apply(events.ReceiptsVoided(tuple(bid_ids), reason))
+
+
+def _sign_receipt(lane: Lane, head: Head, receipt: Receipt) -> str:
+    key = load_signing_key(now=lane.now)
+    signed = sign_head(
+        head,
+        signed_at=lane.now.isoformat(),
+        public_key=key.public_key,
+        sign=key.sign,
+        receipt=receipt,
+    )
+    return json.dumps(signed_head_to_json(signed))

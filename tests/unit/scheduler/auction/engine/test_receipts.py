@@ -1,0 +1,160 @@
+"""Between a receipt and its decision nothing may happen that moves a price."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scheduler.auction import Engine, ZoneRules
+from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
+from scheduler.auction.log import events
+from scheduler.auction.log.chain import ChainEntry, seal
+from scheduler.types import Cell
+from tests.unit.scheduler.auction.builders import node, task
+
+RULES = ZoneRules(horizon_slots=6, version=2)
+
+
+def arrival(name: str, bid: float = 100.0) -> events.BidArrived:
+    return events.BidArrived(task(name, bid=bid), 0, f"salt of {name}", 2)
+
+
+def receipts(*arrivals: events.BidArrived) -> events.BidsReceived:
+    return events.BidsReceived(tuple((of.task.id, seal(of)) for of in arrivals))
+
+
+FIRST, SECOND = arrival("first"), arrival("second", 7.0)
+
+
+def opened() -> Engine:
+    """A zone that has received two bids and decided neither."""
+    engine = Engine(RULES)
+    engine.apply(events.NodeJoined(node(ask=10.0)))
+    engine.apply(receipts(FIRST, SECOND))
+    return engine
+
+
+MEANWHILE = [
+    events.SlotAdvanced(1),
+    events.NodeJoined(node("other")),
+    events.NodeChanged(node(ask=99.0)),
+    events.NodeLeft("n", 0),
+    events.CellsReleased("t", (Cell(0, "n"),)),
+    events.TaskReplanned(task("t"), 0, "s", version=2),
+    events.PricesSolved(0, {"n": (49.0,) * 6}, {"n": (0.0,) * 6}),
+    events.RulesChanged(replace(RULES, settings={"growth": 1.0})),
+]
+
+
+@pytest.mark.parametrize("event", MEANWHILE, ids=lambda event: type(event).__name__)
+def test_nothing_that_could_move_a_price_comes_between_a_receipt_and_its_decision(
+    event: events.Event,
+) -> None:
+    engine = opened()
+    before = engine.snapshot()
+    with pytest.raises(ValueError, match="must wait: bid first was received and is not decided"):
+        engine.apply(event)
+    assert engine.snapshot() == before
+    engine.apply(FIRST)
+    engine.apply(SECOND)
+    engine.apply(event)
+
+
+@pytest.mark.parametrize(
+    ("event", "problem"),
+    [
+        (SECOND, "bid second is decided out of turn: first was received first"),
+        (arrival("third"), "bid third is decided out of turn: first was received first"),
+        (arrival("first", 100.1), "bid first is not the one that was received"),
+        (replace(FIRST, salt="another"), "bid first is not the one that was received"),
+        (replace(FIRST, slot=1), "bid first is not the one that was received"),
+        (replace(FIRST, version=1), "an entry of version 1 in a log of version 2"),
+        (receipts(FIRST), "each received once"),
+        (receipts(arrival("a"), arrival("a")), "each received once"),
+        (events.BidsReceived(()), "for one bid or more"),
+        (events.ReceiptsVoided((), "late"), "only open receipts can be voided"),
+        (events.ReceiptsVoided(("third",), "late"), "only open receipts can be voided"),
+    ],
+)
+def test_a_bid_is_decided_as_it_was_received_and_in_its_turn(
+    event: events.Event, problem: str
+) -> None:
+    engine = opened()
+    before = engine.snapshot()
+    with pytest.raises(ValueError, match=problem):
+        engine.apply(event)
+    assert engine.snapshot() == before
+
+
+def test_a_bid_that_was_not_received_is_not_decided() -> None:
+    engine = Engine(RULES)
+    with pytest.raises(ValueError, match="out of turn: none was received first"):
+        engine.apply(FIRST)
+
+
+def test_a_voided_receipt_gives_the_next_its_turn_and_may_be_given_again() -> None:
+    engine = opened()
+    engine.apply(events.ReceiptsVoided(("first",), "late"))
+    assert engine.open_receipts == ("second",)
+    engine.apply(SECOND)
+    engine.apply(receipts(FIRST))
+    engine.apply(FIRST)
+    assert engine.open_receipts == ()
+
+
+def test_open_receipts_survive_a_restart_in_their_order() -> None:
+    engine = opened()
+    back = Engine.restore(engine.snapshot())
+    assert back.open_receipts == ("first", "second")
+    assert back.apply(FIRST) == engine.apply(FIRST)
+    assert back.snapshot() == engine.snapshot()
+    assert "receipts" not in Engine(RULES).snapshot()
+
+
+def test_a_log_of_version_1_has_no_receipts_and_goes_over_by_its_rules() -> None:
+    engine = Engine(replace(RULES, version=1))
+    engine.apply(events.NodeJoined(node(ask=10.0)))
+    with pytest.raises(ValueError, match="a log of version 1 has no receipts"):
+        engine.apply(receipts(FIRST))
+    engine.apply(replace(FIRST, version=1))
+    engine.apply(events.RulesChanged(RULES))
+    with pytest.raises(ValueError, match="out of turn"):
+        engine.apply(SECOND)
+    with pytest.raises(ValueError, match="the version of a log does not go back"):
+        engine.apply(events.RulesChanged(replace(RULES, version=1)))
+    with pytest.raises(ValueError, match="this program reads 1 to 2"):
+        replace(RULES, version=3)
+
+
+def whole_log() -> list[ChainEntry]:
+    engine = Engine(RULES)
+    script = [
+        events.NodeJoined(node(ask=10.0)),
+        receipts(FIRST, SECOND),
+        FIRST,
+        SECOND,
+        events.SlotAdvanced(1),
+        events.TaskReplanned(replace(FIRST.task, arrival_slot=1), 1, "salt", version=2),
+    ]
+    return [engine.apply(event) for event in script]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_log_with_receipts_verifies_with_bids_and_without(shown: bool) -> None:
+    shows = None if shown else (lambda _: False)
+    lines = list(transcript_lines(whole_log(), rules=RULES, shows=shows))
+    assert verify_transcript(lines).ok
+    if not shown:
+        text = "\n".join(lines)
+        assert not any(
+            name in text for name in ("raised", "winning_deadline", "surplus", "salt", '"bid":')
+        )
+
+
+def test_following_a_log_settles_its_receipts_too() -> None:
+    engine, traced = opened(), opened()
+    for event in (FIRST, SECOND):
+        entry = engine.apply(event)
+        traced.retrace(event, entry.outcome, entry_hash=entry.hash)
+    assert traced.snapshot() == engine.snapshot()
