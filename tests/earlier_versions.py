@@ -9,6 +9,11 @@ from dataclasses import replace
 import pytest
 
 from marketplace.auction.book import engine_cache as books
+from marketplace.auction.lane import batch
+from marketplace.auction.lane.decide import record_decisions
+from marketplace.auction.lane.lane import Lane
+from marketplace.auction.lane.receive import build_arrival
+from marketplace.auction.locks import lock_pending_bids
 from marketplace.fleet.models import Zone
 from scheduler.auction import ZoneRules
 from scheduler.experiments.auction.max_form.policies import max_form_rules
@@ -16,16 +21,28 @@ from scheduler.experiments.auction.max_form.policies import max_form_rules
 
 @contextmanager
 def selling_under_residual() -> Iterator[None]:
-    """Zones begin and sell under ``residual``, as before; then every process restarts."""
+    """Zones begin and sell under ``residual``, as before; then every process restarts.
+
+    Their logs are of version 1: a bid is decided at once, without a receipt.
+    """
     now = books.with_zone_settings
 
     def under_residual(rules: ZoneRules, *, zone: Zone) -> ZoneRules:
-        return replace(now(rules, zone=zone), policy="residual", retired=max_form_rules())
+        changed = now(rules, zone=zone)
+        return replace(changed, policy="residual", retired=max_form_rules(), version=1)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(books, "with_zone_settings", under_residual)
+        patch.setattr(batch, "receive_bids", _decide_at_once)
         yield
     forget_engines()
+
+
+def _decide_at_once(lane: Lane, *, limit: int, only: str | None = None) -> int:
+    waiting = lock_pending_bids(zone_id=lane.zone.pk, limit=limit, only=only)
+    bids = [bid._replace(received_slot=lane.slot, salt=books.commitment_salt()) for bid in waiting]
+    record_decisions(lane, [(bid, lane.apply(build_arrival(lane, bid))) for bid in bids])
+    return 0
 
 
 def forget_engines() -> None:

@@ -101,7 +101,7 @@ def _verify(zone: Zone) -> VerifyReport:
     solved: int | None = None
     for row in books.rows(LogEntry.objects.filter(zone=zone)):
         entry, problem = _replayed(engine, row)
-        if problem is not None:
+        if entry is None:
             found.problems.append(f"log position {row.position}: {problem}")
             return found
         found.entries += 1
@@ -134,26 +134,28 @@ def _verify(zone: Zone) -> VerifyReport:
     return found
 
 
-def _replayed(engine: Engine, row: books.LogRow) -> tuple[ChainEntry, str | None]:
-    """What the engine answers to a row's event, and what is wrong with the row, if anything.
+def _replayed(engine: Engine, row: books.LogRow) -> tuple[ChainEntry | None, str | None]:
+    """What the engine answers to a row's event, or what is wrong with the row.
 
     The hash covers the event; of the outcome it leaves out what tells of a bid, so that is
     compared as text, of which there is only one for a value.
     """
-    again, texts = engine.apply_serialized(
-        event_from_json(json.loads(row.event)), hint=_find_hint(row.outcome)
-    )
+    if row.position != engine.position + 1:
+        return None, f"entry {engine.position + 1} is missing"
+    if row.prev_hash != engine.head_hash:
+        return None, "it does not build on the entry before it"
+    event = event_from_json(json.loads(row.event))
+    try:
+        again, texts = engine.apply_serialized(event, hint=_find_hint(row.outcome))
+    except ValueError as error:
+        return None, f"it cannot have happened: {error}"
     outcome = texts.outcome
-    if again.position != row.position:
-        return again, f"entry {again.position} is missing"
-    if again.prev_hash != row.prev_hash:
-        return again, "it does not build on the entry before it"
     if outcome != row.outcome:
         logged, found = json.loads(row.outcome), json.loads(outcome)
         names = sorted(name for name in found if logged.get(name) != found[name])
-        return again, f"the replay gives another {', '.join(names) or 'outcome'}"
+        return None, f"the replay gives another {', '.join(names) or 'outcome'}"
     if again.hash != row.hash:
-        return again, "the hash is not that of the entry"
+        return None, "the hash is not that of the entry"
     return again, None
 
 

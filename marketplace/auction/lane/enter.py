@@ -101,6 +101,7 @@ def _sync_slot(lane: Lane) -> None:
     """Past slots drop off the horizon and new ones open."""
     if lane.slot > lane.head.slot or lane.head.position == 0:
         lane.apply(events.SlotAdvanced(slot=lane.slot))
+        lane.head.slot = lane.slot
 
 
 def _sync_fleet(lane: Lane) -> None:
@@ -167,7 +168,7 @@ def write_lane(lane: Lane) -> None:
     books.append_log(zone_id=lane.zone.pk, new=lane.entries, now=lane.now)
     head, engine = lane.head, lane.book.engine
     head.position, head.head_hash = engine.position, engine.head_hash
-    head.slot, head.updated_at = lane.slot, lane.now
+    head.updated_at = lane.now
     head.seq += 1
     send_updates(MarketHead, _HEAD_COLUMNS, [(head.pk, *_head_of(head))])
     books.take_snapshot_if_late(book=lane.book, head=head, now=lane.now)

@@ -85,7 +85,7 @@ def test_zone_whose_log_was_altered_sells_nothing_more(zone, owner, change):
     sell(owner, zone, 2)
     with connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")
-        cursor.execute(f"UPDATE auction_logentry SET {change} WHERE position = 4")
+        cursor.execute(f"UPDATE auction_logentry SET {change} WHERE position = 5")
         assert cursor.rowcount == 1
         cursor.execute("SET LOCAL session_replication_role = origin")
     books.discard_lane_book(zone_id=zone.pk)

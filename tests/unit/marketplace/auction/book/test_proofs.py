@@ -13,7 +13,9 @@ from marketplace.auction.lane.batch import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry
 from marketplace.common.errors import Conflict
 from marketplace.fleet.models import Zone
-from scheduler.auction.log.chain import commitment, hash_entry
+from scheduler.auction.audit.witness import read_witness
+from scheduler.auction.log.canonical_json import commit_private, commitment
+from scheduler.auction.log.chain import PRIVATE_PARTS, digest, hash_entry
 from tests import builders, market_builders
 from tests.builders import NOW
 
@@ -55,7 +57,23 @@ def assert_true(proof: dict[str, Any]) -> None:
         assert previous is None or entry["prev_hash"] == previous
         previous = entry["hash"]
     own = next(entry for entry in proof["entries"] if entry["position"] == proof["position"])
-    assert own["event"]["task"]["bid_commitment"] == commitment(**proof["opening"])
+    opening, published = proof["opening"], own["outcome"].get("private_commitment")
+    sealed = commitment(bid=opening["bid"], salt=opening["salt"])
+    assert own["event"]["task"]["bid_commitment"] == sealed
+    if "private" in opening:
+        assert published == commit_private(opening["private"], salt=opening["salt"])
+    if proof.get("receipt") is not None:
+        assert_received(proof, own)
+
+
+def assert_received(proof: dict[str, Any], own: dict[str, Any]) -> None:
+    """The first entries hold the receipt, which is of the decided bid and signed."""
+    [signed] = read_witness([json.dumps(proof["receipt"])])
+    received = next(e for e in proof["entries"] if e["position"] == signed.head.position)
+    assert received["hash"] == signed.head.hash
+    assert signed.receipt is not None
+    assert [proof["bid_id"], signed.receipt.sealed] in received["event"]["bids"]
+    assert signed.receipt.sealed == digest(own["event"])
 
 
 def test_a_proof_opens_the_own_bid_and_chains_it_to_its_neighbours(zone: Zone) -> None:
@@ -65,7 +83,8 @@ def test_a_proof_opens_the_own_bid_and_chains_it_to_its_neighbours(zone: Zone) -
     assert proof["bid_id"] == second.pk
     assert proof["opening"]["bid"] == 4_000_001.0
     positions = [entry["position"] for entry in proof["entries"]]
-    assert positions == list(range(place(second) - 1, place(third) + 1))
+    # The receipt stands before the first decision of the batch, the entry before it too.
+    assert positions == list(range(place(first) - 2, place(third) + 1))
     own = next(entry for entry in proof["entries"] if entry["position"] == second.position)
     assert own["hash"] == second.decision_hash
     assert own["outcome"]["payment"] == second.payment_micros
@@ -81,7 +100,8 @@ def test_a_proof_tells_nothing_of_what_others_bid(zone: Zone) -> None:
         assert repr(event["task"]["bid"]) not in text
     proof = json.loads(text)
     assert not any(name in entry["event"] for entry in proof["entries"] for name in ("salt", "bid"))
-    assert all("surplus" not in entry["outcome"] for entry in proof["entries"])
+    hidden = ("surplus", "raised", "winning_deadline_slot", "winning_deadline_price")
+    assert not any(name in entry["outcome"] for entry in proof["entries"] for name in hidden)
 
 
 def test_numbers_stand_in_a_proof_as_the_hashes_cover_them(zone: Zone) -> None:
@@ -90,7 +110,11 @@ def test_numbers_stand_in_a_proof_as_the_hashes_cover_them(zone: Zone) -> None:
     outcome = json.loads(entry.outcome, parse_float=str, parse_int=str)
     proof = json.loads(bid_proof(bid=bid), parse_float=str, parse_int=str)
     own = next(entry for entry in proof["entries"] if entry["position"] == str(bid.position))
-    assert own["outcome"] == {name: value for name, value in outcome.items() if name != "surplus"}
+    told = {name: value for name, value in own["outcome"].items() if name in outcome}
+    assert told == {name: of for name, of in outcome.items() if name not in PRIVATE_PARTS}
+    assert own["outcome"].keys() - outcome.keys() == {"private_commitment"}
+    opened = {name: of for name, of in outcome.items() if name in PRIVATE_PARTS}
+    assert proof["opening"]["private"] == opened
 
 
 def test_a_proof_ends_some_entries_after_the_decision(zone: Zone) -> None:

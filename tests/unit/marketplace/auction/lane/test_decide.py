@@ -183,10 +183,10 @@ def test_log_is_chained_and_the_head_follows_it(zone, owner):
         "BidArrived",
         "BidArrived",
     ]
-    assert [row.position for row in rows] == [1, 2, 3, 4]
+    assert [row.position for row in rows] == [1, 2, 3, 4, 5]
     assert [row.prev_hash for row in rows[1:]] == [row.hash for row in rows[:-1]]
     head = MarketHead.objects.get(zone=zone)
-    assert (head.position, head.head_hash, head.slot, head.seq) == (4, rows[-1].hash, 100, 1)
+    assert (head.position, head.head_hash, head.slot, head.seq) == (5, rows[-1].hash, 100, 2)
     assert Snapshot.objects.get(zone=zone).position == 0
 
 

@@ -12,12 +12,8 @@ from django.core.management import CommandError, call_command
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.book.verify import verify_zone
-<<<<<<< HEAD
 from marketplace.auction.lane import enter
-from marketplace.auction.lane.decide import decide_pending_bids
-=======
 from marketplace.auction.lane.batch import decide_pending_bids
->>>>>>> 6b1efd6 (Bids are received in the log, with a signed receipt, before they are decided; what a decision tells of its bid is committed to)
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.auction.pricing import past_bids
@@ -124,7 +120,7 @@ def test_such_a_zone_goes_over_before_its_next_decision_and_once(begun_before, o
     assert policy_in_force(zone) == "residual"
     held = list(Bid.objects.filter(status="admitted").values_list("pk", flat=True))
     sell(owner, zone, now=later, count=1)
-    assert kinds(zone)[-3:] == ["SlotAdvanced", "RulesChanged", "BidArrived"]
+    assert kinds(zone)[-4:] == ["SlotAdvanced", "RulesChanged", "BidsReceived", "BidArrived"]
     assert (rules(zone).policy, rules(zone).retired) == ("lagrangian", {})
     row = Pricing.objects.get()
     assert (row.policy, row.policy_since_at, row.status) == ("lagrangian", later, "none")
