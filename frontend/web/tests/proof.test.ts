@@ -128,3 +128,43 @@ describe("the check of a decision", () => {
     expect(await broken(cut(2, 9))).toEqual([]);
   });
 });
+
+describe("the check of a decision with a receipt", () => {
+  const received = readFileSync(new URL("./received.json", import.meta.url), "utf8");
+  const list = (JSON.parse(received) as { entries: { hash: string; position: number }[] }).entries;
+  const told: Partial<Claim> = { hash: list.find((entry) => entry.position === 4)!.hash };
+
+  it("finds the receipt before the decision, signed, and nothing in between", async () => {
+    const report = await decisionCheck(received, { ...claim, ...told });
+    expect(report.steps.slice(-4).map((step) => [step.ok, step.title])).toEqual([
+      [true, "The rest was told to you alone"],
+      [true, "Your receipt came before the decision"],
+      [true, "No price was set after your receipt"],
+      [true, "The market signed your receipt"],
+    ]);
+    expect(report.ok).toBe(true);
+  });
+
+  it("sees another answer than the one the record commits to", async () => {
+    const text = received.replace('"winning_deadline_slot": null}', '"winning_deadline_slot": 3}');
+    expect(text).not.toBe(received);
+    expect(await broken(text, told)).toEqual(["The record holds another answer to you"]);
+  });
+
+  it("sees a receipt that is another bid's, or was signed for something else", async () => {
+    const sealed = /"sealed": "[0-9a-f]/;
+    const other = received.replace(sealed, (found) => `${found.slice(0, -1)}g`);
+    expect(await broken(other, told)).toEqual([
+      "The receipt is not this bid's",
+      "Prices may have changed after your receipt",
+      "The signature is not the market's",
+    ]);
+    const later = received.replace("2026-01-01T00:00:00", "2026-01-01T00:00:01");
+    expect(await broken(later, told)).toEqual(["The signature is not the market's"]);
+  });
+
+  it("sees prices that were set between the receipt and the decision", async () => {
+    const between = received.replace('"type": "BidArrived"', '"type": "PricesSolved"');
+    expect(await broken(between, told)).toContain("Prices may have changed after your receipt");
+  });
+});

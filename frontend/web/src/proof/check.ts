@@ -4,7 +4,9 @@
  * given by the reader; every hash is computed here from the record's own text.
  */
 import { count, usdExact } from "../shared/format";
-import { canonical, member, parse, plain, type Value } from "./lossless";
+import { canonical, find, member, parse, plain, without, type Value } from "./lossless";
+
+const ONE: Value = { kind: "scalar", text: "1" };
 
 /** What the person was told, and what they remember of their own bid. */
 export interface Claim {
@@ -72,6 +74,7 @@ export async function decisionCheck(text: string, claim: Claim): Promise<Report>
     await hashHolds(own, claim),
     await buildsOn(own, before),
     await builtUpon(own, later),
+    ...(isReceived(own) ? await receiptSteps(proof, own, entries, claim) : []),
   ];
   const recordHolds = record.every((step) => step.ok);
   if (!limit.ok) return { ok: false, onlyLimit: recordHolds, steps: [limit, ...record] };
@@ -112,6 +115,131 @@ function saysTheSame(own: Value, claim: Claim): Step {
     title: same ? "The record says what you were told" : "The record says something else",
     detail: `Entry ${count(claim.position)}: ${String(plain(member(outcome, "task_id")))}, ${said}.`,
   };
+}
+
+/** From version 2 of the record on, bids are received before they are decided. */
+function isReceived(own: Value): boolean {
+  return Number(plain(find(own, "event", "version") ?? ONE)) > 1;
+}
+
+async function receiptSteps(
+  proof: Value,
+  own: Value,
+  entries: readonly Value[],
+  claim: Claim,
+): Promise<Step[]> {
+  return [
+    await privateHolds(proof, own),
+    await receiptHolds(proof, own, claim),
+    await nothingBetween(proof, own, entries, claim),
+    await signatureHolds(member(proof, "receipt")),
+  ];
+}
+
+async function privateHolds(proof: Value, own: Value): Promise<Step> {
+  const salt = String(plain(member(proof, "opening", "salt")));
+  const computed = await sha256(`${salt}|${canonical(member(proof, "opening", "private"))}`);
+  const ok = computed === plain(member(own, "outcome", "private_commitment"));
+  return {
+    ok,
+    title: ok ? "The rest was told to you alone" : "The record holds another answer to you",
+    detail: `What only you were told, such as a later deadline, gives ${shortHash(computed)} with your salt.`,
+  };
+}
+
+/** The receipt names the bid by the hash of what is decided. */
+async function receiptHolds(proof: Value, own: Value, claim: Claim): Promise<Step> {
+  const receipt = member(proof, "receipt");
+  const position = Number(plain(member(receipt, "position")));
+  const computed = await sha256(canonical(member(own, "event")));
+  const ok =
+    position < claim.position &&
+    plain(member(receipt, "bid_id")) === claim.bidId &&
+    plain(member(receipt, "sealed")) === computed;
+  return {
+    ok,
+    title: ok ? "Your receipt came before the decision" : "The receipt is not this bid's",
+    detail: ok
+      ? `Entry ${count(position)} received your bid, sealed as ${shortHash(computed)}; entry ${count(claim.position)} decided it.`
+      : `The bid that was decided is ${shortHash(computed)}; the receipt has ${shortHash(String(plain(member(receipt, "sealed"))))}.`,
+  };
+}
+
+/** From the receipt to the decision only other bids were decided, so no price was set. */
+async function nothingBetween(
+  proof: Value,
+  own: Value,
+  entries: readonly Value[],
+  claim: Claim,
+): Promise<Step> {
+  const receipt = member(proof, "receipt");
+  const first = Number(plain(member(receipt, "position")));
+  const between = entries.filter((entry) => {
+    const position = Number(plain(member(entry, "position")));
+    return position >= first && position < claim.position;
+  });
+  const received = between[0];
+  const quiet = between.every((entry) => QUIET.has(String(plain(member(entry, "event", "type")))));
+  const linked =
+    received !== undefined &&
+    between.length === claim.position - first &&
+    (await entryHash(received)) === plain(member(receipt, "hash")) &&
+    lists(received, claim.bidId, String(plain(member(receipt, "sealed")))) &&
+    (await builtUpon(received, [...between.slice(1), own])).ok;
+  const ok = quiet && linked;
+  return {
+    ok,
+    title: ok ? "No price was set after your receipt" : "Prices may have changed after your receipt",
+    detail: ok
+      ? `From entry ${count(first)} to yours the record has only receipts and decisions.`
+      : "The entries from the receipt to the decision are not the ones there should be.",
+  };
+}
+
+const QUIET = new Set(["BidsReceived", "ReceiptsVoided", "BidArrived"]);
+
+function lists(received: Value, bidId: string, sealed: string): boolean {
+  const bids = find(received, "event", "bids");
+  if (bids?.kind !== "array") return false;
+  return bids.items.some(
+    (bid) =>
+      bid.kind === "array" && plain(bid.items[0]!) === bidId && plain(bid.items[1]!) === sealed,
+  );
+}
+
+async function signatureHolds(receipt: Value): Promise<Step> {
+  const key = String(plain(member(receipt, "public_key")));
+  const body = canonical(without(receipt, "signature"));
+  const valid = await isSigned(body, key, String(plain(member(receipt, "signature"))));
+  const known = `Compare the key ${shortHash(key)} with the one at /.well-known/finetender-keys.json.`;
+  if (valid === null)
+    return {
+      ok: true,
+      title: "The signature was not checked",
+      detail: `This browser cannot check Ed25519; any program that can will do. ${known}`,
+    };
+  return {
+    ok: valid,
+    title: valid ? "The market signed your receipt" : "The signature is not the market's",
+    detail: known,
+  };
+}
+
+/** Whether a key signed a text; `null` where the browser does not know the algorithm. */
+async function isSigned(text: string, key: string, signature: string): Promise<boolean | null> {
+  const subtle = crypto.subtle;
+  try {
+    const made = await subtle.importKey("raw", bytes(key), "Ed25519", false, ["verify"]);
+    return await subtle.verify("Ed25519", made, bytes(signature), new TextEncoder().encode(text));
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "NotSupportedError") return null;
+    return false;
+  }
+}
+
+function bytes(hex: string): Uint8Array<ArrayBuffer> {
+  const pairs = hex.match(/[0-9a-f]{2}/g) ?? [];
+  return Uint8Array.from(pairs, (pair) => parseInt(pair, 16));
 }
 
 /** A bid wins above the price and loses at it or below. */

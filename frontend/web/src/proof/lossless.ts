@@ -90,13 +90,24 @@ function byCodePoint(a: string, b: string): number {
 
 /** A member of an object; throws where there is none. */
 export function member(value: Value, ...path: string[]): Value {
-  let here = value;
+  const found = find(value, ...path);
+  if (!found) throw new SyntaxError(`the record has no ${path.join(".")}`);
+  return found;
+}
+
+/** A member of an object, where there is one. */
+export function find(value: Value, ...path: string[]): Value | undefined {
+  let here: Value | undefined = value;
   for (const name of path) {
-    const next = here.kind === "object" ? here.members.get(name) : undefined;
-    if (!next) throw new SyntaxError(`the record has no ${path.join(".")}`);
-    here = next.value;
+    here = here?.kind === "object" ? here.members.get(name)?.value : undefined;
   }
   return here;
+}
+
+/** An object less one member. */
+export function without(value: Value, name: string): Value {
+  if (value.kind !== "object") throw new SyntaxError("an object was expected");
+  return { kind: "object", members: new Map([...value.members].filter(([key]) => key !== name)) };
 }
 
 /** What a scalar says, as the browser reads it. */
