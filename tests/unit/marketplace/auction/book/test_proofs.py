@@ -19,7 +19,7 @@ from scheduler.auction.log.chain import PRIVATE_PARTS, digest, hash_entry
 from tests import builders, market_builders
 from tests.builders import NOW
 
-EXAMPLE = Path(__file__).parents[5] / "frontend" / "web" / "tests" / "proof.json"
+EXAMPLES = Path(__file__).parents[5] / "frontend" / "web" / "tests"
 
 
 @pytest.fixture
@@ -131,5 +131,6 @@ def test_a_bid_that_waits_has_no_proof_yet(zone: Zone) -> None:
     assert refused.value.code == "not_decided"
 
 
-def test_the_browsers_example_is_a_true_record() -> None:
-    assert_true(json.loads(EXAMPLE.read_text()))
+@pytest.mark.parametrize("name", ["proof.json", "received.json"])
+def test_the_browsers_examples_are_true_records(name: str) -> None:
+    assert_true(json.loads((EXAMPLES / name).read_text()))
