@@ -80,8 +80,11 @@ def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path
         lane_process.end_blocked_backends()
     until(lambda: not lane_process.blocked_backends(), what="its session is gone")
     assert set(Bid.objects.values_list("status", flat=True)) == {"pending"}
-    assert not LogEntry.objects.exists()
-    assert not MarketHead.objects.exists()
+    # Their receipts were given before, and stay.
+    assert LogEntry.objects.latest("position").kind == "BidsReceived"
+    receipts = dict(Bid.objects.values_list("pk", "receipt"))
+    assert all(receipts.values())
+    assert not LogEntry.objects.filter(kind="BidArrived").exists()
     assert not Reservation.objects.exists()
     assert not Job.objects.exists()
     assert wallet(organisation=first).held_micros == 5 * 400_000
@@ -91,6 +94,11 @@ def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path
         wakeups.wake_lane(zone_id=zone.pk)
         until(lambda: all_decided(zone), what="the next lane decides them")
     assert_decided_once(zone, bids)
+    kinds = list(LogEntry.objects.order_by("position").values_list("kind", flat=True))
+    if "ReceiptsVoided" not in kinds:
+        # The next lane came in the same slot.
+        assert dict(Bid.objects.values_list("pk", "receipt")) == receipts
+        assert kinds[-10:] == ["BidArrived"] * 10
 
 
 def test_two_lanes_for_one_zone_decide_every_bid_once(zone, tmp_path):

@@ -1,6 +1,5 @@
 """The test suite: real PostgreSQL and Redis, fast password hashing, mail kept in memory."""
 
-import os
 import tempfile
 from pathlib import Path
 
@@ -11,7 +10,7 @@ SECRET_KEY = "finetender-insecure-test-key"  # noqa: S105
 ALLOWED_HOSTS = ["testserver", "localhost", "127.0.0.1"]
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
-MARKET_KEY_DIR = Path(tempfile.gettempdir()) / "finetender-tests" / f"keys-{os.getpid()}"
+MARKET_KEY_DIR = Path(tempfile.gettempdir()) / "finetender-tests" / "keys"
 MEDIA_ROOT = Path(tempfile.gettempdir()) / "finetender-tests" / "media"
 # Tests open connections from threads of their own; a pool would outlive the test database.
 DATABASES["default"]["OPTIONS"].pop("pool", None)

@@ -49,6 +49,7 @@ class ZoneState:
     def copy(self) -> ZoneState:
         """Give a state that can be changed apart from this one."""
         other = copy(self)
+        other.receipts = dict(self.receipts)
         other.grid = self.grid.copy()
         return other
 

@@ -16,7 +16,7 @@ from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import MarketHead, SignedHead, WitnessCursor
-from marketplace.auction.witnesses import heads
+from marketplace.auction.witnesses import heads, keys
 from marketplace.fleet.models import Zone
 from scheduler.auction.audit.witness import read_witness
 from tests import market_builders
@@ -190,11 +190,13 @@ def test_the_audit_finds_a_log_that_is_not_what_was_signed(zone: Zone) -> None:
 def test_anybody_can_fetch_the_heads_and_the_keys_they_are_signed_with(
     zone: Zone, client: Client
 ) -> None:
+    keys._loaded = None
     heads.sign_heads(now=NOW)
     fetched = client.get(f"/market/{zone.name}/heads")
     assert fetched["Content-Type"] == "application/jsonl"
     listed = client.get("/.well-known/finetender-keys.json").json()
     assert listed["algorithm"] == "Ed25519"
     in_use = [key["public_key"] for key in listed["keys"] if key["retired_at"] is None]
+    assert len(in_use) == 1
     [signed] = read_witness(fetched.content.decode().splitlines(), keys=in_use)
     assert signed.head.zone == zone.name
