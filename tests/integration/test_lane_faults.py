@@ -17,7 +17,7 @@ from marketplace.auction.lane.batch import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.improve import improve_plans
 from marketplace.auction.lane.sweep import refresh_zone, sweep_zones
-from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation
+from marketplace.auction.models import Bid, LogEntry, Reservation
 from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired
 from marketplace.fleet.models import Node

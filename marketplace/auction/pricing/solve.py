@@ -170,8 +170,7 @@ def prices_solve(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
 
 def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
     with books.read_book(zone=zone, now=now) as book:
-        state = book.engine.snapshot()
-    engine = Engine.restore(state, policies=books.load_policies())
+        engine = book.engine.replica()
     if due.slot > engine.horizon.first_slot:
         # As the lane will, before it applies the prices.
         engine.transition(events.SlotAdvanced(slot=due.slot))

@@ -269,7 +269,7 @@ class Engine:
         )
 
     def replica(self) -> Engine:
-        """Give an engine in the same state, to try events on."""
+        """Give an engine in the same state, to try events on; no receipt is open in it."""
         other = copy(self)
         other._zone = self._zone.copy()
         return other

@@ -47,9 +47,9 @@ class ZoneState:
         self.followed: Rises | None = None
 
     def copy(self) -> ZoneState:
-        """Give a state that can be changed apart from this one."""
+        """Give a state that can be changed apart from this one, without its receipts."""
         other = copy(self)
-        other.receipts = dict(self.receipts)
+        other.receipts = {}
         other.grid = self.grid.copy()
         return other
 

@@ -112,6 +112,14 @@ def test_open_receipts_survive_a_restart_in_their_order() -> None:
     assert "receipts" not in Engine(RULES).snapshot()
 
 
+def test_events_can_be_tried_on_a_replica_whatever_was_received() -> None:
+    engine = opened()
+    before = engine.snapshot()
+    trial = engine.replica()
+    trial.transition(events.SlotAdvanced(1))
+    assert (trial.horizon.first_slot, engine.snapshot()) == (1, before)
+
+
 def test_a_log_of_version_1_has_no_receipts_and_goes_over_by_its_rules() -> None:
     engine = Engine(replace(RULES, version=1))
     engine.apply(events.NodeJoined(node(ask=10.0)))
