@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.lane import batch
-from marketplace.auction.lane.decide import record_decisions
+from marketplace.auction.lane import decide
+from marketplace.auction.lane.decisions import record_decisions
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.receive import build_arrival
 from marketplace.auction.locks import lock_pending_bids
@@ -33,7 +33,7 @@ def selling_under_residual() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(books, "with_zone_settings", under_residual)
-        patch.setattr(batch, "receive_bids", _decide_at_once)
+        patch.setattr(decide, "receive_bids", _decide_at_once)
         yield
     forget_engines()
 

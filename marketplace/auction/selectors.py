@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.lane.decide import DECISION_FIELDS
+from marketplace.auction.lane.decisions import DECISION_FIELDS
 from marketplace.auction.models import Bid, BidStatus, Pricing, WorkShare
 from marketplace.auction.queries import load_bid_columns
 from marketplace.common.errors import NotFound, UserError

@@ -16,7 +16,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from marketplace.accounts.models import User
-from marketplace.auction.lane.decide import decision_news
+from marketplace.auction.lane.decisions import decision_news
 from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.errors import NotFound
 from marketplace.fleet.selectors import get_open_zone

@@ -188,7 +188,7 @@ def timed(work: Callable[[], int]) -> tuple[int, float, float]:
 
 def bench_decisions(count: int) -> None:
     from marketplace.auction.book.verify import verify_zone
-    from marketplace.auction.lane.batch import decide_pending_bids
+    from marketplace.auction.lane.decide import decide_pending_bids
     from marketplace.common import clock
     from tests import builders
 
@@ -250,7 +250,7 @@ def row_lock_decide(zone, workers: int, now) -> int:
     from django.db import connections, transaction
 
     from marketplace.auction.book import engine_cache as books
-    from marketplace.auction.lane.decide import decide_received_bids
+    from marketplace.auction.lane.decisions import decide_received_bids
     from marketplace.auction.lane.enter import Lane, write_lane
     from marketplace.auction.lane.receive import receive_bids
     from marketplace.auction.models import Bid, MarketHead

@@ -16,7 +16,7 @@ import pytest
 from django.db import connection, transaction
 
 from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired

@@ -13,7 +13,7 @@ from marketplace.auction.bidding.listener import listener
 from marketplace.auction.bidding.wait import wait_for_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import wakeups
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.improve import improve_plans
 from marketplace.auction.lane.sweep import refresh_zone, sweep_zones

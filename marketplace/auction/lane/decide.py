@@ -1,56 +1,36 @@
-"""Deciding the bids that were received, and everything that follows from it."""
+"""One run of the lane over the bids that wait: received, then decided."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
 
-from marketplace.auction import locks
-from marketplace.auction.book.decision_rows import build_decision_columns
-from marketplace.auction.book.reservations import build_reservation_rows, insert_reservations
-from marketplace.auction.lane import wakeups
-from marketplace.auction.lane.lane import Lane
-from marketplace.auction.lane.receive import build_arrival, void_receipts
-from marketplace.auction.locks import PendingBid
-from marketplace.auction.models import Bid, BidStatus, hold_reference
-from marketplace.common.db.bulk_writes import JsonText, send_updates
-from marketplace.jobs.services import Opening, open_jobs
-from marketplace.payments.holds import HoldSettlement, settle_holds
-from scheduler import types as scheduler
-from scheduler.auction import ChainEntry
+from django.db import DatabaseError, OperationalError
 
+from marketplace.auction.book.engine_cache import LogBroken
+from marketplace.auction.lane.decisions import decide_received_bids
+from marketplace.auction.lane.enter import enter_lane, hold_lane, is_lock_timeout
+from marketplace.auction.lane.receive import receive_bids, void_receipts
+from marketplace.auction.queries import has_pending_bids
+from marketplace.fleet.models import Zone
 
-def decide_received_bids(lane: Lane) -> tuple[int, int]:
-    """Decide the bids that were received, in the order of their receipts.
+log = logging.getLogger(__name__)
 
-    Those that their owners took back, or whose slot has passed since, are not decided; the log
-    says so, and of the latter each gets another receipt.
-
-    Returns
-    -------
-    tuple of int
-        How many were decided, and how many of them were admitted.
-    """
-    received = lane.book.engine.open_receipts
-    bids = {bid.pk: bid for bid in locks.lock_received_bids(bid_ids=received)}
-    void_receipts(lane, [pk for pk in received if pk not in bids], reason="withdrawn")
-    late = [pk for pk, bid in bids.items() if bid.received_slot != lane.slot]
-    void_receipts(lane, late, reason="late")
-    in_time = [bids[pk] for pk in lane.book.engine.open_receipts]
-    decided = [(bid, lane.apply(build_arrival(lane, bid))) for bid in in_time]
-    return len(decided), record_decisions(lane, decided) if decided else 0
+#: Most bids of one transaction; more wait for the next, so that answers keep coming.
+BATCH_LIMIT = 128
 
 
 @dataclass(frozen=True, slots=True)
-class _Decided:
-    """A bid and the columns that its decision fills."""
+class DecidedBatch:
+    """What one run of the lane did."""
 
-    bid: PendingBid
-    #: By name, those of ``DECISION_FIELDS``.
-    columns: dict[str, Any]
-    #: Empty unless admitted.
-    cells: tuple[scheduler.Cell, ...]
+    decided: int = 0
+    admitted: int = 0
+    #: More bids wait.
+    full: bool = False
+    #: Another lane had the zone for too long; what was received is decided by it.
+    stepped_aside: bool = False
 
 
 def record_decisions(lane: Lane, entries: Sequence[tuple[PendingBid, ChainEntry]]) -> int:
@@ -80,75 +60,11 @@ def record_decisions(lane: Lane, entries: Sequence[tuple[PendingBid, ChainEntry]
     return len(admitted)
 
 
-DECISION_FIELDS = [
-    "status",
-    "decided_at",
-    "position",
-    "decision_hash",
-    "payment_micros",
-    "parts",
-    "finish_planned_at",
-    "refusal",
-    "winning_price_micros",
-    "winning_deadline_at",
-    "winning_deadline_price_micros",
-]
+def _decide(zone: Zone, *, now: datetime) -> tuple[int, int]:
+    with hold_lane(zone=zone, now=now) as lane:
+        return decide_received_bids(lane)
 
 
-def _decided(lane: Lane, bid: PendingBid, entry: ChainEntry) -> _Decided:
-    decision = entry.outcome
-    assert isinstance(decision, scheduler.Decision)
-    columns = build_decision_columns(decision, zone=lane.zone) | {
-        "decided_at": lane.now,
-        "position": entry.position,
-        "decision_hash": entry.hash,
-    }
-    schedule = decision.schedule if decision.admitted else None
-    return _Decided(
-        bid=bid,
-        columns={name: columns[name] for name in DECISION_FIELDS},
-        cells=() if schedule is None else tuple(schedule.cells),
-    )
-
-
-def _conclusion(of: _Decided) -> HoldSettlement:
-    """Winners pay their price and get the rest back, the others get everything back."""
-    return HoldSettlement(
-        hold_reference=hold_reference(of.bid.pk), charge_micros=of.columns["payment_micros"]
-    )
-
-
-def _opening(lane: Lane, of: _Decided) -> Opening:
-    bid = of.bid
-    return Opening(
-        bid_id=bid.pk,
-        organisation_id=bid.organisation_id,
-        created_by_id=bid.placed_by_id,
-        zone=lane.zone,
-        dataset_id=bid.dataset_id,
-        name=bid.name,
-        spec=JsonText(f'{{"adapter": {bid.adapter}, "training": {bid.training}}}'),
-        cells=of.cells,
-        deadline_at=bid.deadline_at,
-        price_micros=of.columns["payment_micros"],
-    )
-
-
-def decision_news(bid: Bid) -> dict[str, object]:
-    """What anybody may see of a decision; the bid's own amount is not among it."""
-    return _news(bid.pk, {name: getattr(bid, name) for name in _NEWS_FIELDS})
-
-
-_NEWS_FIELDS = ("position", "decision_hash", "status", "payment_micros", "refusal", "decided_at")
-
-
-def _news(bid_id: str, columns: Mapping[str, Any]) -> dict[str, object]:
-    return {
-        "bid_id": bid_id,
-        "position": columns["position"],
-        "hash": columns["decision_hash"],
-        "admitted": columns["status"] == BidStatus.ADMITTED,
-        "payment_micros": columns["payment_micros"],
-        "refusal": columns["refusal"] or None,
-        "decided_at": columns["decided_at"].isoformat() if columns["decided_at"] else None,
-    }
+def _give_up_receipts(zone: Zone, *, now: datetime) -> None:
+    with hold_lane(zone=zone, now=now) as lane:
+        void_receipts(lane, lane.book.engine.open_receipts, reason="failed")

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 
 from marketplace.auction.book.engine_cache import LogBroken
 from marketplace.auction.lane import wakeups
-from marketplace.auction.lane.batch import BATCH_LIMIT, decide_pending_bids
+from marketplace.auction.lane.decide import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.queries import has_bids_in_turn, list_bids_to_retry

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import LogEntry, Reservation, WorkShare
 from marketplace.auction.settlement import compute_cancel_refund, settle_finished

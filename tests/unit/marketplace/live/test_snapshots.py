@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.common import events as published
 from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Job

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job
 from marketplace.tiers import provisioning

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import jobs_replan
 from marketplace.auction.models import Bid, Reservation
 from marketplace.fleet.models import Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import jobs_replan
 from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, NodeStatus, Zone

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_starts_at

@@ -10,7 +10,7 @@ import time_machine
 from django.test import Client
 from django.urls import reverse
 
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job

@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 
 from marketplace.accounts.models import ApiKey
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import SystemFault

@@ -9,7 +9,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.test import Client
 
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.settlement import settle_finished

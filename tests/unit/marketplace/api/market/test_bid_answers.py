@@ -22,7 +22,7 @@ from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding import wait
 from marketplace.auction.bidding.place import PlacedBid
 from marketplace.auction.lane import wakeups
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock

@@ -12,7 +12,7 @@ from django.test import Client
 
 from marketplace.api.idempotency import sweep_records
 from marketplace.api.models import IdempotencyRecord
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import LogEntry, MarketHead
 from marketplace.auction.settlement import settle_finished

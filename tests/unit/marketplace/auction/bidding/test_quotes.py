@@ -8,7 +8,7 @@ import pytest
 
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead
 from marketplace.auction.selectors import load_market
@@ -157,7 +157,7 @@ def test_engine_that_holds_what_was_not_committed_is_thrown_away(zone, owner, mo
     def broken(**_):
         raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr("marketplace.auction.lane.decide.open_jobs", broken)
+    monkeypatch.setattr("marketplace.auction.lane.decisions.open_jobs", broken)
     with pytest.raises(RuntimeError):
         decide_pending_bids(zone=zone, now=NOW)
     monkeypatch.undo()

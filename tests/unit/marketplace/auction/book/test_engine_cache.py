@@ -10,7 +10,7 @@ from django.db import connection
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.snapshot_store import snapshot_zones
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone, sweep_zones
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Snapshot
 from tests import builders

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from marketplace.auction.book.proofs import FOLLOWING, bid_proof
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry
 from marketplace.common.errors import Conflict
 from marketplace.fleet.models import Zone

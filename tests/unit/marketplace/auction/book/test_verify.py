@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Reservation, Snapshot
 from marketplace.jobs.models import Job
 from marketplace.payments.models import Hold

@@ -8,7 +8,7 @@ import pytest
 
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, BidStatus, LogEntry, MarketHead, Reservation, Snapshot
 from marketplace.auction.selectors import refresh_bids
 from marketplace.common.errors import Conflict

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.improve import (
     adopt_plan,

@@ -13,8 +13,8 @@ from marketplace.api.market.serialize import serialize_bids
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane import decide
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane import decisions
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.receive import receive_bids
 from marketplace.auction.lane.sweep import decide_all_pending, refresh_zone
@@ -168,14 +168,14 @@ def test_a_bid_that_cannot_be_decided_gives_the_others_their_turn(
     zone: Zone, owner: Organisation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bids = [market_builders.bid(owner, zone, price_micros=1_000_000) for _ in range(3)]
-    build = decide.build_arrival
+    build = decisions.build_arrival
 
     def broken(lane: Any, bid: Any) -> Any:
         if bid.pk == bids[1].pk:
             raise RuntimeError("broken")
         return build(lane, bid)
 
-    monkeypatch.setattr(decide, "build_arrival", broken)
+    monkeypatch.setattr(decisions, "build_arrival", broken)
     decide_all_pending(zone_id=zone.pk, clock=lambda: NOW, pause=lambda _: None)
     statuses = [Bid.objects.get(pk=bid.pk).status for bid in bids]
     assert statuses == [BidStatus.ADMITTED, BidStatus.PENDING, BidStatus.ADMITTED]

@@ -6,7 +6,7 @@ import pytest
 
 from marketplace.auction.book.engine_cache import discard_lane_book
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import jobs_replan, refresh_zone
 from marketplace.auction.models import LogEntry, Reservation
 from marketplace.fleet.models import NodeStatus

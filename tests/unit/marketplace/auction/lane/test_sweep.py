@@ -9,7 +9,7 @@ import pytest
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import sweep
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import decide_all_pending, sweep_zones
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.payments.selectors import Wallet, ledger_check, wallet

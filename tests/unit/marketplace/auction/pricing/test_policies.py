@@ -13,7 +13,7 @@ from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import enter
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.auction.pricing import past_bids

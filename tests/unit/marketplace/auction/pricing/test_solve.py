@@ -11,7 +11,7 @@ from django.db import connection
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.book.verify import verify_zone
-from marketplace.auction.lane.batch import decide_pending_bids
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.price_changes import take_solved_prices
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing
