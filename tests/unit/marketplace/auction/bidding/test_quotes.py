@@ -68,7 +68,7 @@ def test_quote_is_what_a_bid_then_pays_and_reserves_nothing(zone, owner):
     assert bid.status == "admitted"
     assert bid.payment_micros == answer.price_micros
     assert bid.cells == [[cell.slot, cell.node] for cell in answer.cells]
-    assert {node_id for _, node_id in bid.cells} == {node.pk}
+    assert {node_id for _, node_id in bid.cells or ()} == {node.pk}
     assert bid.finish_planned_at == answer.finish_at
 
 

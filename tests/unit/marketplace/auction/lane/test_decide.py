@@ -157,6 +157,7 @@ def test_lower_arrival_that_commits_later_is_decided_in_the_next_batch(zone, own
     late.refresh_from_db()
     assert late.status == BidStatus.ADMITTED
     # The receipt of the second stands between.
+    assert early.position is not None
     assert late.position == early.position + 2
 
 
