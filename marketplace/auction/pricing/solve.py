@@ -34,10 +34,9 @@ from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import check_policy_settings
 from marketplace.fleet.selectors import nodes_on_sale, slot_at
-from scheduler.auction import Engine, rules_to_json
 from scheduler.auction.log import events
-from scheduler.auction.log.chain import digest
 from scheduler.auction.prices import Settings, solve_prices
+from scheduler.auction.prices.solve import choose_seed
 
 log = logging.getLogger(__name__)
 
@@ -205,14 +204,6 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
     )
     _check(solved)
     return solved
-
-
-def choose_seed(engine: Engine, *, slot: int) -> int:
-    """What a solve's random choices follow from: the log's rules and the slot.
-
-    Nobody chooses it, and no bid has a part in it: one that cannot win moves no price.
-    """
-    return int(digest({"rules": rules_to_json(engine.rules), "slot": slot})[:8], 16)
 
 
 def _solver_settings(settings: Mapping[str, Any]) -> Settings:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
@@ -16,7 +17,12 @@ from scheduler.auction.log.chain import (
     hash_entry,
     select_public_part,
 )
-from scheduler.auction.log.events import event_from_json, event_to_json
+from scheduler.auction.log.events import (
+    BidArrived,
+    PricesSolved,
+    event_from_json,
+    event_to_json,
+)
 from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
 from scheduler.auction.log.rules import ZoneRules
@@ -38,6 +44,10 @@ class Verification:
     problem: str | None = None
     #: Heads of a witness that the log agrees with.
     witnessed: int = 0
+    #: Solves that were run again and came to the logged prices.
+    solved_again: int = 0
+    #: Solves that were not: bids are left out, or another solver made them.
+    taken_as_logged: int = 0
 
 
 def verify(
@@ -66,9 +76,11 @@ def verify(
         If neither a snapshot nor rules are given.
     """
     engine = _begin(snapshot, rules, policies)
+    audit = SolveAudit(engine.position)
     count = 0
-    for entry in entries:
-        problem = _compare(engine, entry)
+    for entry in audit.read_ahead(entries):
+        audit.note_state(engine)
+        problem = _audit(audit, engine, entry) or _compare(engine, entry)
         if problem is not None:
             return Verification(
                 ok=False,
@@ -78,7 +90,21 @@ def verify(
                 problem=problem,
             )
         count += 1
-    return Verification(ok=True, entries=count, head_hash=engine.head_hash)
+    return Verification(
+        ok=True,
+        entries=count,
+        head_hash=engine.head_hash,
+        solved_again=audit.solved_again,
+        taken_as_logged=audit.taken_as_logged,
+    )
+
+
+def _audit(audit: SolveAudit, engine: Engine, entry: ChainEntry) -> str | None:
+    """Solve again what an entry says was solved; note the bids it may have been made of."""
+    event = entry.event
+    if isinstance(event, BidArrived):
+        audit.note_bid(entry.position, event)
+    return audit.find_problem(engine, event) if isinstance(event, PricesSolved) else None
 
 
 def verify_public(

@@ -13,6 +13,7 @@ from scheduler.auction.engine.engine import Engine, Prices
 from scheduler.auction.engine.reserves import find_floors, find_rates
 from scheduler.auction.log.chain import digest
 from scheduler.auction.log.events import PricesSolved, RatesPosted, task_to_json
+from scheduler.auction.log.rules import rules_to_json
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
 from scheduler.auction.prices.demand_response import Demand
@@ -22,6 +23,10 @@ from scheduler.auction.prices.type_pools import TypePools, pool_by_type
 from scheduler.auction.search.grid import Floats, Ints
 from scheduler.types import Node, Task
 
+#: Number of the arithmetic that follows, here and in what is called: raise it with every change
+#: by which the same inputs lead to other prices. Logs name it, and only solves of this one can
+#: be run again.
+SOLVER = 1
 #: Bits of a type's price.
 _PRICE_BITS = 40
 #: Rates of one GPU type that nodes are packed by.
@@ -41,6 +46,14 @@ class Settings:
     #: First and last step, as shares of the worth of a sample at the margin.
     first_step: float = 0.2
     last_step: float = 0.01
+
+
+def choose_seed(engine: Engine, *, slot: int) -> int:
+    """Give what a solve's random choices follow from: the log's rules and the slot.
+
+    Nobody chooses it, and no bid has a part in it: one that cannot win moves no price.
+    """
+    return int(digest({"rules": rules_to_json(engine.rules), "slot": slot})[:8], 16)
 
 
 def solve_prices(
@@ -142,6 +155,7 @@ def solve_prices(
         usual_rates=_usual_rates(tasks),
         seed=seed,
         inputs={
+            "solver": SOLVER,
             "position": engine.position,
             "slot": slot,
             "last_slot": last_slot,

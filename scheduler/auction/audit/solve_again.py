@@ -1,0 +1,191 @@
+"""Solving again: logged prices are held against what the log's own bids lead to.
+
+A replay takes solved prices as they stand, so a market that sees a bid could log prices just
+below it. Here the solve is run again, on the state at the position it names, from the bids
+that the log has in the slots it names, with the seed that follows from the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from scheduler.auction.engine.engine import Engine
+from scheduler.auction.log.chain import ChainEntry
+from scheduler.auction.log.events import BidArrived, PricesSolved, SlotAdvanced
+from scheduler.auction.prices.solve import SOLVER, Settings, choose_seed, solve_prices
+from scheduler.types import Task
+
+#: Entries by which a solve may come into force after the one it was made at.
+MOST_ENTRIES_LATE = 20_000
+#: Largest difference of a price, as a share of the largest price of its kind: another
+#: machine's arithmetic may end in other last digits. On one machine there is none.
+TOLERANCE = 1e-6
+
+
+class SolveAudit:
+    """Runs the solves of a log again as it is replayed.
+
+    Parameters
+    ----------
+    begin : int
+        Position of the state that the log builds on; bids up to there are not known.
+    wanted : iterable of int, optional
+        Positions that solves name, where they are known before the log is read; ``read_ahead``
+        finds them otherwise.
+    """
+
+    def __init__(self, begin: int, *, wanted: Iterable[int] = ()) -> None:
+        self._begin = begin
+        self._wanted = set(wanted)
+        self._states: dict[int, Engine] = {}
+        self._bids: list[tuple[int, Task]] = []
+        #: Solves that came to the logged prices.
+        self.solved_again = 0
+        #: Solves of an earlier solver, of a log of version 1, or from bids before its begin.
+        self.taken_as_logged = 0
+
+    def read_ahead(self, entries: Iterable[ChainEntry]) -> Iterator[ChainEntry]:
+        """Hand on entries, having looked at those that follow for the solves they hold."""
+        waiting: deque[ChainEntry] = deque()
+        for entry in entries:
+            waiting.append(entry)
+            if isinstance(entry.event, PricesSolved):
+                self._wanted.add(_number(entry.event.inputs, "position"))
+            if len(waiting) > MOST_ENTRIES_LATE:
+                yield waiting.popleft()
+        yield from waiting
+
+    def note_state(self, engine: Engine) -> None:
+        """Note the state of a position that a solve names; call before the next entry."""
+        if engine.position in self._wanted:
+            self._states[engine.position] = engine.replica()
+
+    def note_bid(self, position: int, event: BidArrived) -> None:
+        """Note a bid that was decided."""
+        self._bids.append((position, event.task))
+
+    def find_problem(self, engine: Engine, event: PricesSolved) -> str | None:
+        """Solve again; say what differs, if anything.
+
+        Parameters
+        ----------
+        engine : Engine
+            As it is before the event.
+        event : PricesSolved
+        """
+        inputs = event.inputs
+        solver = _number(inputs, "solver")
+        before_begin = 0 < self._begin >= _number(inputs, "first_position")
+        if engine.rules.version == 1 or solver < SOLVER or before_begin:
+            self.taken_as_logged += 1
+            return None
+        if solver > SOLVER:
+            return f"prices of solver {solver}: this program solves as {SOLVER}"
+        state = self._states.get(_number(inputs, "position"))
+        if state is None:
+            return "prices solved on a state that the log does not have"
+        try:
+            found = self._solve(state.replica(), event)
+        except (KeyError, TypeError, ValueError) as error:
+            return f"the prices cannot be solved again: {error!r}"
+        self.solved_again += 1
+        return _compare(event, found)
+
+    def _solve(self, engine: Engine, event: PricesSolved) -> PricesSolved:
+        inputs = event.inputs
+        slot, day_start, last_slot = (
+            int(inputs[name]) for name in ("slot", "day_start", "last_slot")
+        )
+        if slot - 1 > engine.horizon.first_slot:
+            engine.transition(SlotAdvanced(slot=slot - 1))
+        past_starts = [int(start) for start in inputs["past_starts"]]
+        seen = self._select(inputs, earliest=min([day_start, *past_starts]))
+        length = last_slot - day_start + 1
+        return solve_prices(
+            engine,
+            slot=slot,
+            last_slot=last_slot,
+            day_start=day_start,
+            today=[task for task in seen if task.arrival_slot >= day_start],
+            past_days=[
+                [
+                    _move_back(task, start)
+                    for task in seen
+                    if start <= task.arrival_slot < start + length
+                ]
+                for start in past_starts
+            ],
+            seed=choose_seed(engine, slot=slot),
+            settings=Settings(**inputs["settings"]),
+            each=float(inputs["every"]),
+            given={
+                name: inputs[name]
+                for name in ("past_starts", "first_position", "last_position", "every")
+            },
+            salt=event.salt,
+        )
+
+    def _select(self, inputs: Mapping[str, Any], *, earliest: int) -> list[Task]:
+        """Give the bids that a solve was made of.
+
+        Raises
+        ------
+        ValueError
+            If bids of its slots stand before the first position it names.
+        """
+        first, last, every = (
+            int(inputs[name]) for name in ("first_position", "last_position", "every")
+        )
+        if last != int(inputs["position"]):
+            raise ValueError("the bids do not end where the state does")
+        if any(at < first and task.arrival_slot >= earliest for at, task in self._bids):
+            raise ValueError("bids of its slots were left out")
+        return [
+            task for at, task in self._bids if first <= at <= last and (at - first) % every == 0
+        ]
+
+
+def _move_back(task: Task, slots: int) -> Task:
+    return replace(
+        task, arrival_slot=task.arrival_slot - slots, deadline_slot=task.deadline_slot - slots
+    )
+
+
+def _compare(logged: PricesSolved, found: PricesSolved) -> str | None:
+    """Say which part of an event is not what the solve comes to."""
+    if logged.seed != found.seed:
+        return "the seed of the solve does not follow from the log"
+    for name in ("compute_price", "memory_price", "sample_worth", "usual_rates"):
+        if not _is_close(getattr(logged, name), getattr(found, name)):
+            return f"solved again, the bids before lead to another {name}"
+    if logged.first_slot != found.first_slot or logged.own_asks != found.own_asks:
+        return "solved again, the prices are for other slots or nodes"
+    shown = {name: value for name, value in found.inputs.items() if name != "forecast_weight"}
+    if any(logged.inputs.get(name) != value for name, value in shown.items()):
+        return "solved again, the inputs are others"
+    return None
+
+
+def _is_close(
+    logged: Mapping[str, tuple[float, ...]], found: Mapping[str, tuple[float, ...]]
+) -> bool:
+    if logged.keys() != found.keys():
+        return False
+    if any(len(logged[name]) != len(found[name]) for name in logged):
+        return False
+    if not logged:
+        return True
+    left = np.concatenate([np.array(logged[name], np.float64) for name in logged])
+    right = np.concatenate([np.array(found[name], np.float64) for name in logged])
+    most = float(np.max(np.abs(right), initial=0.0))
+    return bool(np.all(np.abs(left - right) <= TOLERANCE * most))
+
+
+def _number(inputs: Mapping[str, Any], name: str) -> int:
+    value = inputs.get(name, 0)
+    return int(value) if isinstance(value, int) else 0
