@@ -33,31 +33,34 @@ class DecidedBatch:
     stepped_aside: bool = False
 
 
-def record_decisions(lane: Lane, entries: Sequence[tuple[PendingBid, ChainEntry]]) -> int:
-    """Everything that follows from decisions, in the lane's transaction; how many were admitted."""
-    decided = [_decided(lane, bid, entry) for bid, entry in entries]
-    send_updates(Bid, DECISION_FIELDS, [(of.bid.pk, *of.columns.values()) for of in decided])
-    admitted = [of for of in decided if of.columns["status"] == BidStatus.ADMITTED]
-    nodes = lane.book.nodes
-    insert_reservations(
-        row
-        for of in admitted
-        for row in build_reservation_rows(
-            bid_id=of.bid.pk,
-            zone_id=lane.zone.pk,
-            memory_gb=of.bid.memory_demand_gb,
-            cells=of.cells,
-            rates=of.bid.rates,
-            nodes=nodes,
-            posted=lane.book.engine.find_posted_rates(of.cells),
-        )
-    )
-    open_jobs(openings=[_opening(lane, of) for of in admitted], now=lane.now)
-    # Late, because those who place bids wait for the wallets it locks.
-    settle_holds(settlements=[_conclusion(of) for of in decided], now=lane.now)
-    wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
-    lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]
-    return len(admitted)
+def decide_pending_bids(
+    *, zone: Zone, now: datetime, limit: int = BATCH_LIMIT, only: str | None = None
+) -> DecidedBatch:
+    """Receive the bids that wait, in the order they arrived, and then decide them.
+
+    Two transactions: who dies between them has given receipts, and the next lane decides those
+    bids before anything else happens to the zone. Natural batching: whatever came while the last
+    batch was written is the next one, so a lone bid is decided at once and a crowd shares the
+    commits. ``only`` names the one bid to decide.
+    """
+    if not has_pending_bids(zone_id=zone.pk):
+        return DecidedBatch()
+    try:
+        with enter_lane(zone=zone, now=now) as lane:
+            received = receive_bids(lane, limit=limit, only=only)
+        decided, admitted = _decide(zone, now=now) if received else (0, 0)
+    except OperationalError as error:
+        if not is_lock_timeout(error):
+            raise
+        log.warning("zone %s: another lane is at work; stepping aside", zone.name)
+        return DecidedBatch(stepped_aside=True)
+    except (DatabaseError, LogBroken):
+        raise
+    except Exception:
+        # Those who are not to blame must not wait for the one who is.
+        _give_up_receipts(zone, now=now)
+        raise
+    return DecidedBatch(decided=decided, admitted=admitted, full=received == limit)
 
 
 def _decide(zone: Zone, *, now: datetime) -> tuple[int, int]:

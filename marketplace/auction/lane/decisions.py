@@ -69,6 +69,7 @@ def record_decisions(lane: Lane, entries: Sequence[tuple[PendingBid, ChainEntry]
             cells=of.cells,
             rates=of.bid.rates,
             nodes=nodes,
+            posted=lane.book.engine.find_posted_rates(of.cells),
         )
     )
     open_jobs(openings=[_opening(lane, of) for of in admitted], now=lane.now)

@@ -23,7 +23,7 @@ from operator import attrgetter
 from django.db import OperationalError, transaction
 
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.lane.decide import decide_received_bids
+from marketplace.auction.lane.decisions import decide_received_bids
 from marketplace.auction.lane.first_rates import post_first_rates
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.price_changes import sync_rules

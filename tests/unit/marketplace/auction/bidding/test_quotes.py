@@ -133,7 +133,8 @@ def test_readers_see_what_another_process_decided(zone, owner):
     for _ in range(3):
         sell(owner, zone, epochs=2, slots=2)
     again = quote(owner, zone, epochs=2, slots=2)
-    assert again.position == first.position + 3
+    # A receipt and a decision each.
+    assert again.position == first.position + 6
     assert (again.price_micros, again.refusal) == (None, "capacity")
 
 

@@ -137,7 +137,8 @@ def test_bids_are_decided_in_order_of_arrival_at_one_price_until_the_cell_is_ful
     decide_pending_bids(zone=zone, now=NOW)
     for bid in bids:
         bid.refresh_from_db()
-    assert [bid.position for bid in bids] == sorted(bid.position for bid in bids)
+    positions = [bid.position or 0 for bid in bids]
+    assert positions == list(range(positions[0], positions[0] + 5))
     assert [bid.payment_micros for bid in bids] == [100_000] * 4 + [None]
     assert bids[4].refusal == "capacity"
 

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('auction', '0006_plan_revisions'),
+        ('auction', '0007_posted_rates'),
     ]
 
     operations = [
