@@ -47,7 +47,7 @@ def register_user(
 
 
 def change_password(*, user: User, password: str) -> None:
-    """Replaces a password; whoever signed in with the old one is signed out by it."""
+    """Replaces a password; sessions that signed in with the old one end."""
     user.set_password(password)
     user.save(update_fields=["password"])
 
@@ -141,7 +141,7 @@ def accept_invitation(*, secret: str, user: User, now: datetime) -> Membership:
 
 
 def revoke_invitation(*, organisation: Organisation, invitation_id: str, now: datetime) -> None:
-    """Takes back a place nobody has taken yet."""
+    """Takes back an invitation that is still open."""
     Invitation.objects.filter(
         pk=invitation_id, organisation=organisation, accepted_at=None, revoked_at=None
     ).update(revoked_at=now, updated_at=now)
@@ -180,7 +180,7 @@ def create_api_key(
     now: datetime,
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """Makes a key and returns it with its secret, which nobody can read again.
+    """Makes a key and returns it with its secret, which cannot be read again.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """``Idempotency-Key``: the same request sent again gets the answer of the first.
 
 The first request claims a row before it works. A second one that comes while the
-first is at it waits for it a little, then is told to come back. Answers that did
+first is at it waits for it a little, then gets the answer to come back. Answers that did
 nothing (bad input, no money) are not kept, so a request can be put right and
 sent again under its key; a server that died in between leaves a claim that is
 taken over, which is safe because bids keep the key for themselves as well. A bid

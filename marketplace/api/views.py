@@ -47,7 +47,7 @@ def request_id_of(given: str) -> str:
 
 
 def sign_problem(response: Response, request_id: str) -> None:
-    """Put the request's id into a problem, for whoever asks us about it."""
+    """Put the request's id into a problem, so that support can find the request."""
     if response.status_code >= 400 and isinstance(response.data, dict):
         response.data.setdefault("request_id", request_id)
 

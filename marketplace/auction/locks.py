@@ -1,7 +1,7 @@
 """The only places of the auction that lock rows; always late and in this order.
 
 A zone's lane lock comes first, then bids in order of arrival, then wallets in
-order of organisation. Nobody takes them the other way round, so nobody waits in
+order of organisation. No code takes them the other way round, so there is no deadlock in
 a circle.
 """
 

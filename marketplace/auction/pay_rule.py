@@ -25,7 +25,7 @@ from fractions import Fraction
 from marketplace.common.money import split_micros
 from marketplace.jobs.executed_work import ExecutedWork, NodeWork
 
-#: What owners, providers and the operator are all told.
+#: The sentence that owners, providers and the operator all read.
 PAY_RULE = (
     "The operational cost of a job goes to the nodes that did its work, in proportion to the "
     "work each of them did, at the posted rate where rates are posted. Work that was never "

@@ -51,7 +51,7 @@ from scheduler.types import Cell
 
 log = logging.getLogger(__name__)
 
-#: What delays a job, as its history tells it, and how many of these its owner is told.
+#: Events in a job's history that mean a delay, and how many of these its owner is shown.
 _HELD_UP = (EventKind.NODE_LOST, EventKind.FAULT, EventKind.REPLAN_WANTED)
 CAUSES_TOLD = 3
 #: Jobs of one run; the next sweep takes the rest.

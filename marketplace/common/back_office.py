@@ -22,7 +22,7 @@ class ReadOnly:
 
 
 class OperatorsView(ReadOnly, ModelAdmin):
-    """Rows that every operator may see and nobody may change."""
+    """Rows that every operator may see and none may change."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(getattr(request.user, "is_operator", False))

@@ -40,7 +40,7 @@ def publish_on_commit(*, stream: str, event: dict[str, Any]) -> None:
 def _portal(pid: int) -> BlockingPortal:
     """This process's way into an event loop that stays, and keeps its Redis connections.
 
-    ``async_to_sync`` would make a loop and a connection for each event. A fork begins anew.
+    ``async_to_sync`` would make a loop and a connection for each event. A fork makes its own.
     """
     running = start_blocking_portal(name="events")
     portal = running.__enter__()

@@ -40,7 +40,7 @@ def advisory_session_lock(namespace: str, key: str, *, wait: bool) -> Iterator[b
 
 
 def advisory_lock_statement(namespace: str, key: str) -> Statement:
-    """The same lock to the end of the transaction, for whoever asks something together with it."""
+    """The same lock to the end of the transaction, for a caller that needs it with other locks."""
     number = lock_number(namespace, key)
     return Statement("SELECT pg_advisory_xact_lock(%s::bigint)", (str(number),))
 

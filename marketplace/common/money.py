@@ -95,7 +95,7 @@ def split_micros(total: int, weights: Sequence[int]) -> list[int]:
     whole = sum(weights)
     if whole == 0:
         if total:
-            raise ValueError(f"nobody has a part in {total} micro-dollars")
+            raise ValueError(f"no party has a share of {total} micro-dollars")
         return [0] * len(weights)
     parts = [total * weight // whole for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))

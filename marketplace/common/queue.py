@@ -1,4 +1,4 @@
-"""Handing work to Celery by name, so that nobody imports the task they ask for."""
+"""Handing work to Celery by name, so that callers do not import the task."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ from marketplace.common.errors import UserError
 log = logging.getLogger(__name__)
 
 WINDOW_S = 60
-#: Counts one for each key, and gives what is counted then; nobody's counter stays for good.
+#: Adds one to each key's counter and returns the counts; every counter expires.
 _COUNT = """
 local used = {}
 for place, key in ipairs(KEYS) do

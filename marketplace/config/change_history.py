@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from pghistory.middleware import HistoryMiddleware
 
 #: Nothing below these addresses changes a row that keeps its history, and naming the person in
-#: every statement makes each of them dearer.
+#: every statement makes each of them slower.
 WITHOUT = ("/api/", "/internal/")
 
 

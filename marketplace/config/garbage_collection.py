@@ -1,6 +1,6 @@
 """When Python looks for garbage in processes that bids wait for.
 
-Looking through all that a process holds takes a tenth of a second and more, in which nobody is
+Looking through all that a process holds takes a tenth of a second and more, in which no request is
 answered. What is loaded stays anyway, and a crowd's young garbage is found without it.
 """
 

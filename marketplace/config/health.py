@@ -15,7 +15,7 @@ from marketplace.tiers.gauges import TiersCollector
 
 
 class RedisHealth(RedisCheck):
-    """Named without the server's address, which is nobody's business."""
+    """Named without the server's address, which is private."""
 
     def __init__(self) -> None:
         super().__init__(client_factory=_redis)
@@ -32,7 +32,7 @@ healthz = HealthCheckView.as_view(checks=["health_check.checks.Database", RedisH
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """Prometheus metrics, for whoever holds ``METRICS_TOKEN``; open where none is set."""
+    """Prometheus metrics, for those who hold ``METRICS_TOKEN``; open where none is set."""
     expected = settings.METRICS_TOKEN
     given = request.headers.get("Authorization", "").removeprefix("Bearer ")
     if expected and not constant_time_compare(given, expected):

@@ -70,7 +70,7 @@ class SeededMarket:
 
 
 def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
-    """Makes what is missing and leaves the rest; only secrets are made anew each time."""
+    """Makes what is missing and leaves the rest; only secrets are new each time."""
     with advisory_lock("config.seed", "demo", wait=True):
         owner = _ensure_person(OWNER, "Olga Owner", terms.password, now=now)
         provider = _ensure_person(PROVIDER, "Pavel Provider", terms.password, now=now)
@@ -153,7 +153,7 @@ def _ensure_organisation(name: str, owner: User, *, now: datetime) -> Organisati
 
 
 def _replace_key(organisation: Organisation, owner: User, *, now: datetime) -> str:
-    """A fresh key in place of the last one, whose secret nobody can read any more."""
+    """A fresh key in place of the last one, whose secret cannot be read any more."""
     with transaction.atomic():
         for old in ApiKey.objects.filter(
             organisation=organisation, name=KEY_NAME, revoked_at=None

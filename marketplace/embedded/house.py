@@ -102,7 +102,7 @@ def house(
     node_names
         Nodes that may be started on this machine, by the folders of their credentials.
     say
-        Told, in words for a person, what happens next.
+        Called with a sentence on what happens next.
     """
     with hold_directory(data_dir):
         port = port if port is not None and is_port_free(port) else find_free_port()

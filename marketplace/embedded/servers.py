@@ -196,7 +196,7 @@ def wait_for_redis(server: Redis) -> None:
 
 
 def find_free_port() -> int:
-    """A port nobody listens on at this moment.
+    """A port that is free at this moment.
 
     Not one of those that outgoing connections are given: until its server starts, and for a
     minute after a connection that had it ended, such a port can be taken.

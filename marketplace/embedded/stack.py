@@ -282,7 +282,7 @@ class _UnixTransport(xmlrpc.client.Transport):
         return connection
 
     def request(self, *arguments: Any, **named: Any) -> Any:
-        # Each call is a proxy of its own, so nobody else would close its connection.
+        # Each call is a proxy of its own, so no other code would close its connection.
         try:
             return super().request(*arguments, **named)
         finally:

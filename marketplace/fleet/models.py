@@ -55,7 +55,7 @@ class Provider(models.Model):
     created_at = models.DateTimeField()
     #: Until then it may list nothing: a node sees the data of the jobs it trains.
     approved_at = models.DateTimeField(null=True, blank=True)
-    #: The operator who approved it; nobody where providers need no approval.
+    #: The operator who approved it; none where providers need no approval.
     approved_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )

@@ -75,8 +75,8 @@ def record_speeds(
     """Add a self-test to the table: the slowest node of a type sets its promise.
 
     One far from what the type's other nodes measured counts for its own node only, whose capacity
-    it sets: a slow or lying node is not sold, and moves nobody else. The first node of a type,
-    and one that is alone in it, sets the type's rows anew.
+    it sets: a slow or lying node is not sold, and affects no other. The first node of a type,
+    and one that is alone in it, sets the type's rows again.
     """
     is_alone = not (
         Node.objects.filter(zone=zone, gpu_type=gpu_type)

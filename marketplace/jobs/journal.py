@@ -1,4 +1,4 @@
-"""Telling what happened to a job: to its history, and to whoever watches it."""
+"""Records what happened to a job in its history, and publishes it to those who watch."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ def record_plans(
     leased: Mapping[str, Sequence[str]],
     now: datetime,
 ) -> list[NodePlan]:
-    """Keep the plans that differ from what nodes were told. Call under the zone's dispatch lock.
+    """Store the plans that differ from the last ones sent. Call under the zone's dispatch lock.
 
-    A node that goes on without work is not told so again.
+    A node that stays idle gets no further plan.
 
     Parameters
     ----------

@@ -196,7 +196,7 @@ def list_nodes_to_avoid(job: Job) -> list[str]:
 
 def get_datasets(ids: Iterable[str]) -> dict[str, Dataset]:
     """Data sets by id as they are now; unknown ones are left out."""
-    # A name with a null byte is nobody's, and PostgreSQL refuses to be asked for it.
+    # A name with a null byte belongs to no one, and PostgreSQL refuses to be asked for it.
     return Dataset.objects.in_bulk([pk for pk in ids if "\0" not in pk])
 
 

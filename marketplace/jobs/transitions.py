@@ -12,7 +12,7 @@ _ENDS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
 ALLOWED: Mapping[JobStatus, frozenset[JobStatus]] = {
     JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.FAILED, JobStatus.CANCELLED}),
     JobStatus.RUNNING: frozenset({JobStatus.QUEUED, JobStatus.MOVING, *_ENDS}),
-    # A job told to leave a node may end there before it does.
+    # A job with the order to leave a node may end there before it does.
     JobStatus.MOVING: frozenset({JobStatus.QUEUED, JobStatus.RUNNING, *_ENDS}),
     JobStatus.SUCCEEDED: frozenset(),
     JobStatus.FAILED: frozenset(),

@@ -80,8 +80,8 @@ def lock_wallets(organisation_ids: Iterable[str]) -> LockedAccounts:
 def lock_holds(references: Collection[str]) -> tuple[LockedAccounts, list[LockedHold]]:
     """Locks holds, those there are, and first the wallets that they are part of.
 
-    Call first in a transaction, as ``lock_wallets``. Whoever has a hold has both accounts of a
-    wallet.
+    Call first in a transaction, as ``lock_wallets``. An organisation with a hold has both accounts
+    of a wallet.
     """
     names = list(references)
     accounts, holds = _read_rows(

@@ -136,7 +136,7 @@ class Entry(models.Model):
     kind = models.CharField(max_length=20, choices=EntryKind.choices)
     #: Names the event within its kind, so that saying it twice books it once.
     reference = models.CharField(max_length=200)
-    #: When it happened, by the clock of whoever booked it.
+    #: When it happened, by the clock of the process that booked it.
     booked_at = models.DateTimeField(db_index=True)
     memo = models.CharField(max_length=300, blank=True)
     actor = models.ForeignKey(
@@ -430,7 +430,7 @@ class FundsRequest(models.Model):
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )
     answered_at = models.DateTimeField(null=True)
-    #: None while nobody has answered.
+    #: None while there is no answer.
     is_granted = models.BooleanField(null=True)
 
     class Meta:

@@ -2,7 +2,7 @@
 
 A job on serverless whose rest repays a move gets a serverful worker of the house booked;
 the worker boots while the job still runs where it is (``handover`` tells what then). A full
-tier whose idle worker is so much dearer than an offer that the exchange repays renews that
+tier whose idle worker is so much more expensive than an offer that the exchange repays renews that
 rent first. A job moves on from a worker of the house to one that is so much cheaper that the
 rest repays another move. The rules are the simulator's (``scheduler.tiers.demotion``), and
 so is what becomes of the savings: half of them is added to the surplus of the allowance,
@@ -111,7 +111,7 @@ def probed_left_s(tiers: ZoneTiers, job: Job, lease: Slice | None, now: datetime
 
 
 def _served_s(rented: TierState, stay: Stay, worker: WorkerChoice, now: datetime) -> float:
-    """How long the worker would spare serverless: where the reserved node is no dearer, only
+    """How long the worker would spare serverless: where the reserved node costs no more, only
     until the reserved cells begin."""
     zone, own = rented.tiers.zone, loaded_node(stay.machine)
     slot = slot_at(zone, now)
@@ -207,7 +207,7 @@ def _book_worker(
 def book_cheaper_workers(
     *, rented: TierState, offers: Sequence[MachineOffer], tables: HazardTables, now: datetime
 ) -> int:
-    """Book cheaper workers for jobs on the house's own dearer ones; how many.
+    """Book cheaper workers for jobs on the market's own, more expensive ones; how many.
 
     Only for a job that has its worker to itself: the rent of a shared one would go on.
     """

@@ -3,7 +3,7 @@
 Only when the worker is on sale does the auction plan the job again, at no cost to its
 owner: on that worker alone if the rest fits there in time. The job leaves at the end of its
 slot, by checkpoint and restore as between any two cells. What a backend does not bring up
-costs the house, is told in the job's history, and its offer is left alone for a while: the
+costs the house, is noted in the job's history, and its offer is left alone for a while: the
 next one is booked.
 """
 
@@ -30,7 +30,7 @@ from scheduler.tiers.break_even import break_even_s, move_cost, moves
 
 
 def hand_off_bookings(*, tiers: ZoneTiers, now: datetime) -> int:
-    """Plan the jobs anew whose workers are on sale; how many.
+    """Re-plan the jobs whose workers are on sale; how many.
 
     Call outside other locks: it enters the zone's lane.
     """

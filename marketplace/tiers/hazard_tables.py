@@ -61,7 +61,7 @@ def learn_from_ended_jobs(*, tiers: ZoneTiers, now: datetime) -> int:
     if not times:
         return 0
     tables = _load_stored_tables(tiers)
-    # All that ended at the last of these moments: what is counted is told by the time alone.
+    # All that ended at the last of these moments: the time alone says what is counted.
     rows = ended.filter(finished_at__lte=times[-1]).annotate(
         ran=Sum(F("slices__closed_at") - F("slices__opened_at"), output_field=DurationField())
     )
@@ -108,7 +108,7 @@ def observe_running_jobs(
 def _load_stored_tables(tiers: ZoneTiers) -> HazardTables:
     shape = (LENGTH_CLASSES, AGE_BINS)
     deaths, exposure = np.zeros(shape), np.zeros(shape)
-    # Tables of another shape are of another version: what they held is learned anew.
+    # Tables of another shape are of another version: what they held is learned again.
     if np.shape(tiers.deaths) == shape and np.shape(tiers.exposure_s) == shape:
         deaths[:], exposure[:] = tiers.deaths, tiers.exposure_s
     return HazardTables(deaths=deaths, exposure_s=exposure)

@@ -251,7 +251,7 @@ def _reconcile_backend(backend: Backend, now: datetime) -> None:
 
 
 def _record_orphan(backend: str, machine_id: str, now: datetime) -> None:
-    """A row for a machine nobody asked for, so that the operator sees it being ended."""
+    """A row for a machine that was not requested, so that the operator sees it being ended."""
     with transaction.atomic():
         _, made = Machine.objects.get_or_create(
             pk=machine_id,
@@ -263,7 +263,7 @@ def _record_orphan(backend: str, machine_id: str, now: datetime) -> None:
                 "status": MachineStatus.ENDING,
                 "is_orphan": True,
                 "requested_at": now,
-                "reason": "Found running, asked for by nobody; ended.",
+                "reason": "Found running without a request; ended.",
             },
         )
         if not made:
@@ -329,7 +329,7 @@ def _close_machine(machine: Machine, *, reason: str, now: datetime, billed: bool
     machine.save(update_fields=["status", "ended_at", "reason", "cost_micros", "failed_at"])
     node = node_of(machine)
     if node is not None and node.status != NodeStatus.LEFT:
-        # Whatever it ran is taken back by the leases' sweep and planned anew.
+        # Whatever it ran is taken back by the leases' sweep and re-planned.
         retire_node(node=node, now=now)
 
 

@@ -102,7 +102,7 @@ class Machine(models.Model):
     join_token = models.OneToOneField(
         "fleet.JoinToken", on_delete=models.PROTECT, null=True, related_name="+"
     )
-    #: Found running although nobody had asked for it.
+    #: Found running although it was not requested.
     is_orphan = models.BooleanField(default=False)
     #: When it was given up though it was asked for: our cost, and its offer is left alone
     #: for a while.

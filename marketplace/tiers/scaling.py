@@ -158,7 +158,7 @@ def find_idle_machines(rented: TierState, *, now: datetime) -> list[Machine]:
 
 
 def release_serverless(*, rented: TierState, now: datetime) -> int:
-    """End serverless machines that nobody used for long enough; how many."""
+    """End serverless machines that stood idle for long enough; how many."""
     busy = {stay.machine_id for stay in rented.stays}
     long_s = timedelta(seconds=rented.tiers.idle_s)
     unused = [

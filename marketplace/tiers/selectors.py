@@ -32,9 +32,9 @@ _ORDER: dict[str, int] = {status: place for place, status in enumerate(MachineSt
 @dataclass(frozen=True, slots=True)
 class MachineSummary:
     machine: Machine
-    #: Rent so far; nothing is known of a machine nobody asked for.
+    #: Rent so far; nothing is known of a machine that was not requested.
     cost_micros: int | None
-    #: Whether it is paid for although nobody asked for it.
+    #: Whether it is paid for although it was not requested.
     is_alarming: bool
 
     @property

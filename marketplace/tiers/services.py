@@ -108,7 +108,7 @@ def ensure_own_provider(*, now: datetime) -> Provider:
     Raises
     ------
     UserError
-        ``no_operator``: there is nobody yet to own it.
+        ``no_operator``: there is no operator yet to own it.
     """
     found = Provider.objects.filter(organisation__name=HOUSE).order_by("created_at").first()
     if found is not None:

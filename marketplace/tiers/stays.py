@@ -94,7 +94,7 @@ def extend_stays(*, rented: TierState, tables: HazardTables, now: datetime) -> i
             if _should_leave(rented, tables, stay, following, now):
                 continue
         with transaction.atomic():
-            # Lanes plan jobs anew at any time: cells are read and written under one lock.
+            # Lanes re-plan jobs at any time: cells are read and written under one lock.
             job = lock_job(stay.job_id)
             if _find_following_cell(job, node, slot) == following:
                 stay.job = _extend_stay(tiers, job, node, slot, now)

@@ -48,7 +48,7 @@ class ActingMiddleware:
             return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        """A refusal nobody handled: its sentence on a page, or as JSON to a script."""
+        """An unhandled refusal: its sentence on a page, or as JSON to a script."""
         if not isinstance(exception, UserError):
             return None
         if request.headers.get("accept", "").startswith("application/json"):

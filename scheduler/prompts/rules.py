@@ -43,7 +43,7 @@ class LaneRules:
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """Which errors of Algorithms 1 and 2 are repaired; all of them unless told otherwise."""
+    """Which errors of Algorithms 1 and 2 are repaired; all of them by default."""
 
     #: T_slo is the time left. Printed: the SLO as submitted, however long ago that was.
     time_left: bool = True

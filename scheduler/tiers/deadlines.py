@@ -13,7 +13,7 @@ def soft_deadlines_s(
 ) -> Floats:
     """The deadlines the policies read, on the clock of ``arrived_s``.
 
-    One that its owner gave holds as it is. One that nobody gave is inferred from the
+    One that its owner gave holds as it is. One that was not given is inferred from the
     predicted run time; a bid of the live market always names its own.
 
     Parameters

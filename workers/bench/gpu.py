@@ -1,6 +1,6 @@
 """One case on a GPU: plain steps, recorded steps and stock PEFT, one after the other.
 
-Not interleaved, so that two copies of a large base never share the memory; a GPU nobody
+Not interleaved, so that two copies of a large base never share the memory; a GPU that no one
 else uses is quiet enough for that.
 """
 

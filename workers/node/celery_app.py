@@ -27,10 +27,10 @@ def build_celery_app(*, broker_url: str, queue: str) -> Celery:
         task_ignore_result=True,
         task_serializer="json",
         accept_content=["json"],
-        # A plan is only taken in by its task, so one that dies with the process is taken again.
+        # A plan is only received by its task, so one that dies with the process is taken again.
         task_acks_late=True,
         worker_prefetch_multiplier=1,
-        # Nobody may steer this process through the broker.
+        # No one may control this process through the broker.
         worker_enable_remote_control=False,
         worker_send_task_events=False,
         worker_hijack_root_logger=False,

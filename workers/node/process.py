@@ -71,7 +71,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run until told to stop; the exit status says why it ended."""
+    """Run until stopped; the exit status says why it ended."""
     logging.basicConfig(
         level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s"
     )
@@ -237,7 +237,7 @@ class NodeProcess:
 
 
 def remove_leftovers(state: StateDir) -> None:
-    """Throw out what an earlier process left that nobody can want any more."""
+    """Remove what an earlier process left that is no longer of use."""
     shutil.rmtree(state.outbox, ignore_errors=True)
     oldest = time.time() - _WORK_KEPT_S
     for folder in state.work.iterdir():

@@ -303,7 +303,7 @@ def build_slice_result(
     fault: Fault | None,
     reason: str,
 ) -> SliceResult:
-    """A summary as the market is told it."""
+    """A summary in the form the market takes."""
     figures = {field.name: getattr(summary, field.name) for field in fields(JobFigures)}
     figures |= {name: finite(figures[name]) for name in _LOSSES}
     figures["outliers"] = tuple(row for row in summary.outliers if math.isfinite(row.loss))
@@ -317,7 +317,7 @@ def _pause(tries: int) -> float:
 
 
 def finite(value: float | None) -> float | None:
-    """JSON has no NaN; a loss that is none is simply not told."""
+    """JSON has no NaN; a loss that is NaN is not sent."""
     return value if value is not None and math.isfinite(value) else None
 
 

@@ -97,7 +97,7 @@ class SliceRun:
         self.state = state
 
     def adopt(self, spec: SliceSpec) -> None:
-        """Go on under a new lease for the same job; its reports start anew."""
+        """Go on under a new lease for the same job; its reports start again."""
         self.spec = spec
         self.lease_expires_at = spec.lease_expires_at
         self.progress = self.progress.renumbered()
@@ -143,7 +143,7 @@ class ProgressBuffer:
         Nothing before the market has said how far it is: an earlier process of this
         node may have reported on the same lease.
 
-        What gathered since the last report is told as one event, unless the market was
+        What gathered since the last report is sent as one event, unless the market was
         out of reach and the curve would lose its shape.
         """
         if self._greeted and not self._sent and self._waiting:

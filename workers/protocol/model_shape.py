@@ -23,7 +23,7 @@ class Family:
     block: str
     #: Name within the block, inputs and outputs of each attention and MLP projection.
     projections: tuple[tuple[str, Width, Width], ...]
-    #: Endings of module names that adapters sit on unless told otherwise.
+    #: Endings of module names that adapters sit on by default.
     target_modules: tuple[str, ...]
     #: Encoders classify whole sequences; decoders predict the next token.
     encoder: bool = False

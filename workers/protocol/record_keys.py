@@ -39,11 +39,11 @@ KNOWN_FORMATS = (
     "or text; or text and label; or prompt, chosen and rejected."
 )
 
-#: Different keys of a file told by name; what is beyond them is told together.
+#: Different keys of a file reported by name; the others are reported together.
 _KEYS_TOLD = 32
 #: Ignored keys remembered of one row, so that a hostile one costs no memory.
 _KEYS_OF_A_ROW = 16
-#: Longer keys are nobody's slip of the pen.
+#: Longer keys are no slip of the pen.
 _KEY_CHARS = 64
 _LETTERS = "abcdefghijklmnopqrstuvwxyz_"
 
@@ -83,7 +83,7 @@ _MISPLACED: dict[tuple[DataFormat, str], str] = {
 class IgnoredKey:
     """A key that rows of a file have and nothing reads."""
 
-    #: Fit to be shown; empty for all the keys beyond those told by name, together.
+    #: Fit to be shown; empty for the keys beyond those reported by name, together.
     key: str
     #: Rows that have it.
     rows: int

@@ -91,7 +91,7 @@ def _parse_entry(name: str, value: Any) -> TensorEntry:
     if offsets is None or len(offsets) != 2:
         raise HeaderError("a tensor has no place in it")
     if not isinstance(dtype, str) or dtype not in VALUE_BYTES:
-        raise HeaderError("a tensor is of a type that nobody reads")
+        raise HeaderError("a tensor is of a type that is not supported")
     if shape is None or len(shape) > _DIMENSIONS_MAX:
         raise HeaderError("a tensor has no shape")
     start, end = offsets

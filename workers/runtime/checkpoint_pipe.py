@@ -37,7 +37,7 @@ from workers.training.checkpoint import TrainingState, save_checkpoint
 FILES_PER_JOB = 2
 
 Call = Callable[[], None]
-#: Told how writing ended: ``None``, or what went wrong.
+#: Called with how writing ended: ``None``, or what went wrong.
 Then = Callable[[OSError | None], None]
 
 

@@ -137,7 +137,7 @@ def job_memory_gb(plan: MemoryPlan, job: TrainingJob, state: float) -> float:
 
 
 def find_device_limit_gb(device: torch.device) -> float:
-    """Memory the plan may use when nobody said how much."""
+    """Memory the plan may use by default."""
     if device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
     else:

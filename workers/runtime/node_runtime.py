@@ -181,7 +181,7 @@ class NodeRuntime:
             limit_gb=self.memory_limit_gb,
             reproducible=self.reproducible,
         )
-        # bases nobody trains on make room for one somebody asks for
+        # bases without jobs make room for one that is asked for
         used = resident.plan.base_gb
         for other in list(self._residents):
             used += self._residents[other].plan.base_gb

@@ -13,7 +13,7 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 
 class Growth:
-    """Bytes by which this process grew at its largest; ``None`` where nobody counts them."""
+    """Bytes by which this process grew at its largest; ``None`` where they are not counted."""
 
     peak_bytes: int | None = None
 

@@ -1,6 +1,6 @@
 """Attention over a packed stream: each sequence sees itself and nothing else.
 
-Registered with ``transformers`` under one name; a model told to use it gets no mask
+Registered with ``transformers`` under one name; a model set to use it gets no mask
 (the library builds none for names it does not know) and the pack comes along as a
 keyword argument of the forward pass. Sequences of like length are gathered into padded
 rows and share one call of PyTorch's fused attention. Padding is on the right, so the

@@ -378,7 +378,7 @@ class FusedTrainer:
             torch.cuda.empty_cache()
         self._rewind([share.job_id for share in shares])
         if recordings:
-            # they held memory, and nobody's job ends for that
+            # they held memory, and no job ends for that
             log.warning("out of memory: recorded steps are given up for their memory")
             self.fixed = None
             return []

@@ -67,7 +67,7 @@ class CudaGraphRunner:
     def __init__(self, device: torch.device | None = None) -> None:
         self._device = device
         self._pool: Any = None
-        #: Recordings somebody still has; a pool nobody uses any more cannot be used again.
+        #: Recordings still in use; a pool that is no longer used cannot be used again.
         self._alive: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def record(self, action: Callable[[], None]) -> Callable[[], None]:

@@ -301,7 +301,7 @@ class PackedModel:
         return self.layers[name]
 
     def _wrap_blocks(self) -> None:
-        """Make each transformer block recomputable; decided anew at each call."""
+        """Make each transformer block recomputable; decided again at each call."""
         blocks = max(
             (m for m in self.backbone.modules() if isinstance(m, nn.ModuleList)),
             key=lambda blocks: sum(p.numel() for p in blocks.parameters()),

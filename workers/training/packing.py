@@ -137,7 +137,7 @@ def build_pack(
         At most one per job, in the order of the adapters.
     pad_to : int
         The stream's length is rounded up to a multiple of this, so that shapes repeat.
-        The padding is one more sequence, which nobody's loss counts and no job owns.
+        The padding is one more sequence, which no loss counts and no job owns.
     """
     tokens: list[np.ndarray] = []
     keys: list[np.ndarray] = []

@@ -3,7 +3,7 @@
 What differs between two packs of one shape is data only: tokens, where sequences begin,
 who owns a token, what is predicted and how much it weighs. All of it lies in buffers that
 are written before each run, so a run can be recorded once (``graphs``). What a pack leaves
-free is padding: sequences nobody owns, whose losses weigh nothing.
+free is padding: sequences of no job, whose losses weigh nothing.
 """
 
 from __future__ import annotations

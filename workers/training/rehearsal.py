@@ -1,4 +1,4 @@
-"""A small training pass on a base nobody trains on yet, to measure choices by."""
+"""A small training pass on a base without jobs, to measure choices by."""
 
 from __future__ import annotations
 

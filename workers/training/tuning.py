@@ -35,7 +35,7 @@ def build_tuned_trainer(model: PackedModel) -> FusedTrainer:
     use_fastest_products(model)
     trials = read_cuda_trials()
     if model.device.type == "cuda" and trials:
-        # measuring waits for the whole device, which nobody may be recording on meanwhile
+        # measuring waits for the whole device, and no recording may run on it meanwhile
         with RECORDING:
             if COMPILED_NORMS in trials:
                 compile_norms_if_faster(model)

@@ -31,7 +31,7 @@ _BEARER = "Bearer "
 
 
 class NodeUnknown(UserError):
-    """The bearer token is missing or nobody's."""
+    """The bearer token is missing or unknown."""
 
     default_status = 401
 

@@ -129,7 +129,7 @@ _reading: Batcher[_Look, Response | None] = Batcher(
 def build_responses(placed: Sequence[PlacedBid]) -> list[Response]:
     """The answers to those who placed bids, the same when a request is sent again."""
     for item in placed:
-        # Told as it was decided; what became of its money later is told at its address.
+        # As it was decided; what became of its money later is shown at its address.
         item.bid.refund_micros = item.bid.credit_micros = 0
     values = serialize_bids([item.bid for item in placed])
     return [_build_response(item, value) for item, value in zip(placed, values, strict=True)]

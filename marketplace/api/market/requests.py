@@ -104,5 +104,5 @@ def checked(kind: type[StrictSerializer], data: Any) -> dict[str, Any]:
 
 @cache
 def _reader(kind: type[StrictSerializer]) -> StrictSerializer:
-    """One for all requests: reading changes nothing in it, and making one is dear."""
+    """One for all requests: reading changes nothing in it, and making one is expensive."""
     return cast(StrictSerializer, kind())

@@ -1,7 +1,7 @@
 """Hearing of decisions: one listening connection for all waiting requests of a process.
 
 PostgreSQL sends a notification with the commit that makes a decision visible. A notification may
-be lost with its connection, so whoever waits also looks at the row every ``LOOK_EVERY_S``.
+be lost with its connection, so a waiting request also looks at the row every ``LOOK_EVERY_S``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Appending bids: any number in one transaction, each for itself.
 
-Whoever places bids ends here: a page, the API, a batch of the API. Bids that come
+Every bid is placed here, from a page or from a batch of the API. Bids that come
 at the same moment share the statements and the commit. One that is refused, or
 that cannot be stored, takes no other along; a bid is stored together with the
 hold on its wallet or not at all; and one idempotency key is one bid, because the
@@ -235,7 +235,7 @@ def _stored(
     locked: LockedAccounts | None = lock_wallets(bid.organisation_id for bid in drafts.values())
     outcomes: dict[int, Outcome] = {}
     while left := [index for index in drafts if index not in outcomes]:
-        # Under the locks, so that nobody can place a bid under one of these keys meanwhile.
+        # Under the locks, so that no other bid under one of these keys can come in between.
         outcomes |= _earlier(asked, left)
         # The same key twice at once: the second comes after the first, as if sent after it.
         now_on = _first_of_each_key(asked, [index for index in left if index not in outcomes])
@@ -299,7 +299,7 @@ def _earlier(asked: Sequence[NewBid], which: Iterable[int]) -> dict[int, Outcome
 
 
 def _of_earlier(bid: Bid, asked: NewBid) -> Outcome:
-    """What whoever asks again under the key of a bid is told."""
+    """The answer to a repeated request under the key of a bid."""
     if bid.request_hash == asked.request_hash:
         bid.zone = asked.zone
         return PlacedBid(bid, earlier=True)

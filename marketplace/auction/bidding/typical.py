@@ -61,7 +61,7 @@ def typical_quotes(*, zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
     """Prices that hold for a moment; they reserve nothing.
 
     Rows are taken to be as long as the zone's reference rows; the price of one's own data is the
-    bid page's to tell. A whole curve is dear, so an answer serves everybody for ``KEPT_S``.
+    bid page's to tell. A whole curve is expensive, so an answer is cached for all for ``KEPT_S``.
     """
     return _kept.get(zone.pk, now=now, read=lambda: _typical_quotes(zone, now))
 

@@ -57,7 +57,7 @@ class LogBroken(SystemFault):
 
 @dataclass(slots=True)
 class Book:
-    """A zone's engine and the lock that whoever uses it in this process holds."""
+    """A zone's engine and the lock that guards it in this process."""
 
     zone_id: str
     engine: Engine

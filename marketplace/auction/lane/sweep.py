@@ -47,7 +47,7 @@ def decide_all_pending(
     stays pending, its money held, and is tried again later, alone, while the others go on.
     Its owner can take it back, and the operator sees what is wrong with it.
     """
-    # Whoever comes from now on sends one wake-up, which is looked at after this run.
+    # A bid placed from now on sends one wake-up, which is handled after this run.
     wakeups.clear_lane_wakeup(zone_id=zone_id)
     zone = Zone.objects.get(pk=zone_id)
     decided = _decide_set_aside(zone=zone, clock=clock)
@@ -120,7 +120,7 @@ def _set_aside(bid_id: str, error: Exception, *, now: datetime) -> None:
 
 
 def sweep_zones(*, clock: Callable[[], datetime]) -> None:
-    """Advance every zone to the present slot and fleet, and decide bids nobody woke us for."""
+    """Advance every zone to the present slot and fleet, and decide bids whose wake-up was lost."""
     waiting = Bid.objects.filter(status=BidStatus.PENDING).values("zone_id")
     for zone in Zone.objects.order_by("pk"):
         try:

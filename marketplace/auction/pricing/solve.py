@@ -44,7 +44,7 @@ LOCK = "auction.prices"
 #: Where a zone's settings are silent; what the published figures are measured with.
 SOLVE_EVERY_SLOTS = 2
 PAST_DAYS = 2
-#: Slots at a log's beginning after each of which prices are solved anew.
+#: Slots at a log's beginning after each of which prices are solved again.
 FIRST_SLOTS = 6
 #: A zone is not solved for during so many times the time its last solve took.
 REST = 4.0
@@ -74,7 +74,7 @@ def request_due_solves(*, clock: Callable[[], datetime]) -> list[str]:
                 asked.append(zone.pk)
         except Exception:
             # A zone that is broken must not stop the others.
-            log.exception("zone %s: whether prices are due cannot be told", zone.name)
+            log.exception("zone %s: cannot find out whether prices are due", zone.name)
     for zone_id in asked:
         enqueue("auction.prices_solve", expires_s=60.0, zone_id=zone_id)
     return asked
@@ -88,7 +88,7 @@ def find_due_solve(*, zone: Zone, now: datetime) -> DueSolve | None:
     pricing = Pricing.objects.get(zone=zone)
     due = DueSolve(slot=max(slot_at(zone, now), head.slot), fleet=_fleet(zone))
     if pricing.waiting is not None and due.slot <= (pricing.attempted_slot or 0) + SLOTS_LATE:
-        # Solved already. The lane was told, but what it was told may be lost.
+        # Solved already. The message to the lane may have been lost.
         enqueue("auction.prices_apply", zone_id=zone.pk)
         return None
     if not due.fleet or (pricing.next_at is not None and now < pricing.next_at):

@@ -50,7 +50,7 @@ def insert_rows(rows: Iterable[Model]) -> int:
     for row in added:
         row._state.adding, row._state.db = False, connections["default"].alias
         for name in left_out:
-            # Read from the database by whoever asks for it.
+            # Read from the database when it is needed.
             vars(row).pop(name, None)
     return len(added)
 
@@ -58,8 +58,8 @@ def insert_rows(rows: Iterable[Model]) -> int:
 def insert_values(model: type[Model], names: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
     """Add rows given as the values of the fields ``names``; how many.
 
-    The same INSERT with no object of the ORM for each row, for what nobody looks at after it is
-    written. The other fields get the model's defaults, or are left to the database where it has
+    The same INSERT with no object of the ORM for each row, for rows that are not used after they
+    are written. The other fields get the model's defaults, or are left to the database where it has
     one. ``names`` are those of columns (``zone_id``); a text for a JSON field is ``JsonText``.
 
     Raises
@@ -86,7 +86,7 @@ def _build_insert(model: type[Model], names: tuple[str, ...]) -> tuple[str, list
     into = [by_name[name] for name in names]
     quote = connections["default"].ops.quote_name
     columns = [quote(field.column) for field in into]  # type: ignore[arg-type]
-    # JSON comes as text, some of it written by whoever stored it first.
+    # JSON comes as text, some of it already serialised.
     kinds = ["text" if type(f) is JSONField else f.db_type(connection) for f in into]
     taken = [
         f"{column}::jsonb" if type(field) is JSONField else column

@@ -1,7 +1,7 @@
 """SQL of our own that is sent many times a second: parsed once, and sent together.
 
 Django's cursor writes the values into the text of a statement, so that the database parses and
-plans it anew each time, and waits for each answer. Here texts are prepared once for each
+plans it again each time, and waits for each answer. Here texts are prepared once for each
 connection, and statements that do not need one another's answers share one message. They run in
 the order in which they were given, each seeing what those before it did.
 """
@@ -53,7 +53,7 @@ def execute(statement: Statement) -> int:
 
 
 def send(statement: Statement) -> None:
-    """Run a statement whose rows nobody looks at: now, or, in ``pipeline``, soon."""
+    """Run a statement whose rows are not read: now, or, in ``pipeline``, soon."""
     if _buffer.statements is None:
         _run([statement])
     else:
@@ -63,8 +63,8 @@ def send(statement: Statement) -> None:
 def ensure_transaction() -> AbstractContextManager[Any]:
     """The transaction under way, or one for the block.
 
-    For a block that refuses before it writes, so that whoever goes on after a refusal needs no
-    savepoint.
+    For a block that refuses before it writes, so that a caller that goes on after a refusal needs
+    no savepoint.
     """
     return nullcontext() if connections["default"].in_atomic_block else transaction.atomic()
 
@@ -73,10 +73,10 @@ def ensure_transaction() -> AbstractContextManager[Any]:
 def pipeline() -> Iterator[None]:
     """Writes of the block wait for its next question, or for its end; call in a transaction.
 
-    Nothing can tell, whatever is asked, through Django or here, is asked after them; only that a
-    refusal by the database comes later than the line that caused it. So whoever wants to go on
-    after a refusal goes around the block, with a transaction of its own. An inner block is part
-    of the outer one.
+    Buffered writes are sent before any query of this connection, through Django or here, so reads
+    see them. Only a refusal by the database comes later than the line that caused it: a caller that
+    wants to go on after one gives that write a transaction of its own, around this block. An inner
+    block is part of the outer one.
     """
     own = connections["default"]
     if not own.in_atomic_block:

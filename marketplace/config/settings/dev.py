@@ -7,7 +7,7 @@ from marketplace.config.settings.base import *  # noqa: F403
 DEBUG = environment.flag("DEBUG", default=False)
 SECRET_KEY = environment.text("SECRET_KEY", "finetender-insecure-development-key")
 
-# One machine is one owner's: whoever can reach it may list nodes.
+# One machine is one owner's: anyone who can reach it may list nodes.
 PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=False)
 DEMO_MONEY_MICROS = int(environment.number("DEMO_MONEY_USD", 20, at_least=0)) * 1_000_000
 OPERATORS_NEED_MFA = environment.flag("OPERATORS_NEED_MFA", default=False)

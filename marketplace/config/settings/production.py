@@ -26,7 +26,9 @@ if (
     urlsplit(environment.text("REDIS_URL")).scheme != "unix"
     and not urlsplit(environment.text("REDIS_URL")).password
 ):
-    raise ImproperlyConfigured("REDIS_URL must hold a password; whoever reaches Redis owns it.")
+    raise ImproperlyConfigured(
+        "REDIS_URL must hold a password: without one, any process that reaches Redis controls it."
+    )
 if environment.flag("DEBUG", default=False):
     raise ImproperlyConfigured("DEBUG is set; production does not run with it.")
 if environment.number("DEMO_MONEY_USD", 0) > 0:

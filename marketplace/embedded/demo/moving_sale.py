@@ -40,7 +40,7 @@ AWAY_S = 300
 TIERS = ("--checkpoint-s", "1", "--restore-s", "2", "--probe-s", "3", "--delay-usd-per-h", "0")
 #: A job of so many epochs moves on any machine.
 EPOCHS_MAX = 60
-#: The move is told when its first step has been reported.
+#: The move is printed once its first step has been reported.
 TOLD_WITHIN_S = 20.0
 
 

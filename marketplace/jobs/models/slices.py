@@ -1,4 +1,4 @@
-"""What nodes are told to do: leases and the plans of their slots."""
+"""Nodes' orders: leases and the plans of their slots."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Slice(models.Model):
     #: The latest slot it was given; consecutive cells on a node go on under one lease.
     last_slot = models.BigIntegerField()
     #: Optimizer step it began at, and the one up to which its work counts: what was reported,
-    #: and once it has ended only what nobody has to do again.
+    #: and once it has ended only what does not have to be done again.
     first_step = models.PositiveIntegerField(default=0)
     last_step = models.PositiveIntegerField(default=0)
     #: Steps reported beyond ``last_step`` that somebody has to do again; 0 until it has ended.
     steps_lost = models.PositiveIntegerField(default=0)
     lease_expires_at = models.DateTimeField()
-    #: Of the newest progress event taken in.
+    #: Of the newest progress event received.
     last_seq = models.PositiveBigIntegerField(default=0)
     #: When the node first showed that it works on it.
     acknowledged_at = models.DateTimeField(null=True)

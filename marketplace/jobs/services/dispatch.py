@@ -49,7 +49,7 @@ _LOOKED_AT = (
     *("job__status", "job__cells", "job__needs_replan"),
     *("job__eta_at", "job__finish_planned_at"),
 )
-#: How long plans are kept for whoever asks what was sent.
+#: How long plans are kept, so that one can see what was sent.
 PLANS_KEPT = timedelta(hours=1)
 
 
@@ -68,14 +68,14 @@ def slots_dispatch(*, now: datetime) -> Dispatch:
     started: list[str] = []
     for zone in Zone.objects.order_by("pk"):
         with advisory_lock("jobs.dispatch", zone.pk, wait=False) as held:
-            # Whoever holds it is doing this very work.
+            # The holder is doing this very work.
             if held:
                 started += _dispatch_zone(zone, now)
     return Dispatch(started=tuple(started), sent=send_plans(now=now))
 
 
 def handover_at(zone: Zone, slot: int) -> datetime:
-    """From when a job that leaves its node at the slot's end is told to."""
+    """When a job that leaves its node at the slot's end gets the order."""
     lead = min(HANDOVER_MAX_S, HANDOVER_SHARE * zone.slot_s)
     return slot_ends_at(zone, slot) - timedelta(seconds=lead)
 
@@ -166,7 +166,7 @@ def _dispatch_zone(zone: Zone, now: datetime) -> list[str]:
 
 
 def _find_stranded_jobs(zone: Zone, slot: int) -> set[str]:
-    """Waiting jobs whose last cell is past, and that nobody has marked yet."""
+    """Waiting jobs whose last cell is past, and that are not marked yet."""
     waiting = Job.objects.filter(
         zone=zone,
         status__in=Job.ACTIVE,

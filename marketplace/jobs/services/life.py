@@ -57,7 +57,7 @@ class Opening:
 def open_jobs(*, openings: Iterable[Opening], now: datetime) -> list[str]:
     """The jobs of many admitted bids, none of which has one yet, all or none; their keys.
 
-    Nobody can follow a job before it is committed, so its first event is not published.
+    No page can follow a job before it is committed, so its first event is not published.
     """
     opened = [_OpenedEvent(job_id(), opening) for opening in openings]
     if not opened:

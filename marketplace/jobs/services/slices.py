@@ -152,7 +152,7 @@ def apply_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Heart
         _note_heartbeat(token, named=token in named, acknowledged=found.acknowledged_at, now=now)
     may_leave = _may_leave(node, now)
     if may_leave and heartbeat.draining and not named:
-        # It was told, and this is its last word.
+        # It had the order to stop, and this is its last report.
         fleet.retire_node(node=node, now=now)
     return HeartbeatReply(revoked=tuple(revoked), drain=may_leave)
 
@@ -341,7 +341,7 @@ def _rewind_to_checkpoint(job: Job) -> None:
 
 
 def _store_figures(job: Job, result: SliceResult) -> None:
-    """The node's own account of the run, which progress reports may not have told whole."""
+    """The node's own account of the run, which progress reports may not cover."""
     job.step = result.step
     job.total_steps = result.total_steps
     job.samples_done = result.samples_done

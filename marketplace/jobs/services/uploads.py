@@ -1,4 +1,4 @@
-"""Checkpoints and adapters from nodes: taken in whole, checked, and only under a current lease.
+"""Checkpoints and adapters from nodes: received whole, checked, and only under a current lease.
 
 The bytes are spooled, hashed, checked and stored before any row is locked. The lease is looked at
 before, to refuse early, and again under the lock, which decides: without it the stored file is

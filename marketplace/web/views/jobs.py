@@ -41,7 +41,7 @@ from marketplace.web.views.requests import PageRequest, page
 
 ROWS_PER_PAGE = 20
 LATEST_EVENTS = 6
-#: Jobs with less time than this are told to the second.
+#: Jobs with less time than this are shown to the second.
 SHORT = timedelta(hours=1)
 TABS = ("metrics", "events", "logs", "checkpoints", "data", "config", "receipt")
 FILTERS: dict[str, Q] = {
@@ -218,7 +218,7 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         "receipt": build_receipt(bid, settled_at=job.settled_at),
         "node_name": _current_node(job),
         "config_text": json.dumps({"base_model": job.zone.base_model_name, **job.spec}, indent=2),
-        # The plan of a short job is told to the second.
+        # The plan of a short job is shown to the second.
         "time_seconds": job.deadline_at - bid.created_at < SHORT,
         **_cancel_effect(bid, job),
         "series": load_metric_series(job)[-400:],

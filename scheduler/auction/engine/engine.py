@@ -212,7 +212,7 @@ class Engine:
     def retrace(self, event: Event, logged: Outcome, *, entry_hash: str) -> None:
         """Come to the state after an entry of the log without deciding again.
 
-        What the log says was decided is taken as it stands, so whoever calls this
+        What the log says was decided is applied as it stands, so a caller
         trusts it, as one trusts a snapshot; ``verify`` decides again. The state is the
         same to the last bit, at a fraction of the time.
 

@@ -246,7 +246,7 @@ def _deviation(seen: Floats, course: Course, kept: float, doubt: float) -> Float
     """Give the factor of today's present deviation, fading slot by slot.
 
     One that grows goes on growing for a while, the further the longer deviations last and
-    the less past days are trusted, which would have told of it.
+    the less past days are trusted, which would have shown it.
     """
     now = float(seen[-_RECENT_SLOTS:].sum())
     usual = float(course.before[-_RECENT_SLOTS:].sum())

@@ -275,7 +275,7 @@ def _middling_rate(tasks: Sequence[Task]) -> dict[str, float]:
 def _left(engine: Engine, prices: Prices, *, forecast_rate: dict[str, float]) -> Supply:
     """Give the room left, slots by nodes, where nodes ask more than their rate, too.
 
-    What is left of a cell below half a middling task's rate serves nobody and is
+    What is left of a cell below half a median task's rate serves no task and is
     not counted.
     """
     prices = engine.prices()

@@ -30,8 +30,8 @@ from scheduler.types import NO_VENDOR, PriceParts, Refusal, Schedule, Task
 #: Above this many counts of cells and slots a curve is found tread by tread instead of
 #: in one pass over them.
 _MANY = 30_000_000
-#: Share of a price by which plans must differ to be told apart for certain; what
-#: rounding and the dearer later slots come to is a hundredth of it.
+#: Share of a price by which plans must differ to be distinguished for certain; what
+#: rounding and the tie-break by slot come to is a hundredth of it.
 MARGIN = 1e-6
 #: Deadlines looked at first for one at which a bid would win.
 _NEAR = 12

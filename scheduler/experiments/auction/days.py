@@ -44,7 +44,7 @@ class DayRun:
 
     @property
     def label(self) -> str:
-        """Say what it is, for whoever reads the file."""
+        """Say what it is, for the reader of the file."""
         scenario = self.setting.scenario
         return (
             f"{self.what}, seed {self.seed}: {scenario.nodes} {scenario.mix} nodes, "

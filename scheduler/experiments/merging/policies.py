@@ -61,7 +61,7 @@ class Policy:
 
 
 def fixed(order: Callable[[View], Floats]) -> Decide:
-    """GPUs as asked for, in an order, whoever fits; the rest waits."""
+    """GPUs as asked for, in an order, to each job that fits; the rest waits."""
 
     def decide(view: View, transfer: Transfer) -> Plan:
         del transfer

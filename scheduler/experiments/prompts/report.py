@@ -291,7 +291,7 @@ def _limits(found: Findings) -> list[str]:
         "gangs added as the paper did.",
         "- The two base models of figure 9b whose largest gain is not printed have the 4.7 of "
         "section 4.4.3. Every lookup finds a prompt of the drawn gain; two-layer and halving "
-        "lookups are told apart in the section on lookups only.",
+        "lookups are distinguished in the section on lookups only.",
         "- LLaMA-30B, Qwen7B-R1 and the cluster of 96 GPUs (table 7) are not simulated.",
         "",
     ]

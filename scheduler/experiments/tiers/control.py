@@ -80,7 +80,7 @@ def decide(world: World, calendar: Calendar, backlog: Backlog, j: int, now: floa
     )
     if track[j].credit < 0.0:
         bring(world, j, max(0.0, premium), cost)
-    # A full tier: nobody knows when it will have room, only the surplus may say stay.
+    # A full tier: it is not known when it will have room, only the surplus may say stay.
     delay = math.inf
     if room:
         delay = (choice.checkpoint_s + choice.restore_s) * choice.delay_price

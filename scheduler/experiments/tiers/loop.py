@@ -146,7 +146,7 @@ def on_worker_fails(world: World, calendar: Calendar, backlog: Backlog, w: int, 
         end_rent(world, w, now)
         return
     if track[j].moved == 0 or pool[w].state == HELD:
-        # Not at work yet: the promise is void and the next tick decides anew. A
+        # Not at work yet: the promise is void and the next tick decides again. A
         # checkpoint already being written goes to the backlog when it is done.
         free_workers_of(world, j, PROMISED)
         lose(world, w, now)

@@ -72,7 +72,7 @@ def enqueue(world: World, calendar: Calendar, backlog: Backlog, j: int, now: flo
 
 @compiled
 def reorder(world: World, backlog: Backlog, overloaded: bool) -> None:
-    """Sorts the backlog anew when the tier becomes overloaded or no longer is."""
+    """Sorts the backlog again when the tier becomes overloaded or no longer is."""
     world.tally[0].overloaded = 1 if overloaded else 0
     for i in range(len(backlog)):
         j = backlog[i][2]

@@ -48,7 +48,7 @@ def next_offer(world: World, now: float, skip: int) -> int:
     """The cheapest free offer below the conventional price, or -1 for that cloud.
 
     ``skip`` leaves that many of the cheapest free offers to longer jobs, as long as
-    a dearer one is to be had.
+    a more expensive one is available.
     """
     free = world.taken
     best = -1
@@ -113,7 +113,7 @@ def gang_price(world: World, now: float, gpus: int, skip: int) -> float:
 def paid_price(world: World) -> float:
     """Mean price of the live workers; the conventional price without any.
 
-    Added up anew only after a rent began or ended: a full tier asks often and
+    Added up again only after a rent began or ended: a full tier asks often and
     changes seldom.
     """
     t, pool = world.tally[0], world.pool

@@ -8,7 +8,7 @@ import { canonical, find, member, parse, plain, without, type Value } from "./lo
 
 const ONE: Value = { kind: "scalar", text: "1" };
 
-/** What the person was told, and what they remember of their own bid. */
+/** What the market answered, and what the person remembers of their own bid. */
 export interface Claim {
   bidId: string;
   position: number;

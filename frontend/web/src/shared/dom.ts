@@ -44,7 +44,7 @@ let refreshing: Promise<void> | null = null;
 let again = false;
 
 /**
- * Fetch this page anew and replace the elements marked `data-part`: the server
+ * Fetch this page again and replace the elements marked `data-part`: the server
  * stays the one place that draws them. Calls that arrive meanwhile share one
  * more round. Focus is restored by id.
  */

@@ -18,7 +18,7 @@ LOOK_EVERY_S = 0.5
 class Command(BaseCommand):
     help = (
         "Rent no more and give every machine back, for example before the house is shut down. "
-        "Machines hand over checkpoints first; their jobs are planned anew."
+        "Machines hand over checkpoints first; their jobs are re-planned."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -41,7 +41,7 @@ def solve_deadline(
     ceiling : float
         Only schedules cheaper than this are looked for (infinity: all).
     floor : float
-        A schedule that is no dearer than this will do (minus infinity: none).
+        A schedule that costs no more than this will do (minus infinity: none).
     picked : int64[slots]
         Filled with the schedule's cells, in slot order.
 
@@ -73,7 +73,7 @@ def solve_deadline(
     mu, bound = multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)
     if bound == INFINITY:
         return ceiling, 0, 0
-    # Later slots are dearer by less than any price could tell: among equals the
+    # Later slots cost more by less than any price's precision: among equals the
     # early ones, which would otherwise go unused, are taken.
     scale = min(bound + job.entry[start], max(ceiling, 0.0))
     tilt = 2e-14 * (scale if scale > 0.0 else min(1.0, max(ceiling, 0.0)))

@@ -79,7 +79,7 @@ def search_window(
     cells, job
         As gathered.
     charge : float64[n]
-        The cells' own cost, later slots dearer by less than any price could tell.
+        The cells' own cost, later slots higher by less than any price's precision.
     need : int
         Units of work to cover, no less than ``job.need``.
     pool, span : int64[span + x]

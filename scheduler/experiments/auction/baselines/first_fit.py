@@ -1,4 +1,4 @@
-"""EFT and NTM of section 5.1: whoever comes first gets the soonest schedule."""
+"""EFT and NTM of section 5.1: the first to come gets the soonest schedule."""
 
 from __future__ import annotations
 

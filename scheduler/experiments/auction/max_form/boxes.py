@@ -136,7 +136,7 @@ def search_window(
     cells, job
         As gathered.
     charge : float64[n]
-        The cells' own cost, later slots dearer by less than any price could tell.
+        The cells' own cost, later slots higher by less than any price's precision.
     need : int
         Units of work to cover, no less than ``job.need``.
     pool, span : int64[span + x]
@@ -146,7 +146,7 @@ def search_window(
     door : int
         First slot of the window.
     floor : float
-        A schedule that is no dearer than this will do (minus infinity: none).
+        A schedule that costs no more than this will do (minus infinity: none).
     found : BestCover
         Changed when a cheaper schedule is found.
     """
@@ -253,7 +253,7 @@ def cheapest_cover(
     """Find a box's cheapest cover below ``enough``, or one good enough to split by.
 
     For one rate, where the rounded relaxation is exact, or more than two. There exact
-    covers are dear: as long as it is prices, not whole cells, that leave the gap,
+    covers are expensive: as long as it is prices, not whole cells, that leave the gap,
     the rounded relaxation chooses the split.
 
     Returns

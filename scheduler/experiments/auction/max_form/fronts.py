@@ -55,7 +55,7 @@ def _keep_fronts(offer: OfferedCells, job: TaskNeed, cells: PricedCells) -> None
     """Keep the Pareto front of every slot and rate.
 
     Nodes come in order of their own cost, so only those before can beat a cell,
-    and only by being no dearer in both prices: against the staircase of the
+    and only by costing no more in both prices: against the staircase of the
     prices so far that is one comparison.
     """
     lam, phi, free_compute, free_memory = (
