@@ -61,7 +61,12 @@ RATE_PARAMETERS = {
     #: Without it: the highest ask that is paid.
     "ask_cap_micros": Parameter(float),
 }
-PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS
+#: What a zone lets its bidders do.
+BID_PARAMETERS = {
+    #: While the zone is new, one organisation may hold a part of it only.
+    "holding_limit": Parameter(bool),
+}
+PARAMETERS = RULE_PARAMETERS | POLICY_PARAMETERS | RATE_PARAMETERS | BID_PARAMETERS
 
 
 def check_policy_settings(settings: Mapping[str, Any]) -> None:

@@ -45,6 +45,8 @@ def refuse_hoards(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, User
 
 def find_room_left(*, zone: Zone, organisation_id: str, now: datetime) -> float | None:
     """Samples that an organisation may still bid for; ``None``: as many as it likes."""
+    if not zone.settings.get("holding_limit", True):
+        return None
     if now - zone.created_at > timedelta(days=DAYS):
         return None
     nodes = [scheduler_node(zone, node).compute_capacity for node in nodes_on_sale(zone)]

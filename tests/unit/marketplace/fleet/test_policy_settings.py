@@ -7,7 +7,13 @@ from django.core.management import CommandError, call_command
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
-from marketplace.fleet.policy_settings import PARAMETERS, POLICY_PARAMETERS, RULE_PARAMETERS
+from marketplace.fleet.policy_settings import (
+    BID_PARAMETERS,
+    PARAMETERS,
+    POLICY_PARAMETERS,
+    RATE_PARAMETERS,
+    RULE_PARAMETERS,
+)
 from marketplace.fleet.services import set_policy_settings
 from scheduler.auction import ZoneRules
 from scheduler.auction.prices import Settings
@@ -30,7 +36,7 @@ def test_settings_are_set_in_place_of_all_there_were():
     [
         (
             {"grwoth": 0.1},
-            "There is no setting 'grwoth'; there are first_step, futures, ",
+            "There is no setting 'grwoth'; there are ask_cap_micros, first_step, ",
         ),
         ({"growth": -0.1}, "growth is a number, from 0 to 10, not -0.1."),
         ({"growth": "0.1"}, "growth is a number, from 0 to 10, not '0.1'."),
@@ -60,7 +66,10 @@ def test_settings_are_refused_with_what_they_may_be(settings, says):
 def test_every_parameter_is_one_that_the_engine_or_the_solver_knows():
     assert set(RULE_PARAMETERS) <= set(ZoneRules.__dataclass_fields__)
     assert set(Settings.__dataclass_fields__) <= set(POLICY_PARAMETERS)
-    assert len(PARAMETERS) == len(RULE_PARAMETERS) + len(POLICY_PARAMETERS)
+    assert set(RATE_PARAMETERS) == {"ask_cap_micros", "reference_rate_micros"}
+    assert set(BID_PARAMETERS) == {"holding_limit"}
+    groups = (RULE_PARAMETERS, POLICY_PARAMETERS, RATE_PARAMETERS, BID_PARAMETERS)
+    assert len(PARAMETERS) == sum(map(len, groups))
 
 
 def test_the_command_sets_settings_and_says_what_they_are(capsys):

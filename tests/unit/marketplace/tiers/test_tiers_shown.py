@@ -117,7 +117,7 @@ def test_machines_are_listed_by_tier_and_state_with_paid_but_unknown_ones_on_top
     places = [listed.index(one.machine.pk) for one in shown]
     assert places == sorted(places)
     assert "Runs unasked" in listed
-    assert "asked for by nobody" in listed
+    assert "Found running without a request" in listed
 
 
 def test_an_orphan_stays_in_the_list_for_a_day_after_it_was_ended(

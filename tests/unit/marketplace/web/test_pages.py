@@ -83,7 +83,8 @@ def test_the_list_shows_bids_and_their_jobs_and_can_be_searched(site: Site, job:
     ]
     only = site.client.get("/jobs?show=refused&find=LOW")
     assert [row["bid"].name for row in only.context["rows"]] == ["low"]
-    assert site.client.get("/jobs?show=junk&from=-1&find=%00").status_code == 200
+    assert site.client.get("/jobs?show=junk&from=-1&find=junk").status_code == 200
+    assert site.client.get("/jobs?find=%00").status_code == 400
     month = page.context["month"]
     assert (month["won"], month["bids"], month["lost_on_price"]) == (1, 2, 1)
 

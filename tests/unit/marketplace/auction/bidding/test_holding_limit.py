@@ -11,6 +11,7 @@ from marketplace.auction.bidding.holding_limit import find_room_left
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.common.errors import UserError
+from marketplace.fleet.services import set_policy_settings
 from marketplace.payments.selectors import Wallet, wallet
 from tests import builders
 from tests import market_builders as market
@@ -37,6 +38,13 @@ def owner():
 
 def room(zone, owner, *, now=NOW):
     return find_room_left(zone=zone, organisation_id=owner.pk, now=now)
+
+
+def test_an_operator_lifts_the_limit(zone, owner):
+    assert room(zone, owner) == QUARTER
+    set_policy_settings(zone=zone, settings={"holding_limit": False})
+    zone.refresh_from_db()
+    assert room(zone, owner) is None
 
 
 def test_waiting_bids_and_cells_to_come_count_until_a_quarter_and_the_next_bid_holds_nothing(

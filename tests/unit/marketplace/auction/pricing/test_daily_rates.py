@@ -51,7 +51,9 @@ def owner():
 @pytest.fixture
 def zone():
     """Three providers, one of which asks three times as much as the others."""
-    zone = market.zone(horizon_slots=12, policy_settings={"posts_rates": True})
+    zone = market.zone(
+        horizon_slots=12, policy_settings={"posts_rates": True, "holding_limit": False}
+    )
     for ask in (1, 1, 3):
         market.node(zone, ask_micros=4 * ask * market.CELL_MICROS)
     return zone

@@ -59,10 +59,10 @@ def test_texts_and_json_come_back_as_they_were_given():
     first.arrival = 10**12
     first.name = "tab\t newline\n back\\slash \\N NULL \u2603"
     first.parts = {"a": [1, 2.5, None, "\\.", "\u2603"], "b": {}}
-    first.cells = None
+    first.resolved = []
     insert_rows([first])
     stored = Bid.objects.get(pk="bid_other")
-    assert (stored.name, stored.parts, stored.cells) == (first.name, first.parts, None)
+    assert (stored.name, stored.parts, stored.resolved) == (first.name, first.parts, [])
     assert stored.arrival == 10**12
 
 
@@ -150,7 +150,7 @@ def test_values_without_what_has_no_default_are_refused(django_assert_num_querie
 def test_values_change_the_rows_of_their_keys_and_no_others():
     zone, owner = market.zone(), builders.organisation(usd="10")
     one, other, third = (market.bid(owner, zone, price_micros=5) for _ in range(3))
-    names = ("decided_at", "position", "parts", "cells", "compute_demand", "failure", "failures")
+    names = ("decided_at", "position", "parts", "resolved", "compute_demand", "failure", "failures")
     text = "'quoted' \"twice\" \\ tab\t \u2603 %s {}"
     rows = [
         (one.pk, NOW, 3, {"a": [0.1, None, text]}, [[1, "node"]], 0.1 + 0.2, text, 1),
