@@ -228,7 +228,7 @@ def entry(start: int, end: int, **changes: Any) -> dict[str, Any]:
         (header_of({"a": entry(0, 8)}, bytes(12)), "as if cut off"),
         (header_of({"a": entry(0, 8, shape=[3])}, bytes(8)), "not those of its shape"),
         (header_of({"a": entry(0, 8, shape=[2**40, 2**40])}, bytes(8)), "not those of its shape"),
-        (header_of({"a": entry(0, 8, dtype="F5")}, bytes(8)), "a type that nobody reads"),
+        (header_of({"a": entry(0, 8, dtype="F5")}, bytes(8)), "a type that is not supported"),
         (header_of({"a": entry(0, 8, shape=[True, 2])}, bytes(8)), "has no shape"),
         (header_of({"a": {"dtype": "F32", "shape": []}}), "has no place"),
         (header_of({"__metadata__": {}}), "holds no tensor"),
