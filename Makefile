@@ -68,15 +68,12 @@ test: ## Everything that must hold
 	@$(MAKE) --no-print-directory --jobs 2 types compiled lint contracts test-pages
 	@$(MAKE) --no-print-directory test-python
 
-# Running markets mostly wait, so their tests run beside the rest; in a process of their own, with
-# their own servers, because Playwright leaves an event loop running in which Django does not query.
+# Running markets are tested after the rest, because their nodes measure how fast they are; in a
+# process of their own, because Playwright leaves an event loop running in which Django does not query.
 MARKETS := (faults or browser)
 test-python: setup-dev browser
-	@mkdir -p .data && echo "Running markets are tested beside the rest; what they say comes last."
-	@$(PYTHON) -m pytest -m "$(MARKETS) and not nightly" > .data/running-markets.log 2>&1 & beside=$$!; \
-	  trap "kill $$beside" INT TERM; \
-	  $(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not ($(MARKETS) or nightly)"; rest=$$?; \
-	  wait $$beside; markets=$$?; cat .data/running-markets.log; exit $$((rest + markets))
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not ($(MARKETS) or nightly)"
+	$(PYTHON) -m pytest -m "$(MARKETS) and not nightly"
 
 compiled: setup-dev # Machine code that many tests need, once for all processes
 	@$(PYTHON) -m marketplace.config.warm

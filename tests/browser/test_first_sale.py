@@ -105,9 +105,12 @@ def test_lines_that_cannot_be_used_are_shown_before_any_money_moves(owner: Visit
     good = '{"prompt": "Say hello.", "completion": "Hello."}\n'
     owner.go("/bids/new")
     owner.upload("mixed.jsonl", (good * 20 + '{"prompt": "no end\n').encode())
-    expect(page.get_by_text("20 rows ready")).to_be_visible()
-    expect(page.get_by_text("1 line cannot be used and is left out")).to_be_visible()
+    expect(page.get_by_text("20 rows can be used")).to_be_visible()
+    expect(page.get_by_text("1 line cannot be used")).to_be_visible()
     expect(page.locator(".err .ln")).to_have_text("21")
+    page.get_by_label("Leave it out").check()
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_text("20 rows ready")).to_be_visible()
 
     owner.go("/bids/new")
     owner.upload("binary.jsonl", bytes(range(256)) * 8)

@@ -44,6 +44,13 @@ def rented(market: Market) -> Iterator[Market]:
     """The house rents machines, and the provider's own node is off sale for a while."""
     market.shell.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
     market.shell.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
+    # Quotes show it from the lane's next look at the fleet on.
+    market.shell.run(
+        "from marketplace.auction.lane.sweep import refresh_zone\n"
+        "from marketplace.common import clock\n"
+        "from marketplace.fleet.models import Zone\n"
+        f"refresh_zone(zone=Zone.objects.get(name={market.zone!r}), now=clock.now())"
+    )
     try:
         yield market
     finally:

@@ -35,8 +35,8 @@ def test_an_owner_checks_a_decision_in_the_browser(owner: Visitor, support_tone:
     verdict = page.locator("[data-proof-result] .verdict")
     check.click()
     expect(verdict).to_contain_text("Everything holds.")
-    expect(page.locator(".checks li")).to_have_count(6)
-    expect(page.locator(".checks li.ok")).to_have_count(6)
+    expect(page.locator(".checks li")).to_have_count(10)
+    expect(page.locator(".checks li.ok")).to_have_count(10)
     expect(page.locator(".checks li").first).to_contain_text("$0.000001")
 
     page.locator("#proof-limit").fill("5")

@@ -190,11 +190,14 @@ def test_solves_and_decisions_at_once_come_to_one_log(zone):
 
     results = at_once([solve, solve, solve, decide])
     assert sorted(results[:3]) == [False, False, True]
-    assert results[3] == 12
+    assert 0 < results[3] <= 12
+    # Those received under one's lane may be decided by who enters it next.
+    assert not Bid.objects.filter(status="pending").exists()
     place(owner, zone, 6)
     results = at_once([apply, apply, decide])
     assert sorted(results[:2]) == [False, True]
-    assert results[2] == 6
+    assert 0 < results[2] <= 6
+    assert not Bid.objects.filter(status="pending").exists()
     kinds = list(LogEntry.objects.filter(zone=zone).values_list("kind", flat=True))
     assert (kinds.count("RulesChanged"), kinds.count("PricesSolved")) == (0, 1)
     assert verify_zone(zone).problems == []
