@@ -43,7 +43,7 @@ def test_an_owner_checks_a_decision_in_the_browser(owner: Visitor, support_tone:
     check.click()
     expect(verdict).to_contain_text("made with another limit than $5.00. Is that exactly what you")
     expect(page.locator("[data-proof-result]")).to_have_attribute("data-tone", "warn")
-    expect(page.locator(".checks li.ok")).to_have_count(4)
+    expect(page.locator(".checks li.ok")).to_have_count(8)
     expect(page.locator(".checks li.bad b")).to_have_text(["The record holds another limit"])
 
 
