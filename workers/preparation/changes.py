@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TextIO
 
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]")
+from workers.protocol.record_lines import hide_unprintable
+
 _EXCERPT_CHARS = 200
 
 
@@ -43,7 +44,7 @@ class Change:
 
 def cut_excerpt(text: str) -> str:
     """The beginning of a text without control characters, of at most 200 characters."""
-    piece = _UNPRINTABLE.sub("\ufffd", text[:_EXCERPT_CHARS])
+    piece = hide_unprintable(text[:_EXCERPT_CHARS])
     return piece + "…" if len(text) > _EXCERPT_CHARS else piece
 
 

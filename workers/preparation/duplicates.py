@@ -11,6 +11,7 @@ import hashlib
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import rensa
@@ -110,3 +111,33 @@ class ExactDuplicates:
         """The key of an earlier equal text; otherwise remembers it, for ``None``."""
         first = self._first.setdefault(hash_text(text), key)
         return None if first == key else first
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """An earlier row that a row repeats."""
+
+    first: int
+    is_exact: bool
+
+
+class DuplicateRows:
+    """Finds rows that repeat an earlier one. A label makes two rows of one text different.
+
+    Parameters
+    ----------
+    similarity, read
+        As ``NearDuplicateIndex``.
+    """
+
+    def __init__(self, *, similarity: float, read: Callable[[int], str]) -> None:
+        self._exact = ExactDuplicates()
+        self._near = NearDuplicateIndex(similarity=similarity, read=read)
+
+    def find(self, key: int, text: str, *, label: str) -> Duplicate | None:
+        """The first row that this one repeats; otherwise remembers it, for ``None``."""
+        first = self._exact.find(key, f"{label}\n{text}")
+        if first is not None:
+            return Duplicate(first, is_exact=True)
+        first = self._near.find(key, text, label=label)
+        return None if first is None else Duplicate(first, is_exact=False)

@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 
 from workers.preparation.changes import name_kind
-from workers.preparation.duplicates import ExactDuplicates, NearDuplicateIndex
+from workers.preparation.duplicates import DuplicateRows
 from workers.preparation.filters import is_repetitive
 from workers.preparation.languages import detect_language
 from workers.preparation.personal_data import find_personal_data
 from workers.preparation.reading import read_raw_rows
 from workers.preparation.repair import RowDroppedError, repair_row
-from workers.preparation.texts import iter_texts, join_texts
+from workers.preparation.texts import iter_texts, join_texts, read_label
 from workers.protocol.record_types import ByteStream, Limits
 
 #: Rows looked at, by default: enough to see what a file is like, few enough to do it at upload.
@@ -62,8 +62,7 @@ def inspect_dataset(
     personal: Counter[str] = Counter()
     labels: Counter[str] = Counter()
     faults: Counter[str] = Counter()
-    exact = ExactDuplicates()
-    near = NearDuplicateIndex(similarity=_SIMILARITY, read=texts.__getitem__)
+    earlier = DuplicateRows(similarity=_SIMILARITY, read=texts.__getitem__)
     is_complete = True
     rows = 0
     for raw in read_raw_rows(stream, limits=limits):
@@ -84,11 +83,10 @@ def inspect_dataset(
         key = len(texts)
         texts.append(text)
         lengths.append(len(text))
-        label = str(row.value.get("label", ""))
-        if exact.find(key, f"{label}\n{text}") is not None:
-            counts["exact"] += 1
-        elif near.find(key, text, label=label) is not None:
-            counts["near"] += 1
+        label = read_label(row.value)
+        duplicate = earlier.find(key, text, label=label)
+        if duplicate is not None:
+            counts["exact" if duplicate.is_exact else "near"] += 1
         counts["repetitive"] += is_repetitive(text)
         languages[detect_language(text) or "?"] += 1
         for piece in iter_texts(row.value):

@@ -1,7 +1,7 @@
 """Personal data and secrets in texts: found by their form, replaced by placeholders.
 
 Names are not found: that takes a model of the language. Texts that mention people by name still
-do so afterwards, and whoever shows this to an owner must say so.
+do so afterwards, and pages that show it must say so.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _find_ip_addresses(text: str) -> Iterator[Finding]:
                 address = ipaddress.ip_address(text[finding.start : finding.end])
             except ValueError:
                 continue
-            # Private and documentation addresses point at nobody's machine.
+            # Private and documentation addresses point at no machine.
             if address.is_global:
                 yield finding
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 from workers.preparation.changes import Action, Change, ChangeLog, Step, cut_excerpt
-from workers.preparation.duplicates import ExactDuplicates, NearDuplicateIndex
+from workers.preparation.duplicates import DuplicateRows
 from workers.preparation.filters import refuse_unwanted
 from workers.preparation.personal_data import Masker
 from workers.preparation.reading import RawRow, read_raw_rows
@@ -23,7 +23,7 @@ from workers.preparation.repair import (
 )
 from workers.preparation.settings import PreparationSettings
 from workers.preparation.splitting import choose_held_out
-from workers.preparation.texts import find_prompt, join_texts
+from workers.preparation.texts import find_prompt, join_texts, read_label
 from workers.protocol.messages import DataFormat
 from workers.protocol.record_types import ByteStream, Limits
 
@@ -124,8 +124,7 @@ def prepare_dataset(
         rows_in = _spool_rows(stream, spool, log, settings, limits, excerpts)
         main = spool.find_main_format()
         kept = list(_iter_kept(spool, main, log, settings, excerpts))
-        prompts = (find_prompt(spool.read(position)) for position in kept)
-        held_out = choose_held_out(prompts, share=settings.validation_share, seed=settings.seed)
+        held_out = _choose_held_out(spool, kept, settings)
         masked = _write_rows(folder, spool, kept, held_out, log, settings, excerpts)
     summary = PreparationSummary(
         rows_in=rows_in,
@@ -141,6 +140,13 @@ def prepare_dataset(
     report = json.dumps(asdict(summary), ensure_ascii=False, indent=2)
     (folder / REPORT_FILE).write_text(report + "\n", encoding="utf-8")
     return summary
+
+
+def _choose_held_out(spool: _Spool, kept: list[int], settings: PreparationSettings) -> set[int]:
+    if not settings.validation_share:
+        return set()
+    prompts = (find_prompt(spool.read(position)) for position in kept)
+    return choose_held_out(prompts, share=settings.validation_share, seed=settings.seed)
 
 
 def _count(log: ChangeLog, action: Action) -> dict[str, int]:
@@ -183,19 +189,20 @@ def _spool_rows(
             reason = f"The file has more than {limits.max_rows:,} rows; the rest was not read."
             log.add(Change(raw.line, Step.READING, Action.DROPPED, (reason,)))
             return count
-        before = excerpts.cut_raw(raw)
         try:
             row = repair_row(raw, to_chat=settings.to_chat, limits=limits)
         except RowDroppedError as dropped:
             step = Step.READING if raw.refusal else Step.REPAIR
-            log.add(Change(raw.line, step, Action.DROPPED, (str(dropped),), before))
+            log.add(Change(raw.line, step, Action.DROPPED, (str(dropped),), excerpts.cut_raw(raw)))
             continue
         if row.reasons:
-            after = excerpts.cut_row(row.value)
+            before, after = excerpts.cut_raw(raw), excerpts.cut_row(row.value)
             log.add(Change(raw.line, Step.REPAIR, Action.CHANGED, row.reasons, before, after))
         unwanted = refuse_unwanted(row.value, settings)
         if unwanted is not None:
-            log.add(Change(raw.line, Step.FILTERS, Action.DROPPED, (unwanted,), before))
+            log.add(
+                Change(raw.line, Step.FILTERS, Action.DROPPED, (unwanted,), excerpts.cut_raw(raw))
+            )
             continue
         spool.add(row)
     return count
@@ -209,38 +216,22 @@ def _iter_kept(
     excerpts: _Excerpts,
 ) -> Iterator[int]:
     """Positions of rows in the file's format that say something new."""
-    exact = ExactDuplicates()
-    near = NearDuplicateIndex(similarity=settings.near_duplicate_similarity, read=spool.read_text)
+    earlier = DuplicateRows(similarity=settings.near_duplicate_similarity, read=spool.read_text)
     for position, row in enumerate(spool.rows):
+        assert main is not None
         value = spool.read(position)
+        step, reason = Step.DUPLICATES, None
         if row.format is not main:
-            assert main is not None
-            repaired = RepairedRow(row.line, row.format, value, ())
-            reason = refuse_other_format(repaired, main)
-            log.add(
-                Change(row.line, Step.REPAIR, Action.DROPPED, (reason,), excerpts.cut_row(value))
-            )
-            continue
-        if settings.drop_duplicates:
-            text, label = join_texts(value), str(value.get("label", ""))
-            first = exact.find(position, f"{label}\n{text}")
-            words = "the same text as"
-            if first is None:
-                first = near.find(position, text, label=label)
-                words = "nearly the same text as"
-            if first is not None:
-                reason = f"The row has {words} line {spool.rows[first].line}."
-                log.add(
-                    Change(
-                        row.line,
-                        Step.DUPLICATES,
-                        Action.DROPPED,
-                        (reason,),
-                        excerpts.cut_row(value),
-                    )
-                )
-                continue
-        yield position
+            step, reason = Step.REPAIR, refuse_other_format(row.format, main)
+        elif settings.drop_duplicates:
+            duplicate = earlier.find(position, join_texts(value), label=read_label(value))
+            if duplicate is not None:
+                words = "the same text as" if duplicate.is_exact else "nearly the same text as"
+                reason = f"The row has {words} line {spool.rows[duplicate.first].line}."
+        if reason is None:
+            yield position
+        else:
+            log.add(Change(row.line, step, Action.DROPPED, (reason,), excerpts.cut_row(value)))
 
 
 def _write_rows(

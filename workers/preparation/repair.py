@@ -105,11 +105,9 @@ def repair_row(raw: RawRow, *, to_chat: bool, limits: Limits | None = None) -> R
     return RepairedRow(raw.line, row.format, value, tuple(repair.reasons))
 
 
-def refuse_other_format(row: RepairedRow, expected: DataFormat) -> str:
+def refuse_other_format(found: DataFormat, expected: DataFormat) -> str:
     """Why a row of another format than the file's is dropped."""
-    return (
-        f"The row is {FORMAT_NAMES[row.format]}, but most of the file is {FORMAT_NAMES[expected]}."
-    )
+    return f"The row is {FORMAT_NAMES[found]}, but most of the file is {FORMAT_NAMES[expected]}."
 
 
 def _parse(text: str, repair: _Repair) -> dict[str, Any]:

@@ -52,6 +52,11 @@ def join_texts(value: Any) -> str:
     return "\n".join(iter_texts(value))
 
 
+def read_label(value: dict[str, Any]) -> str:
+    """The class that a row names; empty for a row without one."""
+    return str(value.get("label", ""))
+
+
 def find_prompt(value: dict[str, Any]) -> str:
     """What the model is asked in a row: everything before the last answer."""
     messages = value.get("messages")

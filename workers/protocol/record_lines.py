@@ -153,6 +153,11 @@ def decode(line: Line, *, max_line_bytes: int) -> str:
     return text
 
 
+def hide_unprintable(text: str) -> str:
+    """The text with a replacement character for what is not fit to be shown."""
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
 def build_line_error(line: Line, refusal: RowRefusal, *, fatal: bool = False) -> LineError:
     """The refusal with its line, and an excerpt around the marked characters."""
     text = line.data.decode("utf-8", errors="replace")
@@ -167,7 +172,7 @@ def build_text_error(
     end = max(end, start)
     first = max(0, start - _EXCERPT_BEFORE) if end > _EXCERPT_CHARS else 0
     last = min(len(text), first + _EXCERPT_CHARS)
-    piece = _UNPRINTABLE.sub("\ufffd", text[first:last])
+    piece = hide_unprintable(text[first:last])
     before = "…" if first else ""
     after = "…" if last < len(text) or cut else ""
     shift = len(before) - first
