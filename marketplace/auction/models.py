@@ -84,7 +84,7 @@ class Bid(models.Model):
     receipt = models.TextField(default="", db_default="", blank=True)
     #: Slot it was received in, and so is decided in.
     received_slot = models.BigIntegerField(null=True)
-    #: What the log's commitments to it are made with; only its owner is told.
+    #: What the log's commitments to it are made with; only its owner learns it.
     salt = models.CharField(max_length=32, default="", db_default="", blank=True)
 
     decided_at = models.DateTimeField(null=True)

@@ -33,7 +33,7 @@ Headers = dict[bytes, bytes]
 NODE_UPLOADS = "/internal/v1/leases/"
 #: Where people and programs send data sets.
 UPLOADS = frozenset({"/api/datasets", "/api/bids", "/datasets", "/bids/new"})
-#: Of a request that nobody is known to send: enough for any form and for a join's self-test.
+#: Of a request without a known sender: enough for any form and for a join's self-test.
 ANONYMOUS_BYTES = 64 * 1024
 #: Of any other request, and beside the file of a form: its other fields and its boundaries.
 FORM_BYTES = 1024 * 1024

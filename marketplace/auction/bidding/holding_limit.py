@@ -18,7 +18,7 @@ from scheduler.auction.holding_limit import DAYS, MOST_SHARE, OTHERS_WON, find_m
 def refuse_hoards(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, UserError]:
     """Refuse those bids that would take an organisation above the limit of a new zone.
 
-    Call while holding the organisations' wallets, so that nobody places two at once. The
+    Call while holding the organisations' wallets, so that no two are placed at once. The
     bids before count for those after; codes: ``holding_limit``.
     """
     refused: dict[int, UserError] = {}

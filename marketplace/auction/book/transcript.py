@@ -32,7 +32,7 @@ def transcript_lines(zone: Zone, *, with_bids: bool) -> Iterator[str]:
 
 
 def _read_entries(zone: Zone) -> Iterator[ChainEntry]:
-    """The log in pages: whoever reads slowly holds no cursor of the database meanwhile."""
+    """The log in pages: a slow reader holds no database cursor."""
     log = LogEntry.objects.filter(zone=zone)
     first = 0
     # Positions have no gaps, so a page without entries is the end.
