@@ -245,19 +245,19 @@ def _signed_heads_compare(zone: Zone) -> list[str]:
     Call when the log was found whole: its hashes are compared as they are stored.
     """
     problems: list[str] = []
-    hashes = {0: Snapshot.objects.get(zone=zone, position=0).head_hash}
-    for text in list_signed_heads(zone=zone):
-        signed = signed_head_from_json(json.loads(text))
+    heads = [signed_head_from_json(json.loads(text)) for text in list_signed_heads(zone=zone)]
+    positions = {signed.head.position for signed in heads}
+    rows = LogEntry.objects.filter(zone=zone, position__in=positions)
+    hashes = dict(rows.values_list("position", "hash"))
+    hashes[0] = Snapshot.objects.get(zone=zone, position=0).head_hash
+    for signed in heads:
         position = signed.head.position
-        if position not in hashes:
-            rows = LogEntry.objects.filter(zone=zone, position=position)
-            hashes[position] = rows.values_list("hash", flat=True).first() or "no entry"
+        found = hashes.get(position, "no entry")
         if not has_valid_signature(signed):
             problems.append(f"the head at {position} is not signed by the key it names")
-        if hashes[position] != signed.head.hash:
+        if found != signed.head.hash:
             problems.append(
-                f"the head signed at {position} is {signed.head.hash}, the log has "
-                f"{hashes[position]}"
+                f"the head signed at {position} is {signed.head.hash}, the log has {found}"
             )
     return problems[:PROBLEMS_SHOWN]
 
