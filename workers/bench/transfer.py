@@ -1,11 +1,11 @@
 """``python -m workers.bench transfer [--quick]``: does one task's adapter help another?
 
 Every task is trained from the base, then from every other task's adapter with its B as it
-is and scaled by 0.5, and together with others; each until it reaches the loss on held-out
-rows that the cold run ended with. Two scores that are known before training are compared
-with what was found: the donor's loss on 16 rows of the target less the base's, and the
-cosine of squared gradients. One JSON line per ordered pair and form, then a summary in
-which the more frequent answer stands beside every accuracy.
+is and scaled by 0.5, from an adapter of the same task with other rows, and together with others;
+each until it reaches the loss on held-out rows that the cold run ended with. Two scores that are
+known before training are compared with what was found: the donor's loss on 16 rows of the target
+less the base's, and the cosine of squared gradients. One JSON line per ordered pair and form, then
+a summary in which the more frequent answer stands beside every accuracy.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ Values = dict[str, torch.Tensor]
 PROBE_ROWS = 16
 #: A warm run has reached the cold one when its loss is at most this much above.
 REACHED = 1.01
+#: Rows of the same task that are no rows of the target come from another seed.
+OTHER_ROWS = 1_000
 #: A run that has not got there after so many cold runs is given up.
 GIVEN_UP = 1.5
 LEARNING_RATE = 1e-3
@@ -78,7 +80,7 @@ QUICK = TransferSize(
     spatial_pairs=2,
 )
 FULL = TransferSize(
-    tasks=TASKS, seeds=3, rows=320, batch_size=8, steps=160, every=4, spatial_pairs=66
+    tasks=TASKS, seeds=3, rows=80, batch_size=4, steps=32, every=2, spatial_pairs=11
 )
 
 
@@ -87,6 +89,8 @@ class ColdRun:
     """A task trained from the base."""
 
     task: TransferTask
+    #: Its rows are drawn from this.
+    seed: int
     data: PreparedData
     adapter: Values
     #: Loss on held-out rows after the steps, and the first step that reached it.
@@ -125,7 +129,8 @@ def measure_transfer(size: TransferSize) -> Iterator[dict[str, Any]]:
         for seed in range(size.seeds):
             colds = [_train_cold(base, task, size, seed, Path(folder)) for task in size.tasks]
             for target in colds:
-                yield from _measure_donors(base, target, colds, size, seed)
+                again = _train_cold(base, target.task, size, seed + OTHER_ROWS, Path(folder))
+                yield from _measure_donors(base, target, [*colds, again], size, seed)
             pairs = list(combinations(colds, 2))
             step = max(1, len(pairs) // size.spatial_pairs)
             for one, other in pairs[::step][: size.spatial_pairs]:
@@ -192,7 +197,7 @@ def _train_cold(
     trainer.remove("cold")
     reached = next(i for i, loss in enumerate(losses) if loss <= REACHED * losses[-1])
     return ColdRun(
-        task, data, adapter, losses[-1], (reached + 1) * size.every, base_loss, embedding
+        task, seed, data, adapter, losses[-1], (reached + 1) * size.every, base_loss, embedding
     )
 
 
@@ -218,9 +223,11 @@ def _measure_donors(
                 "donor": donor.task.name,
                 "target": target.task.name,
                 "related": donor.task.family == target.task.family,
+                "same_task": donor.task is target.task,
                 "share": round(steps / target.steps, 4),
                 "steps": steps,
                 "cold_steps": target.steps,
+                "base_loss": round(target.base_loss, 4),
                 "probe": round(probe - target.base_loss, 4),
                 "cosine": round(_cosine(donor.embedding, target.embedding), 4),
             }

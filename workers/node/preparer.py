@@ -30,6 +30,7 @@ class Runtime(Protocol):
         data_path: Path,
         validation_path: Path | None,
         checkpoint_paths: Sequence[Path],
+        start_path: Path | None,
         sink: JobSink,
     ) -> None: ...
 
@@ -99,11 +100,15 @@ class Preparer:
                 own = self._find_own_copy(job.job_id, spec.resume_from)
                 blob = spec.resume_from.blob
                 checkpoints = [own or stack.enter_context(self._cache.opened(blob))]
+            start = None
+            if job.warm_start is not None:
+                start = stack.enter_context(self._cache.opened(job.warm_start.adapter))
             self._runtime.attach(
                 job=job,
                 data_path=data,
                 validation_path=validation,
                 checkpoint_paths=checkpoints,
+                start_path=start,
                 sink=sink,
             )
 

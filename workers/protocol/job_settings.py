@@ -62,6 +62,8 @@ TRAINING_RANGES: Mapping[str, NumberRange] = {
     "validation_share": NumberRange(0, 1, excludes_high=True, sold_high=0.5),
     "eval_every_steps": NumberRange(0, 1_000_000),
     "dpo_beta": NumberRange(1e-6, 100, sold_high=2),
+    # 0: no early stopping
+    "early_stopping": NumberRange(0, 100),
 }
 LORA_RANGES: Mapping[str, NumberRange] = {
     "rank": NumberRange(1, 512, sold_high=256),

@@ -97,6 +97,9 @@ class TrainingSpec:
     eval_every_steps: int = 0
     #: DPO's beta; only read when the data are preferences.
     dpo_beta: float = 0.1
+    #: Evaluations in a row without a lower validation loss after which the job ends, with the
+    #: weights of its lowest one; 0: never.
+    early_stopping: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,20 @@ class CheckpointRef:
 
 
 @dataclass(frozen=True, slots=True)
+class WarmStart:
+    """The adapter whose weights a job begins with; its modules and rank are the job's."""
+
+    #: Zip of the adapter's directory.
+    adapter: BlobRef
+    #: Its second matrices are multiplied by this.
+    scale: float = 1.0
+    #: Steps after which the job is done if it is at ``target_loss`` then; 0: it runs to its end.
+    steps: int = 0
+    #: Validation loss. A job above it after ``steps`` goes on until it is there, or to its end.
+    target_loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """All a node needs to train one job, wherever and whenever it continues."""
 
@@ -142,6 +159,8 @@ class JobSpec:
     work_costs: WorkCosts = field(default_factory=WorkCosts)
     #: Seconds between checkpoints; work since the last one is what a dead node loses.
     checkpoint_every_s: float = 60.0
+    #: ``None``: from fresh weights.
+    warm_start: WarmStart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +286,10 @@ class JobFigures:
     outliers: tuple[RowOutlier, ...] = ()
     #: Of a finished job with held-out rows.
     samples: tuple[TextSample, ...] = ()
+    #: The job ended before its last step because it learnt no more.
+    stopped_early: bool = False
+    #: Step whose weights the adapter has, if they are not the last ones.
+    best_step: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.samples) > SAMPLES_MAX:

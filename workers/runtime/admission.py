@@ -23,6 +23,7 @@ from workers.training.checkpoint import (
 from workers.training.data import prepare_data
 from workers.training.faults import SystemFault, UserFault
 from workers.training.job import TrainingJob
+from workers.training.start_values import load_start_values
 
 
 def check_settings(job: JobSpec) -> None:
@@ -49,6 +50,7 @@ def prepare(
     checkpoint_paths: Sequence[Path],
     directory: Path,
     sink: JobSink,
+    start_path: Path | None = None,
 ) -> tuple[RunningJob, dict[str, torch.Tensor]]:
     """Read the data and the checkpoint; nothing of it touches the loop.
 
@@ -83,6 +85,7 @@ def prepare(
         checkpoint_due_at=time.monotonic() + job.checkpoint_every_s,
         log=list(data.report.sentences()),
     )
+    _check_can_stop(running.job)
     state = _resume(running, checkpoint_paths) if checkpoint_paths else None
     if state is not None:
         return running, state.params
@@ -92,7 +95,26 @@ def prepare(
         labels=len(data.labels),
         tokenizer=resident.tokenizer,
     )
+    if job.warm_start is not None:
+        if start_path is None:
+            raise SystemFault("The adapter to start from is not on this node. Try again.")
+        values = load_start_values(start_path, fresh=values, scale=job.warm_start.scale)
+        running.log.append("Starts from an earlier adapter's weights.")
     return running, values
+
+
+def _check_can_stop(job: TrainingJob) -> None:
+    """Refuse early stopping without rows to see it by.
+
+    Raises
+    ------
+    UserFault
+    """
+    if job.spec.training.early_stopping and not job.data.valid:
+        raise UserFault(
+            "Early stopping looks at the loss on held-out rows, and this job holds out none. "
+            "Give a larger validation share, or switch early stopping off."
+        )
 
 
 def _resume(running: RunningJob, paths: Sequence[Path]) -> TrainingState | None:
@@ -105,6 +127,7 @@ def _resume(running: RunningJob, paths: Sequence[Path]) -> TrainingState | None:
     job.progress = replace(state.progress)
     job.means, job.squares = dict(state.means), dict(state.squares)
     job.row_losses = state.row_losses.copy()
+    job.best = dict(state.best)
     running.metrics = metrics_from_table(state.metrics)
     running.valid_loss = job.progress.valid_loss_after or job.progress.valid_loss_before
     evaluated = [row.step for row in running.metrics if row.valid_loss is not None]

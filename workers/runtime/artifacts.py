@@ -104,6 +104,7 @@ def write_model_card(running: RunningJob) -> str:
         ("Gradient clipping", training.max_grad_norm or "off"),
         ("Sequence length", training.sequence_length),
         ("Seed", training.seed),
+        ("Early stopping", _describe_stopping(running)),
         ("Compute type", str(running.resident.model.dtype).removeprefix("torch.")),
         ("Versions", _versions()),
     ]
@@ -123,6 +124,14 @@ def _notes(job: TrainingJob) -> str:
         rows = ", ".join(f"line {outlier.line} ({outlier.loss:.3f})" for outlier in outliers)
         lines.append(f"- Rows with an unusually high loss at the end: {rows}.")
     return "\n## Data\n\n" + "\n".join(lines) + "\n"
+
+
+def _describe_stopping(running: RunningJob) -> str:
+    patience, progress = running.job.spec.training.early_stopping, running.job.progress
+    if not patience:
+        return "off"
+    ended = "ended before its last step" if running.stopped_early else "ran to its last step"
+    return f"after {patience} evaluations; {ended}; weights of step {progress.best_step}"
 
 
 def _pair(first: float | None, last: float | None) -> str:

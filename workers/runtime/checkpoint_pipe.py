@@ -142,6 +142,8 @@ def snapshot_job(running: RunningJob) -> TrainingState:
         squares={n: t.to("cpu", copy=True) for n, t in job.squares.items()},
         row_losses=job.row_losses.copy(),
         metrics=metrics_to_table(running.metrics),
+        # never changed in place
+        best=dict(job.best),
     )
 
 

@@ -87,6 +87,7 @@ class NodeRuntime:
         data_path: Path,
         validation_path: Path | None,
         checkpoint_paths: Sequence[Path] = (),
+        start_path: Path | None = None,
         sink: JobSink,
     ) -> None:
         """Start a job, or continue it from a checkpoint; returns once it is in the loop.
@@ -98,6 +99,8 @@ class NodeRuntime:
         ----------
         checkpoint_paths : sequence of Path
             Where to go on from: the first of them that is whole. None: from step 0.
+        start_path : Path, optional
+            Zip of the adapter that ``job.warm_start`` names.
 
         Raises
         ------
@@ -120,6 +123,7 @@ class NodeRuntime:
                 data_path=data_path,
                 validation_path=validation_path,
                 checkpoint_paths=checkpoint_paths,
+                start_path=start_path,
                 directory=self.cache_dir / job.job_id,
                 sink=sink,
             )
@@ -333,6 +337,7 @@ class NodeRuntime:
         """End a job that is done, once its samples are written."""
         resident = running.resident
         if running.samples is None:
+            running.keep_best()
             self._sampling[running.job.job_id] = SampleRun(
                 running.job,
                 model=resident.model,

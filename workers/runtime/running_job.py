@@ -132,12 +132,15 @@ class RunningJob:
     @property
     def is_evaluation_due(self) -> bool:
         """Whether the held-out rows are to be evaluated before the job's next step."""
-        step = self.job.progress.step
-        due = bool(self.job.data.valid) and self.job.work.is_evaluated_at(step)
-        return due and self.evaluated_step != step
+        job, step = self.job, self.job.progress.step
+        due = job.work.is_evaluated_at(step) or step == job.total_steps
+        return bool(job.data.valid) and due and self.evaluated_step != step
 
     def evaluated(self, found: Evaluation) -> None:
-        """Take note of an evaluation; the first is before, the latest after."""
+        """Take note of an evaluation; the first is before, the latest after.
+
+        Early stopping keeps the weights as they are now where they are the best so far.
+        """
         self.evaluated_step = self.job.progress.step
         loss = self.valid_loss = found.loss
         if found.accuracy is not None:
@@ -155,6 +158,42 @@ class RunningJob:
                 progress.step, self.job.epoch, valid_loss=loss, valid_accuracy=found.accuracy
             )
         )
+        was_extended = progress.extended
+        if self.job.note_validation(loss):
+            self.job.best = {
+                name: values.detach().to("cpu", copy=True)
+                for name, values, _ in self.resident.model.tensors(self.job.job_id)
+            }
+        if progress.extended and not was_extended:
+            self.log.append(
+                f"The warm start is not where it was expected to be after {progress.step} steps; "
+                "training goes on, at no cost to you."
+            )
+
+    def keep_best(self) -> None:
+        """At the end, bring back the weights of the lowest validation loss, if they are others."""
+        progress = self.job.progress
+        if progress.best_step is None or not self.job.best:
+            return
+        if progress.best_step != progress.step:
+            for name, values, _ in self.resident.model.tensors(self.job.job_id):
+                values.copy_(self.job.best[name])
+        progress.valid_loss_after = progress.best_valid_loss
+        self.log.append(
+            f"The adapter has the weights of step {progress.best_step}, whose validation loss was "
+            f"the lowest: {progress.best_valid_loss:.4f}."
+        )
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether early stopping ended the job before its last step."""
+        patience = self.job.spec.training.early_stopping
+        since = self.job.progress.evaluations_since_best
+        return (
+            bool(patience)
+            and since >= patience
+            and (self.job.progress.step < self.job.work.total_steps)
+        )
 
     def report(self, *, force: bool = False) -> None:
         """Send a progress event, unless one was sent less than half a second ago."""
@@ -165,7 +204,7 @@ class RunningJob:
         self.seq += 1
         job, last = self.job, self.last
         tokens_per_s, samples_per_s, units_per_s = self._speeds()
-        left = job.work.total_units - job.units_done
+        left = job.work.count_until(job.total_steps) - job.units_done
         event = ProgressEvent(
             seq=self.seq,
             at=time.time(),
@@ -203,6 +242,8 @@ class RunningJob:
             peak_memory_gb=self.peak_memory_gb,
             outliers=find_row_outliers(self.job),
             samples=self.samples or (),
+            stopped_early=self.stopped_early,
+            best_step=progress.best_step,
             checkpoint_path=self.checkpoint_path,
             checkpoint_step=self.checkpoint_step,
         )

@@ -1,9 +1,10 @@
 """A job's whole state in one safetensors file; nothing is ever unpickled.
 
-Tensors: ``param/<name>``, ``mean/<name>``, ``square/<name>``, ``row_losses`` and ``metrics``. The
-header's metadata hold, as JSON, the step, the counts, the settings the run depends on
-and a checksum of the tensors. Scheduler, random state and data position need no more:
-they are pure functions of settings and step.
+Tensors: ``param/<name>``, ``mean/<name>``, ``square/<name>``, ``row_losses``, ``metrics``, and with
+early stopping ``best/<name>``, the weights of the lowest validation loss. The header's metadata
+hold, as JSON, the step, the counts, the settings the run depends on and a checksum of the tensors.
+Scheduler, random state and data position need no more: they are pure functions of settings and
+step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -46,12 +47,16 @@ class TrainingState:
     row_losses: np.ndarray
     #: ``float64[rows, columns]``: the lines of ``metrics.csv`` so far, NaN where empty.
     metrics: np.ndarray
+    #: The adapter at the lowest validation loss so far, where early stopping keeps it.
+    best: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def fingerprint(spec: JobSpec, *, data_sha256: str) -> str:
     """What two slices must share for one to continue the other."""
     parts = [to_json(spec.adapter), to_json(spec.training), spec.base_model.name, data_sha256]
     parts.append(list(spec.skip_lines))
+    if (warm := spec.warm_start) is not None:
+        parts.append([warm.adapter.sha256, warm.scale, warm.steps, warm.target_loss])
     return f"{zlib.crc32(dumps(parts).encode()):08x}"
 
 
@@ -100,6 +105,7 @@ def load_checkpoint(path: Path) -> TrainingState:
             squares=_group(tensors, "square/"),
             row_losses=tensors["row_losses"].numpy(),
             metrics=tensors["metrics"].numpy(),
+            best=_group(tensors, "best/"),
         )
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise CorruptCheckpointError(f"{path.name} cannot be read: {error}") from error
@@ -135,6 +141,7 @@ def _tensors(checkpoint: TrainingState) -> dict[str, torch.Tensor]:
         ("param/", checkpoint.params),
         ("mean/", checkpoint.means),
         ("square/", checkpoint.squares),
+        ("best/", checkpoint.best),
     ):
         for name, tensor in group.items():
             tensors[prefix + name] = tensor

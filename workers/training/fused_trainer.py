@@ -320,8 +320,8 @@ class FusedTrainer:
         rate = compute_learning_rate(
             schedule=training.schedule,
             base_rate=training.learning_rate,
-            step=progress.step,
-            total=job.total_steps,
+            step=progress.step - job.schedule_start,
+            total=job.total_steps - job.schedule_start,
             warmup=job.warmup_steps,
         )
         adamw_step(

@@ -30,6 +30,15 @@ class TrainingProgress:
     valid_loss_after: float | None = None
     #: Seconds spent training, over all slices.
     train_s: float = 0.0
+    #: Step and validation loss of the weights that early stopping would return, and evaluations
+    #: since.
+    best_step: int | None = None
+    best_valid_loss: float | None = None
+    evaluations_since_best: int = 0
+    #: Nothing is left to do, whatever the step.
+    stopped: bool = False
+    #: A warm start that did not reach its target loss in its steps: it runs to its end.
+    extended: bool = False
 
 
 @dataclass(slots=True)
@@ -54,6 +63,8 @@ class TrainingJob:
     #: AdamW's moments by tensor name, in the shapes of the adapter's matrices.
     means: dict[str, torch.Tensor] = field(default_factory=dict)
     squares: dict[str, torch.Tensor] = field(default_factory=dict)
+    #: The adapter at ``progress.best_step``, on the CPU, by tensor name; empty without one.
+    best: dict[str, torch.Tensor] = field(default_factory=dict)
     #: Latest loss of each training row; NaN until it was seen.
     row_losses: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.float32))
     batch: StepBatch | None = None
@@ -101,7 +112,17 @@ class TrainingJob:
 
     @property
     def total_steps(self) -> int:
-        return self.work.total_steps
+        """Steps of the present plan."""
+        warm = self.spec.warm_start
+        if warm is None or not warm.steps or self.progress.extended:
+            return self.work.total_steps
+        return min(warm.steps, self.work.total_steps)
+
+    @property
+    def schedule_start(self) -> int:
+        """Step at which the learning rate's present schedule began."""
+        warm = self.spec.warm_start
+        return warm.steps if warm is not None and self.progress.extended else 0
 
     @property
     def units_done(self) -> int:
@@ -110,11 +131,13 @@ class TrainingJob:
 
     @property
     def warmup_steps(self) -> int:
-        return math.ceil(self.spec.training.warmup_share * self.total_steps)
+        """Of the present schedule."""
+        length = self.total_steps - self.schedule_start
+        return math.ceil(self.spec.training.warmup_share * length)
 
     @property
     def done(self) -> bool:
-        return self.progress.step >= self.total_steps
+        return self.progress.stopped or self.progress.step >= self.total_steps
 
     @property
     def epoch(self) -> float:
@@ -161,3 +184,40 @@ class TrainingJob:
         if self.data.kind == "tokens":
             return float(sum(example.trained_tokens for example in examples))
         return float(len(examples))
+
+    def note_validation(self, loss: float) -> bool:
+        """Count an evaluation of the weights at the present step; whether they are to be kept.
+
+        With early stopping, the weights of the lowest loss are kept, and the job ends after so many
+        evaluations in a row that are no lower. Fresh weights are never kept.
+
+        A warm start that is above its target loss after its steps goes on to its end, and ends
+        before it at the first evaluation at the target.
+
+        Parameters
+        ----------
+        loss : float
+            On the held-out rows, finite.
+        """
+        self._note_target(loss)
+        progress, patience = self.progress, self.spec.training.early_stopping
+        if not patience or (progress.step == 0 and self.spec.warm_start is None):
+            return False
+        if progress.best_valid_loss is None or loss < progress.best_valid_loss:
+            progress.best_step, progress.best_valid_loss = progress.step, loss
+            progress.evaluations_since_best = 0
+            return True
+        progress.evaluations_since_best += 1
+        progress.stopped = progress.stopped or progress.evaluations_since_best >= patience
+        return False
+
+    def _note_target(self, loss: float) -> None:
+        warm, progress = self.spec.warm_start, self.progress
+        if warm is None or not warm.steps or warm.target_loss is None:
+            return
+        if progress.step < warm.steps:
+            return
+        if loss <= warm.target_loss:
+            progress.stopped = True
+        else:
+            progress.extended = True

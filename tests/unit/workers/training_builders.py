@@ -188,11 +188,17 @@ def attach(
     data: Path,
     *checkpoints: Path,
     sink: RecordingSink | None = None,
+    start: Path | None = None,
 ) -> RecordingSink:
     """Start a job, or continue it from a checkpoint; what it tells is in the sink."""
     sink = sink or RecordingSink()
     runtime.attach(
-        job=spec, data_path=data, validation_path=None, checkpoint_paths=checkpoints, sink=sink
+        job=spec,
+        data_path=data,
+        validation_path=None,
+        checkpoint_paths=checkpoints,
+        start_path=start,
+        sink=sink,
     )
     return sink
 

@@ -56,6 +56,7 @@ class RuntimeDouble:
         data_path: Path,
         validation_path: Path | None,
         checkpoint_paths: Sequence[Path] = (),
+        start_path: Path | None = None,
         sink: JobSink,
     ) -> None:
         self.note(f"attaching {job.job_id}")

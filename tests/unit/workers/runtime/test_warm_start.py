@@ -1,0 +1,174 @@
+"""A job that begins with an earlier adapter, and one that stops early, on a real base."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.unit.workers.training_builders import (
+    RecordingSink,
+    attach,
+    completion_rows,
+    job_spec,
+    write_jsonl,
+)
+from workers.protocol.messages import BlobRef, WarmStart
+from workers.runtime.job_sink import JobSummary
+from workers.runtime.node_runtime import NodeRuntime
+from workers.training.checkpoint import load_checkpoint
+from workers.training.faults import SystemFault, UserFault
+
+BLOB = BlobRef(url="/a", sha256="0" * 64, bytes=1)
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A finished job."""
+
+    folder: Path
+    zip: Path
+    summary: JobSummary
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_jsonl(tmp_path_factory.mktemp("data") / "rows.jsonl", completion_rows(24))
+
+
+@pytest.fixture(scope="module")
+def earlier(base, data, tmp_path_factory) -> Earlier:
+    folder = tmp_path_factory.mktemp("earlier")
+    runtime = NodeRuntime(device="cpu", cache_dir=folder)
+    sink, summary = train(runtime, base, data, "earlier", training={"epochs": 5})
+    runtime.close()
+    archive = shutil.make_archive(str(folder / "adapter"), "zip", sink.adapter_dir)
+    return Earlier(sink.adapter_dir, Path(archive), summary)
+
+
+def train(runtime, base, data: Path, job_id: str, start: Path | None = None, **changes: Any):
+    sink = attach(runtime, job_spec(job_id, base, data, **changes), data, start=start)
+    summary = sink.wait()
+    assert sink.outcome == "finished", sink.reason
+    return sink, summary
+
+
+#: Two evaluations, before the first step and after the last.
+SHORT = {"epochs": 1, "eval_every_steps": 100}
+
+
+def test_a_job_begins_where_the_earlier_adapter_ended(runtime, base, data, earlier) -> None:
+    cold = earlier.summary
+    _, warm = train(
+        runtime, base, data, "warm", earlier.zip, warm_start=WarmStart(BLOB), training=SHORT
+    )
+    assert warm.valid_loss_before == pytest.approx(cold.valid_loss_after, rel=1e-4)
+    assert warm.valid_loss_before < cold.valid_loss_before
+    # Half of the second matrices is a step back towards the base.
+    scaled = WarmStart(BLOB, scale=0.5)
+    _, half = train(runtime, base, data, "half", earlier.zip, warm_start=scaled, training=SHORT)
+    assert warm.valid_loss_before < half.valid_loss_before < cold.valid_loss_before
+
+
+def test_a_warm_start_ends_after_its_steps_or_goes_on_if_it_fell_behind(
+    runtime, base, data, earlier
+) -> None:
+    training = {"epochs": 2, "eval_every_steps": 4}
+    reached = WarmStart(BLOB, steps=4, target_loss=1e3)
+    _, warm = train(runtime, base, data, "a", earlier.zip, warm_start=reached, training=training)
+    assert (warm.step, warm.total_steps) == (4, 4)
+    missed = WarmStart(BLOB, steps=4, target_loss=0.0)
+    sink, warm = train(runtime, base, data, "b", earlier.zip, warm_start=missed, training=training)
+    assert (warm.step, warm.total_steps) == (12, 12)
+    assert any("at no cost to you" in line for event in sink.events for line in event.log)
+
+
+def test_early_stopping_returns_the_weights_of_the_lowest_loss(
+    runtime, base, data, earlier
+) -> None:
+    # Steps far too large: it only gets worse from what it began with.
+    wild = {"epochs": 6, "learning_rate": 0.3, "early_stopping": 2, "eval_every_steps": 1}
+    sink, summary = train(
+        runtime, base, data, "a", earlier.zip, warm_start=WarmStart(BLOB), training=wild
+    )
+    assert summary.stopped_early
+    assert (summary.step, summary.total_steps, summary.best_step) == (2, 36, 0)
+    assert summary.valid_loss_after == summary.valid_loss_before
+    kept, begun = (
+        load_file(folder / "adapter_model.safetensors")
+        for folder in (sink.adapter_dir, earlier.folder)
+    )
+    assert all(torch.equal(kept[name], begun[name]) for name in begun)
+    assert (
+        "ended before its last step; weights of step 0"
+        in (sink.adapter_dir / "README.md").read_text()
+    )
+
+
+def test_a_move_takes_the_best_weights_along(runtime, base, data) -> None:
+    training = {"epochs": 15, "early_stopping": 100, "eval_every_steps": 1}
+    spec = job_spec("a", base, data, training=training)
+    sink = attach(runtime, spec, data, sink=RecordingSink())
+    while not any(event.step >= 2 for event in sink.events):
+        assert not sink.ended.wait(0.01)
+    runtime.detach("a", checkpoint=True)
+    sink.wait()
+    path, _ = sink.checkpoints[-1]
+    state = load_checkpoint(path)
+    assert state.best.keys() == state.params.keys()
+    assert state.progress.best_step is not None
+    attach(runtime, spec, data, path)
+    assert runtime.jobs() == ("a",)
+
+
+def test_early_stopping_without_held_out_rows_is_refused(runtime, base, data) -> None:
+    training = {"early_stopping": 2, "validation_share": 0.0}
+    with pytest.raises(UserFault, match="holds out none"):
+        attach(runtime, job_spec("a", base, data, training=training), data)
+
+
+def bad_zip(folder: Path, target: Path, damage: str) -> Path:
+    weights = load_file(folder / "adapter_model.safetensors")
+    name = next(name for name in weights if "lora_B" in name)
+    if damage == "nan":
+        weights[name][0, 0] = float("nan")
+    elif damage == "missing":
+        del weights[name]
+    elif damage == "rank":
+        weights[name] = weights[name][:, :2].contiguous()
+    elif damage == "large":
+        weights["x"] = torch.zeros(8_000_000)
+    save_file(weights, target)
+    with zipfile.ZipFile(target.with_suffix(".zip"), "w") as archive:
+        archive.writestr("adapter_config.json", json.dumps({}))
+        archive.write(target, "adapter_model.safetensors")
+    if damage == "cut":
+        path = target.with_suffix(".zip")
+        path.write_bytes(path.read_bytes()[:400])
+    return target.with_suffix(".zip")
+
+
+def test_an_adapter_that_does_not_fit_the_job_is_refused_with_a_sentence(
+    runtime, base, data, earlier, tmp_path
+) -> None:
+    spec = job_spec("warm", base, data, warm_start=WarmStart(BLOB))
+    for damage, fault, words in (
+        ("nan", SystemFault, "not finite numbers"),
+        ("missing", UserFault, "another rank, other modules"),
+        ("rank", UserFault, "another rank, other modules"),
+        ("large", UserFault, "another rank, other modules"),
+        ("cut", SystemFault, "cannot be read"),
+    ):
+        start = bad_zip(earlier.folder, tmp_path / damage, damage)
+        with pytest.raises(fault, match=words):
+            attach(runtime, spec, data, start=start)
+    with pytest.raises(SystemFault, match="not on this node"):
+        attach(runtime, spec, data)
+    assert runtime.jobs() == ()
