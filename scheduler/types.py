@@ -83,13 +83,25 @@ class NodeRate:
 
 
 @dataclass(frozen=True, slots=True)
+class Vendor:
+    """A vendor that lists itself in a zone, and how much it can do."""
+
+    id: str
+    #: Units of work that it does in one slot, all tasks together; 0: it takes no more.
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
 class LaborVendor:
     """A vendor's offer to clean one task's data (q_in, h_in)."""
 
     id: str
     price: float
-    #: Slots before training may start.
+    #: Slots of work before training may start.
     delay_slots: int
+    #: Units of the vendor's capacity that the work takes in each of these slots; 0: it has no
+    #: limit, and its work is not noted.
+    load: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +164,8 @@ class Schedule:
     cells: tuple[Cell, ...]
     #: Index into ``Task.vendors`` or ``NO_VENDOR``.
     vendor: int = NO_VENDOR
+    #: First slot after the vendor's work, where that takes of its capacity.
+    ready_slot: int | None = None
 
     @property
     def start_slot(self) -> int:

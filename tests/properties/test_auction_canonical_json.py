@@ -42,7 +42,8 @@ TASKS = st.builds(
     bid=st.one_of(NUMBERS, st.integers(-(10**15), 10**15)),
     rates=st.dictionaries(NAMES, NUMBERS, max_size=3),
     vendors=st.lists(
-        st.builds(LaborVendor, id=NAMES, price=NUMBERS, delay_slots=SLOTS), max_size=3
+        st.builds(LaborVendor, id=NAMES, price=NUMBERS, delay_slots=SLOTS, load=st.integers(0, 5)),
+        max_size=3,
     ).map(tuple),
     operational_costs=_maybe(
         st.dictionaries(NAMES, st.lists(NUMBERS, max_size=3).map(tuple), max_size=2)
@@ -63,6 +64,7 @@ DECISIONS = st.builds(
             Schedule,
             cells=st.lists(st.builds(Cell, slot=SLOTS, node=NAMES), max_size=4).map(tuple),
             vendor=st.integers(-1, 3),
+            ready_slot=_maybe(SLOTS),
         )
     ),
     parts=_maybe(st.builds(PriceParts, *[NUMBERS] * 5)),

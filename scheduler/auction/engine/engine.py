@@ -32,12 +32,14 @@ from scheduler.auction.log.events import (
     NodeJoined,
     NodeLeft,
     PlansMoved,
+    PreparationEnded,
     PricesSolved,
     RatesPosted,
     ReceiptsVoided,
     RulesChanged,
     SlotAdvanced,
     TaskReplanned,
+    VendorChanged,
 )
 from scheduler.auction.log.limits import check_event
 from scheduler.auction.log.outcomes import Changed, Outcome, Released, Replan
@@ -177,6 +179,12 @@ class Engine:
                 return fleet_events.remove_node(zone, node_id, from_slot)
             case CellsReleased(task_id=task_id, cells=cells):
                 return Released(cells=zone.release(task_id, cells))
+            case VendorChanged(vendor=vendor):
+                zone.grid.vendors.capacity[vendor.id] = vendor.capacity
+                return Changed()
+            case PreparationEnded(task_id=task_id, slot=slot):
+                zone.grid.vendors.end(task_id, slot=slot)
+                return Changed()
             case TaskReplanned():
                 return replans.replan_task(zone, event)
             case PlansMoved():

@@ -66,6 +66,8 @@ def _place(grid: Grid, move: PlanMove, slot: int) -> _PlacedMove:
         raise ValueError(f"{move.task_id} needs cells in slot order, one in each slot")
     if slots[0] < max(slot, grid.first_slot) or slots[-1] > grid.horizon.last_slot:
         raise ValueError(f"{move.task_id} is moved to slots that are not on sale")
+    if slots[0] < (grid.vendors.find_end(move.task_id) or slots[0]):
+        raise ValueError(f"{move.task_id} is moved to slots before its vendor is done")
     if slots[-1] > move.deadline_slot:
         raise ValueError(f"{move.task_id} would end after its deadline")
     try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import TaskReplanned
 from scheduler.auction.log.outcomes import Replan
 from scheduler.auction.search.task_search import MARGIN, Plan, Search
+from scheduler.types import Cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,10 @@ def replan_task(zone: ZoneState, event: TaskReplanned) -> Replan:
     be had at all.
     """
     task = event.task
-    released = zone.release(task.id, zone.grid.held(task.id, from_slot=event.slot))
-    found = _find_plan(zone, event)
+    released = release_plan(zone, event)
+    # A vendor that is at work goes on, and the job trains after it.
+    ready = zone.grid.vendors.find_end(task.id)
+    found = _find_plan(zone, event if ready is None else _begin_at(event, ready))
     return Replan(
         task_id=task.id,
         schedule=None if found is None else found.plan.schedule,
@@ -39,6 +42,18 @@ def replan_task(zone: ZoneState, event: TaskReplanned) -> Replan:
         late=found is None or found.late,
         raised=() if found is None else zone.take(task, found.plan),
     )
+
+
+def release_plan(zone: ZoneState, event: TaskReplanned) -> tuple[Cell, ...]:
+    """Give up what a job holds; its vendor too, if the event offers others."""
+    if event.task.vendors:
+        zone.grid.vendors.end(event.task.id, slot=event.slot)
+    return zone.release(event.task.id, zone.grid.held(event.task.id, from_slot=event.slot))
+
+
+def _begin_at(event: TaskReplanned, slot: int) -> TaskReplanned:
+    begin = max(event.task.arrival_slot, slot)
+    return replace(event, task=replace(event.task, arrival_slot=begin))
 
 
 def _find_plan(zone: ZoneState, event: TaskReplanned) -> _FoundPlan | None:

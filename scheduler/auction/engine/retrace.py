@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.auction.engine.receipts import settle_receipts
+from scheduler.auction.engine.replans import release_plan
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BidArrived, Event, TaskReplanned
 from scheduler.auction.log.outcomes import Outcome, Replan
@@ -38,7 +39,7 @@ def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
         planned = logged.schedule is not None
         if planned:
             _plan(zone, task, logged)
-        zone.release(task.id, zone.grid.held(task.id, from_slot=event.slot))
+        release_plan(zone, event)
         if planned:
             # Its prices are those after the release.
             zone.take(task, _plan(zone, task, logged))
@@ -58,6 +59,8 @@ def _plan(zone: ZoneState, task: Task, logged: Decision | Replan) -> Plan:
         raise ValueError(f"the log puts {task.id} on {error}, where it cannot run") from error
     if any(cell.slot not in grid.horizon for cell in schedule.cells):
         raise ValueError(f"the log puts {task.id} on slots that are not on sale")
+    if schedule.ready_slot is not None and not 0 <= schedule.vendor < len(task.vendors):
+        raise ValueError(f"the log gives {task.id} a vendor that made no offer")
     rows = np.array([grid.row(cell.slot) for cell in schedule.cells], np.int64)
     columns = np.array(nodes, np.int64)
     return Plan(

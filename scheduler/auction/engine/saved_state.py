@@ -24,6 +24,7 @@ from scheduler.auction.log.events import (
 )
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
 from scheduler.auction.search.grid import Grid, HeldCell
+from scheduler.auction.search.vendor_book import VendorBook, VendorHold
 from scheduler.types import Cell, Horizon
 
 _FORMAT = 1
@@ -72,6 +73,7 @@ def serialize_state(
             **({"reserve": _pack(grid.reserve_price, "<f8")} if len(grid.reserve_price) else {}),
         },
         **({} if posted is None else {"posted": event_to_json(posted)}),
+        **_vendors_to_json(grid.vendors),
         "holds": [
             [
                 task_id,
@@ -131,6 +133,7 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
             for task_id, holds in data["holds"]
         }
     )
+    grid.vendors = _parse_vendors(data.get("vendors", {}))
     return SavedState(
         rules=rules,
         position=int(data["position"]),
@@ -140,6 +143,33 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
         grid=grid,
         posted=_parse_posted(data),
     )
+
+
+def _vendors_to_json(book: VendorBook) -> dict[str, Any]:
+    """Give what vendors can do and have to do; nothing where there are none, as in older states."""
+    holds = [[task_id, *hold] for task_id, hold in book.holds.items()]
+    used = [
+        [vendor, slot, units]
+        for vendor, slots in sorted(book.used.items())
+        for slot, units in sorted(slots.items())
+        if units
+    ]
+    if not (book.capacity or holds or used):
+        return {}
+    return {
+        "vendors": {"capacity": dict(sorted(book.capacity.items())), "holds": holds, "used": used}
+    }
+
+
+def _parse_vendors(data: Mapping[str, Any]) -> VendorBook:
+    book = VendorBook()
+    book.capacity = {str(vendor): int(units) for vendor, units in data.get("capacity", {}).items()}
+    for task_id, vendor, begin, ready, load in data.get("holds", ()):
+        hold = VendorHold(str(vendor), int(begin), int(ready), int(load))
+        book.holds[str(task_id)] = hold
+    for vendor, slot, units in data.get("used", ()):
+        book.used.setdefault(str(vendor), {})[int(slot)] = int(units)
+    return book
 
 
 def _parse_posted(data: Mapping[str, Any]) -> RatesPosted | None:

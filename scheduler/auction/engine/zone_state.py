@@ -75,6 +75,9 @@ class ZoneState:
             memory_rises=tuple(memory for _, memory in rises),
         )
         self.grid.reserve(task.id, holding, rows=plan.rows, columns=plan.columns, rate=plan.rate)
+        if plan.schedule.ready_slot is not None:
+            offer = task.vendors[plan.schedule.vendor]
+            self.grid.vendors.reserve(task.id, offer, ready=plan.schedule.ready_slot)
         return rises
 
     def raise_prices(self, task: Task, plan: Plan) -> Rises:

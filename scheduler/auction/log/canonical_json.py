@@ -124,7 +124,10 @@ def _rest_of(task: Task, version: int) -> tuple[str, str]:
     for vendor in task.vendors:
         price = float(vendor.price)
         _check(price)
-        vendors.append(f"[{_quoted(vendor.id)},{_number(price)},{_count(vendor.delay_slots)}]")
+        load = f",{_count(vendor.load)}" if vendor.load else ""
+        vendors.append(
+            f"[{_quoted(vendor.id)},{_number(price)},{_count(vendor.delay_slots)}{load}]"
+        )
     named = f',"version":{_count(version)}' if version > 1 else ""
     return (
         f'"compute_demand":{_number(compute)},"deadline_slot":{task.deadline_slot},'
@@ -193,7 +196,8 @@ def _schedule(schedule: Schedule | None) -> str:
     if schedule is None:
         return "null"
     cells = ",".join([f"[{_count(c.slot)},{_quoted(c.node)}]" for c in schedule.cells])
-    return f'{{"cells":[{cells}],"vendor":{_count(schedule.vendor)}}}'
+    ready = "" if schedule.ready_slot is None else f'"ready_slot":{_count(schedule.ready_slot)},'
+    return f'{{"cells":[{cells}],{ready}"vendor":{_count(schedule.vendor)}}}'
 
 
 def _raised(raised: tuple[tuple[float, float], ...]) -> str:

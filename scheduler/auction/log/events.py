@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
-from scheduler.types import Cell, LaborVendor, Node, NodeRate, Task
+from scheduler.types import Cell, LaborVendor, Node, NodeRate, Task, Vendor
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,21 @@ class NodeLeft:
 
     node_id: str
     from_slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class VendorChanged:
+    """A vendor's capacity in every slot is now as given; the work it has been given stays."""
+
+    vendor: Vendor
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationEnded:
+    """A vendor has done a job's work, or does it no longer: from ``slot`` on it is free."""
+
+    task_id: str
+    slot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +223,8 @@ Event = (
     | NodeJoined
     | NodeChanged
     | NodeLeft
+    | VendorChanged
+    | PreparationEnded
     | CellsReleased
     | TaskReplanned
     | PlansMoved
@@ -228,7 +245,7 @@ def task_to_json(task: Task) -> dict[str, Any]:
         "memory_demand": float(task.memory_demand),
         "bid": float(task.bid),
         "rates": {name: float(rate) for name, rate in task.rates.items()},
-        "vendors": [[v.id, float(v.price), v.delay_slots] for v in task.vendors],
+        "vendors": [offer_to_json(offer) for offer in task.vendors],
         "operational_costs": None
         if costs is None
         else {node: [float(x) for x in row] for node, row in costs.items()},
@@ -248,15 +265,24 @@ def task_from_json(data: Mapping[str, Any]) -> Task:
         memory_demand=float(data["memory_demand"]),
         bid=float(data["bid"]),
         rates={str(name): float(rate) for name, rate in data["rates"].items()},
-        vendors=tuple(
-            LaborVendor(id=str(v[0]), price=float(v[1]), delay_slots=int(v[2]))
-            for v in data["vendors"]
-        ),
+        vendors=tuple(offer_from_json(offer) for offer in data["vendors"]),
         operational_costs=None
         if costs is None
         else {str(node): tuple(float(x) for x in row) for node, row in costs.items()},
         owner=str(data.get("owner", "")),
     )
+
+
+def offer_to_json(offer: LaborVendor) -> list[Any]:
+    """Give a vendor's offer as plain JSON values; the load is left out where it is none."""
+    load = [offer.load] if offer.load else []
+    return [offer.id, float(offer.price), offer.delay_slots, *load]
+
+
+def offer_from_json(data: list[Any]) -> LaborVendor:
+    """Read what ``offer_to_json`` wrote."""
+    vendor, price, delay, *load = data
+    return LaborVendor(str(vendor), float(price), int(delay), int(load[0]) if load else 0)
 
 
 def node_to_json(node: Node) -> dict[str, Any]:
@@ -401,6 +427,10 @@ def event_to_json(event: Event) -> dict[str, Any]:
             return {"type": "NodeChanged", "node": node_to_json(node)}
         case NodeLeft(node_id=node_id, from_slot=from_slot):
             return {"type": "NodeLeft", "node_id": node_id, "from_slot": from_slot}
+        case VendorChanged(vendor=vendor):
+            return {"type": "VendorChanged", "vendor": vendor.id, "capacity": vendor.capacity}
+        case PreparationEnded(task_id=task_id, slot=slot):
+            return {"type": "PreparationEnded", "task_id": task_id, "slot": slot}
         case CellsReleased(task_id=task_id, cells=cells):
             return {"type": "CellsReleased", "task_id": task_id, "cells": cells_to_json(cells)}
         case TaskReplanned(task=task, slot=slot, salt=salt):
@@ -480,6 +510,10 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
             return NodeChanged(node=node_from_json(data["node"]))
         case "NodeLeft":
             return NodeLeft(node_id=str(data["node_id"]), from_slot=int(data["from_slot"]))
+        case "VendorChanged":
+            return VendorChanged(Vendor(str(data["vendor"]), int(data["capacity"])))
+        case "PreparationEnded":
+            return PreparationEnded(task_id=str(data["task_id"]), slot=int(data["slot"]))
         case "CellsReleased":
             return CellsReleased(task_id=str(data["task_id"]), cells=cells_from_json(data["cells"]))
         case "TaskReplanned":

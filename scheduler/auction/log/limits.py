@@ -21,12 +21,14 @@ from scheduler.auction.log.events import (
     NodeJoined,
     NodeLeft,
     PlansMoved,
+    PreparationEnded,
     PricesSolved,
     RatesPosted,
     ReceiptsVoided,
     RulesChanged,
     SlotAdvanced,
     TaskReplanned,
+    VendorChanged,
 )
 from scheduler.types import Node, Task
 
@@ -34,6 +36,8 @@ from scheduler.types import Node, Task
 MOST_MONEY = 1e30
 #: Slots count no further than floats count exactly.
 MOST_SLOT = 2**53
+#: Most units of work that a vendor does in a slot.
+MOST_LOAD = 2**31
 
 
 def check_event(event: Event) -> None:
@@ -75,7 +79,9 @@ def check_event(event: Event) -> None:
             for gpu_type, worth in event.sample_worth.items():
                 _numbers(f"sample_worth of {gpu_type}", worth, 0.0, MOST_MONEY)
             _text("private", event.private)
-        case SlotAdvanced(slot=slot) | NodeLeft(from_slot=slot):
+        case VendorChanged(vendor=vendor):
+            _loads(f"capacity of vendor {vendor.id}", vendor.capacity)
+        case SlotAdvanced(slot=slot) | NodeLeft(from_slot=slot) | PreparationEnded(slot=slot):
             _slots("slot", slot)
         case RatesPosted():
             _check_rates(event)
@@ -110,6 +116,7 @@ def _task_check(task: Task) -> None:
     for vendor in task.vendors:
         _numbers(f"price of vendor {vendor.id} {of}", (vendor.price,), 0.0, MOST_MONEY)
         _slots(f"delay of vendor {vendor.id} {of}", vendor.delay_slots)
+        _loads(f"load of vendor {vendor.id} {of}", vendor.load)
     for node_id, row in (task.operational_costs or {}).items():
         _numbers(f"operational_costs on node {node_id} {of}", row, 0.0, MOST_MONEY)
 
@@ -127,6 +134,8 @@ def _plain(task: Task) -> bool:
             if not 0.0 <= vendor.price <= MOST_MONEY:
                 return False
             if not -MOST_SLOT <= vendor.delay_slots <= MOST_SLOT:
+                return False
+            if not 0 <= vendor.load <= MOST_LOAD:
                 return False
         return (
             -MOST_MONEY <= task.bid <= MOST_MONEY
@@ -159,6 +168,11 @@ def _slots(name: str, *slots: int) -> None:
     for slot in slots:
         if not -MOST_SLOT <= slot <= MOST_SLOT:
             raise ValueError(f"{name} is {slot}: slots are within {MOST_SLOT} of zero")
+
+
+def _loads(name: str, units: int) -> None:
+    if not 0 <= units <= MOST_LOAD:
+        raise ValueError(f"{name} is {units}: it must be in [0, {MOST_LOAD}]")
 
 
 def _text(name: str, values: Mapping[str, Any]) -> None:

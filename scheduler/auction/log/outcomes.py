@@ -74,13 +74,20 @@ def _parts_from_json(data: list[Any] | None) -> PriceParts | None:
 def _schedule_to_json(schedule: Schedule | None) -> dict[str, Any] | None:
     if schedule is None:
         return None
-    return {"cells": cells_to_json(schedule.cells), "vendor": schedule.vendor}
+    # Left out without a vendor, as in older logs.
+    ready = {} if schedule.ready_slot is None else {"ready_slot": schedule.ready_slot}
+    return {"cells": cells_to_json(schedule.cells), "vendor": schedule.vendor, **ready}
 
 
 def _schedule_from_json(data: Mapping[str, Any] | None) -> Schedule | None:
     if data is None:
         return None
-    return Schedule(cells=cells_from_json(data["cells"]), vendor=int(data["vendor"]))
+    ready = data.get("ready_slot")
+    return Schedule(
+        cells=cells_from_json(data["cells"]),
+        vendor=int(data["vendor"]),
+        ready_slot=None if ready is None else int(ready),
+    )
 
 
 def _dropped_to_json(dropped: tuple[Dropped, ...]) -> list[Any]:

@@ -12,6 +12,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.search.grid import TOLERANCE, Grid
@@ -117,7 +118,9 @@ class EmptyZone:
                     ask=node.ask,
                 )
             )
-        search = Search(grid=grid, task=task, from_slot=task.arrival_slot)
+        # Vendors without other work begin at once.
+        offers = tuple(replace(offer, load=0) for offer in task.vendors)
+        search = Search(grid=grid, task=replace(task, vendors=offers), from_slot=task.arrival_slot)
         plan = search.find_plan(task.deadline_slot)
         return plan is not None and task.bid > self._rounding.parts(plan.parts).total
 

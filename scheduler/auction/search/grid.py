@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.auction.search.vendor_book import VendorBook
 from scheduler.types import Cell, Horizon, Node
 
 Floats = NDArray[np.float64]
@@ -138,6 +139,8 @@ class Grid:
         self.memory_free: Floats = np.empty(shape)
         #: Tasks per cell.
         self.load: Ints = np.empty(shape, np.int64)
+        #: What labour vendors have to do; nodes and vendors share the slots.
+        self.vendors = VendorBook()
         #: Usual rates by GPU type, for packing; see ``pack_by``.
         self.usual_rates: dict[str, tuple[float, ...]] = {}
         #: See ``PricesSolved.own_asks``.
@@ -159,7 +162,7 @@ class Grid:
             setattr(other, name, getattr(self, name).copy())
         other.nodes, other.column, other.types = [*self.nodes], {**self.column}, [*self.types]
         other.by_rates, other._cells = {}, {}
-        other.holds = dict(self.holds)
+        other.holds, other.vendors = dict(self.holds), self.vendors.copy()
         other._ending = {slot: [*tasks] for slot, tasks in self._ending.items()}
         return other
 
@@ -327,6 +330,7 @@ class Grid:
                         self.compute_free[row, k] = -np.inf
                         self.memory_free[row, k] = -np.inf
         self._forget_ended(slot)
+        self.vendors.advance(slot)
         for node in [n for n in self.nodes if _over(n, slot)]:
             if not (node.keeps_sold and self.held_after(node.id, slot)):
                 self.remove_node(node.id)

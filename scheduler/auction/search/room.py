@@ -69,7 +69,9 @@ class Room:
         fastest = self.rates(job).most_units
         if not fastest:
             return -1
-        window = min(job.deadline_slot, self._grid.horizon.last_slot) - self.first_slot + 1
+        grid = self._grid
+        first = max(grid.vendors.find_end(job.task_id) or 0, self.first_slot)
+        window = min(job.deadline_slot, grid.horizon.last_slot) - first + 1
         return window + -self.need(job) // fastest
 
     def find_fitting(self, job: PromisedJob) -> Ints:
@@ -78,6 +80,7 @@ class Room:
         rows = max(min(job.deadline_slot, grid.horizon.last_slot) - self.first_slot + 1, 0)
         if not len(rates.units):
             return np.zeros((rows, len(grid.nodes)), np.int64)
+        prepared = max((grid.vendors.find_end(job.task_id) or 0) - self.first_slot, 0)
         usable = rates.node_class >= 0
         for node_id in job.avoided_nodes & grid.column.keys():
             usable[grid.column[node_id]] = False
@@ -86,6 +89,8 @@ class Room:
             & (self.compute[:rows] >= rates.need_compute)
             & (self.memory[:rows] >= job.memory_demand - grid.memory_slack)
         )
+        # A job whose vendor is at work does not train before that has ended.
+        fits[:prepared] = False
         return np.where(fits, rates.units[rates.node_class], 0)
 
     def find_soonest(self, job: PromisedJob) -> Placement | None:

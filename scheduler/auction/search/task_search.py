@@ -4,13 +4,15 @@ Solves problem (12) of the paper exactly, for one deadline or for all of them,
 over all labour vendors at once. Departures from the paper's Algorithm 2, each
 needed for exactness: slot a + h is usable (line 9 starts one late), maxima of
 prices are not carried in one label per amount of work (eq. 13), and work is not
-rounded to a grid of samples.
+rounded to a grid of samples. A vendor with a limit begins when it has room, and so
+may be ready later than a + h (constraint 4c; see ``vendor_book``).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from scheduler.auction.search.kernels.deadlines import (
     trace_cover_curve,
 )
 from scheduler.auction.search.rates import Rates, find_rates
-from scheduler.types import NO_VENDOR, PriceParts, Refusal, Schedule, Task
+from scheduler.types import NO_VENDOR, LaborVendor, PriceParts, Refusal, Schedule, Task
 
 #: Above this many counts of cells and slots a curve is found tread by tread instead of
 #: in one pass over them.
@@ -82,7 +84,7 @@ class Search:
         self._start = slots
         if task.vendors:
             for index, vendor in enumerate(task.vendors):
-                at = max(task.arrival_slot + vendor.delay_slots - self._begin, 0)
+                at = self._find_ready(vendor)
                 if at < slots and vendor.price < self._vendor_price[at]:
                     self._vendor_price[at] = vendor.price
                     self._vendor_at[at] = index
@@ -101,6 +103,14 @@ class Search:
             self._vendor_price,
         )
         self._listed: Cells | None = None
+
+    def _find_ready(self, offer: LaborVendor) -> int:
+        """Give the first row after a vendor's work; beyond the last where there is none."""
+        if not offer.load:
+            # Without a limit it begins with the task's arrival, as in the paper.
+            return max(self._task.arrival_slot + offer.delay_slots - self._begin, 0)
+        ready = self._grid.vendors.find_ready(offer, begin=self._begin, last=self._last)
+        return (self._last + 1 if ready is None else ready) - self._begin
 
     def _costs(self) -> Floats:
         grid, task = self._grid, self._task
@@ -297,14 +307,15 @@ class Search:
     def find_most_work(self) -> Plan | None:
         """Give the fastest cell of every slot on sale, cheapest first among equals.
 
-        For a job whose work does not fit the horizon any more; vendors are not
-        looked at.
+        For a job whose work does not fit the horizon any more. One that asks for a vendor
+        gets the one that is ready first.
         """
-        if self._begin > self._last or not len(self._rates.rate):
+        if self._start >= len(self._vendor_price) or not len(self._rates.rate):
             return None
         cells = self._cells(self._last)
         picked: list[int] = []
-        for begin, end in zip(cells.starts[:-1].tolist(), cells.starts[1:].tolist(), strict=True):
+        starts = cells.starts[self._start :].tolist()
+        for begin, end in pairwise(starts):
             if begin < end:
                 picked.append(
                     min(
@@ -316,9 +327,11 @@ class Search:
                         ),
                     )
                 )
-        return self._plan_of(cells, np.array(picked, np.int64), None) if picked else None
+        if not picked:
+            return None
+        return self._plan_of(cells, np.array(picked, np.int64), self._start)
 
-    def _plan_of(self, cells: Cells, picked: Ints, vendor_slot: int | None) -> Plan:
+    def _plan_of(self, cells: Cells, picked: Ints, vendor_slot: int) -> Plan:
         return self._plan_at(cells.slot[picked], cells.node[picked], vendor_slot)
 
     def _plan_at(self, slots: Ints, columns: Ints, vendor_slot: int | None) -> Plan:
@@ -334,9 +347,15 @@ class Search:
         phi = grid.memory_price[rows, columns]
         compute, memory = self._add_up(rate, lam, phi)
         vendor = NO_VENDOR if vendor_slot is None else self._vendor_at[vendor_slot]
+        # Vendors without a limit have no work to be noted.
+        has_load = vendor != NO_VENDOR and task.vendors[vendor].load > 0
         named = grid.cells_of(slots + self._begin, columns)
         return Plan(
-            schedule=Schedule(cells=named, vendor=vendor),
+            schedule=Schedule(
+                cells=named,
+                vendor=vendor,
+                ready_slot=self._begin + (vendor_slot or 0) if has_load else None,
+            ),
             parts=PriceParts(
                 vendor=0.0 if vendor == NO_VENDOR else float(task.vendors[vendor].price),
                 operational=math.fsum(cost.tolist()),

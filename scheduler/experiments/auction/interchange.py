@@ -14,13 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from scheduler.auction.log.events import BidArrived, NodeJoined
+from scheduler.auction.log.events import BidArrived, NodeJoined, VendorChanged
 from scheduler.auction.log.rules import ZoneRules
 from scheduler.auction.search.grid import Grid
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.experiments.auction.max_form.search import PrintedSearch
-from scheduler.types import NO_VENDOR, Decision, Horizon, LaborVendor, Node, Refusal, Schedule, Task
+from scheduler.types import (
+    NO_VENDOR,
+    Decision,
+    Horizon,
+    LaborVendor,
+    Node,
+    Refusal,
+    Schedule,
+    Task,
+    Vendor,
+)
 
 
 def solve(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +68,7 @@ def solve(data: Mapping[str, Any]) -> dict[str, Any]:
     per_vendor: list[dict[str, Any]] = []
     best: tuple[float, int] | None = None
     for index, vendor in offers:
-        alone = replace(task, vendors=(replace(vendor, price=0.0),))
+        alone = replace(task, vendors=(replace(vendor, price=0.0, load=0),))
         plan = PrintedSearch(grid=grid, task=alone, from_slot=0).find_plan(task.deadline_slot)
         line: dict[str, Any] = {
             "vendor": index,
@@ -86,7 +96,8 @@ def replay(data: Mapping[str, Any], *, policy: str) -> dict[str, Any]:
     Parameters
     ----------
     data : mapping
-        ``K``, ``T``, ``Cp``, ``Cm``, ``rb``, ``alpha``, ``beta`` and ``tasks``.
+        ``K``, ``T``, ``Cp``, ``Cm``, ``rb``, ``alpha``, ``beta`` and ``tasks``. With ``Cv``,
+        what each vendor does in a slot, offers are ``[q, h, load]``.
     policy : str
         ``printed`` or ``residual``.
 
@@ -123,6 +134,8 @@ def replay(data: Mapping[str, Any], *, policy: str) -> dict[str, Any]:
             memory_capacity=float(data["Cm"][k]),
         )
         engine.transition(NodeJoined(node))
+    for n, capacity in enumerate(data.get("Cv", ())):
+        engine.transition(VendorChanged(Vendor(str(n), int(capacity))))
     log: list[dict[str, Any]] = []
     welfare = 0.0
     for item in data["tasks"]:
@@ -147,7 +160,7 @@ def replay(data: Mapping[str, Any], *, policy: str) -> dict[str, Any]:
 
 def _task(item: Mapping[str, Any]) -> Task:
     arrival = int(item["a"])
-    offers: list[tuple[float, int]] = item["vendors"] if item["f"] else []
+    offers: list[list[float]] = item["vendors"] if item["f"] else []
     return Task(
         id=str(item["id"]),
         arrival_slot=arrival,
@@ -157,8 +170,8 @@ def _task(item: Mapping[str, Any]) -> Task:
         bid=float(item["b"]),
         rates={str(k): float(rate) for k, rate in enumerate(item["s"])},
         vendors=tuple(
-            LaborVendor(id=str(n), price=float(q), delay_slots=int(h))
-            for n, (q, h) in enumerate(offers)
+            LaborVendor(str(n), float(q), int(h), int(load[0]) if load else 0)
+            for n, (q, h, *load) in enumerate(offers)
         ),
         operational_costs={
             str(k): tuple(float(x) for x in row[arrival:]) for k, row in enumerate(item["e"])

@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.auction import Changed, Dropped, Engine, Released, Replan, ZoneRules
 from scheduler.auction.log import events
-from scheduler.types import Cell, LaborVendor, Refusal, Task
+from scheduler.types import Cell, LaborVendor, Refusal, Task, Vendor
 from tests.properties.auction_markets import restore
 from tests.unit.scheduler.auction.builders import decide, node, price, task, zone
 
@@ -306,3 +306,58 @@ def test_a_replan_ends_first_among_plans_within_the_tolerance(
 def test_a_free_plan_that_ends_sooner_is_taken_at_no_tolerance() -> None:
     engine = zone(node("now", ask=0.0))
     assert cells_of(replan(engine, task(), tolerance=0.0)) == (Cell(0, "now"), Cell(1, "now"))
+
+
+def test_a_vendor_that_is_busy_begins_when_it_has_room_again() -> None:
+    engine = zone(node())
+    engine.apply(events.VendorChanged(Vendor("v", 3)))
+    offers = (LaborVendor("v", 3.0, 2, load=2),)
+    first = decide(engine, task("first", vendors=offers))
+    second = decide(engine, task("second", vendors=offers))
+    third = decide(engine, task("third", vendors=offers))
+    assert first.schedule is not None
+    assert second.schedule is not None
+    assert (first.schedule.ready_slot, second.schedule.ready_slot) == (2, 4)
+    assert second.schedule.cells == (Cell(4, "n"), Cell(5, "n"))
+    assert third.refusal is Refusal.WINDOW
+    # What is delivered early leaves room for others.
+    engine.apply(events.PreparationEnded("first", 0))
+    fourth = decide(engine, task("fourth", vendors=offers))
+    assert fourth.schedule is not None
+    assert fourth.schedule.ready_slot == 2
+
+
+def test_a_vendor_that_lists_nothing_gets_no_work() -> None:
+    engine = zone(node())
+    offers = (LaborVendor("unknown", 1.0, 1, load=1), LaborVendor("v", 3.0, 1, load=1))
+    assert decide(engine, task("first", vendors=offers)).refusal is Refusal.WINDOW
+    engine.apply(events.VendorChanged(Vendor("v", 1)))
+    chosen = decide(engine, task("second", vendors=offers))
+    assert chosen.schedule is not None
+    assert (chosen.schedule.vendor, chosen.payment) == (1, 3.0)
+    engine.apply(events.VendorChanged(Vendor("v", 0)))
+    assert decide(engine, task("third", vendors=offers)).refusal is Refusal.WINDOW
+
+
+def test_a_job_without_delivery_gets_the_next_vendor() -> None:
+    engine = zone(node())
+    for name in ("a", "b"):
+        engine.apply(events.VendorChanged(Vendor(name, 1)))
+    offers = (LaborVendor("a", 1.0, 1, load=1), LaborVendor("b", 5.0, 1, load=1))
+    decide(engine, task(vendors=offers))
+    event = events.TaskReplanned(task(vendors=offers[1:], arrival_slot=2), 2)
+    replan = engine.apply(event).outcome
+    assert isinstance(replan, Replan)
+    assert replan.schedule is not None
+    assert (replan.schedule.ready_slot, replan.schedule.start_slot) == (3, 3)
+    # While the second works, a lost node moves no cell before it is done.
+    again = engine.apply(events.TaskReplanned(task(arrival_slot=2), 2)).outcome
+    assert isinstance(again, Replan)
+    assert again.schedule is not None
+    assert again.schedule.start_slot == 3
+    with pytest.raises(ValueError, match="before its vendor is done"):
+        engine.apply(
+            events.PlansMoved(
+                (events.PlanMove("t", 5, 8.0, 2.0, {"g": 4.0}, (Cell(2, "n"), Cell(3, "n"))),), 2
+            )
+        )

@@ -70,6 +70,22 @@ def test_replay_agrees_with_the_example(path: Path, policy: str) -> None:
     assert found["welfare"] == pytest.approx(expected["welfare"], abs=TOLERANCE, rel=0)
 
 
+def test_replay_gives_a_busy_vendor_no_second_task_at_once() -> None:
+    task = {"a": 0, "d": 3, "M": 1, "r": 1, "b": 9, "s": [1], "e": [[0, 0, 0, 0]], "f": 1}
+    offers = [[1.0, 1, 2], [5.0, 1, 1]]
+    tasks = [{**task, "id": name, "vendors": offers} for name in ("first", "second", "third")]
+    data = {"K": 1, "T": 4, "Cp": [3], "Cm": [9], "rb": 0, "alpha": 1, "beta": 1, "tasks": tasks}
+    found = replay({**data, "Cv": [2, 1]}, policy="residual")
+    assert [(line["vendor"], line["cells"]) for line in found["log"]] == [
+        (0, [[1, 0]]),
+        (0, [[2, 0]]),
+        (0, [[3, 0]]),
+    ]
+    short = [{**line, "d": 1} for line in tasks]
+    found = replay({**data, "Cv": [2, 1], "tasks": short}, policy="residual")
+    assert [line["vendor"] for line in found["log"]] == [0, 1, None]
+
+
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "scheduler", "auction", *arguments],
