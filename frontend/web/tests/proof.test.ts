@@ -1,11 +1,12 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { amountText, decisionCheck, type Claim } from "../src/proof/check";
-import { canonical, parse } from "../src/proof/lossless";
+import { canonical, parse, without, type Value } from "../src/proof/lossless";
 
 const record = readFileSync(new URL("./proof.json", import.meta.url), "utf8");
 const entries = (JSON.parse(record) as { entries: { hash: string }[] }).entries;
 const claim: Claim = {
+  zone: "demo",
   bidId: "bid_own",
   position: 4,
   hash: entries[1]!.hash,
@@ -14,11 +15,48 @@ const claim: Claim = {
   limitMicros: 60_000_001,
 };
 
+/** The record with one figure, word or hash forged, for every one that it has. */
+function* forgeries(value: Value): Generator<{ at: string; text: string }> {
+  if (value.kind === "scalar") {
+    yield { at: "", text: forge(value.text) };
+  } else if (value.kind === "array") {
+    for (const [index, item] of value.items.entries()) {
+      for (const { at, text } of forgeries(item)) {
+        const texts = value.items.map(canonical).with(index, text);
+        yield { at: `.${index}${at}`, text: `[${texts.join(",")}]` };
+      }
+    }
+  } else {
+    for (const [name, { key, value: part }] of value.members) {
+      for (const { at, text } of forgeries(part)) {
+        const rest = canonical(without(value, name)).slice(1);
+        yield { at: `.${name}${at}`, text: `{${key}:${text}${rest === "}" ? "" : ","}${rest}` };
+      }
+    }
+  }
+}
+
+function forge(scalar: string): string {
+  if (scalar.startsWith('"')) return `${scalar.slice(0, -1)}9"`;
+  if (/^(true|false|null)$/.test(scalar)) return scalar === "true" ? "false" : "true";
+  return scalar.startsWith("-") ? scalar.slice(1) : `9${scalar}`;
+}
+
 /** Titles of the steps that did not hold. */
 async function broken(text: string, changed: Partial<Claim> = {}): Promise<string[]> {
   const report = await decisionCheck(text, { ...claim, ...changed });
   expect(report.ok).toBe(report.steps.every((step) => step.ok));
   return report.steps.filter((step) => !step.ok).map((step) => step.title);
+}
+
+/** Whether a reader learns that the record is not true: by a step, or since it cannot be read. */
+async function isTold(text: string, changed: Partial<Claim> = {}): Promise<boolean> {
+  try {
+    const report = await decisionCheck(text, { ...claim, ...changed });
+    return !report.ok && !report.onlyLimit;
+  } catch (error) {
+    return error instanceof SyntaxError;
+  }
 }
 
 describe("a record as the house keeps it", () => {
@@ -106,6 +144,28 @@ describe("the check of a decision", () => {
     expect(await broken(after)).toEqual(["What came later does not build on it"]);
   });
 
+  it("sees whichever figure of the record is forged", async () => {
+    const forged = [...forgeries(parse(record))];
+    expect(forged.length).toBe(116);
+    for (const { at, text } of forged) expect([at, await isTold(text)]).toEqual([at, true]);
+  });
+
+  it("sees an entry that is sent twice, or has a part that no hash covers", async () => {
+    const entry = record.slice(record.indexOf('{"position": 3'), record.indexOf(', {"position": 4'));
+    const twice = record.replace(entry, `${entry}, ${entry}`);
+    expect(await broken(twice)).toEqual(["It does not build on the entry before"]);
+    const more = record.replace('{"position": 3', '{"note": "free of charge", "position": 3');
+    expect(await broken(more)).toEqual(["It does not build on the entry before"]);
+    const own = record.replace('{"position": 4', '{"note": "free of charge", "position": 4');
+    expect(await broken(own)).toEqual(["The record was changed"]);
+  });
+
+  it("does not take a mistyped limit for the reason where the opening opens nothing", async () => {
+    const text = record.replace('"bid": 60000001.0', '"bid": 60000000.0');
+    const report = await decisionCheck(text, { ...claim, limitMicros: 60_000_000 });
+    expect(report.ok || report.onlyLimit).toBe(false);
+  });
+
   it("sees a hash that is not the receipt's", async () => {
     expect(await broken(record, { hash: "0".repeat(64) })).toEqual(["The record was changed"]);
   });
@@ -119,7 +179,8 @@ describe("the check of a decision", () => {
       const items = list.members.get("entries")!.value;
       if (items.kind !== "array") throw new Error("not a list");
       const texts = kept.map((i) => canonical(items.items[i]!));
-      return `{"opening":${canonical(list.members.get("opening")!.value)},"entries":[${texts.join(",")}]}`;
+      const head = canonical(without(list, "entries")).slice(0, -1);
+      return `${head},"entries":[${texts.join(",")}]}`;
     };
     expect(await broken(cut(0, 0))).toEqual([]);
     expect(await broken(cut(0, 1))).toEqual(["The entry before it is missing"]);
@@ -161,6 +222,12 @@ describe("the check of a decision with a receipt", () => {
     ]);
     const later = received.replace("2026-01-01T00:00:00", "2026-01-01T00:00:01");
     expect(await broken(later, told)).toEqual(["The signature is not the market's"]);
+  });
+
+  it("sees whichever figure is forged, of the receipt, the opening or an entry", async () => {
+    const forged = [...forgeries(parse(received))];
+    expect(forged.length).toBe(152);
+    for (const { at, text } of forged) expect([at, await isTold(text, told)]).toEqual([at, true]);
   });
 
   it("sees prices that were set between the receipt and the decision", async () => {

@@ -39,9 +39,10 @@ def bid_proof(*, bid: Bid) -> str:
     if bid.position is None:
         raise Conflict("not_decided", "The auction has not decided this bid, so there is no proof.")
     receipt = json.loads(bid.receipt) if bid.receipt else None
-    first = bid.position if receipt is None else int(receipt["position"])
+    # Nothing stands in a proof that does not prove: before the receipt that is no entry.
+    first = bid.position - 1 if receipt is None else int(receipt["position"])
     rows = LogEntry.objects.filter(
-        zone_id=bid.zone_id, position__range=(first - 1, bid.position + FOLLOWING)
+        zone_id=bid.zone_id, position__range=(first, bid.position + FOLLOWING)
     )
     opening: dict[str, Any] = {}
     texts: list[str] = []

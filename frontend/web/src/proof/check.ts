@@ -6,10 +6,13 @@
 import { count, usdExact } from "../shared/format";
 import { canonical, find, member, parse, plain, without, type Value } from "./lossless";
 
+const FORMAT = "finetender-proof-2";
+const ENTRY_PARTS = ["event", "outcome", "position", "prev_hash"];
 const ONE: Value = { kind: "scalar", text: "1" };
 
 /** What the market answered, and what the person remembers of their own bid. */
 export interface Claim {
+  zone: string;
   bidId: string;
   position: number;
   hash: string;
@@ -45,8 +48,7 @@ export function amountText(micros: number): string {
 
 /** The hash of an entry from its published parts. */
 export async function entryHash(entry: Value): Promise<string> {
-  const names = ["event", "outcome", "position", "prev_hash"];
-  const body = names.map((name) => `"${name}":${canonical(member(entry, name))}`);
+  const body = ENTRY_PARTS.map((name) => `"${name}":${canonical(member(entry, name))}`);
   return sha256(`{${body.join(",")}}`);
 }
 
@@ -54,29 +56,31 @@ export function shortHash(hash: string): string {
   return hash.length <= 16 ? hash : `${hash.slice(0, 8)}…${hash.slice(-5)}`;
 }
 
-/** Every step, also after one that failed: a reader should see all that does not hold. */
+/**
+ * Every step, also after one that failed: a reader should see all that does not hold.
+ * Each figure of the record is bound by one of them, so that none stands there for show.
+ */
 export async function decisionCheck(text: string, claim: Claim): Promise<Report> {
   const proof = parse(text);
   const list = member(proof, "entries");
   const entries = list.kind === "array" ? list.items : [];
-  const own = entries.find((entry) => plain(member(entry, "position")) === claim.position);
+  const own = entries.find((entry) => positionOf(entry) === claim.position);
   if (!own) {
     const detail = `Entry ${count(claim.position)} is not among what the house sent.`;
     return { ok: false, onlyLimit: false, steps: [{ ok: false, title: "The record holds your bid", detail }] };
   }
-  const before = entries.find((entry) => plain(member(entry, "position")) === claim.position - 1);
-  const later = entries.filter(
-    (entry) => Number(plain(member(entry, "position"))) > claim.position,
-  );
-  const limit = await commitmentHolds(proof, own, claim);
+  const earlier = entries.slice(0, entries.indexOf(own));
+  const later = entries.slice(entries.indexOf(own) + 1);
+  const opening = await openingOf(proof, own, claim);
+  const limit = limitStep(opening, claim);
   const record = [
-    saysTheSame(own, claim),
+    saysTheSame(proof, own, claim),
     await hashHolds(own, claim),
-    await buildsOn(own, before),
+    await buildsOn(own, earlier),
     await builtUpon(own, later),
     ...(isReceived(own) ? await receiptSteps(proof, own, entries, claim) : []),
   ];
-  const recordHolds = record.every((step) => step.ok);
+  const recordHolds = record.every((step) => step.ok) && opening.opens;
   if (!limit.ok) return { ok: false, onlyLimit: recordHolds, steps: [limit, ...record] };
   // The decision can be judged only by the limit that it was made for.
   const decision = follows(own, claim);
@@ -85,26 +89,43 @@ export async function decisionCheck(text: string, claim: Claim): Promise<Report>
   return { ok: recordHolds && decision.ok, onlyLimit: false, steps };
 }
 
-async function commitmentHolds(proof: Value, own: Value, claim: Claim): Promise<Step> {
+/** What was committed to: by the reader's limit, by the record's own opening, and as published. */
+interface Opening {
+  computed: string;
+  published: string;
+  /** The record's opening gives what was published, so that at most the limit is mistyped. */
+  opens: boolean;
+}
+
+async function openingOf(proof: Value, own: Value, claim: Claim): Promise<Opening> {
   const salt = String(plain(member(proof, "opening", "salt")));
-  const published = plain(member(own, "event", "task", "bid_commitment"));
+  const published = String(plain(member(own, "event", "task", "bid_commitment")));
+  const opened = await sha256(`${salt}|${canonical(member(proof, "opening", "bid"))}`);
   const computed = await sha256(`${salt}|${amountText(claim.limitMicros)}`);
+  return { computed, published, opens: opened === published };
+}
+
+function limitStep({ computed, published, opens }: Opening, claim: Claim): Step {
   const limit = usdExact(claim.limitMicros);
-  const ok = computed === published;
+  const ok = opens && computed === published;
   return {
     ok,
     title: ok ? "Your limit went in as you gave it" : "The record holds another limit",
     detail: ok
       ? `${limit} and your salt give ${shortHash(computed)}, the commitment everybody can read.`
-      : `${limit} and your salt give ${shortHash(computed)}; the record has ${shortHash(String(published))}.`,
+      : `${limit} and your salt give ${shortHash(computed)}; the record has ${shortHash(published)}.`,
   };
 }
 
-function saysTheSame(own: Value, claim: Claim): Step {
+function saysTheSame(proof: Value, own: Value, claim: Claim): Step {
   const outcome = member(own, "outcome");
   const admitted = plain(member(outcome, "admitted")) === true;
   const payment = Number(plain(member(outcome, "payment")));
   const same =
+    plain(member(proof, "format")) === FORMAT &&
+    plain(member(proof, "bid_id")) === claim.bidId &&
+    plain(member(proof, "position")) === claim.position &&
+    plain(member(proof, "zone")) === claim.zone &&
     plain(member(outcome, "task_id")) === claim.bidId &&
     plain(member(own, "event", "task", "id")) === claim.bidId &&
     admitted === claim.admitted &&
@@ -154,6 +175,7 @@ async function receiptHolds(proof: Value, own: Value, claim: Claim): Promise<Ste
   const computed = await sha256(canonical(member(own, "event")));
   const ok =
     position < claim.position &&
+    plain(member(receipt, "zone")) === claim.zone &&
     plain(member(receipt, "bid_id")) === claim.bidId &&
     plain(member(receipt, "sealed")) === computed;
   return {
@@ -174,10 +196,9 @@ async function nothingBetween(
 ): Promise<Step> {
   const receipt = member(proof, "receipt");
   const first = Number(plain(member(receipt, "position")));
-  const between = entries.filter((entry) => {
-    const position = Number(plain(member(entry, "position")));
-    return position >= first && position < claim.position;
-  });
+  const between = entries.filter(
+    (entry) => positionOf(entry) >= first && positionOf(entry) < claim.position,
+  );
   const received = between[0];
   const quiet = between.every((entry) => QUIET.has(String(plain(member(entry, "event", "type")))));
   const linked =
@@ -238,7 +259,7 @@ async function isSigned(text: string, key: string, signature: string): Promise<b
 }
 
 function bytes(hex: string): Uint8Array<ArrayBuffer> {
-  const pairs = hex.match(/[0-9a-f]{2}/g) ?? [];
+  const pairs = /^(?:[0-9a-f]{2})*$/.test(hex) ? (hex.match(/../g) ?? []) : [];
   return Uint8Array.from(pairs, (pair) => parseInt(pair, 16));
 }
 
@@ -274,7 +295,7 @@ function follows(own: Value, claim: Claim): Step {
 
 async function hashHolds(own: Value, claim: Claim): Promise<Step> {
   const computed = await entryHash(own);
-  const ok = computed === claim.hash && computed === plain(member(own, "hash"));
+  const ok = isWhole(own) && computed === claim.hash && computed === plain(member(own, "hash"));
   return {
     ok,
     title: ok ? "Not a letter of it was changed" : "The record was changed",
@@ -284,8 +305,10 @@ async function hashHolds(own: Value, claim: Claim): Promise<Step> {
   };
 }
 
-async function buildsOn(own: Value, before: Value | undefined): Promise<Step> {
+/** All that stands before the own entry leads to it, and nothing stands there twice. */
+async function buildsOn(own: Value, earlier: readonly Value[]): Promise<Step> {
   const named = String(plain(member(own, "prev_hash")));
+  const before = earlier.at(-1);
   if (!before) {
     const first = plain(member(own, "position")) === 1;
     return {
@@ -297,8 +320,8 @@ async function buildsOn(own: Value, before: Value | undefined): Promise<Step> {
     };
   }
   const computed = await entryHash(before);
-  const position = count(Number(plain(member(before, "position"))));
-  const ok = computed === named;
+  const position = count(positionOf(before));
+  const ok = follow(before, computed, own) && (await firstBreak(earlier)) === null;
   return {
     ok,
     title: ok ? "It builds on the entry before" : "It does not build on the entry before",
@@ -309,23 +332,46 @@ async function buildsOn(own: Value, before: Value | undefined): Promise<Step> {
 }
 
 async function builtUpon(own: Value, later: readonly Value[]): Promise<Step> {
-  let hash = await entryHash(own);
-  let expected = Number(plain(member(own, "position"))) + 1;
-  for (const entry of later) {
-    const position = Number(plain(member(entry, "position")));
-    const linked = position === expected && plain(member(entry, "prev_hash")) === hash;
-    hash = await entryHash(entry);
-    if (!linked || plain(member(entry, "hash")) !== hash) {
-      const detail = `The chain breaks at entry ${count(position)}.`;
-      return { ok: false, title: "What came later does not build on it", detail };
-    }
-    expected += 1;
+  const broken = await firstBreak(later, own);
+  if (broken) {
+    const detail = `The chain breaks at entry ${count(positionOf(broken))}.`;
+    return { ok: false, title: "What came later does not build on it", detail };
   }
+  const last = later.at(-1) ?? own;
+  const hash = shortHash(await entryHash(last));
+  const [from, to] = [positionOf(own) + 1, positionOf(last)].map(count);
   return {
     ok: true,
     title: later.length ? "What came later builds on it" : "Nothing came later yet",
     detail: later.length
-      ? `Entries ${count(expected - later.length)} to ${count(expected - 1)} name each other in turn, up to ${shortHash(hash)}.`
-      : `Keep ${shortHash(hash)}: every later entry must lead back to it.`,
+      ? `Entries ${from} to ${to} name each other in turn, up to ${hash}.`
+      : `Keep ${hash}: every later entry must lead back to it.`,
   };
+}
+
+/** The first entry with another hash than it has, or that does not follow the one before it. */
+async function firstBreak(chain: readonly Value[], after?: Value): Promise<Value | null> {
+  let before = after;
+  let hash = before && (await entryHash(before));
+  for (const entry of chain) {
+    const linked = before === undefined || follow(before, hash!, entry);
+    hash = await entryHash(entry);
+    if (!linked || !isWhole(entry) || plain(member(entry, "hash")) !== hash) return entry;
+    before = entry;
+  }
+  return null;
+}
+
+function follow(before: Value, hash: string, entry: Value): boolean {
+  const next = positionOf(entry) === positionOf(before) + 1;
+  return next && plain(member(entry, "prev_hash")) === hash;
+}
+
+/** An entry has the parts that its hash covers, the hash, and nothing beside them. */
+function isWhole(entry: Value): boolean {
+  return entry.kind === "object" && entry.members.size === ENTRY_PARTS.length + 1;
+}
+
+function positionOf(entry: Value): number {
+  return Number(plain(member(entry, "position")));
 }

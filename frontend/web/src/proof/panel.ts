@@ -46,8 +46,9 @@ async function run(form: HTMLFormElement): Promise<void> {
 }
 
 function claimOf(form: HTMLFormElement, limitMicros: number): Claim {
-  const { bid = "", position, hash = "", payment } = form.dataset;
+  const { zone = "", bid = "", position, hash = "", payment } = form.dataset;
   return {
+    zone,
     bidId: bid,
     position: Number(position),
     hash,

@@ -83,8 +83,9 @@ def test_a_proof_opens_the_own_bid_and_chains_it_to_its_neighbours(zone: Zone) -
     assert proof["bid_id"] == second.pk
     assert proof["opening"]["bid"] == 4_000_001.0
     positions = [entry["position"] for entry in proof["entries"]]
-    # The receipt stands before the first decision of the batch, the entry before it too.
-    assert positions == list(range(place(first) - 2, place(third) + 1))
+    # The receipt stands before the first decision of the batch, and nothing before the receipt.
+    assert positions == list(range(place(first) - 1, place(third) + 1))
+    assert proof["receipt"]["position"] == positions[0]
     own = next(entry for entry in proof["entries"] if entry["position"] == second.position)
     assert own["hash"] == second.decision_hash
     assert own["outcome"]["payment"] == second.payment_micros
