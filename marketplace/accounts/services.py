@@ -79,7 +79,7 @@ def create_invitation(
     Conflict
         ``already_a_member``.
     """
-    _check_owner(organisation=organisation, user=invited_by)
+    check_owner(organisation=organisation, user=invited_by)
     email = email.strip().lower()
     try:
         validate_email(email)
@@ -158,7 +158,7 @@ def end_membership(*, organisation: Organisation, user: User, ended_by: User) ->
         ``last_owner``.
     """
     if user != ended_by:
-        _check_owner(organisation=organisation, user=ended_by)
+        check_owner(organisation=organisation, user=ended_by)
     with transaction.atomic():
         memberships = lock_memberships(organisation_id=organisation.pk)
         ending = [m for m in memberships if m.user_id == user.pk]
@@ -256,14 +256,30 @@ def authenticate_api_keys(*, given: Collection[str], now: datetime) -> dict[str,
     return found
 
 
-def revoke_api_key(*, organisation: Organisation, key_id: str, now: datetime) -> None:
-    """Ends a key for good; doing so twice changes nothing."""
-    ApiKey.objects.filter(pk=key_id, organisation=organisation, revoked_at=None).update(
-        revoked_at=now
-    )
+def revoke_api_key(
+    *, organisation: Organisation, key_id: str, revoked_by: User, now: datetime
+) -> None:
+    """Ends a key for good; doing so twice changes nothing.
+
+    Raises
+    ------
+    NotAllowed
+        ``owners_only``: only owners end the keys of others.
+    """
+    live = ApiKey.objects.filter(pk=key_id, organisation=organisation, revoked_at=None)
+    if live.exclude(created_by=revoked_by).exists():
+        check_owner(organisation=organisation, user=revoked_by)
+    live.update(revoked_at=now)
 
 
-def _check_owner(*, organisation: Organisation, user: User) -> None:
+def check_owner(*, organisation: Organisation, user: User) -> None:
+    """Refuse who only works for an organisation what commits it to others.
+
+    Raises
+    ------
+    NotAllowed
+        ``owners_only``.
+    """
     if not organisation.memberships.filter(user=user, role=Role.OWNER).exists():
         raise NotAllowed("owners_only", "Only an owner of the organisation may do this.")
 

@@ -158,7 +158,7 @@ def _replace_key(organisation: Organisation, owner: User, *, now: datetime) -> s
         for old in ApiKey.objects.filter(
             organisation=organisation, name=KEY_NAME, revoked_at=None
         ).values_list("pk", flat=True):
-            revoke_api_key(organisation=organisation, key_id=old, now=now)
+            revoke_api_key(organisation=organisation, key_id=old, revoked_by=owner, now=now)
         _, secret = create_api_key(
             organisation=organisation,
             created_by=owner,

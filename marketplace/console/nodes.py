@@ -35,7 +35,7 @@ from marketplace.fleet.services import (
 )
 from marketplace.jobs.models import Slice
 from marketplace.payments.selectors import earnings, list_earnings, sum_earned
-from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.requests import PageRequest, owner_page, page
 
 EARNINGS_LISTED = 12
 
@@ -153,7 +153,7 @@ def _ask_band(node: Node) -> dict[str, int] | None:
 
 
 @sensitive_variables("secret")
-@page
+@owner_page
 @require_http_methods(["GET", "POST"])
 def add_node(request: PageRequest) -> HttpResponse:
     """Terms of a new node, then the one command that lists it; before, the operator's leave."""
@@ -195,7 +195,7 @@ def _find_node(request: PageRequest, node_id: str) -> Node:
     return node
 
 
-@page
+@owner_page
 @require_POST
 def change_ask(request: PageRequest, node_id: str) -> HttpResponse:
     node = _find_node(request, node_id)
@@ -213,7 +213,7 @@ def change_ask(request: PageRequest, node_id: str) -> HttpResponse:
     return redirect("node_list")
 
 
-@page
+@owner_page
 @require_POST
 def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
     """Take a node off sale, or put it back."""
@@ -236,7 +236,7 @@ def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
     return redirect("node_list")
 
 
-@page
+@owner_page
 @require_POST
 def take_node_away(request: PageRequest, node_id: str) -> HttpResponse:
     node = ask_node_to_leave(node=_find_node(request, node_id), now=clock.now())
@@ -246,7 +246,7 @@ def take_node_away(request: PageRequest, node_id: str) -> HttpResponse:
     return redirect("node_list")
 
 
-@page
+@owner_page
 @require_POST
 def end_node_token(request: PageRequest, node_id: str) -> HttpResponse:
     node = revoke_node_token(node=_find_node(request, node_id), now=clock.now())
@@ -258,7 +258,7 @@ def end_node_token(request: PageRequest, node_id: str) -> HttpResponse:
     return redirect("node_list")
 
 
-@page
+@owner_page
 @require_POST
 def end_join_token(request: PageRequest, token_id: str) -> HttpResponse:
     token = JoinToken.objects.filter(

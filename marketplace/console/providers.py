@@ -23,10 +23,10 @@ from marketplace.fleet.services import (
     suspend_node,
     suspend_provider,
 )
-from marketplace.web.views.requests import PageRequest, operator_page, page
+from marketplace.web.views.requests import PageRequest, operator_page, owner_page
 
 
-@page
+@owner_page
 @require_POST
 def ask_to_provide(request: PageRequest) -> HttpResponse:
     ensure_provider(organisation=request.organisation, now=clock.now())

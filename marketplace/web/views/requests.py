@@ -13,6 +13,7 @@ from django.http.response import HttpResponseBase
 from django.views.decorators.cache import never_cache
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.accounts.services import check_owner
 from marketplace.common.request_rates import check_public_rate
 
 
@@ -43,6 +44,18 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
     @wraps(view)
     def seen(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         return view(cast(PageRequest, request), *args, **kwargs)
+
+    return seen
+
+
+def owner_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """For owners of the organisation: what commits it to others, such as nodes and their asks."""
+
+    @page
+    @wraps(view)
+    def seen(request: PageRequest, *args: object, **kwargs: object) -> HttpResponseBase:
+        check_owner(organisation=request.organisation, user=request.user)
+        return view(request, *args, **kwargs)
 
     return seen
 

@@ -168,7 +168,12 @@ def api_key_list(request: PageRequest) -> HttpResponse:
 @page
 @require_POST
 def api_key_end(request: PageRequest, key_id: str) -> HttpResponse:
-    revoke_api_key(organisation=request.organisation, key_id=key_id, now=clock.now())
+    revoke_api_key(
+        organisation=request.organisation,
+        key_id=key_id,
+        revoked_by=request.user,
+        now=clock.now(),
+    )
     messages.success(request, "The key is revoked; programs that use it are refused from now on.")
     return redirect("api_key_list")
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from marketplace.accounts import services
-from marketplace.accounts.models import ApiKey, Scope
+from marketplace.accounts.models import ApiKey, Membership, Role, Scope, User
 from marketplace.accounts.services import (
     create_api_key,
     revoke_api_key,
@@ -75,10 +75,11 @@ def test_a_key_ends_when_it_expires_is_revoked_or_its_maker_is_locked_out(organi
     assert builders.authenticate(secret=secret, now=NOW + timedelta(days=1)) is None
 
     key, secret = builders.api_key(organisation)
-    revoke_api_key(organisation=builders.organisation(), key_id=key.pk, now=NOW)
+    other = builders.organisation()
+    revoke_api_key(organisation=other, key_id=key.pk, revoked_by=builders.owner_of(other), now=NOW)
     assert builders.authenticate(secret=secret, now=NOW) == key
     for at in (NOW, NOW + timedelta(days=1)):
-        revoke_api_key(organisation=organisation, key_id=key.pk, now=at)
+        revoke_api_key(organisation=organisation, key_id=key.pk, revoked_by=owner, now=at)
     assert builders.authenticate(secret=secret, now=NOW) is None
     key.refresh_from_db()
     assert key.revoked_at == NOW
@@ -93,6 +94,27 @@ def test_a_key_whose_maker_left_the_organisation_opens_nothing(organisation) -> 
     _, secret = builders.api_key(organisation)
     organisation.memberships.all().delete()
     assert builders.authenticate(secret=secret, now=NOW) is None
+
+
+def test_a_member_ends_own_keys_and_only_owners_end_those_of_others(organisation) -> None:
+    member = builders.user()
+    Membership.objects.create(organisation=organisation, user=member, role=Role.MEMBER)
+    of_owner, of_member = (
+        builders.api_key(organisation, created_by=maker)[0]
+        for maker in (builders.owner_of(organisation), member)
+    )
+
+    def revoke(key: ApiKey, revoked_by: User) -> None:
+        revoke_api_key(organisation=organisation, key_id=key.pk, revoked_by=revoked_by, now=NOW)
+
+    with pytest.raises(NotAllowed) as refused:
+        revoke(of_owner, member)
+    assert refused.value.code == "owners_only"
+    assert not ApiKey.objects.exclude(revoked_at=None).exists()
+    revoke(of_member, member)
+    assert ApiKey.objects.get(revoked_at=None) == of_owner
+    revoke(of_owner, builders.owner_of(organisation))
+    assert not ApiKey.objects.filter(revoked_at=None).exists()
 
 
 def test_a_stranger_makes_no_key(organisation) -> None:
@@ -147,6 +169,6 @@ def test_an_organisation_has_so_many_live_keys_and_no_more(monkeypatch):
     with pytest.raises(UserError) as refused:
         builders.api_key(made)
     assert refused.value.code == "too_many_api_keys"
-    revoke_api_key(organisation=made, key_id=first.pk, now=NOW)
+    revoke_api_key(organisation=made, key_id=first.pk, revoked_by=builders.owner_of(made), now=NOW)
     builders.api_key(made)
     assert ApiKey.objects.filter(organisation=made, revoked_at=None).count() == 2

@@ -40,7 +40,8 @@ def test_a_key_is_on_record_when_made_and_revoked_and_not_when_used() -> None:
     organisation = builders.organisation()
     key, secret = builders.api_key(organisation)
     builders.authenticate(secret=secret, now=NOW)
-    revoke_api_key(organisation=organisation, key_id=key.pk, now=NOW)
+    owner = builders.owner_of(organisation)
+    revoke_api_key(organisation=organisation, key_id=key.pk, revoked_by=owner, now=NOW)
     assert [(c.pgh_label, c.revoked_at) for c in changes("ApiKey", key.pk)] == [
         ("insert", None),
         ("update", NOW),

@@ -9,7 +9,7 @@ import pytest
 import time_machine
 from django.test import Client
 
-from marketplace.accounts.models import Organisation
+from marketplace.accounts.models import Membership, Organisation, Role
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, Pricing
 from marketplace.auction.pay_rule import PAY_RULE
@@ -172,6 +172,23 @@ def test_a_nodes_credentials_can_be_revoked(
     assert node.api_token_hash != before
     assert node.status == NodeStatus.OFFLINE
     assert node.name in read_page(browser.get("/nodes" if who == "provider" else "/operator"))
+
+
+def test_only_owners_of_an_organisation_list_nodes_and_change_them(
+    node: Node, client: Client
+) -> None:
+    member, organisation = builders.user(), node.provider.organisation
+    Membership.objects.create(organisation=organisation, user=member, role=Role.MEMBER)
+    client.force_login(member)
+    assert client.get("/nodes").status_code == 200
+    for path in ("/nodes/new", f"/nodes/{node.pk}/ask", f"/nodes/{node.pk}/drain"):
+        answer = client.post(path, {"ask": "9"})
+        assert answer.status_code == 403
+        assert "Only an owner" in answer.content.decode()
+    before, drained = node.ask_micros, node.drained_at
+    node.refresh_from_db()
+    assert (node.ask_micros, node.drained_at) == (before, drained)
+    assert not JoinToken.objects.filter(provider=node.provider, created_by=member).exists()
 
 
 def test_nobody_changes_somebody_elses_node(provider: Client, node: Node) -> None:

@@ -262,7 +262,12 @@ def test_revoked_key_is_refused_within_the_stated_time(api, zone, lane, monkeypa
     [before] = post_all([request_of(api, body_of(api, zone, price="0.05"))])
     assert before.status_code == 402
     key_id = api.owner.api_keys.get().pk
-    revoke_api_key(organisation=api.owner, key_id=key_id, now=clock.now())
+    revoke_api_key(
+        organisation=api.owner,
+        key_id=key_id,
+        revoked_by=builders.owner_of(api.owner),
+        now=clock.now(),
+    )
     later = clock.now() + timedelta(seconds=KEYS_KEPT_S)
     monkeypatch.setattr(clock, "now", lambda: later)
     [after] = post_all([request_of(api, body_of(api, zone))])
