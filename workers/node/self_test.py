@@ -8,7 +8,9 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -140,21 +142,18 @@ def measure_speeds(
         if runtime.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(runtime.device)
         meters = [_Meter() for _ in range(case.jobs)]
-        names = [f"selftest-{index}" for index in range(case.jobs)]
-        try:
-            for name, meter in zip(names, meters, strict=True):
-                spec = _job(name, ref, data, case.batch_size, length)
-                runtime.attach(
-                    job=spec,
-                    data_path=data,
-                    validation_path=None,
-                    sink=meter,
-                )
-            speeds = [meter.samples_per_s(seconds_each) for meter in meters]
-            jobs_gb = max(meter.memory_gb for meter in meters) - base_gb
-        finally:
-            for name in names:
-                runtime.detach(name, checkpoint=False)
+        jobs = [
+            _job(f"selftest-{index}", ref, data, case.batch_size, length)
+            for index in range(case.jobs)
+        ]
+        # Together, so that they do not wait for a step each, to come and to go.
+        with ThreadPoolExecutor(case.jobs) as together:
+            try:
+                list(together.map(partial(_attach, runtime, data), jobs, meters))
+                speeds = [meter.samples_per_s(seconds_each) for meter in meters]
+                jobs_gb = max(meter.memory_gb for meter in meters) - base_gb
+            finally:
+                list(together.map(partial(_detach, runtime), jobs))
         yield SpeedMeasurement(
             base_model=ref.name,
             batch_size=case.batch_size,
@@ -165,6 +164,14 @@ def measure_speeds(
             base_memory_gb=round(base_gb, 6),
             job_memory_gb=round(max(0.0, jobs_gb) / case.jobs, 6),
         )
+
+
+def _attach(runtime: NodeRuntime, data: Path, job: JobSpec, meter: _Meter) -> None:
+    runtime.attach(job=job, data_path=data, validation_path=None, sink=meter)
+
+
+def _detach(runtime: NodeRuntime, job: JobSpec) -> None:
+    runtime.detach(job.job_id, checkpoint=False)
 
 
 class _Meter:
