@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, expect
 
+from marketplace.embedded.demo.api_client import upload_dataset
 from tests.browser.visitor import CONTEXT, Visitor
 from tests.conftest import Market
 
@@ -69,10 +70,8 @@ def place(market: Market, work: dict[str, Any], price: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def sold(market: Market, support_tone: bytes) -> dict[str, str]:
     """A bid that was refused, one that won, and its job, done."""
-    files = {"file": ("read-aloud.jsonl", support_tone)}
     with market.api() as api:
-        uploaded = api.post("/api/datasets", data={"zone": market.zone}, files=files)
-    dataset = uploaded.raise_for_status().json()["id"]
+        dataset = upload_dataset(api, market.zone, content=support_tone)["id"]
     work = {
         "zone": market.zone,
         "dataset_id": dataset,

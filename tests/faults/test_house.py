@@ -16,9 +16,9 @@ import httpx
 import psutil
 import pytest
 
+from marketplace.embedded.demo.api_client import upload_dataset
 from marketplace.embedded.house import wait_for_web
 from tests.conftest import Market
-from workers.models import DATASETS
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -32,14 +32,8 @@ TOO_LOW = "0.000001"
 
 @pytest.fixture(scope="module")
 def dataset_id(market: Market) -> str:
-    with (
-        market.api() as api,
-        (DATASETS / "support_tone.jsonl").open("rb") as file,
-    ):
-        answer = api.post(
-            "/api/datasets", data={"zone": market.zone}, files={"file": ("d.jsonl", file)}
-        )
-        return answer.raise_for_status().json()["id"]
+    with market.api() as api:
+        return upload_dataset(api, market.zone)["id"]
 
 
 def body(market: Market, dataset_id: str, price: str) -> dict[str, Any]:

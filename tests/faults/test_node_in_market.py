@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from workers.models import DATASETS
+from marketplace.embedded.demo.api_client import upload_dataset
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 
@@ -50,11 +50,9 @@ def checkpoints(events: list[dict[str, Any]]) -> list[int]:
 
 
 def place_bid(api: httpx.Client, zone: str) -> dict[str, Any]:
-    with (DATASETS / "support_tone.jsonl").open("rb") as file:
-        upload = api.post("/api/datasets", data={"zone": zone}, files={"file": ("d.jsonl", file)})
     work = {
         "zone": zone,
-        "dataset_id": upload.raise_for_status().json()["id"],
+        "dataset_id": upload_dataset(api, zone)["id"],
         "training": TRAINING,
         "deadline": (datetime.now(UTC) + timedelta(minutes=28)).isoformat(),
     }

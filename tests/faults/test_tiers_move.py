@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from marketplace.embedded.demo.api_client import DATASET
+from marketplace.embedded.demo.api_client import upload_dataset
 from tests.conftest import Market
 from tests.faults.steps import AVAILABLE_FROM, kill_processes, statuses
 from tests.waiting import until
@@ -116,10 +116,7 @@ def _paused_at(events: list[dict[str, Any]]) -> int:
 
 
 def _bought(client: httpx.Client, zone: str) -> str:
-    with DATASET.open("rb") as file:
-        dataset = client.post(
-            "/api/datasets", data={"zone": zone}, files={"file": (DATASET.name, file)}
-        ).json()
+    dataset = upload_dataset(client, zone)
     deadline = (datetime.now(UTC) + timedelta(minutes=28)).isoformat()
     work: dict[str, Any] = {"zone": zone, "dataset_id": dataset["id"], "deadline": deadline}
     for epochs in EPOCHS:

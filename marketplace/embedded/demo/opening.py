@@ -73,15 +73,18 @@ def bring_nodes(
 ) -> None:
     """Let nodes join that have not, start all of them, and wait until the first is on sale."""
     missing = [node for node in nodes if not _has_joined(running, node)]
-    joining = list(zip(missing, seeded["join_tokens"], strict=True))
-    if joining:
+    tokens = dict(zip((node.name for node in missing), seeded["join_tokens"], strict=True))
+    if tokens:
         say("A node on this machine joins: self-test, a short training run, registration")
-    for node, token in joining:
-        # The first measures the machine; the others are the same one and take a moment.
-        _join(running, node, token)
     first, *others = nodes
+    if first in missing:
+        _join(running, first, tokens[first.name])
     say(f"Starting {first.name}")
     running.stack.start(first.folder)
+    # The first has measured the machine; the others are the same one and join while it loads.
+    for node in others:
+        if node in missing:
+            _join(running, node, tokens[node.name])
     _wait_until_on_sale(running, seeded, {first.name})
     if others:
         say("Starting " + ", ".join(node.name for node in others) + " beside it")
