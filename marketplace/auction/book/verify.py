@@ -1,8 +1,8 @@
 """Replaying a zone's whole log from the database and comparing everything with it.
 
 The replay starts from the zone's rules and trusts nothing else: every stored
-outcome and hash is worked out again, and so is every row that follows from
-them: bids, payments, charges, jobs, reservations and snapshots.
+outcome and hash is worked out again, solved prices with them, and so is every row that
+follows from them: bids, payments, charges, jobs, reservations and snapshots.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import Job
 from marketplace.payments.models import Hold, HoldStatus
 from scheduler.auction import ChainEntry, DeadlineHint, Engine
+from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.log import events
 from scheduler.auction.log.events import event_from_json
 from scheduler.auction.log.heads import has_valid_signature, signed_head_from_json
@@ -65,6 +66,9 @@ class VerifyReport:
     entries: int = 0
     decisions: int = 0
     head_hash: str = ""
+    #: Solves that were run again and came to the logged prices, and those that were not run.
+    solved_again: int = 0
+    taken_as_logged: int = 0
     problems: list[str] = field(default_factory=list)
     #: Posted rates, which ``pricing.daily_rates`` makes again.
     posted: list[PostedEntry] = field(default_factory=list)
@@ -99,8 +103,9 @@ def _verify(zone: Zone) -> VerifyReport:
     _snapshot_compare(engine, snapshots.pop(0), found)
     decided: list[ChainEntry] = []
     solved: int | None = None
+    audit = SolveAudit(engine.position, wanted=_list_solved_positions(zone))
     for row in books.rows(LogEntry.objects.filter(zone=zone)):
-        entry, problem = _replayed(engine, row)
+        entry, problem = _replayed(engine, row, audit)
         if entry is None:
             found.problems.append(f"log position {row.position}: {problem}")
             return found
@@ -120,6 +125,7 @@ def _verify(zone: Zone) -> VerifyReport:
             return found
     _decisions_compare(zone, decided, found)
     found.head_hash = engine.head_hash
+    found.solved_again, found.taken_as_logged = audit.solved_again, audit.taken_as_logged
     if (head.position, head.head_hash) != (engine.position, engine.head_hash):
         found.problems.append(
             f"the head says position {head.position} and {head.head_hash}, "
@@ -134,7 +140,18 @@ def _verify(zone: Zone) -> VerifyReport:
     return found
 
 
-def _replayed(engine: Engine, row: books.LogRow) -> tuple[ChainEntry | None, str | None]:
+def _list_solved_positions(zone: Zone) -> Iterator[int]:
+    """Positions at which the log's prices were solved."""
+    solves = LogEntry.objects.filter(zone=zone, kind="PricesSolved").values_list("event", flat=True)
+    for event in solves.iterator(chunk_size=CHUNK):
+        inputs = json.loads(event)["inputs"]
+        if isinstance(inputs.get("position"), int):
+            yield inputs["position"]
+
+
+def _replayed(
+    engine: Engine, row: books.LogRow, audit: SolveAudit
+) -> tuple[ChainEntry | None, str | None]:
     """What the engine answers to a row's event, or what is wrong with the row.
 
     The hash covers the event; of the outcome it leaves out what tells of a bid, so that is
@@ -145,6 +162,9 @@ def _replayed(engine: Engine, row: books.LogRow) -> tuple[ChainEntry | None, str
     if row.prev_hash != engine.head_hash:
         return None, "it does not build on the entry before it"
     event = event_from_json(json.loads(row.event))
+    problem = audit.find_problem(engine, event)
+    if problem is not None:
+        return None, problem
     try:
         again, texts = engine.apply_serialized(event, hint=_find_hint(row.outcome))
     except ValueError as error:

@@ -7,6 +7,7 @@ that the log has in the slots it names, with the seed that follows from the log.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +17,7 @@ import numpy as np
 
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.chain import ChainEntry
-from scheduler.auction.log.events import BidArrived, PricesSolved, SlotAdvanced
+from scheduler.auction.log.events import BidArrived, Event, PricesSolved, SlotAdvanced
 from scheduler.auction.prices.solve import SOLVER, Settings, choose_seed, solve_prices
 from scheduler.types import Task
 
@@ -43,7 +44,10 @@ class SolveAudit:
         self._begin = begin
         self._wanted = set(wanted)
         self._states: dict[int, Engine] = {}
-        self._bids: list[tuple[int, Task]] = []
+        #: Positions of bids in rising order, the bids, and the latest arrival up to each.
+        self._positions: list[int] = []
+        self._bids: list[Task] = []
+        self._latest: list[int] = []
         #: Solves that came to the logged prices.
         self.solved_again = 0
         #: Solves of an earlier solver, of a log of version 1, or from bids before its begin.
@@ -60,24 +64,33 @@ class SolveAudit:
                 yield waiting.popleft()
         yield from waiting
 
-    def note_state(self, engine: Engine) -> None:
-        """Note the state of a position that a solve names; call before the next entry."""
-        if engine.position in self._wanted:
-            self._states[engine.position] = engine.replica()
-
-    def note_bid(self, position: int, event: BidArrived) -> None:
-        """Note a bid that was decided."""
-        self._bids.append((position, event.task))
-
-    def find_problem(self, engine: Engine, event: PricesSolved) -> str | None:
-        """Solve again; say what differs, if anything.
+    def find_problem(self, engine: Engine, event: Event) -> str | None:
+        """Look at the next event of the log; of solved prices, say what differs, if anything.
 
         Parameters
         ----------
         engine : Engine
-            As it is before the event.
-        event : PricesSolved
+            As it is before the event, at the position before it.
+        event : Event
         """
+        if engine.position in self._wanted:
+            self._states[engine.position] = engine.replica()
+        match event:
+            case BidArrived(task=task):
+                self._note_bid(engine.position + 1, task)
+            case PricesSolved():
+                return self._check_solve(engine, event)
+            case _:
+                pass
+        return None
+
+    def _note_bid(self, position: int, task: Task) -> None:
+        latest = self._latest[-1] if self._latest else task.arrival_slot
+        self._positions.append(position)
+        self._bids.append(task)
+        self._latest.append(max(latest, task.arrival_slot))
+
+    def _check_solve(self, engine: Engine, event: PricesSolved) -> str | None:
         inputs = event.inputs
         solver = _number(inputs, "solver")
         before_begin = 0 < self._begin >= _number(inputs, "first_position")
@@ -86,7 +99,10 @@ class SolveAudit:
             return None
         if solver > SOLVER:
             return f"prices of solver {solver}: this program solves as {SOLVER}"
-        state = self._states.get(_number(inputs, "position"))
+        position = _number(inputs, "position")
+        state = self._states.get(position)
+        # Prices come into force in the order in which they were solved.
+        self._states = {at: kept for at, kept in self._states.items() if at >= position}
         if state is None:
             return "prices solved on a state that the log does not have"
         try:
@@ -143,10 +159,14 @@ class SolveAudit:
         )
         if last != int(inputs["position"]):
             raise ValueError("the bids do not end where the state does")
-        if any(at < first and task.arrival_slot >= earliest for at, task in self._bids):
+        begin = bisect_left(self._positions, first)
+        end = bisect_right(self._positions, last)
+        if begin > 0 and self._latest[begin - 1] >= earliest:
             raise ValueError("bids of its slots were left out")
         return [
-            task for at, task in self._bids if first <= at <= last and (at - first) % every == 0
+            task
+            for at, task in zip(self._positions[begin:end], self._bids[begin:end], strict=True)
+            if (at - first) % every == 0
         ]
 
 

@@ -17,12 +17,7 @@ from scheduler.auction.log.chain import (
     hash_entry,
     select_public_part,
 )
-from scheduler.auction.log.events import (
-    BidArrived,
-    PricesSolved,
-    event_from_json,
-    event_to_json,
-)
+from scheduler.auction.log.events import event_from_json, event_to_json
 from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
 from scheduler.auction.log.rules import ZoneRules
@@ -79,8 +74,7 @@ def verify(
     audit = SolveAudit(engine.position)
     count = 0
     for entry in audit.read_ahead(entries):
-        audit.note_state(engine)
-        problem = _audit(audit, engine, entry) or _compare(engine, entry)
+        problem = audit.find_problem(engine, entry.event) or _compare(engine, entry)
         if problem is not None:
             return Verification(
                 ok=False,
@@ -97,14 +91,6 @@ def verify(
         solved_again=audit.solved_again,
         taken_as_logged=audit.taken_as_logged,
     )
-
-
-def _audit(audit: SolveAudit, engine: Engine, entry: ChainEntry) -> str | None:
-    """Solve again what an entry says was solved; note the bids it may have been made of."""
-    event = entry.event
-    if isinstance(event, BidArrived):
-        audit.note_bid(entry.position, event)
-    return audit.find_problem(engine, event) if isinstance(event, PricesSolved) else None
 
 
 def verify_public(

@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 #: Most by which the whole log may better the estimate made from price and needs.
 MOST_GAIN = 0.05
 #: Estimates are made of each part of the days from the others.
-_PARTS = 4
+_PARTS = 6
 _NEIGHBOURS = 25
 #: Ridge penalty on standardised features, per bid.
 _RIDGE = 0.01
@@ -48,7 +48,7 @@ class Size:
     settings: Settings
 
 
-QUICK = Size(days=24, slots=24, settings=Settings(futures=2))
+QUICK = Size(days=36, slots=24, settings=Settings(futures=2))
 FULL = Size(days=48, slots=48, settings=Settings(futures=4))
 
 
@@ -62,7 +62,7 @@ class Sight:
     price: float
     #: Bids decided before it that day.
     before: int
-    #: What is known without the log: log price and needs.
+    #: What is known without the log: log price, hour and needs.
     needs: tuple[float, ...]
     #: What the log says besides.
     told: tuple[float, ...]
@@ -77,7 +77,7 @@ _GROUPS: dict[str, Callable[[Sight], bool]] = {
 
 
 def run(size: Size) -> Iterator[Finding]:
-    """Estimate bids of a busy zone and of one with few bids."""
+    """Estimate bids of a busy zone and of a small one."""
     for name, scenario in make_zones(size).items():
         days = [
             see_day(scenario, scenario.day(seed), settings=size.settings)
@@ -130,9 +130,8 @@ def see_day(scenario: Scenario, day: Sequence[Task], *, settings: Settings) -> l
                 admitted=outcome["admitted"],
                 price=price,
                 before=before,
-                needs=(log(price), *_list_needs(task)),
+                needs=(log(price), float(event["slot"]), *_list_needs(task)),
                 told=(
-                    float(event["slot"]),
                     float(before),
                     *(part / price for part in parts),
                     *_list_prices(published[earlier[-1]]["event"], task),

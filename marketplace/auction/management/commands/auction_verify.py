@@ -13,7 +13,7 @@ from marketplace.fleet.models import Zone
 
 
 class Command(BaseCommand):
-    help = "Replay every decision, price and hash from the log; fails when anything differs."
+    help = "Replay every decision, price, solve and hash from the log; fails when anything differs."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--zone", help="name of one zone; all zones without it")
@@ -31,6 +31,7 @@ class Command(BaseCommand):
             state = "verified" if found.ok else "DIFFERS"
             self.stdout.write(
                 f"{zone.name}: {state}, {found.entries} entries, {found.decisions} decisions, "
+                f"{found.solved_again} solves run again, {found.taken_as_logged} taken as logged, "
                 f"head {found.head_hash or 'none'}"
             )
             for problem in found.problems[:PROBLEMS_SHOWN]:

@@ -114,7 +114,27 @@ def test_solved_prices_enter_the_log_with_what_they_were_made_from(zone, owner):
     assert row.gain is not None
     assert row.solve_s is not None
     assert dearest(zone, later) > 0
-    assert verify_zone(zone).problems == []
+    found = verify_zone(zone)
+    assert (found.problems, found.solved_again, found.taken_as_logged) == ([], 1, 0)
+
+
+def test_prices_that_the_solve_does_not_come_to_are_found_by_verify(zone, owner):
+    """A market that sees a bid may put prices just below it into its log."""
+    crowd(owner, zone)
+    later = at(101, zone)
+    assert solve(zone, later)
+    row = pricing(zone)
+    assert row.waiting is not None
+    waiting = json.loads(row.waiting)
+    [prices] = waiting["compute_price"]["rows"]
+    prices[prices.index(max(prices))] *= 1.001
+    row.waiting = json.dumps(waiting)
+    row.save()
+    assert apply(zone, later)
+    position = MarketHead.objects.get().position
+    assert verify_zone(zone).problems == [
+        f"log position {position}: solved again, the bids before lead to another compute_price"
+    ]
 
 
 def test_a_bid_pays_the_quote_at_solved_prices(zone, owner):
