@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -240,8 +240,9 @@ def _alter_leaf(data: Any, key: Any, rng: np.random.Generator) -> None:
     """Change one value somewhere below ``data[key]``, by as little as there is or by much."""
     value = data[key]
     if isinstance(value, dict | list) and value:
-        keys = list(value) if isinstance(value, dict) else range(len(value))
-        _alter_leaf(value, keys[int(rng.integers(len(keys)))], rng)
+        inner = cast("dict[Any, Any] | list[Any]", value)
+        keys = list(inner) if isinstance(inner, dict) else list(range(len(inner)))
+        _alter_leaf(inner, keys[int(rng.integers(len(keys)))], rng)
     elif isinstance(value, bool):
         data[key] = not value
     elif isinstance(value, int):
