@@ -77,10 +77,11 @@ class ApiHandler(ASGIHandler):
 
 def _run_on_event_loop(middleware: type[MiddlewareMixin]) -> type[MiddlewareMixin]:
     """The middleware, with its hooks called directly for requests without a session."""
+    session_cookie = settings.SESSION_COOKIE_NAME
 
     class OnEventLoop(middleware):
         async def __acall__(self, request: HttpRequest) -> HttpResponseBase:
-            if settings.SESSION_COOKIE_NAME in request.COOKIES:
+            if session_cookie in request.COOKIES:
                 return await super().__acall__(request)
             response = None
             if hasattr(self, "process_request"):

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 
-from csp.constants import NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
+from csp.constants import HEADER, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
+from csp.middleware import CSPMiddleware
+from csp.utils import build_policy
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils.deprecation import MiddlewareMixin
+from django.utils.functional import cached_property
 
 from marketplace.common.problems import CONTENT_TYPE, build_problem_body
 
@@ -30,8 +34,28 @@ ADMIN_POLICY = {
 }
 
 
+class ContentPolicyMiddleware(CSPMiddleware):
+    """The content policy of the settings.
+
+    Building it takes a tenth of the event loop's work on a bid, and it differs from request to
+    request only by the nonce of a page; answers to programs share one text.
+    """
+
+    @cached_property
+    def _policy(self) -> str:
+        return build_policy()
+
+    def process_response(
+        self, request: HttpRequest, response: HttpResponseBase
+    ) -> HttpResponseBase:
+        if not request.path_info.startswith(PROGRAM_ADDRESSES) or hasattr(request, "_csp_nonce"):
+            return super().process_response(request, response)
+        response.headers.setdefault(HEADER, self._policy)
+        return response
+
+
 class AdminContentPolicyMiddleware:
-    """Gives the admin a content policy of its own; stands inside ``CSPMiddleware``."""
+    """Gives the admin a content policy of its own; stands inside ``ContentPolicyMiddleware``."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

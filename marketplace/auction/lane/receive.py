@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Collection
+from datetime import datetime
 
 from django.conf import settings
 
@@ -13,7 +14,7 @@ from marketplace.auction.book.engine_cache import commitment_salt
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid
-from marketplace.auction.witnesses.keys import load_signing_key
+from marketplace.auction.witnesses.keys import SigningKey, load_signing_key
 from marketplace.common.db.bulk_writes import send_updates
 from marketplace.fleet.selectors import last_slot_until
 from scheduler import types as scheduler
@@ -40,11 +41,12 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
     receipts = [Receipt(bid.pk, seal(build_arrival(lane, bid))) for bid in bids]
     entry = lane.apply(events.BidsReceived(tuple((of.bid_id, of.sealed) for of in receipts)))
     head = Head(lane.zone.name, entry.position, entry.hash)
+    key = load_signing_key(now=lane.now)
     send_updates(
         Bid,
         ("receipt", "received_slot", "salt"),
         [
-            (bid.pk, _sign_receipt(lane, head, receipt), bid.received_slot, bid.salt)
+            (bid.pk, _sign_receipt(key, head, receipt, now=lane.now), bid.received_slot, bid.salt)
             for bid, receipt in zip(bids, receipts, strict=True)
         ],
     )
@@ -85,11 +87,10 @@ def void_receipts(lane: Lane, bid_ids: Collection[str], *, reason: str) -> None:
         lane.apply(events.ReceiptsVoided(tuple(bid_ids), reason))
 
 
-def _sign_receipt(lane: Lane, head: Head, receipt: Receipt) -> str:
-    key = load_signing_key(now=lane.now)
+def _sign_receipt(key: SigningKey, head: Head, receipt: Receipt, *, now: datetime) -> str:
     signed = sign_head(
         head,
-        signed_at=lane.now.isoformat(),
+        signed_at=now.isoformat(),
         public_key=key.public_key,
         sign=key.sign,
         receipt=receipt,

@@ -77,7 +77,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     # WhiteNoise's successor for ASGI: files are not read on the threads that pages need.
     "servestatic.middleware.ServeStaticMiddleware",
-    "csp.middleware.CSPMiddleware",
+    "marketplace.config.security.ContentPolicyMiddleware",
     "marketplace.config.security.AdminContentPolicyMiddleware",
     "marketplace.config.security.ReadableTextMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -97,7 +97,7 @@ MIDDLEWARE = [
 API_MIDDLEWARE = [
     "django_prometheus.middleware.PrometheusBeforeMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "csp.middleware.CSPMiddleware",
+    "marketplace.config.security.ContentPolicyMiddleware",
     "marketplace.config.security.ReadableTextMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

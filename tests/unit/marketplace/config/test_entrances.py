@@ -1,6 +1,7 @@
 """What every answer carries, who may look inside, and which websockets are let in."""
 
 import json
+import re
 
 import pytest
 from asgiref.testing import ApplicationCommunicator
@@ -64,6 +65,15 @@ def test_the_back_office_alone_has_a_wider_policy_that_still_loads_nothing_forei
     assert "http" not in policy
     elsewhere = client.get("/accounts/login/")["Content-Security-Policy"]
     assert "unsafe" not in elsewhere
+
+
+def test_answers_to_programs_have_the_policy_of_pages_without_a_nonce(client) -> None:
+    for address in ("/api/zones", "/api/nothing"):
+        of_program = client.get(address)["Content-Security-Policy"].split("; ")
+        of_page = client.get("/accounts/login/")["Content-Security-Policy"].split("; ")
+        without_nonce = {re.sub(" 'nonce-[^']+'", "", directive) for directive in of_page}
+        assert set(of_program) == without_nonce
+        assert "script-src 'self'" in of_program
 
 
 def test_a_form_without_its_token_is_refused() -> None:
