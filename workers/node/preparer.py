@@ -31,6 +31,7 @@ class Runtime(Protocol):
         validation_path: Path | None,
         checkpoint_paths: Sequence[Path],
         start_path: Path | None,
+        prompts_path: Path | None,
         sink: JobSink,
     ) -> None: ...
 
@@ -103,12 +104,16 @@ class Preparer:
             start = None
             if job.warm_start is not None:
                 start = stack.enter_context(self._cache.opened(job.warm_start.adapter))
+            prompts = None
+            if job.lookup is not None and spec.resume_from is None:
+                prompts = stack.enter_context(self._cache.opened(job.lookup.prompts))
             self._runtime.attach(
                 job=job,
                 data_path=data,
                 validation_path=validation,
                 checkpoint_paths=checkpoints,
                 start_path=start,
+                prompts_path=prompts,
                 sink=sink,
             )
 

@@ -26,6 +26,8 @@ from workers.protocol.safetensors_header import HeaderError, TensorEntry, read_h
 CONFIG_NAME, WEIGHTS_NAME = ADAPTER_FILES[:2]
 #: Labels an encoder's head may tell apart.
 LABELS_MAX = 10_000
+#: No value of a tuned prompt comes near it; a larger one is broken, or meant to break something.
+PROMPT_PEAK_MAX = 1e3
 _CONFIG_BYTES_MAX = 1024 * 1024
 #: The directory at the end of a zip: 46 bytes and a name for each of a few files.
 _DIRECTORY_BYTES_MAX = 64 * 1024
@@ -154,6 +156,8 @@ def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: Ada
         peak = _read_peak(file, entry)
         if not math.isfinite(peak):
             raise AdapterError(f"{entry.name} holds values that are not finite numbers")
+        if entry.name == PROMPT_NAME and peak > PROMPT_PEAK_MAX:
+            raise AdapterError(f"{entry.name} holds values above {PROMPT_PEAK_MAX:g}")
         # The second matrix begins at zero: where all of them are still there, nothing was learnt.
         is_trained = is_trained or (entry.name.endswith(_SECOND) and peak != 0.0)
     if not is_trained:

@@ -120,9 +120,19 @@ def check_adapter(adapter: AdapterSpec, *, on_sale: bool = False) -> None:
             f"adapter.init_text is at most {INIT_TEXT_CHARS_MAX:,} characters, none of them NUL "
             "or half of a pair; give such a text",
         )
+    if is_lora and adapter.looks_up:
+        raise SettingError(
+            "adapter.looks_up",
+            "adapter.looks_up belongs to a soft prompt; LoRA looks up nothing; give false",
+        )
     targets = adapter.target_modules
     if targets is None:
         return
+    if not is_lora:
+        raise SettingError(
+            "adapter.target_modules",
+            "adapter.target_modules belongs to LoRA; a soft prompt has none; leave it out",
+        )
     if not 1 <= len(targets) <= TARGETS_MAX:
         raise SettingError(
             "adapter.target_modules",

@@ -72,9 +72,13 @@ class AdapterSpec:
     dropout: float = 0.0
     #: ``None``: every attention and MLP projection of the architecture.
     target_modules: tuple[str, ...] | None = None
-    #: Soft prompt only: number of virtual tokens and their initial text.
+    #: Soft prompt only: number of virtual tokens and their initial text; without one they start
+    #: as random tokens.
     virtual_tokens: int = 0
     init_text: str = ""
+    #: Soft prompt only: start from a known prompt of ``JobSpec.lookup`` if one has less loss on
+    #: the job's rows.
+    looks_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,16 @@ class WarmStart:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLookup:
+    """Known prompts that a soft prompt may start from."""
+
+    #: A safetensors file: ``float32[tokens, hidden]`` of each, by its id.
+    prompts: BlobRef
+    #: Seconds the lookup may take.
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """All a node needs to train one job, wherever and whenever it continues."""
 
@@ -161,6 +175,7 @@ class JobSpec:
     checkpoint_every_s: float = 60.0
     #: ``None``: from fresh weights.
     warm_start: WarmStart | None = None
+    lookup: PromptLookup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +283,21 @@ class TextSample:
 
 
 @dataclass(frozen=True, slots=True)
+class LookupFigures:
+    """What the lookup of a soft prompt's start found."""
+
+    #: Id of the prompt that the job starts from; empty: its own is at least as good.
+    prompt_id: str
+    #: Mean loss of a token on the rows scored, of that prompt and of the job's own.
+    score: float
+    own_score: float
+    #: Prompts compared, the job's own included, and losses of rows computed.
+    candidates: int
+    losses: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobFigures:
     """Where a job stands."""
 
@@ -290,6 +320,11 @@ class JobFigures:
     stopped_early: bool = False
     #: Step whose weights the adapter has, if they are not the last ones.
     best_step: int | None = None
+    #: Of a soft prompt whose start was looked up in this slice.
+    lookup: LookupFigures | None = None
+    #: Of a finished soft prompt: the longest run of its virtual tokens that spell out words of a
+    #: row, in tokens.
+    copied_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if len(self.samples) > SAMPLES_MAX:

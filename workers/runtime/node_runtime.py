@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from workers.protocol.messages import BaseModelRef, Fault, JobSpec
+from workers.protocol.messages import AdapterKind, BaseModelRef, Fault, JobSpec, PromptLookup
 from workers.runtime.admission import check_settings, prepare
 from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_pipe import CheckpointPipe, snapshot_job
@@ -27,6 +27,8 @@ from workers.training.evaluation import Evaluation
 from workers.training.faults import SystemFault, TrainingFault, UserFault, is_device_lost
 from workers.training.fused_trainer import StepFailure, StepResult
 from workers.training.pack_plan import TOKEN_BUDGET
+from workers.training.packed_model import PROMPT
+from workers.training.prompt_lookup import LookupRun, count_copied_tokens, read_candidates
 from workers.training.samples import SampleRun
 
 log = logging.getLogger(__name__)
@@ -88,6 +90,7 @@ class NodeRuntime:
         validation_path: Path | None,
         checkpoint_paths: Sequence[Path] = (),
         start_path: Path | None = None,
+        prompts_path: Path | None = None,
         sink: JobSink,
     ) -> None:
         """Start a job, or continue it from a checkpoint; returns once it is in the loop.
@@ -101,6 +104,8 @@ class NodeRuntime:
             Where to go on from: the first of them that is whole. None: from step 0.
         start_path : Path, optional
             Zip of the adapter that ``job.warm_start`` names.
+        prompts_path : Path, optional
+            Known prompts that a soft prompt which looks up its start is compared with.
 
         Raises
         ------
@@ -127,6 +132,8 @@ class NodeRuntime:
                 directory=self.cache_dir / job.job_id,
                 sink=sink,
             )
+            if prompts_path is not None and job.lookup is not None and running.starts_anew:
+                values = self._look_up(running, values, job.lookup, prompts_path)
             self._call(lambda: self._admit(running, values))
         finally:
             with self._names_lock:
@@ -192,6 +199,36 @@ class NodeRuntime:
             if used > self.memory_limit_gb and not self._in_use(other):
                 used -= self._residents.pop(other).plan.base_gb
         return resident
+
+    def _look_up(
+        self,
+        running: RunningJob,
+        values: dict[str, torch.Tensor],
+        lookup: PromptLookup,
+        prompts_path: Path,
+    ) -> dict[str, torch.Tensor]:
+        """The values a soft prompt starts from; others train between the lookup's packs."""
+        run = LookupRun(
+            running.job,
+            candidates=read_candidates(prompts_path),
+            own=values[PROMPT],
+            token_budget=TOKEN_BUDGET[self.device.type],
+            budget_s=lookup.budget_s,
+        )
+        model = running.resident.model
+        figures = None
+        while figures is None:
+            figures = self._call(lambda: run.score_pack(model))
+        running.lookup = figures
+        running.log.append(
+            f"Lookup: {figures.candidates} prompts compared in {figures.seconds:.2f} s; "
+            + (
+                f"starts at a loss of {figures.score:.3f} instead of {figures.own_score:.3f}."
+                if figures.prompt_id
+                else "the job's own initial prompt is best."
+            )
+        )
+        return values | {PROMPT: run.get_prompt(figures)}
 
     def _in_use(self, ref: BaseModelRef) -> bool:
         with self._names_lock:
@@ -345,6 +382,8 @@ class NodeRuntime:
                 token_budget=resident.trainer.token_budget,
             )
             return
+        if running.job.spec.adapter.kind is AdapterKind.SOFT_PROMPT:
+            running.copied_tokens = count_copied_tokens(resident.model, running.job)
         try:
             directory = write_artifacts(running)
         except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workers.protocol.messages import ProgressEvent, RowOutlier, TextSample
+from workers.protocol.messages import LookupFigures, ProgressEvent, RowOutlier, TextSample
 from workers.runtime.job_sink import JobSink, JobSummary
 from workers.runtime.resident import ResidentBase
 from workers.training.evaluation import Evaluation
@@ -101,10 +101,19 @@ class RunningJob:
     longest_tokens: int = 0
     #: ``None`` until they are written, at the end.
     samples: tuple[TextSample, ...] | None = None
+    #: Of a soft prompt whose start was looked up.
+    lookup: LookupFigures | None = None
+    #: Of a soft prompt that is done.
+    copied_tokens: int | None = None
 
     def __post_init__(self) -> None:
         rows = (*self.job.data.train, *self.job.data.valid)
         self.longest_tokens = max(self.job.tokens_of(example) for example in rows)
+
+    @property
+    def starts_anew(self) -> bool:
+        """Whether the job begins with its initial values and no checkpoint."""
+        return self.job.progress.step == 0 and not self.job.means
 
     def stepped(self, step: StepResult) -> None:
         """Take note of an optimizer step."""
@@ -244,6 +253,8 @@ class RunningJob:
             samples=self.samples or (),
             stopped_early=self.stopped_early,
             best_step=progress.best_step,
+            lookup=self.lookup,
+            copied_tokens=self.copied_tokens,
             checkpoint_path=self.checkpoint_path,
             checkpoint_step=self.checkpoint_step,
         )

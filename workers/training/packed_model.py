@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
@@ -163,6 +164,39 @@ class PackedModel:
                 loose[name] = parameter
         self._loose[job_id] = loose
         self._views.clear()
+
+    @contextmanager
+    def lend_prompts(self, prompts: Mapping[str, torch.Tensor]) -> Iterator[None]:
+        """Let names that no job has stand for soft prompts, such as candidates to be scored.
+
+        Parameters
+        ----------
+        prompts : mapping of str to float32[V, D]
+        """
+        lent = {
+            name: {PROMPT: nn.Parameter(values.to(self.device, torch.float32), requires_grad=False)}
+            for name, values in prompts.items()
+        }
+        self._loose |= lent
+        try:
+            yield
+        finally:
+            for name in lent:
+                del self._loose[name]
+
+    def find_nearest_tokens(self, prompt_VD: torch.Tensor, *, least_cosine: float) -> list[int]:
+        """The token whose embedding each virtual token is, or -1 where it is none's.
+
+        Parameters
+        ----------
+        least_cosine : float
+            A virtual token that is less like every token is no token.
+        """
+        table_KD = self.model.get_input_embeddings().weight.detach().float()
+        prompt_VD = prompt_VD.to(table_KD.device, torch.float32)
+        cosine_VK = F.normalize(prompt_VD, dim=1) @ F.normalize(table_KD, dim=1).T
+        best_V, token_V = cosine_VK.max(dim=1)
+        return torch.where(best_V >= least_cosine, token_V, -1).tolist()
 
     def detach(self, job_id: str) -> None:
         """Take a job's adapter out, whichever layers it is on."""

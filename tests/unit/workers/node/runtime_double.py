@@ -57,6 +57,7 @@ class RuntimeDouble:
         validation_path: Path | None,
         checkpoint_paths: Sequence[Path] = (),
         start_path: Path | None = None,
+        prompts_path: Path | None = None,
         sink: JobSink,
     ) -> None:
         self.note(f"attaching {job.job_id}")
