@@ -64,6 +64,8 @@ TRAINING_RANGES: Mapping[str, NumberRange] = {
     "dpo_beta": NumberRange(1e-6, 100, sold_high=2),
     # 0: no early stopping
     "early_stopping": NumberRange(0, 100),
+    # 0: no target
+    "target_loss": NumberRange(0, 100),
 }
 LORA_RANGES: Mapping[str, NumberRange] = {
     "rank": NumberRange(1, 512, sold_high=256),

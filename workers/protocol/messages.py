@@ -104,6 +104,8 @@ class TrainingSpec:
     #: Evaluations in a row without a lower validation loss after which the job ends, with the
     #: weights of its lowest one; 0: never.
     early_stopping: int = 0
+    #: The job ends at the first evaluation whose validation loss is at most this; 0: never.
+    target_loss: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,16 +104,17 @@ def prepare(
 
 
 def _check_can_stop(job: TrainingJob) -> None:
-    """Refuse early stopping without rows to see it by.
+    """Refuse early stopping and a target score without rows to see them by.
 
     Raises
     ------
     UserFault
     """
-    if job.spec.training.early_stopping and not job.data.valid:
+    training = job.spec.training
+    if (training.early_stopping or training.target_loss) and not job.data.valid:
         raise UserFault(
-            "Early stopping looks at the loss on held-out rows, and this job holds out none. "
-            "Give a larger validation share, or switch early stopping off."
+            "Early stopping and a target score look at the loss on held-out rows, and this job "
+            "holds out none. Give a larger validation share, or switch them off."
         )
 
 

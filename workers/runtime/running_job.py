@@ -195,14 +195,12 @@ class RunningJob:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether early stopping ended the job before its last step."""
-        patience = self.job.spec.training.early_stopping
-        since = self.job.progress.evaluations_since_best
-        return (
-            bool(patience)
-            and since >= patience
-            and (self.job.progress.step < self.job.work.total_steps)
-        )
+        """Whether early stopping or the target score ended the job before its last step."""
+        training, progress = self.job.spec.training, self.job.progress
+        patience, loss = training.early_stopping, progress.valid_loss_after
+        learns_no_more = bool(patience) and progress.evaluations_since_best >= patience
+        is_at_target = loss is not None and loss <= training.target_loss
+        return (learns_no_more or is_at_target) and progress.step < self.job.work.total_steps
 
     def report(self, *, force: bool = False) -> None:
         """Send a progress event, unless one was sent less than half a second ago."""

@@ -191,6 +191,8 @@ class TrainingJob:
         With early stopping, the weights of the lowest loss are kept, and the job ends after so many
         evaluations in a row that are no lower. Fresh weights are never kept.
 
+        A job with a target score ends at the first evaluation of trained weights at or below it.
+
         A warm start that is above its target loss after its steps goes on to its end, and ends
         before it at the first evaluation at the target.
 
@@ -201,6 +203,8 @@ class TrainingJob:
         """
         self._note_target(loss)
         progress, patience = self.progress, self.spec.training.early_stopping
+        if progress.step and self.spec.training.target_loss >= loss:
+            progress.stopped = True
         if not patience or (progress.step == 0 and self.spec.warm_start is None):
             return False
         if progress.best_valid_loss is None or loss < progress.best_valid_loss:

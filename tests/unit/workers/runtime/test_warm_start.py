@@ -128,8 +128,9 @@ def test_a_move_takes_the_best_weights_along(runtime, base, data) -> None:
     assert runtime.jobs() == ("a",)
 
 
-def test_early_stopping_without_held_out_rows_is_refused(runtime, base, data) -> None:
-    training = {"early_stopping": 2, "validation_share": 0.0}
+@pytest.mark.parametrize("ending", [{"early_stopping": 2}, {"target_loss": 1.0}])
+def test_an_early_end_without_held_out_rows_is_refused(runtime, base, data, ending) -> None:
+    training = ending | {"validation_share": 0.0}
     with pytest.raises(UserFault, match="holds out none"):
         attach(runtime, job_spec("a", base, data, training=training), data)
 

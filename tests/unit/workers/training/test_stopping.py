@@ -81,3 +81,16 @@ def test_a_warm_start_that_falls_behind_goes_on_to_the_target_or_to_its_end() ->
     note(other, 2.0, first_step=4)
     other.progress.step = 10
     assert other.done
+
+
+def test_a_job_ends_at_its_target_score_and_not_before_its_first_step() -> None:
+    job = job_with()
+    job = TrainingJob(
+        replace(job.spec, training=replace(job.spec.training, target_loss=2.0)), job.data
+    )
+    note(job, 1.5, first_step=0)
+    assert not job.done
+    note(job, 2.1, first_step=1)
+    assert not job.done
+    note(job, 2.0, first_step=2)
+    assert job.done
