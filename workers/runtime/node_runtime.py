@@ -383,7 +383,9 @@ class NodeRuntime:
             )
             return
         if running.job.spec.adapter.kind is AdapterKind.SOFT_PROMPT:
-            running.copied_tokens = count_copied_tokens(resident.model, running.job)
+            running.copied_tokens = count_copied_tokens(
+                resident.model, running.job, resident.tokenizer
+            )
         try:
             directory = write_artifacts(running)
         except OSError as error:

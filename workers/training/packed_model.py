@@ -192,7 +192,9 @@ class PackedModel:
         least_cosine : float
             A virtual token that is less like every token is no token.
         """
-        table_KD = self.model.get_input_embeddings().weight.detach().float()
+        embeddings = self.model.get_input_embeddings()
+        assert isinstance(embeddings, nn.Embedding)
+        table_KD = embeddings.weight.detach().float()
         prompt_VD = prompt_VD.to(table_KD.device, torch.float32)
         cosine_VK = F.normalize(prompt_VD, dim=1) @ F.normalize(table_KD, dim=1).T
         best_V, token_V = cosine_VK.max(dim=1)

@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -187,8 +188,10 @@ def read_candidates(path: Path) -> dict[str, torch.Tensor]:
 COPIED_COSINE = 0.9
 
 
-def count_copied_tokens(model: PackedModel, job: TrainingJob) -> int:
-    """The longest run of a job's virtual tokens that spells out a part of one of its rows.
+def count_copied_tokens(model: PackedModel, job: TrainingJob, tokenizer: Any) -> int:
+    """The longest run of a job's virtual tokens that spells out words of its owner.
+
+    Those are the rows and the initial text.
 
     A prompt that was made from its owner's words, or learnt them by heart, gives them away.
 
@@ -196,6 +199,8 @@ def count_copied_tokens(model: PackedModel, job: TrainingJob) -> int:
     ----------
     job : TrainingJob
         With a soft prompt, on the model.
+    tokenizer
+        The base model's.
 
     Returns
     -------
@@ -209,7 +214,8 @@ def count_copied_tokens(model: PackedModel, job: TrainingJob) -> int:
         for example in (*job.data.train, *job.data.valid)
         for sequence in example.sequences
     ]
-    return find_longest_run(spelt, rows)
+    text = tokenizer(job.spec.adapter.init_text, add_special_tokens=False).input_ids
+    return find_longest_run(spelt, [*rows, np.asarray(text, dtype=np.int64)])
 
 
 def find_longest_run(spelt: list[int], rows: list[np.ndarray]) -> int:
