@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from scheduler.auction import ChainEntry, Changed
 from scheduler.auction.audit.verify import verify_public
-from scheduler.auction.joint.exact import plan_exactly
 from scheduler.auction.joint.least_laxity import JointPlan, plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import entry_to_json, hide_bid
 from scheduler.auction.log.outcomes import Moved
 from scheduler.experiments.auction.cheaper_plans import find_cheaper_plans
+from scheduler.experiments.auction.exact_replans import plan_exactly
 from scheduler.types import Cell
 from tests.properties.auction_markets import LOGGED_POLICIES, Market, overuse, restore, verify
 

@@ -1,8 +1,8 @@
-"""Late jobs put in time by a worker beside the lane, which takes as long as it needs.
+"""A worker beside the lane looks for plans that put late jobs in time.
 
-It plans on a replica of the zone. Then it enters the lane, and the plan is taken only if it keeps
-more promises and nothing it was made from has changed: the slot, the cells of every job in it,
-and the room. No promise that stands is broken, and no price moves.
+It plans on a replica of the zone, then enters the lane. The plan is taken only if it keeps more
+promises and nothing it was made from has changed: the slot, the cells of every job in it, and the
+room. No promise that stands is broken, and no price moves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from marketplace.jobs.selectors import (
 )
 from marketplace.jobs.services import request_job_replan
 from scheduler.auction import Engine
-from scheduler.auction.joint.exact import plan_exactly
 from scheduler.auction.joint.least_laxity import JointPlan, plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.types import Cell
@@ -47,8 +46,6 @@ from scheduler.types import Cell
 log = logging.getLogger(__name__)
 
 LOCK = "auction.plans"
-#: Seconds that the integer program may take.
-EXACT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ def request_better_plans() -> None:
 def improve_plans(*, zone_id: str, clock: Callable[[], datetime]) -> int:
     """Put late jobs in time, as many as can be; how many jobs have new plans.
 
-    One at a time: who comes second leaves.
+    One worker at a time; a second one returns at once.
     """
     with advisory_session_lock(LOCK, zone_id, wait=False) as alone:
         if not alone or not MarketHead.objects.filter(zone=zone_id).exists():
@@ -119,11 +116,6 @@ def find_plan_for_late_jobs(view: ZoneView) -> Proposal | None:
     others = list_movable_jobs(zone=zone, engine=view.engine, first_slot=first, beside=lost)
     movable = [one.promise for one in others]
     plan = plan_by_laxity(view.engine, lost=lost, movable=movable, slot=first)
-    if plan.kept < len(lost):
-        exact = plan_exactly(
-            view.engine, lost=lost, movable=movable, slot=first, time_limit_s=EXACT_S
-        )
-        plan = max(plan, exact.plan, key=lambda one: one.kept)
     if not plan.kept:
         return None
     ids = frozenset(job.task_id for job in lost)

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from scheduler.auction import Engine
-from scheduler.auction.joint.exact import plan_exactly
 from scheduler.auction.joint.least_laxity import JointPlan, plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import Replan
 from scheduler.auction.prices import solve_prices
 from scheduler.auction.search.room import PromisedJob
+from scheduler.experiments.auction.exact_replans import plan_exactly
 from scheduler.experiments.auction.run import SOLVE_EVERY, make_rules
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.types import Cell, Decision, Task

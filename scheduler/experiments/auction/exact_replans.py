@@ -3,7 +3,9 @@
 Binary x says that a job uses a cell, binary y that a late job's promise is kept. For every job
 and slot at most one x; the work of a job's cells is at least its need, times y for a late one;
 in every cell, compute and memory are enough for all x. The number of kept promises is the
-objective. The constraints are (4a) to (4g) of the auction's paper, without prices.
+objective. The constraints are (4a) to (4g) of the auction's paper, without prices. Where it was
+compared (``losses``), it kept no promise more than the live market's swaps; its bound says how many
+could be kept.
 """
 
 from __future__ import annotations
