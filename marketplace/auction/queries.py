@@ -64,16 +64,18 @@ ORDER BY bid_id, slot
 """  # noqa: S608
 
 
-def iterate_logged_bids(*, zone_id: str, first: int, last: int, every: int) -> Iterator[str]:
-    """The events of bids at every n-th position of a zone's log, as JSON text."""
+def iterate_logged_bids(
+    *, zone_id: str, first: int, last: int, every: int
+) -> Iterator[tuple[str, bool]]:
+    """The events of bids at every n-th position of a zone's log, as JSON text; which won."""
     with connection.cursor() as cursor:
         cursor.execute(_LOGGED_BIDS, [first, last, every, zone_id])
         while rows := cursor.fetchmany(_FETCH_ROWS):
-            yield from (event for (event,) in rows)
+            yield from rows
 
 
 _LOGGED_BIDS = """
-SELECT entry.event
+SELECT entry.event, starts_with(entry.outcome, '{"admitted":true')
 FROM generate_series(%s::bigint, %s::bigint, %s::bigint) AS wanted (position)
 JOIN auction_logentry AS entry ON entry.zone_id = %s AND entry.position = wanted.position
 WHERE entry.kind = 'BidArrived'

@@ -123,25 +123,30 @@ def test_a_bid_counts_exactly_if_an_engine_with_nothing_sold_admits_it(seed: int
 @given(
     owners=st.lists(st.sampled_from(["", "", "a", "b", "c"]), max_size=120),
     flood=st.integers(0, 300),
+    data=st.data(),
 )
-def test_an_owner_counts_for_a_tenth_of_the_others_or_as_a_middling_one_with_its_latest_bids(
-    owners: list[str], flood: int
+def test_an_owner_counts_with_what_it_won_and_of_the_rest_the_latest_up_to_the_cap(
+    owners: list[str], flood: int, data: st.DataObject
 ) -> None:
     zone = EmptyZone(BUSY.scenario.fleet(), base_memory=2.0)
     shape = next(task for task in DAY if zone.could_serve(task))
     day = [replace(shape, id=str(n), owner=owner) for n, owner in enumerate(owners)]
     day += [replace(shape, id=f"f{n}", owner="flood") for n in range(flood)]
-    counted = select_counted(day, zone)
-    # In their order, and all that have no owner.
+    won = data.draw(st.sets(st.sampled_from([task.id for task in day]))) if day else set[str]()
+    counted = select_counted(day, zone, won=won)
+    # In their order, and all that have no owner or won.
     assert [t for t in day if t in counted] == list(counted)
     for owner in {task.owner for task in day}:
-        own = [task for task in day if task.owner == owner]
+        own = [task for task in day if task.owner == owner and task.id not in won]
         rest = Counter(task.owner or task.id for task in day if task.owner != owner)
         most = len(own)
         if owner and rest:
             tenth = int(MOST_SHARE * rest.total())
-            most = max(LEAST_MOST, tenth, median_low(rest.values()))
-        assert [t for t in counted if t.owner == owner] == own[max(len(own) - most, 0) :]
+            bought = sum(task.owner == owner for task in day) - len(own)
+            most = max(LEAST_MOST, bought, tenth, median_low(rest.values()))
+        refused = [t for t in counted if t.owner == owner and t.id not in won]
+        assert refused == own[max(len(own) - most, 0) :]
+    assert won <= {task.id for task in counted}
 
 
 UNABLE = [
@@ -164,3 +169,42 @@ def test_a_day_of_decoys_that_cannot_win_leaves_the_others_exactly_what_they_had
         calm = decoys.measure(zone, day, [], past, seed=0, size=size)
         assert decoys.measure(zone, day, bids, past, seed=0, size=size) == calm
         assert calm[0] > 0
+
+
+def _change(
+    zone: decoys.Zone, attack: str, *, seeds: range, size: decoys.Size
+) -> tuple[float, float]:
+    """Others' welfare and payments on some days, as a share of those without the attack."""
+    calm, attacked = np.zeros(2), np.zeros(2)
+    for seed in seeds:
+        day, past = zone.scenario.day(seed), zone.history(seed)
+        bids = decoys.ATTACKS[attack](zone.scenario, day, np.random.default_rng([seed, 77]))
+        assert 0 < len(bids) <= 0.06 * len(day)
+        calm += decoys.measure(zone, day, [], past, seed=seed, size=size)
+        attacked += decoys.measure(zone, day, bids, past, seed=seed, size=size)
+    welfare, payments = (attacked / calm).tolist()
+    return welfare, payments
+
+
+FIVE_PERCENT = [
+    "5 % bids of any amount and shape, one owner",
+    "5 % tiny jobs worth 100 times their cost",
+]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_bid_in_twenty_of_any_amount_and_shape_hardly_moves_the_others(place: int) -> None:
+    zone = decoys.make_zones(decoys.QUICK)[place]
+    welfare, payments = _change(zone, FIVE_PERCENT[0], seeds=range(60, 66), size=decoys.QUICK)
+    assert welfare >= 1 - decoys.MOST_WELFARE
+    assert abs(payments - 1) <= decoys.MOST_PAYMENTS
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("attack", FIVE_PERCENT)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_one_bid_in_twenty_hardly_moves_the_others_on_many_days(place: int, attack: str) -> None:
+    zone = decoys.make_zones(decoys.QUICK)[place]
+    welfare, payments = _change(zone, attack, seeds=range(60, 100), size=decoys.QUICK)
+    assert welfare >= 1 - decoys.MOST_WELFARE
+    assert abs(payments - 1) <= decoys.MOST_PAYMENTS

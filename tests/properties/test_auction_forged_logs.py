@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,11 @@ from hypothesis import strategies as st
 
 from scheduler.auction import entry_to_json
 from scheduler.auction.audit.transcripts import verify_transcript
+from scheduler.auction.audit.verify import verify
+from scheduler.auction.log.events import PricesSolved
+from scheduler.auction.prices import Settings
 from scheduler.experiments.attack import forgeries
+from scheduler.experiments.attack.market_logs import write_log
 
 VICTIM = forgeries.make_victim(forgeries.Size(0, slots=6, bids_per_slot=2.0), seed=1)
 HONEST = [entry_to_json(entry) for entry in VICTIM.log]
@@ -26,6 +31,22 @@ def test_the_honest_log_passes_with_a_head_from_anywhere(shows_bids: bool) -> No
     found = verify_transcript(lines, witness=witness)
     assert (found.ok, found.witnessed) == (True, 5)
     assert found.solved_again == (3 if shows_bids else 0)
+
+
+def test_solves_whose_bids_count_by_what_their_owner_won_come_to_the_same_again() -> None:
+    busy = replace(VICTIM.scenario, bids_per_slot=12.0, nodes=2)
+    day = [replace(task, owner="big" if n % 8 else "") for n, task in enumerate(busy.day(2))]
+    logs = [
+        write_log(busy, bids, settings=Settings(futures=2, iterations=6), salt="s")
+        for bids in (day, [replace(task, owner="") for task in day])
+    ]
+    assert [verify(log, rules=VICTIM.rules).solved_again for log in logs] == [3, 3]
+    # Not all of them count where owners are known.
+    counted, whole = (
+        [e.event.inputs["bids_today"] for e in log if isinstance(e.event, PricesSolved)]
+        for log in logs
+    )
+    assert 0 < counted[-1] < whole[-1]
 
 
 @pytest.mark.parametrize("way", forgeries.WAYS)

@@ -176,6 +176,7 @@ def _replayed(
         return None, f"the replay gives another {', '.join(names) or 'outcome'}"
     if again.hash != row.hash:
         return None, "the hash is not that of the entry"
+    audit.note_outcome(again.outcome)
     return again, None
 
 

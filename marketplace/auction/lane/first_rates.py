@@ -76,6 +76,7 @@ def build_rates(
     past_days: Sequence[Sequence[Task]],
     now: datetime,
     given: Mapping[str, Any] | None = None,
+    won: Collection[str] = frozenset(),
 ) -> events.RatesPosted:
     """The event that posts rates for the day that holds ``now``.
 
@@ -85,6 +86,8 @@ def build_rates(
         Bids of whole days, slots counted from the day's first; none: first rates.
     given
         Where the bids were taken from; goes to the event's inputs.
+    won
+        Ids of those bids that were admitted.
     """
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     day_slots = slots_per_day(zone)
@@ -102,13 +105,17 @@ def build_rates(
         first_slot=slot_at(zone, midnight),
         block_slots=settings.block_slots,
         day_slots=day_slots,
-        rates=find_rates_of(inputs, past_days=past_days, day_slots=day_slots),
+        rates=find_rates_of(inputs, past_days=past_days, day_slots=day_slots, won=won),
         inputs=inputs,
     )
 
 
 def find_rates_of(
-    inputs: Mapping[str, Any], *, past_days: Sequence[Sequence[Task]], day_slots: int
+    inputs: Mapping[str, Any],
+    *,
+    past_days: Sequence[Sequence[Task]],
+    day_slots: int,
+    won: Collection[str] = frozenset(),
 ) -> dict[str, NodeRate]:
     """The rates that follow from an event's inputs and the bids they name."""
     cap = inputs["cap"]
@@ -120,6 +127,7 @@ def find_rates_of(
         reference=inputs["reference"],
         cap=inf if cap is None else float(cap),
         settings=RateSettings(**inputs["settings"]),
+        won=won,
     )
 
 

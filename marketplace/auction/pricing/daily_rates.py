@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from django.db import OperationalError
 
@@ -38,6 +37,7 @@ from marketplace.fleet.selectors import slot_at
 from marketplace.fleet.slots import slots_per_day
 from scheduler.auction import Engine
 from scheduler.auction.log import events
+from scheduler.types import Task
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,9 @@ def _make_rates(zone: Zone, *, now: datetime) -> events.RatesPosted:
             "first_position": seen.first_position,
             "last_position": seen.last_position,
             "every": seen.each,
+            "counts_winners": True,
         },
+        won=seen.won,
     )
 
 
@@ -152,20 +154,21 @@ def _find_rates_problem(zone: Zone, entry: PostedEntry) -> str | None:
         # Nodes that joined later may have found the others' terms changed already.
         if not joined and listed.get(node.id, terms) != terms:
             return f"the rates were made for other terms of node {node.id}"
-    again = find_rates_of(
-        event.inputs, past_days=_load_days(zone, event), day_slots=event.day_slots
-    )
+    past_days, won = _load_days(zone, event)
+    again = find_rates_of(event.inputs, past_days=past_days, day_slots=event.day_slots, won=won)
     for node_id, rate in event.rates.items():
         if node_id not in joined and again.get(node_id) != rate:
             return f"the rate of node {node_id} does not follow from what it names"
     return None
 
 
-def _load_days(zone: Zone, event: events.RatesPosted) -> tuple[tuple[Any, ...], ...]:
-    """The bids of the days that rates were made of."""
+def _load_days(
+    zone: Zone, event: events.RatesPosted
+) -> tuple[tuple[tuple[Task, ...], ...], frozenset[str]]:
+    """The bids of the days that rates were made of, and which of them won."""
     starts = tuple(event.inputs.get("past_starts", ()))
     if not starts:
-        return ()
+        return (), frozenset()
     span = ForecastSpan(
         day_start=event.first_slot,
         slot=event.first_slot,
@@ -175,4 +178,5 @@ def _load_days(zone: Zone, event: events.RatesPosted) -> tuple[tuple[Any, ...], 
     found: PastBids = load_past_bids(
         zone=zone, span=span, position=int(event.inputs["last_position"])
     )
-    return found.past_days
+    # Rates posted before winners counted whole were made without them.
+    return found.past_days, found.won if event.inputs.get("counts_winners") else frozenset()

@@ -54,6 +54,8 @@ class PastBids:
     today: tuple[Task, ...]
     #: By past day, slots counted from its start.
     past_days: tuple[tuple[Task, ...], ...]
+    #: Ids of those that were admitted.
+    won: frozenset[str]
     #: Decided bids that each of these stands for.
     each: int
     #: First and last log position looked at.
@@ -89,7 +91,8 @@ def load_past_bids(*, zone: Zone, span: ForecastSpan, position: int) -> PastBids
     each = max(1, ceil((position - first + 1) / MOST_ENTRIES))
     today: list[Task] = []
     past: list[list[Task]] = [[] for _ in span.past_starts]
-    for task in _tasks(zone, first, position, each):
+    decided = _list_decided(zone, first, position, each)
+    for task, _ in decided:
         if task.arrival_slot >= span.day_start:
             today.append(task)
         for start, day in zip(span.past_starts, past, strict=True):
@@ -98,6 +101,7 @@ def load_past_bids(*, zone: Zone, span: ForecastSpan, position: int) -> PastBids
     return PastBids(
         today=tuple(today),
         past_days=tuple(tuple(day) for day in past),
+        won=frozenset(task.id for task, has_won in decided if has_won),
         each=each,
         first_position=first,
         last_position=position,
@@ -133,13 +137,16 @@ def has_burst(*, zone: Zone, slot: int, solved: int, last: int) -> bool:
         money_quantum=1.0,
     )
     each = ceil((last - solved) / MOST_ENTRIES)
-    tasks = _tasks(zone, solved + 1, last, each)
+    decided = _list_decided(zone, solved + 1, last, each)
+    tasks = [task for task, _ in decided]
+    won = frozenset(task.id for task, has_won in decided if has_won)
     # A bid that is decided in a slot starts in the next.
     recent = [task for task in tasks if task.arrival_slot > slot]
     before = json.loads(LogEntry.objects.get(zone=zone, position=solved).event)["inputs"]
     return is_burst(
-        bids=each * len(select_counted(recent, empty)),
-        today=before["bids_today"] * before["every"] + each * len(select_counted(tasks, empty)),
+        bids=each * len(select_counted(recent, empty, won=won)),
+        today=before["bids_today"] * before["every"]
+        + each * len(select_counted(tasks, empty, won=won)),
         slots=slot + 2 - before["day_start"],
     )
 
@@ -154,9 +161,10 @@ def _position_at(zone: Zone, at: datetime, *, last: int) -> int:
     return 1 + bisect_left(range(1, last + 1), at, key=written_at)
 
 
-def _tasks(zone: Zone, first: int, last: int, every: int) -> list[Task]:
+def _list_decided(zone: Zone, first: int, last: int, every: int) -> list[tuple[Task, bool]]:
+    """The bids at every n-th position, each with whether it won."""
     logged = iterate_logged_bids(zone_id=zone.pk, first=first, last=last, every=every)
-    return [task_from_json(json.loads(event)["task"]) for event in logged]
+    return [(task_from_json(json.loads(event)["task"]), has_won) for event, has_won in logged]
 
 
 def _moved_back(task: Task, slots: int) -> Task:

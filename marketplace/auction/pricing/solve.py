@@ -201,6 +201,7 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
             "every": seen.each,
         },
         salt=books.commitment_salt(),
+        won=seen.won,
     )
     _check(solved)
     return solved

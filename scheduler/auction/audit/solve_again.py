@@ -18,8 +18,9 @@ import numpy as np
 from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.chain import ChainEntry
 from scheduler.auction.log.events import BidArrived, Event, PricesSolved, SlotAdvanced
+from scheduler.auction.log.outcomes import Outcome
 from scheduler.auction.prices.solve import SOLVER, Settings, choose_seed, solve_prices
-from scheduler.types import Task
+from scheduler.types import Decision, Task
 
 #: Entries by which a solve may come into force after the one it was made at.
 MOST_ENTRIES_LATE = 20_000
@@ -48,6 +49,7 @@ class SolveAudit:
         self._positions: list[int] = []
         self._bids: list[Task] = []
         self._latest: list[int] = []
+        self._won: set[str] = set()
         #: Solves that came to the logged prices.
         self.solved_again = 0
         #: Solves of an earlier solver, of a log of version 1, or from bids before its begin.
@@ -83,6 +85,11 @@ class SolveAudit:
             case _:
                 pass
         return None
+
+    def note_outcome(self, outcome: Outcome) -> None:
+        """Note what the next event led to, once it was found to be so."""
+        if isinstance(outcome, Decision) and outcome.admitted:
+            self._won.add(outcome.task_id)
 
     def _note_bid(self, position: int, task: Task) -> None:
         latest = self._latest[-1] if self._latest else task.arrival_slot
@@ -144,6 +151,7 @@ class SolveAudit:
                 for name in ("past_starts", "first_position", "last_position", "every")
             },
             salt=event.salt,
+            won=self._won,
         )
 
     def _select(self, inputs: Mapping[str, Any], *, earliest: int) -> list[Task]:

@@ -83,6 +83,7 @@ def verify(
                 position=entry.position,
                 problem=problem,
             )
+        audit.note_outcome(entry.outcome)
         count += 1
     return Verification(
         ok=True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
 from scheduler.types import Task
@@ -12,7 +12,12 @@ BURST, LEAST_BURST = 1.3, 20
 
 
 def has_burst(
-    recent: Sequence[Task], today: Sequence[Task], *, zone: EmptyZone, slots: int
+    recent: Sequence[Task],
+    today: Sequence[Task],
+    *,
+    zone: EmptyZone,
+    slots: int,
+    won: Collection[str] = frozenset(),
 ) -> bool:
     """Tell whether the slot under way has brought a burst.
 
@@ -28,12 +33,14 @@ def has_burst(
     zone : EmptyZone
     slots : int
         Slots of today, the one under way included.
+    won : collection of str, optional
+        Ids of those that were admitted.
     """
     if len(recent) < LEAST_BURST:
         return False
-    bids = len(select_counted(recent, zone))
+    bids = len(select_counted(recent, zone, won=won))
     return bids >= LEAST_BURST and is_burst(
-        bids=bids, today=len(select_counted(today, zone)), slots=slots
+        bids=bids, today=len(select_counted(today, zone, won=won)), slots=slots
     )
 
 

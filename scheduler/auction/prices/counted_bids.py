@@ -2,8 +2,9 @@
 
 Whatever later prices are made of (arrivals, worths, work, rates, bursts) is made of these
 bids alone. A bid that could not win even in an empty zone costs its owner nothing, so it
-must move nothing. One owner's bids count only up to a share of all others', or as many as
-a middling other owner's: a flood of bids that could win would otherwise foretell itself.
+must move nothing. What an owner has won counts whole, since it has paid for it. Of its
+refused bids as many count as it has won, or up to a share of all others' bids, or as many as
+a middling other owner's: a flood of bids just below the price would otherwise raise it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from scheduler.auction.engine.rounding import Rounding
@@ -19,7 +20,7 @@ from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.types import Horizon, LaborVendor, Node, Task
 
-#: Bids of one owner that count in a day: as a share of all other owners', and always.
+#: Refused bids of one owner that count in a day: as a share of all others' bids, and always.
 MOST_SHARE, LEAST_MOST = 0.1, 3
 #: Share of a cost within which only the exact search tells whether a bid is above it.
 _MARGIN = 1e-9
@@ -140,7 +141,9 @@ def _bound_cost(options: Sequence[_Option], work: float, slots: int) -> tuple[fl
     return least, most
 
 
-def select_counted(tasks: Sequence[Task], zone: EmptyZone) -> tuple[Task, ...]:
+def select_counted(
+    tasks: Sequence[Task], zone: EmptyZone, *, won: Collection[str] = frozenset()
+) -> tuple[Task, ...]:
     """Give the tasks of one day that count, in their order.
 
     Parameters
@@ -148,26 +151,33 @@ def select_counted(tasks: Sequence[Task], zone: EmptyZone) -> tuple[Task, ...]:
     tasks : sequence of Task
         In order of arrival.
     zone : EmptyZone
+    won : collection of str, optional
+        Ids of tasks that were admitted.
 
     Returns
     -------
     tuple of Task
-        Of each owner the latest that could be served, as many as ``find_most`` says.
-        Tasks without an owner have one each.
+        Of those that could be served all that won, and of the others of each owner the
+        latest, as many as have won or as ``find_most`` says. Tasks without an owner have
+        one each.
     """
     able = [task for task in tasks if zone.could_serve(task)]
     number = Counter(task.owner for task in able if task.owner)
+    wins = Counter(task.owner for task in able if task.owner and task.id in won)
     alone = len(able) - number.total()
     left = {
-        owner: find_most(sorted([*(number - Counter({owner: count})).values(), *[1] * alone]))
+        owner: max(
+            wins[owner],
+            find_most(sorted([*(number - Counter({owner: count})).values(), *[1] * alone])),
+        )
         for owner, count in number.items()
-        if count > LEAST_MOST
+        if count - wins[owner] > LEAST_MOST
     }
-    return tuple(reversed(list(_keep_latest(able, left)))) if left else tuple(able)
+    return tuple(reversed(list(_keep_latest(able, left, won)))) if left else tuple(able)
 
 
 def find_most(others: Sequence[int]) -> int:
-    """Give how many bids of an owner count, from the rising numbers of all other owners'.
+    """Give how many refused bids of an owner count, from the rising numbers of others' bids.
 
     The tenth is what a flood may be in a market of many owners. Where there are few, one
     owner in the ordinary has more than a tenth, so as many count as the middle one of the
@@ -179,10 +189,12 @@ def find_most(others: Sequence[int]) -> int:
     return max(LEAST_MOST, math.floor(MOST_SHARE * sum(others)), middle)
 
 
-def _keep_latest(tasks: Sequence[Task], left: dict[str, int]) -> Iterator[Task]:
+def _keep_latest(
+    tasks: Sequence[Task], left: dict[str, int], won: Collection[str]
+) -> Iterator[Task]:
     """Give the tasks that count, the latest first; of owners not named all do."""
     for task in reversed(tasks):
-        if task.owner in left:
+        if task.owner in left and task.id not in won:
             if left[task.owner] == 0:
                 continue
             left[task.owner] -= 1

@@ -23,7 +23,7 @@ prices of past days with the provider's own ask left out.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -81,6 +81,7 @@ def post_rates(
     reference: float | None = None,
     cap: float = np.inf,
     settings: RateSettings | None = None,
+    won: Collection[str] = frozenset(),
 ) -> dict[str, NodeRate]:
     """Give every node's rate for the coming day.
 
@@ -104,6 +105,8 @@ def post_rates(
         Money per sample up to which a provider alone in the zone sells at its own ask where
         no ``reference`` is set.
     settings : RateSettings, optional
+    won : collection of str, optional
+        Ids of those bids that were admitted; as for ``select_counted``.
 
     Returns
     -------
@@ -121,7 +124,7 @@ def post_rates(
             continue
         asking = _register(nodes, provider, known)
         empty = EmptyZone(asking, base_memory=base_memory)
-        days = [select_counted(day, empty) for day in past_days]
+        days = [select_counted(day, empty, won=won) for day in past_days]
         supply = make_capacity(asking, base_memory=base_memory, first_slot=0, slots=day_slots)
         for kind, row in _find_worth(supply, days, iterations=chosen.iterations).items():
             worth[provider, kind] = np.add.reduceat(row, blocks) / width

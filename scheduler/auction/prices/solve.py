@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from scheduler.types import Node, Task
 #: Number of the arithmetic that follows, here and in what is called: raise it with every change
 #: by which the same inputs lead to other prices. Logs name it, and only solves of this one can
 #: be run again.
-SOLVER = 1
+SOLVER = 2
 #: Bits of a type's price.
 _PRICE_BITS = 40
 #: Rates of one GPU type that nodes are packed by.
@@ -69,6 +69,7 @@ def solve_prices(
     each: float = 1.0,
     given: Mapping[str, Any] | None = None,
     salt: str = "",
+    won: Collection[str] = frozenset(),
 ) -> PricesSolved:
     """Price what is left against what is expected.
 
@@ -94,6 +95,8 @@ def solve_prices(
         Where the bids were taken from; goes to ``inputs`` as it is.
     salt : str
         Secret text for the commitment to ``private``.
+    won : collection of str, optional
+        Ids of those bids that were admitted; as for ``select_counted``.
     """
     chosen = settings or Settings()
     empty = EmptyZone(
@@ -101,8 +104,8 @@ def solve_prices(
         base_memory=engine.rules.base_memory,
         money_quantum=engine.rules.money_quantum,
     )
-    today = select_counted(today, empty)
-    past_days = [select_counted(day, empty) for day in past_days]
+    today = select_counted(today, empty, won=won)
+    past_days = [select_counted(day, empty, won=won) for day in past_days]
     futures = forecast_futures(
         slot=slot,
         last_slot=last_slot,

@@ -7,9 +7,10 @@ without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from statistics import median
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class Size:
     futures: int
 
 
-QUICK = Size(days=4, slots=24, futures=2)
+QUICK = Size(days=10, slots=24, futures=2)
 FULL = Size(days=6, slots=72, futures=6)
 
 
@@ -50,8 +51,14 @@ class Zone:
     past_days: int
 
     def history(self, seed: int) -> list[list[Task]]:
-        """Give the past days that belong to a seed."""
-        return [self.scenario.day(_PAST + 100 * seed + n) for n in range(self.past_days)]
+        """Give the past days that belong to a seed; no bid has the id of another day's."""
+        return [
+            [
+                replace(task, id=f"past-{n}-{task.id}")
+                for task in self.scenario.day(_PAST + 100 * seed + n)
+            ]
+            for n in range(self.past_days)
+        ]
 
 
 #: Bids to add to a day. The draw is the attack's own.
@@ -88,8 +95,9 @@ def _compare_owners(zone: Zone, size: Size) -> Finding:
         rng = np.random.default_rng([seed, 78])
         days = [zone.scenario.day(seed), *zone.history(seed)]
         owned = [_give_owners(day, rng) for day in days]
+        won = _find_winners(zone, owned[1:], seed=seed, size=size)
         before, after = (
-            measure(zone, day, [], past, seed=seed, size=size, most_held=inf)
+            measure(zone, day, [], past, seed=seed, size=size, most_held=inf, past_won=won)
             for day, *past in (days, owned)
         )
         changes.append((after[0] / before[0] - 1.0, after[1] / before[1] - 1.0))
@@ -100,6 +108,21 @@ def _compare_owners(zone: Zone, size: Size) -> Finding:
         measures={"welfare": welfare, "payments": payments},
         goal="welfare within 1 %",
         ok=welfare.mean >= -0.01,
+    )
+
+
+def _find_winners(
+    zone: Zone, past: Sequence[Sequence[Task]], *, seed: int, size: Size
+) -> frozenset[str]:
+    """Give the ids of bids that past days admitted, each as a first day."""
+    rules, settings = make_rules(zone.scenario, "lagrangian"), Settings(futures=size.futures)
+    return frozenset(
+        decision.task_id
+        for day in past
+        for decision in run_policy(
+            zone.scenario, day, rules=rules, seed=seed, settings=settings
+        ).decisions
+        if decision.admitted
     )
 
 
@@ -139,6 +162,7 @@ def measure(
     seed: int,
     size: Size,
     most_held: float | None = None,
+    past_won: Collection[str] = frozenset(),
 ) -> tuple[float, float]:
     """Give the welfare and the payments of a day's own bids."""
     # Decoys come before the bids of their slot.
@@ -152,6 +176,7 @@ def measure(
         seed=seed,
         settings=Settings(futures=size.futures),
         most_held=_find_most_held(zone) if most_held is None else most_held,
+        past_won=past_won,
     )
     welfare = payments = 0.0
     for task, decision in zip(tasks, found.decisions, strict=True):
@@ -251,6 +276,19 @@ def _near_cost(*, owner: str) -> Attack:
     return attack
 
 
+def _below_price(scenario: Scenario, day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
+    """Give bids a tenth below what winners of the day pay for a sample in the middle."""
+    rules = make_rules(scenario, "lagrangian")
+    found = run_policy(scenario, day, rules=rules, settings=Settings(futures=QUICK.futures))
+    paid = [
+        (decision.payment - decision.parts.vendor) / task.compute_demand
+        for task, decision in zip(day, found.decisions, strict=True)
+        if decision.admitted and decision.parts is not None
+    ]
+    each = 0.9 * median(paid)
+    return [replace(task, bid=each * task.compute_demand) for task in _copies(day, 3.0, rng)]
+
+
 #: By what they do; ``make test`` runs a small version of those that cannot win.
 ATTACKS: dict[str, Attack] = {
     "3 worthless bids for each real one": _worthless,
@@ -261,5 +299,6 @@ ATTACKS: dict[str, Attack] = {
     "5 % tiny jobs worth 100 times their cost": _many_tiny,
     "5 % bids of any amount and shape, one owner": _anything,
     "3 bids near cost for each real one, one owner": _near_cost(owner="attacker"),
+    "3 bids just below the price for each real one, one owner": _below_price,
     "3 bids near cost for each real one, an owner each": _near_cost(owner=""),
 }

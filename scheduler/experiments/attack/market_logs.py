@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
@@ -13,7 +13,7 @@ from scheduler.auction.prices import Settings, solve_prices
 from scheduler.auction.prices.solve import choose_seed
 from scheduler.experiments.auction.run import SOLVE_EVERY
 from scheduler.experiments.auction.scenario import Scenario
-from scheduler.types import Task
+from scheduler.types import Decision, Task
 
 
 def make_log_rules(scenario: Scenario) -> ZoneRules:
@@ -44,24 +44,33 @@ def write_log(
     engine = Engine(make_log_rules(scenario))
     log = [engine.apply(events.NodeJoined(node)) for node in scenario.fleet()]
     seen: list[Task] = []
+    won: set[str] = set()
     waiting = list(day)
     for slot in range(scenario.slots):
         if slot > 0:
             log.append(engine.apply(events.SlotAdvanced(slot)))
         if slot % SOLVE_EVERY == 0:
-            log.append(engine.apply(_solve(engine, seen, slot + 1, settings, salt)))
+            log.append(engine.apply(_solve(engine, seen, won, slot + 1, settings, salt)))
         while waiting and waiting[0].arrival_slot <= slot:
             task = waiting.pop(0)
             task = replace(task, arrival_slot=slot + 1, deadline_slot=task.deadline_slot + 1)
             bid = events.BidArrived(task, slot, digest([salt, task.id]), LOG_VERSION)
             log.append(engine.apply(events.BidsReceived(((task.id, seal(bid)),))))
-            log.append(engine.apply(bid))
+            decided = engine.apply(bid)
+            log.append(decided)
+            if isinstance(decided.outcome, Decision) and decided.outcome.admitted:
+                won.add(task.id)
             seen.append(task)
     return log
 
 
 def _solve(
-    engine: Engine, seen: Sequence[Task], slot: int, settings: Settings, salt: str
+    engine: Engine,
+    seen: Sequence[Task],
+    won: Collection[str],
+    slot: int,
+    settings: Settings,
+    salt: str,
 ) -> events.PricesSolved:
     return solve_prices(
         engine,
@@ -79,4 +88,5 @@ def _solve(
             "every": 1,
         },
         salt=digest([salt, slot]),
+        won=won,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -56,6 +56,7 @@ def run_policy(
     seed: int = 0,
     settings: Settings | None = None,
     most_held: float = inf,
+    past_won: Collection[str] = frozenset(),
 ) -> DayResult:
     """Run the engine over a day's bids.
 
@@ -72,6 +73,8 @@ def run_policy(
     most_held : float
         Samples that one owner may hold; its bids beyond it are turned away before they
         reach the auction.
+    past_won : collection of str
+        Ids of past bids that were admitted; they count whole, whoever has how many.
     """
     engine = make_engine(rules)
     for node in scenario.fleet():
@@ -84,6 +87,7 @@ def run_policy(
     empty = EmptyZone(engine.nodes, base_memory=rules.base_memory)
     recent: list[Task] = []
     held: defaultdict[str, float] = defaultdict(float)
+    won = set(past_won)
 
     def solve(upto: int, first: int) -> None:
         engine.transition(
@@ -97,6 +101,7 @@ def run_policy(
                 # As in the market, it does not follow from the bids.
                 seed=seed * 100_003 + first,
                 settings=settings,
+                won=won,
             )
         )
 
@@ -111,7 +116,7 @@ def run_policy(
         if task.owner and held[task.owner] + task.compute_demand > most_held:
             decisions.append(_turn_away(task))
             continue
-        if solves and has_burst(recent, tasks[:index], zone=empty, slots=slot + 1):
+        if solves and has_burst(recent, tasks[:index], zone=empty, slots=slot + 1, won=won):
             solve(index, slot)
             recent.clear()
         recent.append(task)
@@ -120,6 +125,7 @@ def run_policy(
         decisions.append(decision)
         if decision.admitted and decision.parts is not None:
             held[task.owner] += task.compute_demand
+            won.add(task.id)
             welfare += task.bid - decision.parts.vendor - decision.parts.operational
             revenue += decision.payment
     return DayResult(

@@ -309,6 +309,10 @@ def test_bids_are_told_apart_by_day(days):
     assert [[task.arrival_slot for task in day] for day in seen.past_days] == [expected] * 2
     assert {task.deadline_slot - task.arrival_slot for task in seen.past_days[0]} == {3}
     assert (seen.each, seen.last_position) == (1, position)
+    admitted = set(Bid.objects.filter(status="admitted").values_list("pk", flat=True))
+    bids = [*seen.today, *seen.past_days[0], *seen.past_days[1]]
+    assert seen.won <= admitted
+    assert {task.id for task in bids} & admitted == {task.id for task in bids} & seen.won
     # The log begins in slot 100, which is where the search for slot 101 begins.
     assert seen.first_position == 1
 

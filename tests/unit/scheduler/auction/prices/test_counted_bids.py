@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.auction.prices import EmptyZone, has_burst
+from scheduler.auction.prices import EmptyZone, has_burst, select_counted
 from scheduler.auction.prices.counted_bids import find_most
 from scheduler.types import LaborVendor
 from tests.unit.scheduler.auction.builders import node, task
@@ -43,7 +43,7 @@ def test_a_bid_counts_if_an_empty_zone_would_serve_it(changes: dict, could: bool
     ("others", "most"),
     [([1], 3), ([1] * 29, 3), ([1] * 50, 5), ([20, 20, 20, 20], 20), ([1, 1, 1, 300], 30)],
 )
-def test_an_owner_counts_for_three_bids_a_tenth_of_the_others_or_as_the_middle_one_of_them(
+def test_of_an_owner_three_bids_count_a_tenth_of_the_others_or_as_many_as_the_middle_ones(
     others: list[int], most: int
 ) -> None:
     assert find_most(others) == most
@@ -65,3 +65,14 @@ def test_one_owners_bids_make_no_burst_where_others_bid() -> None:
     real = [task(str(n)) for n in range(10)]
     flood = [task(f"f{n}", owner="f") for n in range(500)]
     assert not has_burst([*real, *flood], [*real, *flood], zone=ZONE, slots=2)
+
+
+def test_what_an_owner_won_counts_whole_and_as_many_of_its_refused_bids() -> None:
+    others = [task(str(n)) for n in range(40)]
+    flood = [task(f"f{n}", owner="f") for n in range(100)]
+    assert len(select_counted([*others, *flood], ZONE)) == 40 + 4
+    # The first 30 won; of the 70 refused the latest 30 count.
+    won = {bid.id for bid in flood[:30]}
+    counted = select_counted([*others, *flood], ZONE, won=won)
+    assert counted == (*others, *flood[:30], *flood[70:])
+    assert select_counted(flood, ZONE, won=won) == tuple(flood)
