@@ -7,7 +7,7 @@ from marketplace.auction.lane import improve
 from marketplace.auction.lane import sweep as sweeps
 from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.settlement import settle_finished
-from marketplace.auction.witnesses import heads
+from marketplace.auction.witnesses import heads, witnessed
 from marketplace.common import clock
 
 
@@ -71,3 +71,8 @@ def take_snapshots() -> None:
 def publish_heads() -> None:
     heads.sign_heads(now=clock.now())
     heads.publish_heads(now=clock.now())
+
+
+@shared_task(name="auction.fetch_witnessed_heads")
+def fetch_witnessed_heads() -> None:
+    witnessed.fetch_witnessed_heads(now=clock.now())

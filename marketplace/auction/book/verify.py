@@ -266,20 +266,23 @@ def _signed_heads_compare(zone: Zone) -> list[str]:
     Call when the log was found whole: its hashes are compared as they are stored.
     """
     problems: list[str] = []
-    heads = [signed_head_from_json(json.loads(text)) for text in list_signed_heads(zone=zone)]
-    positions = {signed.head.position for signed in heads}
-    rows = LogEntry.objects.filter(zone=zone, position__in=positions)
-    hashes = dict(rows.values_list("position", "hash"))
-    hashes[0] = Snapshot.objects.get(zone=zone, position=0).head_hash
-    for signed in heads:
-        position = signed.head.position
-        found = hashes.get(position, "no entry")
-        if not has_valid_signature(signed):
-            problems.append(f"the head at {position} is not signed by the key it names")
-        if found != signed.head.hash:
-            problems.append(
-                f"the head signed at {position} is {signed.head.hash}, the log has {found}"
-            )
+    first = Snapshot.objects.get(zone=zone, position=0).head_hash
+    after = -1
+    while page := list_signed_heads(zone=zone, after=after):
+        heads = [signed_head_from_json(json.loads(text)) for text in page]
+        positions = {signed.head.position for signed in heads}
+        rows = LogEntry.objects.filter(zone=zone, position__in=positions)
+        hashes = {0: first, **dict(rows.values_list("position", "hash"))}
+        for signed in heads:
+            position = signed.head.position
+            found = hashes.get(position, "no entry")
+            if not has_valid_signature(signed):
+                problems.append(f"the head at {position} is not signed by the key it names")
+            if found != signed.head.hash:
+                problems.append(
+                    f"the head signed at {position} is {signed.head.hash}, the log has {found}"
+                )
+        after = heads[-1].head.position
     return problems[:PROBLEMS_SHOWN]
 
 

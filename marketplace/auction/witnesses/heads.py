@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 LOCK = "auction.heads"
 #: Heads that a witness gets at once.
 HEADS_AT_ONCE = 500
+#: Heads on one public page.
+HEADS_OF_A_PAGE = 1000
 #: Before a witness that failed is tried again; doubled with each failure.
 RETRY_AFTER = timedelta(seconds=30)
 RETRY_MOST = timedelta(hours=1)
@@ -145,7 +147,19 @@ def _append(path: Path, text: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def list_signed_heads(*, zone: Zone) -> list[str]:
-    """The signed heads of a zone's log, one JSON text each: a witness file for who stores it."""
-    heads = SignedHead.objects.filter(zone=zone).order_by("position")
-    return list(heads.values_list("text", flat=True))
+def list_signed_heads(*, zone: Zone, after: int | None = None) -> list[str]:
+    """A page of the signed heads of a zone's log, one JSON text each, in order of positions.
+
+    Parameters
+    ----------
+    zone
+    after
+        The first heads after this position; the last there are where it is not given. One head
+        vouches for all entries up to it, so for a witness the last are the ones that count.
+    """
+    heads = SignedHead.objects.filter(zone=zone)
+    if after is None:
+        latest = heads.order_by("-position").values_list("text", flat=True)[:HEADS_OF_A_PAGE]
+        return list(latest)[::-1]
+    later = heads.filter(position__gt=after).order_by("position")
+    return list(later.values_list("text", flat=True)[:HEADS_OF_A_PAGE])

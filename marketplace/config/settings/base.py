@@ -225,6 +225,7 @@ CELERY_BEAT_SCHEDULE = {
     "plans": _every("auction.plans_sweep", "BEAT_PLANS_S", 60),
     "snapshots": _every("auction.snapshots", "BEAT_SNAPSHOTS_S", 5),
     "heads": _every("auction.publish_heads", "BEAT_HEADS_S", 60),
+    "witnessed": _every("auction.fetch_witnessed_heads", "BEAT_WITNESSED_S", 60),
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
@@ -290,6 +291,10 @@ PUBLISH_BIDS = environment.flag("PUBLISH_BIDS", default=False)
 MARKET_KEY_DIR = environment.folder("MARKET_KEY_DIR", DATA_DIR / "keys")
 #: Who gets the signed heads of the logs: files (file:///...) and addresses (https://...).
 AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")
+#: Logs of other markets whose signed heads this one stores: https://HOST/market/ZONE/heads.
+AUCTION_WITNESSED = environment.words("AUCTION_WITNESSED", "")
+#: Whether such a market may be inside this one's network, at http:// too.
+AUCTION_WITNESSED_PRIVATE = environment.flag("AUCTION_WITNESSED_PRIVATE", default=False)
 #: Requests a minute, by kind, of an organisation or of an address that nobody signed in from; see
 #: ``marketplace.common.request_rates``.
 API_REQUESTS_PER_MINUTE = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 from django.conf import settings
 from django.db.models import Avg, F, Max
@@ -17,11 +20,12 @@ from marketplace.auction.bidding.typical import typical_quotes
 from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.auction.selectors import MarketNow, load_market
-from marketplace.auction.witnesses.heads import list_signed_heads
+from marketplace.auction.witnesses.heads import HEADS_OF_A_PAGE, list_signed_heads
 from marketplace.auction.witnesses.keys import list_public_keys
+from marketplace.auction.witnesses.witnessed import list_witnessed_heads
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
-from marketplace.common.errors import SystemFault
+from marketplace.common.errors import SystemFault, UserError
 from marketplace.common.request_rates import check_public_rate
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
@@ -83,13 +87,52 @@ def download_transcript(request: HttpRequest, zone_name: str) -> LinesDownload:
 @public_page
 @require_GET
 def download_heads(request: HttpRequest, zone_name: str) -> HttpResponse:
-    """The signed heads of a zone's log: who stores them can tell later that it was changed."""
+    """A page of the signed heads of a zone's log: who stores them can tell that it was changed."""
     zone = get_open_zone(zone_name)
-    return HttpResponse(
-        "".join(f"{line}\n" for line in list_signed_heads(zone=zone)),
+    heads = list_signed_heads(zone=zone, after=_read_number(request, "after"))
+    answer = HttpResponse(
+        "".join(f"{line}\n" for line in heads),
         content_type="application/jsonl",
         headers={"Content-Disposition": f'attachment; filename="{zone.name}-heads.jsonl"'},
     )
+    if len(heads) == HEADS_OF_A_PAGE:
+        last = json.loads(heads[-1])["position"]
+        answer["Link"] = f'<{request.path}?after={last}>; rel="next"'
+    return answer
+
+
+@public_page
+@require_GET
+def download_witnessed_heads(request: HttpRequest) -> HttpResponse:
+    """A page of what this market has seen of another's log: a witness file for its customers."""
+    url = request.GET.get("log", "")
+    if url not in settings.AUCTION_WITNESSED:
+        raise UserError(
+            "not_witnessed",
+            "This market is no witness for that log.",
+            param="log",
+            status=404,
+            extra={"logs": settings.AUCTION_WITNESSED},
+        )
+    after = _read_number(request, "after") or 0
+    heads = list_witnessed_heads(url=url, after=after, limit=HEADS_OF_A_PAGE)
+    answer = HttpResponse(
+        "".join(f"{head.text}\n" for head in heads), content_type="application/jsonl"
+    )
+    if len(heads) == HEADS_OF_A_PAGE:
+        query = urlencode({"log": url, "after": heads[-1].pk})
+        answer["Link"] = f'<{request.path}?{query}>; rel="next"'
+    return answer
+
+
+def _read_number(request: HttpRequest, name: str) -> int | None:
+    """A whole number in the query; ``None`` where it is not given."""
+    text = request.GET.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise UserError("bad_number", f"{name} must be a whole number.", param=name)
+    return int(text)
 
 
 @public_page

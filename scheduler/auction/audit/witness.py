@@ -14,6 +14,9 @@ from typing import Any, cast
 
 from scheduler.auction.log.heads import SignedHead, has_valid_signature, signed_head_from_json
 
+#: What a sentence on a market that showed two histories begins with.
+TWO_HISTORIES = "the market signed two different heads"
+
 
 def read_witness(lines: Iterable[str], *, keys: Collection[str] = ()) -> list[SignedHead]:
     """Read a witness file: one signed head, or receipt, per line.
@@ -61,7 +64,7 @@ def describe_equivocation(heads: Iterable[SignedHead]) -> str | None:
         known = first.setdefault((head.zone, head.position), head.hash)
         if known != head.hash:
             return (
-                f"the market signed two different heads of zone {head.zone} at position "
+                f"{TWO_HISTORIES} of zone {head.zone} at position "
                 f"{head.position}: {known} and {head.hash}. It showed two histories"
             )
     return None

@@ -18,6 +18,7 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import MarketHead, SignedHead, WitnessCursor
 from marketplace.auction.witnesses import heads, keys
 from marketplace.fleet.models import Zone
+from marketplace.web.views import market
 from scheduler.auction.audit.witness import read_witness
 from tests import market_builders
 from tests.audits import alter_row
@@ -200,3 +201,31 @@ def test_anybody_can_fetch_the_heads_and_the_keys_they_are_signed_with(
     assert len(in_use) == 1
     [signed] = read_witness(fetched.content.decode().splitlines(), keys=in_use)
     assert signed.head.zone == zone.name
+
+
+def test_heads_are_given_in_pages_the_last_ones_first(
+    zone: Zone, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heads, "HEADS_OF_A_PAGE", 2)
+    monkeypatch.setattr(market, "HEADS_OF_A_PAGE", 2)
+    for slots in range(5):
+        grow(zone, slots + 1)
+        heads.sign_heads(now=NOW)
+    every = list(SignedHead.objects.order_by("position").values_list("position", flat=True))
+    assert len(every) == 5
+
+    def page(address: str) -> tuple[list[int], str]:
+        answer = client.get(address)
+        listed = read_witness(answer.content.decode().splitlines())
+        return [signed.head.position for signed in listed], answer.get("Link", "")
+
+    path = f"/market/{zone.name}/heads"
+    assert page(path)[0] == every[-2:]
+    found, link = page(f"{path}?after=-1")
+    assert (found, link) == (every[:2], f'<{path}?after={every[1]}>; rel="next"')
+    found, link = page(link.partition(">")[0][1:])
+    assert found == every[2:4]
+    assert page(link.partition(">")[0][1:]) == (every[4:], "")
+    assert client.get(f"{path}?after=first").status_code == 400
+    # The audit reads them page by page too.
+    assert verify_zone(zone).problems == []

@@ -1,0 +1,126 @@
+"""What is fetched of strangers, and what is not: addresses inside the network above all."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+from typing import Any, ClassVar
+
+import pytest
+
+from marketplace.common import outbound
+from marketplace.common.outbound import FetchFailed, fetch_text
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """A server that says where it was asked, or what it is set to."""
+
+    asked: ClassVar[list[tuple[str, str]]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers["Host"]))
+        self.send_response({"/moved": 302, "/gone": 404}.get(self.path, 200))
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+        self.wfile.write(b"x" * 2000 if self.path == "/long" else b"heard")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked() -> None:
+    Stranger.asked.clear()
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "10.1.2.3",
+        "192.168.0.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "0.0.0.0",
+        "224.0.0.1",
+        "[::1]",
+        "[fe80::1]",
+        "[fd00::1]",
+        "[::ffff:127.0.0.1]",
+        "2130706433",
+        "0x7f.1",
+    ],
+)
+def test_an_address_inside_the_network_is_not_asked(host: str) -> None:
+    with pytest.raises(FetchFailed, match="not a public address"):
+        fetch_text(f"https://{host}/heads", allows_private=False)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org/",
+        "file:///etc/passwd",
+        "https://",
+        "https://a@example.org/",
+        "https://[",
+    ],
+)
+def test_what_is_not_an_encrypted_address_is_refused(url: str) -> None:
+    with pytest.raises(FetchFailed):
+        fetch_text(url, allows_private=False)
+
+
+def test_a_host_with_one_private_address_among_others_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def resolve(*_: object, **__: object) -> list[Any]:
+        kind = socket.AF_INET, socket.SOCK_STREAM, 6, ""
+        return [(*kind, ("93.184.216.34", 443)), (*kind, ("10.0.0.8", 443))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    with pytest.raises(FetchFailed, match=r"at 10\.0\.0\.8"):
+        fetch_text("https://market.example/heads", allows_private=False)
+
+
+def test_the_address_that_was_looked_at_is_the_one_that_is_asked(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    real = socket.getaddrinfo
+
+    def resolve(host: str, *args: Any, **terms: Any) -> Any:
+        names.append(host)
+        # Whoever asks for the name a second time gets nowhere.
+        return real("127.0.0.1" if names.count(host) == 1 else "127.0.0.2", *args, **terms)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    assert fetch_text(f"http://market.example:{port}/a?b=1#c", allows_private=True) == "heard"
+    assert names.count("market.example") == 1
+    assert Stranger.asked == [("/a?b=1", f"market.example:{port}")]
+
+
+def test_redirects_refusals_and_long_answers_are_failures(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbound, "BYTES_MAX", 1000)
+    for path, problem in (("moved", "302"), ("gone", "404"), ("long", "more than 1000 bytes")):
+        with pytest.raises(FetchFailed, match=problem):
+            fetch_text(f"http://127.0.0.1:{port}/{path}", allows_private=True)
+    assert [path for path, _ in Stranger.asked] == ["/moved", "/gone", "/long"]
+    monkeypatch.setattr(outbound, "ANSWER_S", -1.0)
+    with pytest.raises(FetchFailed, match="did not say all"):
+        fetch_text(f"http://127.0.0.1:{port}/", allows_private=True)
