@@ -100,7 +100,11 @@ class JobSamplesView(MarketView):
 
 
 class JobAdapterView(MarketView):
-    """The finished adapter as a zip that ``peft`` reads once unpacked."""
+    """The finished adapter as a zip that ``peft`` reads once unpacked.
+
+    Its weights and configuration were checked against the job. Tokenizer files and chat template
+    are copies that the node made: load those of the base model where you do not trust its provider.
+    """
 
     scopes = {"GET": "jobs:read"}
 
