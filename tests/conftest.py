@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,17 +86,16 @@ def market() -> Iterator[Market]:
     try:
         with house(data_dir=data_dir, durable=False, own_servers=True) as running:
             seeded = open_market(running, say=lambda _: None)
-            with closing(MarketShell(running)) as shell:
-                yield Market(
-                    house=running,
-                    shell=shell,
-                    api_key=seeded["api_key"],
-                    password=seeded["password"],
-                    zone=seeded["zone"],
-                    owner_email=seeded["people"]["owner"],
-                    provider_email=seeded["people"]["provider"],
-                    operator_email=seeded["people"]["operator"],
-                )
+            yield Market(
+                house=running,
+                shell=MarketShell(running),
+                api_key=seeded["api_key"],
+                password=seeded["password"],
+                zone=seeded["zone"],
+                owner_email=seeded["people"]["owner"],
+                provider_email=seeded["people"]["provider"],
+                operator_email=seeded["people"]["operator"],
+            )
     finally:
         if not os.environ.get("KEEP_LOGS"):
             shutil.rmtree(data_dir, ignore_errors=True)

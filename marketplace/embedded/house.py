@@ -16,6 +16,7 @@ from pathlib import Path
 
 import httpx
 
+from marketplace.embedded.command_shell import ROOT, CommandShell
 from marketplace.embedded.servers import (
     Postgres,
     Program,
@@ -31,7 +32,6 @@ from marketplace.embedded.servers import (
 )
 from marketplace.embedded.stack import Stack, hold_directory
 
-ROOT = Path(__file__).parents[2]
 CELERY = ("-m", "celery", "--app", "marketplace.config.celery")
 #: Everything that runs beside the servers, in the order of starting.
 MARKET_PROGRAMS = ("lane", "worker", "beat", "web")
@@ -45,6 +45,7 @@ class House:
     """A running house: where it is and how to act on its processes."""
 
     stack: Stack
+    commands: CommandShell
     url: str
     data_dir: Path
     environment: dict[str, str] = field(repr=False)
@@ -57,22 +58,11 @@ class House:
         ServiceFailed
             With the command's own words when it fails.
         """
-        return self.run(sys.executable, "-W", "ignore", str(ROOT / "manage.py"), *arguments)
+        return self.commands.manage(*arguments)
 
     def run(self, *command: str) -> str:
         """Run a command in the house's environment."""
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=os.environ | self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode != 0:
-            words = " ".join(Path(part).name for part in command if part not in {"-W", "ignore"})
-            raise ServiceFailed(f"This failed: {words}\n{done.stdout}{done.stderr}")
-        return done.stdout
+        return _run(command, self.environment)
 
 
 @contextmanager
@@ -117,9 +107,14 @@ def house(
         programs = [*servers, *_market_programs(port), *nodes]
         with Stack(data_dir=data_dir, programs=programs, environment=environment) as stack:
             start_servers(stack, postgres, redis, say=say)
-            running = House(stack=stack, url=url, data_dir=data_dir, environment=environment)
-            _start_market(running, say=say)
-            yield running
+            _prepare_market(environment, say=say)
+            log = stack.log_dir / "commands.log"
+            with CommandShell(environment=environment, log=log) as commands:
+                running = House(stack, commands, url, data_dir, environment)
+                say("Starting the market: auction lane, workers, beat, web")
+                stack.start(*MARKET_PROGRAMS)
+                wait_for_web(running)
+                yield running
 
 
 def start_servers(
@@ -140,21 +135,34 @@ def start_servers(
         wait_for_redis(redis)
 
 
-def _start_market(running: House, *, say: Callable[[str], None]) -> None:
-    """Migrate, compile what is not compiled yet, and start the market's processes."""
+def _prepare_market(environment: dict[str, str], *, say: Callable[[str], None]) -> None:
+    """Migrate, and compile what is not compiled yet."""
     say("Bringing the database up to date; compiling the auction where that is still to do")
+    manage = (sys.executable, "-W", "ignore", str(ROOT / "manage.py"))
 
     def compile_and_collect() -> None:
-        running.run(sys.executable, "-m", "marketplace.config.warm")
-        running.manage("collectstatic", "--no-input", "-v", "0")
+        _run((sys.executable, "-m", "marketplace.config.warm"), environment)
+        _run((*manage, "collectstatic", "--no-input", "-v", "0"), environment)
 
     with ThreadPoolExecutor() as together:
         compiling = together.submit(compile_and_collect)
-        running.manage("migrate", "--no-input", "-v", "0")
+        _run((*manage, "migrate", "--no-input", "-v", "0"), environment)
         compiling.result()
-    say("Starting the market: auction lane, workers, beat, web")
-    running.stack.start(*MARKET_PROGRAMS)
-    wait_for_web(running)
+
+
+def _run(command: Sequence[str], environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        words = " ".join(Path(part).name for part in command if part not in {"-W", "ignore"})
+        raise ServiceFailed(f"This failed: {words}\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def wait_for_web(running: House) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -148,10 +147,8 @@ def run_moving_sale(
 
 def _rent_machines(running: House, zone: str, names: Sequence[str]) -> None:
     """The house rents machines, and the provider's nodes are away."""
-    rent = ("tiers_set", zone, "--serverless", "1", "--serverful", "1", *TIERS)
-    leave = ("node_available", *names, "--in-s", str(AWAY_S))
-    with ThreadPoolExecutor() as together:
-        list(together.map(lambda command: running.manage(*command), (rent, leave)))
+    running.manage("tiers_set", zone, "--serverless", "1", "--serverful", "1", *TIERS)
+    running.manage("node_available", *names, "--in-s", str(AWAY_S))
 
 
 def _choose_epochs(market: httpx.Client, first: Sale) -> int:

@@ -102,7 +102,6 @@ def test_a_program_that_keeps_failing_is_reported_with_the_end_of_its_log(tmp_pa
         stack.start("broken")
 
 
-@pytest.mark.faults
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_its_starter_however_that_one_ends(
     tmp_path: Path, ending: signal.Signals
