@@ -23,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help setup setup-dev pages demo run test compiled test-python test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
+.PHONY: help setup setup-dev pages demo run test compiled test-python test-faults test-browser test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
   bench bench-auction bench-training bench-tiers bench-lane screens clean
 
 help: ## What can be made
@@ -68,19 +68,26 @@ test: ## Everything that must hold
 	@$(MAKE) --no-print-directory --jobs 2 types compiled lint contracts test-pages
 	@$(MAKE) --no-print-directory test-python
 
-# Running markets are tested after the rest, because their nodes measure how fast they are; in a
-# process of their own, because Playwright leaves an event loop running in which Django does not query.
-MARKETS := (faults or browser)
+# Running houses are tested after the rest, because their nodes measure how fast they are, and at the
+# same time, because both mostly wait. Each needs a process of its own: Playwright leaves an event
+# loop running in which Django does not query.
+WITHOUT_HOUSES := --ignore=tests/faults --ignore=tests/browser
 test-python: setup-dev browser
-	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not ($(MARKETS) or nightly)"
-	$(PYTHON) -m pytest -m "$(MARKETS) and not nightly"
+	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not nightly" $(WITHOUT_HOUSES)
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-faults test-browser
+
+test-faults: setup-dev ## Processes of a running house are killed
+	$(PYTHON) -m pytest -m "not nightly" tests/faults
+
+test-browser: setup-dev browser ## Pages of a running house, in Chromium
+	$(PYTHON) -m pytest -m "not nightly" tests/browser
 
 compiled: setup-dev # Machine code that many tests need, once for all processes
 	@$(PYTHON) -m marketplace.config.warm
 	@$(PYTHON) -m scheduler simulate tiers --trace burst --jobs 5 --json >/dev/null
 
 test-nightly: setup-dev ## Longer variants, and properties on examples not tried before
-	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "nightly or not (faults or browser)"
+	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -n $(JOBS) --dist worksteal $(WITHOUT_HOUSES)
 
 test-nightly-slice: setup-dev ## The shortest of the longer variants, with new examples
 	HYPOTHESIS_PROFILE=new $(PYTHON) -m pytest -m nightly tests/properties/test_auction_truthfulness.py

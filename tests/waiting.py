@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def until(
-    true: Callable[[], object], *, what: str, within_s: float = 60.0, every_s: float = 0.02
+    true: Callable[[], object], *, what: str, within_s: float = 180.0, every_s: float = 0.02
 ) -> None:
     """Look until something is true; says what it was when it never is."""
     ends_at = time.monotonic() + within_s

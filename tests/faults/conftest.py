@@ -19,6 +19,10 @@ print(node.ask_micros)
 Node.objects.filter(pk=node.pk).update(ask_micros={micros})
 """
 CHEAP_ASK_MICROS = 1000
+CHECKPOINTS = """
+from marketplace.fleet.models import Zone
+Zone.objects.update(checkpoint_every_s=3.0)
+"""
 END_ALL = """
 from marketplace.common import clock
 from marketplace.tiers.machines import end_machine
@@ -27,6 +31,12 @@ ZoneTiers.objects.update(is_on=False)
 for machine in Machine.objects.exclude(status="ended"):
     end_machine(machine=machine, reason="The test is over.", now=clock.now())
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def checkpoints_come_soon(market: Market) -> None:
+    """What is tried waits for a checkpoint; a market that trains for hours stores fewer."""
+    market.shell.run(CHECKPOINTS)
 
 
 @pytest.fixture

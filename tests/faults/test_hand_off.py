@@ -8,7 +8,7 @@ however fast or busy the machine is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +16,11 @@ import httpx
 import psycopg
 import pytest
 
-from marketplace.embedded.demo.api_client import DemoFailed, place_bid
-from marketplace.embedded.demo.first_sale import TRAINING
-from marketplace.embedded.demo.moving_sale import AWAY_S, DEADLINE_S, TIERS
+from marketplace.embedded.demo.moving_sale import AWAY_S, TIERS
 from marketplace.embedded.demo.opening import NODE
 from marketplace.embedded.house import wait_for_web
 from tests.conftest import Market
-from tests.faults.steps import kill_processes
+from tests.faults.steps import buy_longest, kill_processes
 from tests.faults.test_node_in_market import events_of
 from tests.waiting import until
 
@@ -134,25 +132,12 @@ def rented(market: Market, database: psycopg.Connection[Any]) -> Iterator[Market
         market.shell.manage("machines_end", "--within-s", "240")
 
 
-def bought(api: httpx.Client, zone: str) -> dict[str, Any]:
-    for epochs in EPOCHS:
-        with suppress(DemoFailed):
-            return place_bid(
-                *(api, zone),
-                name="moves",
-                training=TRAINING | {"epochs": epochs},
-                within_s=DEADLINE_S,
-                say=lambda _: None,
-            )
-    raise AssertionError("not even the shortest job is promised")
-
-
 def test_a_hand_off_survives_its_worker_and_its_web_server_killed_in_the_middle_of_it(
     rented: Market, api: httpx.Client, database: psycopg.Connection[Any]
 ) -> None:
     database.execute(WORKER_FROM.format(at="now() + interval '1 day'").encode())
     with moment(database, *PLANNED) as planned, moment(database, *PAUSED) as paused:
-        bid = bought(api, rented.zone)
+        bid = buy_longest(api, rented.zone, name="moves", epochs=EPOCHS)
         job_id = bid["job_id"]
         database.execute(WORKER_FROM.format(at="NULL").encode())
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 import signal
 import time
 import zipfile
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
-from marketplace.embedded.demo.api_client import upload_dataset
+from tests.faults.steps import buy_longest
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 
@@ -24,7 +22,7 @@ ENDED = ("succeeded", "failed", "cancelled")
 #: not the next ones where others have bought those.
 REPLANNED_WITHIN_S = 700
 #: Long enough to be killed in, short enough to wait for.
-TRAINING = {"epochs": 14, "learning_rate": 2e-3, "batch_size": 8}
+EPOCHS = (4, 3, 2)
 
 
 def wait_for(
@@ -49,32 +47,8 @@ def checkpoints(events: list[dict[str, Any]]) -> list[int]:
     return [event["data"]["step"] for event in events if event["kind"] == "checkpointed"]
 
 
-def place_bid(api: httpx.Client, zone: str) -> dict[str, Any]:
-    work = {
-        "zone": zone,
-        "dataset_id": upload_dataset(api, zone)["id"],
-        "training": TRAINING,
-        "deadline": (datetime.now(UTC) + timedelta(minutes=28)).isoformat(),
-    }
-    quote = api.post("/api/quotes", json=work).raise_for_status().json()
-    posted = quote["posted_price"]
-    assert posted is not None, quote
-    bid = api.post(
-        "/api/bids",
-        json=work | {"name": "outlives-its-node", "price": f"{2 * float(posted):.6f}"},
-        headers={"Idempotency-Key": secrets.token_hex(16)},
-    ).raise_for_status()
-    bid_id = bid.json()["id"]
-    ends_at = time.monotonic() + 30
-    while (answer := api.get(f"/api/bids/{bid_id}").json())["status"] == "pending":
-        assert time.monotonic() < ends_at
-        time.sleep(0.1)
-    assert answer["status"] == "admitted", answer
-    return answer
-
-
 def test_a_job_whose_node_is_killed_goes_on_from_its_checkpoint_at_no_cost(market, api):
-    bid = place_bid(api, market.zone)
+    bid = buy_longest(api, market.zone, name="outlives-its-node", epochs=EPOCHS)
     job_id = bid["job_id"]
     wait_for(api, job_id, lambda job: job["status"] == "running", within_s=240)
     ends_at = time.monotonic() + 120

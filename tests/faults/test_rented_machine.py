@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import Market
+from tests.faults.steps import buy_longest
 from tests.faults.test_node_in_market import (
+    EPOCHS,
     REPLANNED_WITHIN_S,
     checkpoints,
     events_of,
-    place_bid,
     wait_for,
 )
 from tests.waiting import until
@@ -67,7 +68,7 @@ def test_a_job_outlives_the_rented_machine_it_runs_on(tiers_on, api):
     )
     try:
         market.shell.run(OTHERS_AVAILABLE_FROM.format(at=NEVER))
-        bid = place_bid(api, market.zone)
+        bid = buy_longest(api, market.zone, name="outlives-its-machine", epochs=EPOCHS)
     finally:
         market.shell.run(OTHERS_AVAILABLE_FROM.format(at=None))
     job_id = bid["job_id"]

@@ -31,7 +31,6 @@ from tests.waiting import until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.faults,
     pytest.mark.usefixtures("no_old_wake_ups"),
 ]
 

@@ -30,7 +30,6 @@ from tests.waiting import until
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
-    pytest.mark.faults,
     pytest.mark.usefixtures("no_old_wake_ups"),
 ]
 
@@ -196,9 +195,11 @@ def test_solves_and_decisions_at_once_come_to_one_log(zone):
     place(owner, zone, 6)
     results = at_once([apply, apply, decide])
     assert sorted(results[:2]) == [False, True]
-    assert 0 < results[2] <= 6
+    # Who applies the prices decides what was received as well, and may leave nothing to decide.
+    assert 0 <= results[2] <= 6
     assert not Bid.objects.filter(status="pending").exists()
     kinds = list(LogEntry.objects.filter(zone=zone).values_list("kind", flat=True))
     assert (kinds.count("RulesChanged"), kinds.count("PricesSolved")) == (0, 1)
+    assert kinds.count("BidArrived") == 30
     assert verify_zone(zone).problems == []
     assert ledger_check().balanced

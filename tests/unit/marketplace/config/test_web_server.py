@@ -46,7 +46,6 @@ def test_what_a_killed_server_counted_is_removed_and_a_living_ones_is_not(tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == names[1:]
 
 
-@pytest.mark.faults
 @pytest.mark.django_db(transaction=True)
 def test_processes_end_with_their_parent_and_tell_of_all_they_counted(tmp_path):
     port = str(find_free_port())

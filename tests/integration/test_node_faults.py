@@ -32,7 +32,7 @@ from workers.protocol import (
 )
 from workers.protocol.wire import to_json
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 JOB = "ftjob-1"
 #: More than any of these tests lets it train.
