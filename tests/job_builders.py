@@ -23,6 +23,7 @@ from tests import builders, market_builders
 from tests.builders import NOW
 from workers.protocol.adapter_check import list_adapter_tensors
 from workers.protocol.messages import (
+    AdapterKind,
     AdapterSpec,
     JoinReply,
     JoinRequest,
@@ -126,7 +127,9 @@ def adapter_zip(
 ) -> bytes:
     """The trained adapter of a job as a zip; ``extra`` are more files by name."""
     adapter = adapter or AdapterSpec(rank=8)
-    config = {"peft_type": "LORA", "r": adapter.rank, "lora_alpha": adapter.alpha}
+    config: dict[str, Any] = {"peft_type": "LORA", "r": adapter.rank, "lora_alpha": adapter.alpha}
+    if adapter.kind is AdapterKind.SOFT_PROMPT:
+        config = {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": adapter.virtual_tokens}
     files: dict[str, bytes] = {
         "adapter_config.json": json.dumps(config).encode(),
         "adapter_model.safetensors": adapter_tensors(adapter, value=0.5 + seed),

@@ -23,7 +23,7 @@ from marketplace.fleet.slots import (
 )
 from marketplace.fleet.speeds import OUTLIER_FACTOR, SpeedRow, total_speed
 from scheduler import types as scheduler
-from workers.protocol.messages import AdapterSpec, BaseModelRef, TrainingSpec
+from workers.protocol.messages import AdapterKind, AdapterSpec, BaseModelRef, TrainingSpec
 from workers.protocol.model_shape import ModelShape
 
 __all__ = [
@@ -290,7 +290,8 @@ def memory_demand(
     measured = (speeds or load_zone_speeds(zone)).measured_memory
     return memory.job_memory_gb(
         shape,
-        rank=adapter.rank,
+        # A soft prompt adapts no projection.
+        rank=0 if adapter.kind is AdapterKind.SOFT_PROMPT else adapter.rank,
         batch_size=training.batch_size * (2 if preference else 1),
         sequence_length=training.sequence_length,
         activation_bytes=activation_bytes,

@@ -15,8 +15,8 @@ from kombu.exceptions import OperationalError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import base_model_ref, slot_ends_at, slot_starts_at
 from marketplace.jobs import locks
-from marketplace.jobs.models import Checkpoint, Dataset, Job, NodePlan, Slice
-from marketplace.jobs.selectors import DATASET_BLOB, VALIDATION_BLOB
+from marketplace.jobs.models import CandidatePrompts, Checkpoint, Dataset, Job, NodePlan, Slice
+from marketplace.jobs.selectors import DATASET_BLOB, PROMPTS_BLOB, VALIDATION_BLOB
 from workers.protocol.messages import (
     TASK_RUN_SLOT,
     AdapterSpec,
@@ -24,6 +24,7 @@ from workers.protocol.messages import (
     CheckpointRef,
     DataFormat,
     JobSpec,
+    PromptLookup,
     SliceSpec,
     SlotPlan,
     TrainingSpec,
@@ -86,7 +87,9 @@ def _load_slices(lease_tokens: Iterable[str]) -> defaultdict[str, list[Slice]]:
     """Slices with all that their plans are made from, by node."""
     slices: defaultdict[str, list[Slice]] = defaultdict(list)
     found = Slice.objects.filter(lease_token__in=list(lease_tokens))
-    for held in found.select_related("job__dataset", "job__validation_dataset"):
+    for held in found.select_related(
+        "job__dataset", "job__validation_dataset", "job__candidate_prompts"
+    ):
         slices[held.node_id].append(held)
     return slices
 
@@ -191,7 +194,18 @@ def _build_job_spec(zone: Zone, job: Job, lease_token: str) -> JobSpec:
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
         training=from_json(TrainingSpec, job.spec["training"]),
         checkpoint_every_s=zone.checkpoint_every_s,
+        lookup=_build_lookup(job, lease_token),
     )
+
+
+def _build_lookup(job: Job, lease_token: str) -> PromptLookup | None:
+    # Django has no such attribute where there is no row.
+    candidates: CandidatePrompts | None = getattr(job, "candidate_prompts", None)
+    if candidates is None:
+        return None
+    url = BLOB_PATH.format(lease_token=lease_token, name=PROMPTS_BLOB)
+    blob = BlobRef(url=url, sha256=candidates.sha256, bytes=candidates.bytes)
+    return PromptLookup(prompts=blob, budget_s=candidates.budget_s)
 
 
 def _build_dataset_ref(dataset: Dataset, lease_token: str, name: str) -> BlobRef:

@@ -17,6 +17,7 @@ from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.executed_work import is_user_fault, list_slices
 from marketplace.jobs.lease_checks import get_current_slice
 from marketplace.jobs.models import (
+    CandidatePrompts,
     Checkpoint,
     Dataset,
     Job,
@@ -34,6 +35,7 @@ from workers.protocol.wire import from_json
 #: Names under which a lease's files are fetched; a checkpoint's is its id.
 DATASET_BLOB = "dataset"
 VALIDATION_BLOB = "validation"
+PROMPTS_BLOB = "prompts"
 #: Cost of a preference row against one plain sequence: two forward and backward passes for the
 #: adapter and two forward passes for the frozen base, with a backward pass counted as two.
 PREFERENCE_COST = 8 / 3
@@ -84,7 +86,9 @@ def measure_work(
     train = dataset.rows - valid
     samples = train * training.epochs
     speeds = speeds or fleet.load_zone_speeds(zone)
-    shape = {"batch_size": training.batch_size, "sequence_length": training.sequence_length}
+    # A soft prompt's tokens stand before every row.
+    length = training.sequence_length + adapter.virtual_tokens
+    shape = {"batch_size": training.batch_size, "sequence_length": length}
     weight = fleet.work_weight(zone=zone, speeds=speeds, **shape)
     cost = PREFERENCE_COST if preference else 1.0
     return Work(
@@ -228,11 +232,13 @@ def find_lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -
         ``unknown_blob``.
     """
     job = get_current_slice(lease_token=lease_token, node=node, now=now).job
-    found: Dataset | Checkpoint | None
+    found: Dataset | Checkpoint | CandidatePrompts | None
     if name == DATASET_BLOB:
         found = job.dataset
     elif name == VALIDATION_BLOB:
         found = job.validation_dataset
+    elif name == PROMPTS_BLOB:
+        found = CandidatePrompts.objects.filter(job=job).first()
     else:
         found = list_job_checkpoints(job).filter(pk=name).first()
     if found is None:

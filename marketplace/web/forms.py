@@ -15,6 +15,8 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset
+from workers.protocol.job_settings import INIT_TEXT_CHARS_MAX
+from workers.protocol.messages import AdapterKind
 
 AUTO = "auto"
 #: Form field by the services' name of it.
@@ -28,8 +30,13 @@ PARAMS = {
     "zone": "zone",
 }
 TRAINING = ("epochs", "batch_size", "learning_rate")
-ADAPTER = ("rank", "alpha", "dropout")
-HYPER = (*TRAINING, *ADAPTER)
+LORA = ("rank", "alpha", "dropout")
+SOFT_PROMPT = ("virtual_tokens",)
+HYPER = (*TRAINING, *LORA, *SOFT_PROMPT, "target_loss")
+METHODS = {
+    AdapterKind.LORA: "LoRA: low-rank matrices beside the model's own",
+    AdapterKind.SOFT_PROMPT: "Prompt tuning: a few learnt tokens before every row",
+}
 _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
 _INPUT_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
@@ -74,6 +81,26 @@ class BidForm(forms.Form):
             attrs={"class": "field", "accept": ".jsonl,.json,.csv,.tsv,.txt,text/*"}
         ),
     )
+    method = forms.ChoiceField(
+        label="Method",
+        required=False,
+        choices=[(str(kind), words) for kind, words in METHODS.items()],
+        widget=forms.Select(attrs={"class": "field"}),
+    )
+    initial_prompt = forms.ChoiceField(
+        label="Initial prompt",
+        required=False,
+        choices=[("lookup", "Best known prompt"), ("text", "Your words"), ("random", "Random")],
+        widget=forms.Select(attrs={"class": "field"}),
+    )
+    init_text = forms.CharField(
+        label="Words to start from",
+        required=False,
+        max_length=INIT_TEXT_CHARS_MAX,
+        widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"}),
+    )
+    virtual_tokens = HyperField(label="Virtual tokens")
+    target_loss = HyperField(label="Stop at a held-out loss of")
     epochs = HyperField(label="Epochs")
     rank = HyperField(label="LoRA rank")
     alpha = HyperField(label="LoRA alpha")
@@ -111,12 +138,29 @@ class BidForm(forms.Form):
         return text.replace(",", ".") if _DECIMAL_COMMA.fullmatch(text) else text
 
     @property
+    def is_prompt_tuning(self) -> bool:
+        return self.data.get("method") == AdapterKind.SOFT_PROMPT
+
+    @property
     def adapter(self) -> dict[str, Any]:
-        return {name: self.cleaned_data.get(name, AUTO) for name in ADAPTER}
+        data = self.cleaned_data
+        if not self.is_prompt_tuning:
+            return {name: data.get(name, AUTO) for name in LORA}
+        start = data.get("initial_prompt")
+        return {
+            "kind": str(AdapterKind.SOFT_PROMPT),
+            **{name: data.get(name, AUTO) for name in SOFT_PROMPT},
+            # A lookup compares the words given with the prompts of the bank.
+            "init_text": "" if start == "random" else data.get("init_text", ""),
+            "looks_up": start == "lookup",
+        }
 
     @property
     def training(self) -> dict[str, Any]:
-        return {name: self.cleaned_data.get(name, AUTO) for name in TRAINING}
+        data = self.cleaned_data
+        asked = {name: data.get(name, AUTO) for name in TRAINING}
+        target = data.get("target_loss", AUTO)
+        return asked if target == AUTO else asked | {"target_loss": target}
 
     @property
     def has_hyper_errors(self) -> bool:
@@ -135,6 +179,7 @@ class BidForm(forms.Form):
 def get_bid_defaults(*, zone: Zone | None, now: datetime) -> dict[str, Any]:
     """A form to start from; every setting is left to the house."""
     defaults: dict[str, Any] = dict.fromkeys(HYPER, AUTO)
+    defaults |= {"method": str(AdapterKind.LORA), "initial_prompt": "lookup"}
     defaults |= {"key": uuid.uuid4().hex, "name": f"job-{timezone.localtime(now):%m%d-%H%M}"}
     if zone is not None:
         slots = max(2, zone.horizon_slots // 2)

@@ -44,6 +44,7 @@ INSTALLED_APPS = [
     "marketplace.console",
     "marketplace.live",
     "marketplace.tiers",
+    "marketplace.express",
     "marketplace.auction",
     "marketplace.jobs",
     "marketplace.payments",
@@ -231,6 +232,8 @@ CELERY_BEAT_SCHEDULE = {
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
     "broker": _every("fleet.broker_restore", "BEAT_BROKER_S", 10),
     "idempotency": _every("api.idempotency_sweep", "BEAT_IDEMPOTENCY_S", 3600),
+    "lookups": _every("express.prepare_lookups", "BEAT_LOOKUPS_S", 1),
+    "prompts": _every("express.record_finished_jobs", "BEAT_PROMPTS_S", 5),
     "tiers": _every("tiers.tick", "BEAT_TIERS_S", 2),
     "machines": _every("tiers.reconcile", "BEAT_MACHINES_S", 10),
 }

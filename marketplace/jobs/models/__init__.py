@@ -13,6 +13,7 @@ from marketplace.jobs.models.job import (
     job_id,
 )
 from marketplace.jobs.models.journal import JobEvent, MetricPoint
+from marketplace.jobs.models.prompts import CandidatePrompts
 from marketplace.jobs.models.results import (
     Artifact,
     Checkpoint,
@@ -32,6 +33,7 @@ from marketplace.jobs.models.states import (
 
 __all__ = [
     "Artifact",
+    "CandidatePrompts",
     "Checkpoint",
     "Dataset",
     "DatasetTokens",

@@ -30,7 +30,13 @@ from marketplace.fleet.models import NodeStatus, Zone
 from marketplace.fleet.selectors import list_open_zones, nodes_on_sale
 from marketplace.jobs.models import Dataset
 from marketplace.payments.selectors import wallet
-from marketplace.web.forms import ADAPTER, TRAINING, BidForm, get_bid_defaults
+from marketplace.web.forms import (
+    LORA,
+    SOFT_PROMPT,
+    TRAINING,
+    BidForm,
+    get_bid_defaults,
+)
 from marketplace.web.presenters.curve import curve_table, horizon_ends_at, quote_data
 from marketplace.web.presenters.plans import build_bid_ribbon
 from marketplace.web.presenters.receipt import price_lines
@@ -275,6 +281,15 @@ def _measured(
         return None
 
 
+def _read_initial_prompt(bid: Bid) -> dict[str, Any]:
+    """Method and start of an earlier bid, as the form has them."""
+    start = "text" if bid.adapter.get("init_text") else "random"
+    return {
+        "method": bid.adapter.get("kind", "lora"),
+        "initial_prompt": "lookup" if bid.adapter.get("looks_up") else start,
+    }
+
+
 def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
     """Terms of an earlier bid, or what the address names."""
     asked = {name: request.GET[name] for name in ("dataset", "zone", "name") if name in request.GET}
@@ -282,17 +297,24 @@ def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
         bid = get_bid(request.organisation, request.GET["again"])
         settings = {
             name: value
-            for group, names in ((bid.adapter, ADAPTER), (bid.training, TRAINING))
+            for group, names in (
+                (bid.adapter, (*LORA, *SOFT_PROMPT, "init_text")),
+                (bid.training, (*TRAINING, "target_loss")),
+            )
             for name in names
             if (value := group.get(name)) is not None
             and not {f"adapter.{name}", f"training.{name}"} & set(bid.resolved)
         }
-        asked |= settings | {
-            "dataset": bid.dataset_id,
-            "zone": bid.zone.name,
-            "name": bid.name,
-            "price": usd_input(bid.price_micros),
-        }
+        asked |= (
+            settings
+            | _read_initial_prompt(bid)
+            | {
+                "dataset": bid.dataset_id,
+                "zone": bid.zone.name,
+                "name": bid.name,
+                "price": usd_input(bid.price_micros),
+            }
+        )
     if "deadline" in request.GET:
         asked["deadline"] = request.GET["deadline"]
     return asked

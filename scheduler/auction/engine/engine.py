@@ -21,6 +21,7 @@ from scheduler.auction.engine import (
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
 from scheduler.auction.engine.receipts import check_receipts, settle_receipts
+from scheduler.auction.engine.seats import check_seats
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.chain import ChainEntry, SerializedEntry, digest, serialize_entry
 from scheduler.auction.log.events import (
@@ -28,6 +29,7 @@ from scheduler.auction.log.events import (
     BidsReceived,
     CellsReleased,
     Event,
+    ExpressAnswered,
     NodeChanged,
     NodeJoined,
     NodeLeft,
@@ -168,6 +170,9 @@ class Engine:
                 return Changed()
             case BidArrived(task=task, slot=slot):
                 return self._decide(task, slot, hint)
+            case ExpressAnswered(seats=seats):
+                check_seats(zone, seats)
+                return Changed()
             case SlotAdvanced(slot=slot):
                 zone.advance(slot)
                 return Changed()

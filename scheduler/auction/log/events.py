@@ -215,6 +215,21 @@ class RulesChanged:
     rules: ZoneRules
 
 
+@dataclass(frozen=True, slots=True)
+class ExpressAnswered:
+    """The express lane answered a job; its seats are cells that tasks of this log hold.
+
+    The answer follows from the question alone (``scheduler.prompts.answers``), so that whoever has
+    the log finds it again. No price and no cell of the auction changes.
+    """
+
+    job_id: str
+    question: Mapping[str, Any]
+    answer: Mapping[str, Any]
+    #: Cells that the job runs in, with the task that holds each; none for a refusal.
+    seats: tuple[tuple[str, Cell], ...] = ()
+
+
 Event = (
     BidsReceived
     | ReceiptsVoided
@@ -231,6 +246,7 @@ Event = (
     | PricesSolved
     | RatesPosted
     | RulesChanged
+    | ExpressAnswered
 )
 
 
@@ -409,6 +425,14 @@ def event_to_json(event: Event) -> dict[str, Any]:
     match event:
         case BidsReceived(bids=bids):
             return {"type": "BidsReceived", "bids": [list(bid) for bid in bids]}
+        case ExpressAnswered():
+            return {
+                "type": "ExpressAnswered",
+                "job_id": event.job_id,
+                "question": dict(event.question),
+                "answer": dict(event.answer),
+                "seats": [[task_id, cell.slot, cell.node] for task_id, cell in event.seats],
+            }
         case ReceiptsVoided(task_ids=task_ids, reason=reason):
             return {"type": "ReceiptsVoided", "task_ids": list(task_ids), "reason": reason}
         case BidArrived(task=task, slot=slot, salt=salt):
@@ -490,6 +514,16 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
     match data.get("type"):
         case "BidsReceived":
             return BidsReceived(bids=tuple((str(bid), str(seal)) for bid, seal in data["bids"]))
+        case "ExpressAnswered":
+            return ExpressAnswered(
+                job_id=str(data["job_id"]),
+                question=dict(data["question"]),
+                answer=dict(data["answer"]),
+                seats=tuple(
+                    (str(task_id), Cell(slot=int(slot), node=str(node)))
+                    for task_id, slot, node in data["seats"]
+                ),
+            )
         case "ReceiptsVoided":
             return ReceiptsVoided(
                 task_ids=tuple(str(task_id) for task_id in data["task_ids"]),

@@ -17,6 +17,7 @@ from scheduler.auction.log.events import (
     BidsReceived,
     CellsReleased,
     Event,
+    ExpressAnswered,
     NodeChanged,
     NodeJoined,
     NodeLeft,
@@ -87,6 +88,9 @@ def check_event(event: Event) -> None:
             _check_rates(event)
         case RulesChanged(rules=rules):
             _text("settings", rules.settings)
+        case ExpressAnswered():
+            _text("question", event.question)
+            _text("answer", event.answer)
         case CellsReleased() | BidsReceived() | ReceiptsVoided():
             pass
 

@@ -136,7 +136,14 @@ def test_wrong_training_settings_are_named(zone, owner, training, param):
         ({"alpha": 0.0}, "adapter.alpha"),
         ({"dropout": 1.0}, "adapter.dropout"),
         ({"dropout": -0.1}, "adapter.dropout"),
-        ({"kind": "soft_prompt"}, "adapter.kind"),
+        ({"kind": "soft_prompt", "rank": 8}, "adapter.rank"),
+        ({"kind": "soft_prompt", "target_modules": ["q_proj"]}, "adapter.target_modules"),
+        ({"kind": "soft_prompt", "virtual_tokens": 0}, "adapter.virtual_tokens"),
+        ({"kind": "soft_prompt", "virtual_tokens": 513}, "adapter.virtual_tokens"),
+        ({"kind": "soft_prompt", "virtual_tokens": True}, "adapter"),
+        ({"kind": "soft_prompt", "init_text": "x" * 2001}, "adapter.init_text"),
+        ({"virtual_tokens": 8}, "adapter.virtual_tokens"),
+        ({"looks_up": True}, "adapter.looks_up"),
         ({"kind": "magic"}, "adapter"),
         ({"target_modules": []}, "adapter.target_modules"),
         ({"target_modules": ["q_prok"]}, "adapter.target_modules"),
@@ -150,6 +157,28 @@ def test_wrong_adapter_settings_are_named(zone, owner, adapter, param):
     assert caught.value.code == "invalid_hyperparameter"
     assert caught.value.param == param
     assert_no_trace(owner)
+
+
+def test_a_soft_prompt_is_sold_with_the_settings_left_to_us(zone, owner):
+    bid = market.bid(owner, zone, adapter={"kind": "soft_prompt", "rank": "auto"}, training={})
+    bid.refresh_from_db()
+    assert (bid.adapter["kind"], bid.adapter["virtual_tokens"]) == ("soft_prompt", 20)
+    assert bid.training["learning_rate"] == 0.0495
+    assert "adapter.virtual_tokens" in bid.resolved
+    assert "adapter.rank" not in bid.resolved
+
+
+def test_a_soft_prompt_needs_memory_for_its_tokens_before_every_row(zone, owner):
+    short, long = (
+        market.bid(
+            owner,
+            zone,
+            adapter={"kind": "soft_prompt", "virtual_tokens": tokens},
+            training={"sequence_length": 64},
+        )
+        for tokens in (1, 64)
+    )
+    assert long.memory_demand_gb > short.memory_demand_gb
 
 
 def test_settings_left_to_us_are_resolved_and_recorded(zone, owner):
