@@ -5,6 +5,8 @@ import { canonical, parse, without, type Value } from "../src/proof/lossless";
 
 const record = readFileSync(new URL("./proof.json", import.meta.url), "utf8");
 const entries = (JSON.parse(record) as { entries: { hash: string }[] }).entries;
+/** For a hundred and more proofs on a busy machine. */
+const PATIENCE_MS = 60_000;
 const claim: Claim = {
   zone: "demo",
   bidId: "bid_own",
@@ -148,7 +150,7 @@ describe("the check of a decision", () => {
     const forged = [...forgeries(parse(record))];
     expect(forged.length).toBe(116);
     for (const { at, text } of forged) expect([at, await isTold(text)]).toEqual([at, true]);
-  });
+  }, PATIENCE_MS);
 
   it("sees an entry that is sent twice, or has a part that no hash covers", async () => {
     const entry = record.slice(record.indexOf('{"position": 3'), record.indexOf(', {"position": 4'));
@@ -228,7 +230,7 @@ describe("the check of a decision with a receipt", () => {
     const forged = [...forgeries(parse(received))];
     expect(forged.length).toBe(152);
     for (const { at, text } of forged) expect([at, await isTold(text, told)]).toEqual([at, true]);
-  });
+  }, PATIENCE_MS);
 
   it("sees prices that were set between the receipt and the decision", async () => {
     const between = received.replace('"type": "BidArrived"', '"type": "PricesSolved"');

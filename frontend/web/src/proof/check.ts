@@ -106,14 +106,18 @@ async function openingOf(proof: Value, own: Value, claim: Claim): Promise<Openin
 }
 
 function limitStep({ computed, published, opens }: Opening, claim: Claim): Step {
-  const limit = usdExact(claim.limitMicros);
-  const ok = opens && computed === published;
+  const gives = `${usdExact(claim.limitMicros)} and your salt give ${shortHash(computed)}`;
+  const fits = computed === published;
+  const ok = fits && opens;
+  const other = fits
+    ? "the opening that was sent gives another sum"
+    : `the record has ${shortHash(published)}`;
   return {
     ok,
     title: ok ? "Your limit went in as you gave it" : "The record holds another limit",
     detail: ok
-      ? `${limit} and your salt give ${shortHash(computed)}, the commitment everybody can read.`
-      : `${limit} and your salt give ${shortHash(computed)}; the record has ${shortHash(published)}.`,
+      ? `${gives}, the commitment everybody can read.`
+      : `${gives}; ${other}.`,
   };
 }
 
