@@ -23,13 +23,15 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
-.PHONY: help setup setup-dev pages demo run test compiled test-python test-faults test-browser test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
+.PHONY: help installed setup setup-dev pages demo run test compiled test-python test-faults test-browser test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
   bench bench-auction bench-training bench-tiers bench-lane screens clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | sort | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
 
-setup: $(VENV)/.installed pages ## Environment and pages, ready to run
+installed: $(VENV)/.installed pages
+
+setup: installed ## Environment and pages, ready to run
 	@echo "Compiling the auction (kept: later starts skip it)"
 	@$(PYTHON) -m marketplace.config.warm
 
@@ -58,10 +60,10 @@ $(PAGES)/.built: $(shell find frontend/web -type f -not -path '*/node_modules/*'
 	@cd frontend/web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 	@touch $@
 
-demo: setup ## Sell and run one real job, then leave the site up (ONCE=1: stop when it is done)
+demo: installed ## Sell and run one real job, then leave the site up (ONCE=1: stop when it is done)
 	@$(PYTHON) -m marketplace.embedded demo $(if $(ONCE),--once)
 
-run: setup ## The whole house without the demo sale
+run: installed ## The whole house without the demo sale
 	@$(PYTHON) -m marketplace.embedded up
 
 test: ## Everything that must hold

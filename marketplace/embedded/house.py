@@ -138,15 +138,12 @@ def start_servers(
 def _prepare_market(environment: dict[str, str], *, say: Callable[[str], None]) -> None:
     """Migrate, and compile what is not compiled yet."""
     say("Bringing the database up to date; compiling the auction where that is still to do")
-    manage = (sys.executable, "-W", "ignore", str(ROOT / "manage.py"))
-
-    def compile_and_collect() -> None:
-        _run((sys.executable, "-m", "marketplace.config.warm"), environment)
-        _run((*manage, "collectstatic", "--no-input", "-v", "0"), environment)
-
+    migrate = ("-W", "ignore", str(ROOT / "manage.py"), "migrate", "--no-input", "-v", "0")
     with ThreadPoolExecutor() as together:
-        compiling = together.submit(compile_and_collect)
-        _run((*manage, "migrate", "--no-input", "-v", "0"), environment)
+        compiling = together.submit(
+            _run, (sys.executable, "-m", "marketplace.config.warm"), environment
+        )
+        _run((sys.executable, *migrate), environment)
         compiling.result()
 
 

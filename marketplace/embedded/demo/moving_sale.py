@@ -29,7 +29,7 @@ from marketplace.embedded.demo.opening import SLOT_S, DemoNode
 from marketplace.embedded.house import House
 
 #: Seconds the job should train for, so that moving repays however fast this machine is.
-TRAINS_S = 32.0
+TRAINS_S = 26.0
 #: Its deadline, inside the horizon of half an hour, and what of that its cells may fill.
 DEADLINE_S = 27 * 60
 FILLS = 0.8
