@@ -122,7 +122,7 @@ contracts: setup-dev ## Who may import whom
 lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed
 	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
 
-bench: bench-auction bench-lane bench-prompts bench-tiers bench-training ## All benchmarks, one JSON line per case
+bench: bench-auction bench-lane bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
 
 bench-auction: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_auction
@@ -138,6 +138,10 @@ bench-prompts: setup-dev
 
 bench-training: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_training
+
+.PHONY: bench-work
+bench-work: setup-dev ## Predicted against measured step time over ten length distributions
+	@$(PYTHON) -W ignore -m tests.benchmarks.bench_work
 
 bench-tiers: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_tiers

@@ -55,7 +55,7 @@ class Node:
     id: str
     #: Nodes of one GPU type share one row of the speed table.
     gpu_type: str
-    #: C_kp, samples per slot.
+    #: C_kp, samples per slot; the live market counts work units instead of the paper's samples.
     compute_capacity: float
     #: C_km, GB, the base model's share included.
     memory_capacity: float

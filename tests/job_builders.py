@@ -23,6 +23,7 @@ from tests import builders, market_builders
 from tests.builders import NOW
 from workers.protocol.adapter_check import list_adapter_tensors
 from workers.protocol.messages import (
+    PROTOCOL_VERSION,
     AdapterKind,
     AdapterSpec,
     JoinReply,
@@ -33,6 +34,7 @@ from workers.protocol.messages import (
     SliceResult,
     SpeedMeasurement,
     TrainingSpec,
+    WorkMeasurement,
 )
 from workers.protocol.messages import SliceStatus as Ended
 from workers.protocol.wire import to_json
@@ -152,7 +154,7 @@ def facts(*, hostname: str = "gpu-1", **changed: Any) -> NodeFacts:
         "memory_gb": 8.0,
         "cores": 4,
         "torch_version": "2.9.0",
-        "protocol_version": 1,
+        "protocol_version": PROTOCOL_VERSION,
         "speeds": (
             measurement(jobs=1, samples_per_s=20.0),
             measurement(jobs=4, samples_per_s=40.0),
@@ -170,9 +172,24 @@ def measurement(**changed: Any) -> SpeedMeasurement:
         "samples_per_s": 20.0,
         "tokens_per_s": 2560.0,
         "base_memory_gb": 0.9,
-        "job_memory_gb": 0.05,
+        "job_memory_gb": 0.01,
     } | changed
     return SpeedMeasurement(**fields)
+
+
+def work_measurement(**changed: Any) -> WorkMeasurement:
+    fields: dict[str, Any] = {
+        "base_model": "tiny",
+        "steps": 3,
+        "sequences": 24,
+        "tokens": 2400,
+        "trained_tokens": 2376,
+        "token_pairs": 260_000,
+        "even": False,
+        "seconds": 1.0,
+        "forward_seconds": 0.4,
+    } | changed
+    return WorkMeasurement(**fields)
 
 
 def joined(zone: Zone, *, name: str = "gpu-1", now: datetime = NOW) -> tuple[Node, JoinReply]:

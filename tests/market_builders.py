@@ -1,7 +1,8 @@
 """A small market for tests of the auction: a zone, nodes, data sets and bids with round numbers.
 
-A node of the zone does 400 reference samples a slot and asks 0.40 dollars for it; one job gets 100
-of them, so a cell costs a job 0.10 dollars. ``bid`` asks for 90 samples per epoch.
+A row of at most 128 tokens is one work unit, evaluation none. A node of the zone does 400 units a
+slot and asks 0.40 dollars for it; one job gets 100 of them, so a cell costs a job 0.10 dollars.
+``bid`` asks for 90 units per epoch.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from django.core.files.base import ContentFile
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.place import place_bid
 from marketplace.auction.models import Bid
-from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Speed, Zone
+from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Zone
 from marketplace.fleet.services import ensure_provider, ensure_zone
-from marketplace.jobs.models import Artifact, Dataset, Job, Slice, SliceStatus
-from marketplace.jobs.selectors import count_planned_steps
+from marketplace.jobs.models import Artifact, Dataset, DatasetTokens, Job, Slice, SliceStatus
 from marketplace.jobs.services import finish_slice
+from marketplace.jobs.token_runs import TokenRunsBuilder
+from marketplace.jobs.work import load_job_totals
 from tests import builders
 from tests.builders import NOW
 from workers.protocol import messages as protocol
 from workers.protocol.model_shape import ModelShape
+from workers.protocol.work import PARTS
 
 SLOT_S = 10
 HORIZON_SLOTS = 60
@@ -38,10 +41,13 @@ SHAPE = ModelShape(
     head_size=16,
 )
 
+WORK_COSTS = {"token": PARTS // 128, "forward": 0}
+
 _number = count(1)
 
 
 def zone(*, name: str | None = None, **terms: Any) -> Zone:
+    terms.setdefault("work_costs", WORK_COSTS)
     made = ensure_zone(
         name=name or f"zone-{next(_number)}",
         base_model_name="tiny",
@@ -55,22 +61,12 @@ def zone(*, name: str | None = None, **terms: Any) -> Zone:
         now=NOW,
         **terms,
     )
-    speed(made, gpu_type="cpu")
+    gpu_type("cpu")
     return made
 
 
-def speed(made: Zone, *, gpu_type: str, samples_per_s: float = 40.0) -> Speed:
-    kind, _ = GpuType.objects.get_or_create(name=gpu_type, defaults={"created_at": NOW})
-    return Speed.objects.create(
-        zone=made,
-        gpu_type=kind,
-        batch_size=8,
-        sequence_length=128,
-        jobs=4,
-        samples_per_s=samples_per_s,
-        measured_samples_per_s=samples_per_s,
-        updated_at=NOW,
-    )
+def gpu_type(name: str) -> GpuType:
+    return GpuType.objects.get_or_create(name=name, defaults={"created_at": NOW})[0]
 
 
 def provider() -> Provider:
@@ -83,6 +79,7 @@ def node(made: Zone, *, of: Provider | None = None, **terms: Any) -> Node:
         "name": f"node-{number}",
         "gpu_type_id": "cpu",
         "compute_capacity": 400.0,
+        "self_test_speed": 400.0 / SLOT_S,
         "memory_gb": 8.0,
         "ask_micros": 4 * CELL_MICROS,
         "status": NodeStatus.ONLINE,
@@ -111,11 +108,21 @@ def dataset(owner: Organisation, made: Zone, *, rows: int = 100) -> Dataset:
     )
     row.file.save("data", ContentFile(b"{}"), save=False)
     row.save(force_insert=True)
+    tokens = TokenRunsBuilder()
+    for _ in range(rows):
+        tokens.add_row([[([0], False), ([1] * 99, True)]])
+    DatasetTokens.objects.create(
+        dataset=row,
+        zone=made,
+        tokens=row.tokens,
+        longest_row_tokens=row.longest_row_tokens,
+        runs=tokens.build().to_bytes(),
+    )
     return row
 
 
 def job_terms(**changed: Any) -> dict[str, Any]:
-    """Adapter and training settings with nothing left to us; 90 samples an epoch of 100 rows."""
+    """Adapter and training settings with nothing left to us; 90 units an epoch of 100 rows."""
     training = {"batch_size": 8, "sequence_length": 128, "learning_rate": 1e-3, "epochs": 1}
     return {"adapter": {"rank": 8, "alpha": 16.0, "dropout": 0.0}, "training": training | changed}
 
@@ -171,7 +178,7 @@ def end_slice(
 ) -> None:
     """The node that has the job reports how its slice ended, ``step`` of all its steps done."""
     held = open_slice(job)
-    total_steps = max(count_planned_steps(job)[-1], step or 0)
+    total_steps = max(load_job_totals(job).steps, step or 0)
     step = total_steps if step is None else step
     if status == protocol.SliceStatus.PAUSED:
         # A node leaves with a checkpoint.

@@ -68,11 +68,11 @@ class Bid(models.Model):
     resolved: Any = models.JSONField(default=list)
     #: Training rows times epochs, as people count them.
     samples = models.PositiveBigIntegerField()
-    #: M_i: the same work in samples of the zone's reference batch and length.
+    #: M_i: the zone's work units of all epochs and evaluations, a whole number.
     compute_demand = models.FloatField()
     #: r_i: GB beside the base model.
     memory_demand_gb = models.FloatField()
-    #: s_ik: reference samples per slot by GPU type, when the bid arrived.
+    #: s_ik: work units per slot by GPU type, when the bid arrived.
     rates: Any = models.JSONField()
     idempotency_key = models.CharField(max_length=255, null=True)
     #: SHA-256 of what was asked under that key.
@@ -338,7 +338,7 @@ class Reservation(models.Model):
     #: Of the bid's plan, from ``FIRST_REVISION`` on.
     revision = models.PositiveIntegerField(default=FIRST_REVISION, db_default=FIRST_REVISION)
     slot = models.BigIntegerField()
-    #: In samples of the zone's reference batch and length.
+    #: Work units; the column is named as the paper names them.
     samples = models.FloatField()
     memory_gb = models.FloatField()
     #: What the provider is to earn for this share of the slot (e_ikt), rounded up.
@@ -378,7 +378,9 @@ class WorkShare(models.Model):
     )
     #: Optimizer steps that counted.
     steps = models.PositiveIntegerField()
-    #: Its part of the operational cost, by its steps.
+    #: Work units of those steps, evaluations included.
+    units = models.PositiveBigIntegerField()
+    #: Its part of the operational cost, by its units.
     earned_micros = models.BigIntegerField()
     #: What of it was paid: less where the provider was at fault.
     paid_micros = models.BigIntegerField()

@@ -1,8 +1,8 @@
 """Who gets what when a job ends: the one rule of pay, as text and as arithmetic.
 
 - The operational cost in a payment belongs to the nodes that did the job's work, in proportion
-  to the steps each did, at the posted rate that its cells were sold for where rates are posted.
-  A finished job has done all of its work, however early.
+  to the work units each did, at the posted rate that its cells were sold for where rates are
+  posted. A finished job has done all of its work, however early.
 - Work that was never done is refunded: the share of the whole payment that it is.
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
   the job; the house pays the others for what they did.
@@ -97,8 +97,8 @@ def compute_payout(
     Parameters
     ----------
     posted_rates
-        By node, what a sample in its cells was sold for; ``None``: asks are paid, and every
-        step counts alike.
+        By node, what a work unit in its cells was sold for; ``None``: asks are paid, and every
+        unit counts alike.
     at_fault
         Organisations whose nodes lost, failed or delayed the job.
     house_limit_micros
@@ -136,17 +136,17 @@ def compute_payout(
 
 
 def _weigh(nodes: Sequence[NodeWork], posted_rates: Mapping[str, Fraction] | None) -> list[int]:
-    """Each node's part in whole numbers: its steps, at its rate.
+    """Each node's part in whole numbers: its work units, at its rate.
 
     A node that had none of the cells sold counts at the mean of those that had.
     """
-    steps = [node.steps for node in nodes]
+    units = [node.units for node in nodes]
     if not posted_rates or not any(posted_rates.values()):
-        return steps
+        return units
     mean = sum(posted_rates.values(), Fraction(0)) / len(posted_rates)
-    parts = [posted_rates.get(node.node_id, mean) * node.steps for node in nodes]
+    parts = [posted_rates.get(node.node_id, mean) * node.units for node in nodes]
     if not any(parts):
-        return steps
+        return units
     common = math.lcm(*(part.denominator for part in parts))
     return [int(part * common) for part in parts]
 

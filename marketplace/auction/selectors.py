@@ -82,7 +82,7 @@ class NodeRow:
     node_id: str
     name: str
     gpu_type: str
-    #: Micro-dollars per sample of the zone's reference batch, on top of the ask.
+    #: Micro-dollars per work unit, on top of the ask.
     compute_price: tuple[float, ...]
     #: Micro-dollars per GB and slot.
     memory_price: tuple[float, ...]

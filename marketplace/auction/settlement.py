@@ -135,6 +135,7 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
                 node_id=pay.work.node_id,
                 organisation_id=pay.work.organisation_id,
                 steps=pay.work.steps,
+                units=pay.work.units,
                 earned_micros=pay.earned_micros,
                 paid_micros=pay.paid_micros,
             )

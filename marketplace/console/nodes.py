@@ -28,6 +28,7 @@ from marketplace.fleet.services import (
     create_join_token,
     drain_node,
     ensure_provider,
+    reset_node_speed,
     revoke_join_token,
     revoke_node_token,
     set_node_ask,
@@ -237,6 +238,15 @@ def switch_drain(request: PageRequest, node_id: str) -> HttpResponse:
 
 
 @owner_page
+@require_POST
+def reset_speed(request: PageRequest, node_id: str) -> HttpResponse:
+    """Forget what a node's jobs were seen to do, as after a change of the machine."""
+    node = reset_node_speed(node=_find_node(request, node_id))
+    messages.success(request, f"{node.name} is sold as fast as its self-test was, until it works.")
+    return redirect("node_list")
+
+
+@page
 @require_POST
 def take_node_away(request: PageRequest, node_id: str) -> HttpResponse:
     node = ask_node_to_leave(node=_find_node(request, node_id), now=clock.now())

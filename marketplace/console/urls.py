@@ -8,6 +8,7 @@ urlpatterns = [
     path("nodes/provide", providers.ask_to_provide, name="provider_ask"),
     path("nodes/<str:node_id>/ask", nodes.change_ask, name="node_ask"),
     path("nodes/<str:node_id>/drain", nodes.switch_drain, name="node_drain"),
+    path("nodes/<str:node_id>/reset-speed", nodes.reset_speed, name="node_reset_speed"),
     path("nodes/<str:node_id>/leave", nodes.take_node_away, name="node_leave"),
     path("nodes/<str:node_id>/revoke", nodes.end_node_token, name="node_revoke"),
     path("nodes/tokens/<str:token_id>/revoke", nodes.end_join_token, name="join_token_revoke"),

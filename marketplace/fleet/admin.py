@@ -14,10 +14,11 @@ from marketplace.accounts.models import User
 from marketplace.common import clock
 from marketplace.common.back_office import OperatorsView
 from marketplace.common.errors import UserError
-from marketplace.fleet.models import Ask, GpuType, JoinToken, Node, Provider, Speed, Zone
+from marketplace.fleet.models import Ask, GpuType, JoinToken, Node, Provider, Zone
 from marketplace.fleet.services import (
     drain_node,
     lift_node_suspension,
+    reset_node_speed,
     suspend_node,
     undrain_node,
 )
@@ -39,7 +40,7 @@ class NodeAdmin(OperatorsView):
     search_fields = ("id", "name", "provider__organisation__name")
     list_select_related = ("zone", "provider__organisation", "gpu_type")
     exclude = ("api_token_hash", "broker_password_hash")
-    actions = ("drain", "put_back", "suspend", "lift_suspension")
+    actions = ("drain", "put_back", "reset_speed", "suspend", "lift_suspension")
 
     @admin.action(description="Drain: sell no more of it", permissions=["view"])
     def drain(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
@@ -48,6 +49,10 @@ class NodeAdmin(OperatorsView):
     @admin.action(description="Put back on sale", permissions=["view"])
     def put_back(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
         _apply_each(self, request, queryset, undrain_node)
+
+    @admin.action(description="Forget measured speeds: go by the self-test", permissions=["view"])
+    def reset_speed(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
+        _apply_each(self, request, queryset, lambda node, now: reset_node_speed(node=node))
 
     @admin.action(description="Suspend: trust it with no job", permissions=["view"])
     def suspend(self, request: HttpRequest, queryset: QuerySet[Node]) -> None:
@@ -80,16 +85,6 @@ class JoinTokenAdmin(OperatorsView):
     list_select_related = ("provider__organisation", "zone", "node")
     exclude = ("secret_hash", "used_by_hash")
     ordering = ("-created_at",)
-
-
-@admin.register(Speed)
-class SpeedAdmin(OperatorsView):
-    list_display = (
-        *("zone", "gpu_type", "batch_size", "sequence_length", "jobs"),
-        *("samples_per_s", "measured_samples_per_s", "job_memory_gb", "observations"),
-    )
-    list_filter = ("zone", "gpu_type")
-    list_select_related = ("zone", "gpu_type")
 
 
 @admin.register(GpuType)

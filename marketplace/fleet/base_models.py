@@ -11,14 +11,21 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import GatedRepoError, HFValidationError
-from tokenizers import Tokenizer
+from huggingface_hub import hf_hub_download, is_offline_mode
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+)
 
 import workers.protocol
 from marketplace.common.errors import UserError
+from marketplace.fleet.text_encoder import TokenizerFiles
 from workers.protocol.model_shape import ModelShape, parse_model_shape
 
+_TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_CHAT_TEMPLATE = "chat_template.jinja"
 _BUNDLED = "bundled:"
 _BUNDLED_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 _BUNDLED_DIRECTORY = Path(workers.protocol.__file__).parents[1] / "models"
@@ -91,45 +98,48 @@ def _build_unknown_error(message: str) -> UserError:
 
 
 @lru_cache(maxsize=8)
-def tokenizer(source: str, revision: str | None = None) -> Tokenizer:
-    """The tokenizer of a source: a directory with ``tokenizer.json``, that file, or a hub id.
+def find_tokenizer_files(source: str, revision: str | None = None) -> TokenizerFiles:
+    """Where a model's tokenizer is on this machine; fetched from the hub if it is not here yet.
 
-    Raises
-    ------
-    UserError
-        ``unknown_tokenizer``: it cannot be read.
-    """
-    path = find_tokenizer_file(source, revision)
-    try:
-        return Tokenizer.from_file(str(path))
-    # The library raises bare ``Exception`` for whatever is wrong with the file.
-    except Exception as error:
-        raise _build_tokenizer_error(source, error) from error
-
-
-@lru_cache(maxsize=8)
-def find_tokenizer_file(source: str, revision: str | None = None) -> Path:
-    """Where a tokenizer is on this machine; fetched from the hub if it is not here yet.
+    Parameters
+    ----------
+    source : str
+        A directory, a ``tokenizer.json`` with its files beside it, or a hub id.
 
     Raises
     ------
     UserError
         ``unknown_tokenizer``: it cannot be had.
     """
-    if source.endswith("tokenizer.json"):
-        return Path(source)
-    directory = bundled_directory(source)
+    directory = Path(source).parent if source.endswith(_TOKENIZER) else bundled_directory(source)
     if directory is not None:
-        return directory / "tokenizer.json"
+        config, template = directory / _TOKENIZER_CONFIG, directory / _CHAT_TEMPLATE
+        return TokenizerFiles(
+            directory / _TOKENIZER,
+            config if config.is_file() else None,
+            template if template.is_file() else None,
+        )
     try:
-        return Path(hf_hub_download(source, "tokenizer.json", revision=revision or "main"))
+        return TokenizerFiles(
+            Path(hf_hub_download(source, _TOKENIZER, revision=revision or "main")),
+            _fetch_if_there(source, _TOKENIZER_CONFIG, revision),
+            _fetch_if_there(source, _CHAT_TEMPLATE, revision),
+        )
     except (OSError, ValueError) as error:
-        raise _build_tokenizer_error(source, error) from error
+        raise UserError(
+            "unknown_tokenizer",
+            f"The tokenizer of {source} cannot be read: {error}",
+            param="base_model",
+        ) from error
 
 
-def _build_tokenizer_error(source: str, error: Exception) -> UserError:
-    return UserError(
-        "unknown_tokenizer",
-        f"The tokenizer of {source} cannot be read: {error}",
-        param="base_model",
-    )
+def _fetch_if_there(source: str, name: str, revision: str | None) -> Path | None:
+    try:
+        return Path(hf_hub_download(source, name, revision=revision or "main"))
+    except LocalEntryNotFoundError:
+        # The hub could not be asked: only where it never is, the local copy is all there is.
+        if is_offline_mode():
+            return None
+        raise
+    except EntryNotFoundError:
+        return None

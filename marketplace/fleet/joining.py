@@ -36,12 +36,12 @@ from marketplace.fleet.secrets import (
 )
 from marketplace.fleet.self_test import (
     check_facts,
-    invalid_node,
+    find_self_test_speed,
     memory_for_sale,
-    record_speeds,
+    select_work_measurements,
 )
-from marketplace.fleet.speeds import SpeedRow
-from workers.protocol.messages import BaseModelRef, JoinReply, JoinRequest
+from marketplace.fleet.work_costs import fit_work_costs
+from workers.protocol.messages import BaseModelRef, JoinReply, JoinRequest, NodeFacts, WorkCosts
 from workers.protocol.wire import to_json
 
 JOIN_TOKEN_LIFE = timedelta(hours=24)
@@ -157,17 +157,7 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     zone, facts = token.zone, request.facts
     measured = check_facts(zone, request.name, facts)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
-    capacity = selectors.reference_capacity(
-        zone,
-        [
-            SpeedRow(row.batch_size, row.sequence_length, row.jobs, row.samples_per_s)
-            for row in measured
-        ],
-    )
-    if capacity is None:
-        raise invalid_node(
-            f"The self-test measured no speed with {zone.jobs_per_node} jobs or fewer."
-        )
+    speed = find_self_test_speed(zone, measured, _ensure_work_costs(zone, facts))
     node = (
         token.node
         or _find_same_machine(token, request, now)
@@ -180,7 +170,9 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
         node.available_until_at = token.available_until_at
     node.queue = f"node.{node.pk}"
     node.gpu_type = gpu_type
-    node.compute_capacity = capacity
+    node.self_test_speed = speed
+    node.measured_speeds = []
+    node.compute_capacity = speed * zone.slot_s
     node.memory_gb = memory_for_sale(zone, facts, measured)
     # Joining again ends no suspension.
     node.status = NodeStatus.JOINING if node.suspended_at is None else NodeStatus.SUSPENDED
@@ -193,13 +185,24 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     )
     node.facts = to_json(facts)
     node.save()
-    record_speeds(zone=zone, gpu_type=gpu_type, node_id=node.pk, speeds=measured, now=now)
     latest = Ask.objects.filter(node=node).order_by("-set_at", "-pk").first()
     if latest is None or latest.ask_micros != node.ask_micros:
         Ask.objects.create(
             node=node, ask_micros=node.ask_micros, set_by=token.created_by, set_at=now
         )
     return node
+
+
+def _ensure_work_costs(zone: Zone, facts: NodeFacts) -> WorkCosts:
+    """The zone's costs of work, set for good by its first node."""
+    measured = select_work_measurements(zone, facts)
+    if not zone.work_costs:
+        locked = locks.lock_zone(zone.pk)
+        if not locked.work_costs:
+            locked.work_costs = to_json(fit_work_costs(selectors.work_costs(locked), measured))
+            locked.save(update_fields=["work_costs"])
+        zone.work_costs = locked.work_costs
+    return selectors.work_costs(zone)
 
 
 def _find_same_machine(token: JoinToken, request: JoinRequest, now: datetime) -> Node | None:

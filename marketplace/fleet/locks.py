@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from marketplace.common.errors import Conflict
-from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Speed, Zone
+from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Zone
 
 
 def lock_zone(zone_id: str) -> Zone:
@@ -55,7 +55,3 @@ def lock_join_token(secret_hash: str) -> JoinToken | None:
         .filter(secret_hash=secret_hash)
         .first()
     )
-
-
-def lock_speed(speed_id: int) -> Speed:
-    return Speed.objects.select_for_update().get(pk=speed_id)

@@ -13,8 +13,8 @@ Four parts, each counted in bytes:
 * **Logits**: ``3 * vocab`` 32-bit numbers a token: logits, their softmax and the gradient.
 * **A constant** for what every job has, such as buffers and its share of fragmentation.
 
-The sum is then multiplied by the zone's calibration factor: the largest ratio of measured to
-computed memory over the self-tests, at least 1, so that no measured job exceeds what it was sold.
+What a node's self-test measured beyond this is the node's own: it is sold with so much less memory
+(``fleet.self_test``), so that no job exceeds what it was sold and no node changes another's jobs.
 Every part is non-decreasing in rank, batch and length, so asking for more never costs less memory.
 """
 
@@ -82,7 +82,6 @@ def job_memory_gb(
     activation_bytes: int = 4,
     target_modules: tuple[str, ...] | None = None,
     virtual_tokens: int = 0,
-    calibration: float = 1.0,
 ) -> float:
     """GB of one job, the base model not included.
 
@@ -92,8 +91,6 @@ def job_memory_gb(
         Bytes of a kept activation: 2 in bfloat16, 4 in float32.
     virtual_tokens
         Tokens a soft prompt puts before every sequence.
-    calibration
-        ``calibration_factor`` of the zone.
     """
     state = STATE_BYTES * (
         adapter_parameters(shape, rank=rank, target_modules=target_modules)
@@ -108,13 +105,13 @@ def job_memory_gb(
     inner = rank * len(find_adapted(shape, target_modules))
     activations = tokens * (shape.layers * per_layer + inner) * activation_bytes
     logits = tokens * shape.vocab_size * LOGIT_BYTES
-    return calibration * (state + activations + logits + CONSTANT_BYTES) / BYTES_PER_GB
+    return (state + activations + logits + CONSTANT_BYTES) / BYTES_PER_GB
 
 
 def calibration_factor(
     shape: ModelShape, measured: Iterable[MeasuredMemory], *, activation_bytes: int = 4
 ) -> float:
-    """The largest ratio of measured to computed memory, at least 1."""
+    """The largest ratio of a node's measured memory to the computed, at least 1."""
     ratios = [
         row.gb
         / job_memory_gb(

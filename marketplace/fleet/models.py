@@ -1,4 +1,4 @@
-"""Zones, the providers in them, their nodes, and how fast each kind of GPU is."""
+"""Zones, the providers in them, and their nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GONE = (NodeStatus.OFFLINE, NodeStatus.SUSPENDED, NodeStatus.LEFT)
 
 
 class GpuType(models.Model):
-    """Nodes of one GPU type share one row of the speed table."""
+    """Nodes of one GPU type promise a job the same rate."""
 
     #: Such as ``A100-80GB`` or ``cpu``, as the node's self-test names it.
     name = models.CharField(primary_key=True, max_length=64)
@@ -93,8 +93,10 @@ class Zone(models.Model):
     #: Parameters of the price policy, by name; ``policy_settings`` says which there are.
     settings = models.JSONField(default=dict, blank=True)
     max_sequence_length = models.PositiveIntegerField()
-    #: A node's capacity is counted in samples of this batch and length.
-    reference_batch_size = models.PositiveIntegerField(default=8)
+    #: ``WorkCosts`` as JSON, from the first node's self-test; empty: from the model's shape. All
+    #: work, capacities and prices of the zone are in these units, so they never change.
+    work_costs = models.JSONField(default=dict, blank=True)
+    #: Tokens of a row that shows what usual jobs cost.
     reference_sequence_length = models.PositiveIntegerField()
     #: Jobs a node is sold to at once; each gets that share of the speed measured so.
     jobs_per_node = models.PositiveIntegerField(default=4)
@@ -113,7 +115,7 @@ class Zone(models.Model):
                 name="fleet_zone_counts_positive",
             ),
             models.CheckConstraint(
-                condition=Q(reference_batch_size__gt=0, reference_sequence_length__gt=0)
+                condition=Q(reference_sequence_length__gt=0)
                 & Q(reference_sequence_length__lte=F("max_sequence_length")),
                 name="fleet_zone_reference_within_model",
             ),
@@ -141,9 +143,13 @@ class Node(models.Model):
     name = models.CharField(max_length=64)
     gpu_type = models.ForeignKey(GpuType, on_delete=models.PROTECT, related_name="nodes")
     tier = models.CharField(max_length=16, choices=Tier.choices, default=Tier.MARKETPLACE)
-    #: C_kp: samples of the zone's reference batch and length per slot.
+    #: C_kp: work units per slot, from ``fleet.speeds.estimate_speed``.
     compute_capacity = models.FloatField()
-    #: C_km: GB, the base model's share included.
+    #: Work units a second that the last self-test found.
+    self_test_speed = models.FloatField(default=1.0)
+    #: Work units a second of the whole node that its jobs did since, the latest last.
+    measured_speeds = models.JSONField(default=list, blank=True)
+    #: C_km: GB for sale, the base model's share included.
     memory_gb = models.FloatField()
     #: For one whole slot of the node.
     ask_micros = models.BigIntegerField()
@@ -182,7 +188,12 @@ class Node(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["provider", "name"], name="fleet_node_name_once"),
             models.CheckConstraint(
-                condition=Q(compute_capacity__gt=0, memory_gb__gt=0, ask_micros__gte=0),
+                condition=Q(
+                    compute_capacity__gt=0,
+                    self_test_speed__gt=0,
+                    memory_gb__gt=0,
+                    ask_micros__gte=0,
+                ),
                 name="fleet_node_measures_positive",
             ),
             models.CheckConstraint(
@@ -261,44 +272,3 @@ class JoinToken(models.Model):
 
     def __str__(self) -> str:
         return self.id
-
-
-class Speed(models.Model):
-    """One row of a zone's speed table: measured at listing, refined by what jobs report."""
-
-    zone = models.ForeignKey(Zone, on_delete=models.PROTECT, related_name="speeds")
-    gpu_type = models.ForeignKey(GpuType, on_delete=models.PROTECT, related_name="speeds")
-    batch_size = models.PositiveIntegerField()
-    sequence_length = models.PositiveIntegerField()
-    #: Jobs trained together.
-    jobs = models.PositiveIntegerField()
-    #: Of all those jobs together; what the market goes by.
-    samples_per_s = models.FloatField()
-    #: The slowest self-test; ``samples_per_s`` never leaves a band around it.
-    #: Null: seen in jobs only.
-    measured_samples_per_s = models.FloatField(null=True)
-    #: Peak of one job, the base model not included; null when never measured.
-    job_memory_gb = models.FloatField(null=True)
-    base_memory_gb = models.FloatField(null=True)
-    #: Reports that moved ``samples_per_s``.
-    observations = models.PositiveBigIntegerField(default=0)
-    updated_at = models.DateTimeField()
-
-    gpu_type_id: str
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["zone", "gpu_type", "batch_size", "sequence_length", "jobs"],
-                name="fleet_speed_one_per_configuration",
-            ),
-            models.CheckConstraint(
-                condition=Q(
-                    samples_per_s__gt=0, batch_size__gt=0, sequence_length__gt=0, jobs__gt=0
-                ),
-                name="fleet_speed_positive",
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.gpu_type_id} {self.batch_size}x{self.sequence_length}x{self.jobs}"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
-from marketplace.fleet import memory
-from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Speed, Zone
+from marketplace.fleet import base_models, memory
+from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Zone
 from marketplace.fleet.secrets import secret_hash
 from marketplace.fleet.slots import (
     first_slot_from,
@@ -21,35 +21,42 @@ from marketplace.fleet.slots import (
     slot_ends_at,
     slot_starts_at,
 )
-from marketplace.fleet.speeds import OUTLIER_FACTOR, SpeedRow, total_speed
+from marketplace.fleet.speeds import NodeSpeed, compute_type_rate
+from marketplace.fleet.text_encoder import TokenizerFiles
 from scheduler import types as scheduler
-from workers.protocol.messages import AdapterKind, AdapterSpec, BaseModelRef, TrainingSpec
+from workers.protocol.messages import (
+    AdapterKind,
+    AdapterSpec,
+    BaseModelRef,
+    TrainingSpec,
+    WorkCosts,
+)
 from workers.protocol.model_shape import ModelShape
+from workers.protocol.work_costs import build_work_costs
 
 __all__ = [
-    "ZoneSpeeds",
+    "activation_bytes",
     "base_model_ref",
     "find_node_by_api_token",
     "find_provider",
+    "find_zone_tokenizer",
     "first_slot_from",
     "get_open_zone",
     "get_zones_by_name",
     "last_slot_until",
     "list_open_zones",
     "list_waiting_providers",
-    "load_zone_speeds",
+    "load_rates",
     "memory_demand",
     "model_shape",
     "node_is_silent",
     "nodes_on_sale",
-    "rates",
-    "reference_capacity",
     "scheduler_node",
     "silent_since",
     "slot_at",
     "slot_ends_at",
     "slot_starts_at",
-    "work_weight",
+    "work_costs",
 ]
 
 #: Heartbeats a node may miss before it counts as gone.
@@ -148,122 +155,47 @@ def scheduler_node(zone: Zone, node: Node) -> scheduler.Node:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneSpeeds:
-    """What a zone has measured, read at one moment."""
+def load_rates(zone: Zone) -> dict[str, float]:
+    """Work units per slot promised to one job, by GPU type, as the nodes on sale are now.
 
-    #: The speed table by GPU type; types without a node on sale are left out.
-    rows: dict[str, list[SpeedRow]]
-    measured_memory: tuple[memory.MeasuredMemory, ...]
-    #: The least capacity among the nodes of a GPU type.
-    smallest_capacities: dict[str, float]
-
-
-def load_zone_speeds(zone: Zone) -> ZoneSpeeds:
-    rows: dict[str, list[SpeedRow]] = defaultdict(list)
-    measured = []
-    here = Node.objects.filter(zone=zone)
-    on_sale = set(here.filter(status=NodeStatus.ONLINE).values_list("gpu_type_id", flat=True))
-    for speed in Speed.objects.filter(zone=zone).order_by("pk"):
-        if on_sale and speed.gpu_type_id not in on_sale:
-            # What has left the market must not decide what others are sold at.
-            continue
-        rows[speed.gpu_type_id].append(
-            SpeedRow(
-                batch_size=speed.batch_size,
-                sequence_length=speed.sequence_length,
-                jobs=speed.jobs,
-                samples_per_s=speed.samples_per_s,
-            )
-        )
-        if speed.job_memory_gb is not None and speed.job_memory_gb > 0:
-            measured.append(
-                memory.MeasuredMemory(
-                    batch_size=speed.batch_size,
-                    sequence_length=speed.sequence_length,
-                    gb=speed.job_memory_gb,
-                )
-            )
-    return ZoneSpeeds(
-        rows=dict(rows),
-        measured_memory=tuple(measured),
-        smallest_capacities=_load_smallest_capacities(zone),
-    )
-
-
-def reference_capacity(zone: Zone, rows: list[SpeedRow]) -> float | None:
-    """Samples per slot of the zone's reference batch and length, over a full node."""
-    speed = total_speed(
-        rows,
-        batch_size=zone.reference_batch_size,
-        sequence_length=zone.reference_sequence_length,
-        jobs=zone.jobs_per_node,
-    )
-    return None if speed is None else speed * zone.slot_s
-
-
-def rates(
-    *, zone: Zone, batch_size: int, sequence_length: int, speeds: ZoneSpeeds | None = None
-) -> dict[str, float]:
-    """Samples per slot promised to one such job, by GPU type; a missing type cannot run it.
-
-    The promise is the job's share of a node that ``jobs_per_node`` jobs use at once.
+    Types without a node on sale count for nothing; where no node is on sale at all, those that may
+    come back speak.
     """
-    speeds = speeds or load_zone_speeds(zone)
-    promised = {}
-    smallest = speeds.smallest_capacities
-    weights = _find_weights(zone, batch_size, sequence_length, speeds)
-    weight = max(weights.values(), default=1.0)
-    for gpu_type, rows in speeds.rows.items():
-        speed = total_speed(
-            rows, batch_size=batch_size, sequence_length=sequence_length, jobs=zone.jobs_per_node
-        )
-        if speed is None or (weights and gpu_type not in weights):
-            continue
-        rate = speed * zone.slot_s / zone.jobs_per_node
-        # A rate above a node's capacity would make the node unsaleable to this job.
-        ceiling = smallest.get(gpu_type, float("inf")) / weight
-        promised[gpu_type] = min(rate, ceiling)
-    return promised
+    here = Node.objects.filter(zone=zone).exclude(status=NodeStatus.LEFT)
+    columns = ("gpu_type_id", "status", "compute_capacity", "measured_speeds", "joined_at")
+    known = list(here.order_by("pk").values_list(*columns))
+    on_sale = [row for row in known if row[1] == NodeStatus.ONLINE]
+    by_type: defaultdict[str, list[NodeSpeed]] = defaultdict(list)
+    for gpu_type, _, capacity, measured, joined_at in on_sale or known:
+        by_type[gpu_type].append(NodeSpeed(capacity, len(measured), joined_at))
+    return {
+        gpu_type: compute_type_rate(nodes, jobs_per_node=zone.jobs_per_node)
+        for gpu_type, nodes in sorted(by_type.items())
+    }
 
 
-def work_weight(
-    *, zone: Zone, batch_size: int, sequence_length: int, speeds: ZoneSpeeds | None = None
-) -> float:
-    """Reference samples that one sample of this batch and length stands for.
+def work_costs(zone: Zone) -> WorkCosts:
+    """What the zone's jobs are counted by."""
+    return _find_work_costs(zone.pk, tuple(sorted(zone.work_costs.items())), model_shape(zone))
 
-    Nodes' capacities are counted in reference samples. A job's demand and rates times this weight
-    are in the same unit, so a job of long samples takes the share of a node that it really uses. It
-    is the largest over the GPU types that can run such a job: on none of them is a node sold twice.
+
+@lru_cache(maxsize=64)
+def _find_work_costs(
+    _zone_id: str, measured: tuple[tuple[str, int], ...], shape: ModelShape
+) -> WorkCosts:
+    return WorkCosts(**dict(measured)) if measured else build_work_costs(shape)
+
+
+def find_zone_tokenizer(zone: Zone) -> TokenizerFiles:
+    """The files of the tokenizer that a zone's nodes use.
+
+    Raises
+    ------
+    UserError
+        ``unknown_tokenizer``: they cannot be had.
     """
-    speeds = speeds or load_zone_speeds(zone)
-    return max(_find_weights(zone, batch_size, sequence_length, speeds).values(), default=1.0)
-
-
-def _find_weights(
-    zone: Zone, batch_size: int, sequence_length: int, speeds: ZoneSpeeds
-) -> dict[str, float]:
-    """The weight on each GPU type; types far above the middle one cannot run such a job.
-
-    Their nodes would make everybody else's look as slow at it as they are themselves.
-    """
-    weights: dict[str, float] = {}
-    for gpu_type, rows in speeds.rows.items():
-        speed = total_speed(
-            rows, batch_size=batch_size, sequence_length=sequence_length, jobs=zone.jobs_per_node
-        )
-        reference = total_speed(
-            rows,
-            batch_size=zone.reference_batch_size,
-            sequence_length=zone.reference_sequence_length,
-            jobs=zone.jobs_per_node,
-        )
-        if speed is not None and reference is not None:
-            weights[gpu_type] = reference / speed
-    if not weights:
-        return {}
-    middle = sorted(weights.values())[(len(weights) - 1) // 2]
-    return {key: weight for key, weight in weights.items() if weight <= OUTLIER_FACTOR * middle}
+    source = zone.tokenizer_source or zone.base_model_source
+    return base_models.find_tokenizer_files(source, zone.base_model_revision or None)
 
 
 def model_shape(zone: Zone) -> ModelShape:
@@ -271,34 +203,27 @@ def model_shape(zone: Zone) -> ModelShape:
 
 
 def memory_demand(
-    *,
-    zone: Zone,
-    adapter: AdapterSpec,
-    training: TrainingSpec,
-    preference: bool = False,
-    speeds: ZoneSpeeds | None = None,
+    *, zone: Zone, adapter: AdapterSpec, training: TrainingSpec, preference: bool = False
 ) -> float:
     """GB a job takes beside the base model; see ``fleet.memory`` for the formula.
 
     A preference row is two sequences.
     """
-    shape = model_shape(zone)
-    activation_bytes = 4 if zone.dtype == "float32" else 2
-    if zone.dtype == "auto":
-        # ``auto`` is float32 on a CPU; the larger is safe on both.
-        activation_bytes = 4
-    measured = (speeds or load_zone_speeds(zone)).measured_memory
     return memory.job_memory_gb(
-        shape,
+        model_shape(zone),
         # A soft prompt adapts no projection.
         rank=0 if adapter.kind is AdapterKind.SOFT_PROMPT else adapter.rank,
         batch_size=training.batch_size * (2 if preference else 1),
         sequence_length=training.sequence_length,
-        activation_bytes=activation_bytes,
+        activation_bytes=activation_bytes(zone),
         target_modules=adapter.target_modules,
         virtual_tokens=adapter.virtual_tokens,
-        calibration=memory.calibration_factor(shape, measured, activation_bytes=activation_bytes),
     )
+
+
+def activation_bytes(zone: Zone) -> int:
+    """Bytes of a kept activation; ``auto`` is float32 on a CPU, and the larger is safe on both."""
+    return 4 if zone.dtype in ("float32", "auto") else 2
 
 
 def find_node_by_api_token(token: str) -> Node | None:
@@ -327,19 +252,3 @@ def find_present_status(node: Node, now: datetime) -> NodeStatus:
     if node_is_silent(node, now):
         return NodeStatus.OFFLINE
     return NodeStatus.ONLINE if node.drained_at is None else NodeStatus.DRAINING
-
-
-def _load_smallest_capacities(zone: Zone) -> dict[str, float]:
-    """The least capacity of each GPU type, nodes far below its middle one left out."""
-    by_type: defaultdict[str, list[float]] = defaultdict(list)
-    nodes = Node.objects.filter(zone=zone).exclude(status=NodeStatus.LEFT)
-    for gpu_type, capacity in nodes.values_list("gpu_type_id", "compute_capacity"):
-        by_type[gpu_type].append(capacity)
-    return {
-        gpu_type: min(
-            capacity
-            for capacity in found
-            if capacity * OUTLIER_FACTOR >= sorted(found)[len(found) // 2]
-        )
-        for gpu_type, found in by_type.items()
-    }

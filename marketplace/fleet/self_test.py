@@ -1,16 +1,27 @@
-"""What a node's self-test found out: checked, and added to the zone's speed table."""
+"""What a node's self-test found out: checked, and turned into what the node is sold as."""
 
 from __future__ import annotations
 
+import math
 import re
-from datetime import datetime
 
 from marketplace.common.errors import UserError
-from marketplace.fleet import locks
-from marketplace.fleet.models import GpuType, Node, NodeStatus, Speed, Zone
-from marketplace.fleet.speeds import OUTLIER_FACTOR, SpeedRow, total_speed
-from workers.protocol.messages import PROTOCOL_VERSION, NodeFacts, SpeedMeasurement
+from marketplace.fleet.memory import MeasuredMemory, calibration_factor
+from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.selectors import activation_bytes, model_shape
+from workers.protocol.messages import (
+    PROTOCOL_VERSION,
+    NodeFacts,
+    SpeedMeasurement,
+    WorkCosts,
+    WorkMeasurement,
+)
+from workers.protocol.wire import from_json
+from workers.protocol.work import PARTS, RowLengths, count_row_units
 
+_SAMPLES_PER_S_MAX = 1e9
+#: Of work measurements; so many tokens take a machine years.
+_COUNT_MAX = 10**15
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -45,6 +56,8 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
             )
         if max(row.batch_size, row.sequence_length, row.jobs) > 1_000_000:
             raise invalid_node("The self-test names a batch, length or count beyond a million.")
+        if row.samples_per_s > _SAMPLES_PER_S_MAX:
+            raise invalid_node("The self-test names more samples a second than a machine trains.")
         if min(row.job_memory_gb, row.base_memory_gb) < 0:
             raise invalid_node("The self-test names a negative amount of memory.")
         if row.job_memory_gb > facts.memory_gb:
@@ -52,11 +65,43 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
     return measured
 
 
+def select_work_measurements(zone: Zone, facts: NodeFacts) -> tuple[WorkMeasurement, ...]:
+    """The timed steps of this zone's model that can be.
+
+    Raises
+    ------
+    UserError
+        ``invalid_node``: one of them cannot.
+    """
+    found = tuple(row for row in facts.work if row.base_model == zone.base_model_name)
+    for row in found:
+        least = min(row.steps, row.sequences, row.tokens, row.token_pairs)
+        most = max(row.steps, row.sequences, row.tokens, row.token_pairs, row.trained_tokens)
+        times = (row.seconds, row.forward_seconds)
+        if least < 1 or row.trained_tokens < 0 or most > _COUNT_MAX:
+            raise invalid_node("The self-test timed steps whose counts cannot be.")
+        if not all(0 < seconds < math.inf for seconds in times):
+            raise invalid_node("The self-test timed steps in a time that is not positive.")
+    return found
+
+
 def memory_for_sale(zone: Zone, facts: NodeFacts, measured: tuple[SpeedMeasurement, ...]) -> float:
-    """The node's GB, less what its base model takes beyond the zone's figure."""
+    """The node's GB, less what its base model takes beyond the zone's figure.
+
+    Where jobs take more on this machine than they are sold, it is sold with so much less for them.
+    """
     excess = max(0.0, max(row.base_memory_gb for row in measured) - zone.base_memory_gb)
-    memory_gb = facts.memory_gb - excess
-    if memory_gb <= zone.base_memory_gb:
+    factor = calibration_factor(
+        model_shape(zone),
+        [
+            MeasuredMemory(row.batch_size, row.sequence_length, row.job_memory_gb)
+            for row in measured
+        ],
+        activation_bytes=activation_bytes(zone),
+    )
+    left_gb = facts.memory_gb - excess - zone.base_memory_gb
+    memory_gb = zone.base_memory_gb + left_gb / factor
+    if left_gb <= 0:
         raise invalid_node(
             f"{facts.memory_gb:g} GB leave no room for a job beside {zone.base_model_name}, which "
             f"takes {zone.base_memory_gb + excess:g} GB. List a node with more memory."
@@ -64,74 +109,51 @@ def memory_for_sale(zone: Zone, facts: NodeFacts, measured: tuple[SpeedMeasureme
     return memory_gb
 
 
-def record_speeds(
-    *,
-    zone: Zone,
-    gpu_type: GpuType,
-    node_id: str | None,
-    speeds: tuple[SpeedMeasurement, ...],
-    now: datetime,
-) -> None:
-    """Add a self-test to the table: the slowest node of a type sets its promise.
+def find_self_test_speed(
+    zone: Zone, measured: tuple[SpeedMeasurement, ...], costs: WorkCosts
+) -> float:
+    """Work units a second that the machine did with ``jobs_per_node`` jobs, or nearly so many.
 
-    One far from what the type's other nodes measured counts for its own node only, whose capacity
-    it sets: a slow or lying node is not sold, and affects no other. The first node of a type,
-    and one that is alone in it, sets the type's rows again.
+    The middle one of what was measured with the most jobs.
     """
-    is_alone = not (
-        Node.objects.filter(zone=zone, gpu_type=gpu_type)
-        .exclude(pk=node_id)
-        .exclude(status=NodeStatus.LEFT)
-        .exists()
-    )
-    known = Speed.objects.filter(zone=zone, gpu_type=gpu_type)
-    if is_alone:
-        known.delete()
-    elif not all(_is_alike(row, list(known)) for row in speeds):
-        return
-    # In one order, so that two nodes that join at once cannot block each other.
-    for row in sorted(speeds, key=lambda row: (row.batch_size, row.sequence_length, row.jobs)):
-        speed, created = Speed.objects.get_or_create(
-            zone=zone,
-            gpu_type=gpu_type,
-            batch_size=row.batch_size,
-            sequence_length=row.sequence_length,
-            jobs=row.jobs,
-            defaults={
-                "samples_per_s": row.samples_per_s,
-                "measured_samples_per_s": row.samples_per_s,
-                "job_memory_gb": row.job_memory_gb,
-                "base_memory_gb": row.base_memory_gb,
-                "updated_at": now,
-            },
+    usable = [row for row in measured if row.jobs <= zone.jobs_per_node]
+    if not usable:
+        raise invalid_node(
+            f"The self-test measured no speed with {zone.jobs_per_node} jobs or fewer."
         )
-        if created:
-            continue
-        speed = locks.lock_speed(speed.pk)
-        speed.samples_per_s = min(speed.samples_per_s, row.samples_per_s)
-        speed.measured_samples_per_s = min(
-            speed.measured_samples_per_s or row.samples_per_s, row.samples_per_s
-        )
-        speed.job_memory_gb = max(speed.job_memory_gb or 0.0, row.job_memory_gb)
-        speed.base_memory_gb = max(speed.base_memory_gb or 0.0, row.base_memory_gb)
-        speed.updated_at = now
-        speed.save()
+    jobs = max(row.jobs for row in usable)
+    speeds = sorted(_count_units_per_s(row, costs) for row in usable if row.jobs == jobs)
+    return speeds[(len(speeds) - 1) // 2]
 
 
-def _is_alike(row: SpeedMeasurement, known: list[Speed]) -> bool:
-    """Whether a measurement is near what is known of its type, in speed and in memory."""
-    table = [SpeedRow(k.batch_size, k.sequence_length, k.jobs, k.samples_per_s) for k in known]
-    speed = total_speed(
-        table, batch_size=row.batch_size, sequence_length=row.sequence_length, jobs=row.jobs
-    )
-    pairs = [] if speed is None else [(row.samples_per_s, speed)]
-    same = (row.batch_size, row.sequence_length)
-    pairs += [
-        (row.job_memory_gb, k.job_memory_gb)
-        for k in known
-        if (k.batch_size, k.sequence_length) == same and k.job_memory_gb and row.job_memory_gb
-    ]
-    return all(max(pair) <= OUTLIER_FACTOR * min(pair) for pair in pairs)
+def compare_job_counts(
+    measured: tuple[SpeedMeasurement, ...], costs: WorkCosts, *, jobs: int, full: int
+) -> float:
+    """How much faster the machine is with ``full`` jobs than with ``jobs``: from 1 to 2.
+
+    By the self-test's measurements that are nearest to those counts.
+    """
+    speeds: dict[int, list[float]] = {}
+    for row in measured:
+        speeds.setdefault(row.jobs, []).append(_count_units_per_s(row, costs))
+    if not speeds:
+        return 1.0
+    few, many = (max(speeds[min(speeds, key=lambda n: abs(n - count))]) for count in (jobs, full))
+    return min(2.0, max(1.0, many / few))
+
+
+def read_measured_speeds(node: Node) -> tuple[SpeedMeasurement, ...]:
+    """The rows of the node's last self-test that are of its zone's model."""
+    facts = from_json(NodeFacts, node.facts) if node.facts else None
+    rows = () if facts is None else facts.speeds
+    return tuple(row for row in rows if row.base_model == node.zone.base_model_name)
+
+
+def _count_units_per_s(row: SpeedMeasurement, costs: WorkCosts) -> float:
+    """All of a measurement's rows are full, and all of their tokens trained."""
+    rows = RowLengths.of([[(row.sequence_length, row.sequence_length - 1)]])
+    units = float(count_row_units(costs, rows, even=True)[0])
+    return row.samples_per_s * (units + costs.step / PARTS / row.batch_size)
 
 
 def invalid_node(message: str) -> UserError:

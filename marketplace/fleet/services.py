@@ -20,12 +20,12 @@ from marketplace.fleet.models import (
     Ask,
     Node,
     NodeStatus,
-    Speed,
     Zone,
 )
 from marketplace.fleet.policy_settings import check_policy_settings, set_policy_settings
 from marketplace.fleet.providers import approve_provider, ensure_provider
-from marketplace.fleet.speeds import observed_speed
+from marketplace.fleet.self_test import compare_job_counts, read_measured_speeds
+from marketplace.fleet.speeds import MEASUREMENTS_KEPT, bound_measurement, estimate_speed
 from marketplace.fleet.suspensions import (
     lift_node_suspension,
     lift_provider_suspension,
@@ -50,7 +50,8 @@ __all__ = [
     "note_node_fault",
     "note_node_work",
     "record_heartbeat",
-    "record_observed_speed",
+    "record_node_speed",
+    "reset_node_speed",
     "restore_nodes_broker_users",
     "retire_node",
     "revoke_join_token",
@@ -65,6 +66,8 @@ __all__ = [
 ]
 
 FAULTS_IN_ROW_MAX = 3
+#: A node's capacity follows its measured speed in steps of at least this share.
+SPEED_CHANGE_LEAST = 0.2
 #: Between these a node goes by its own heartbeats.
 _ITS_OWN = (NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.OFFLINE)
 
@@ -261,39 +264,46 @@ def retire_node(*, node: Node, now: datetime) -> Node:
     return node
 
 
-def record_observed_speed(
-    *,
-    node: Node,
-    batch_size: int,
-    sequence_length: int,
-    jobs: int,
-    samples_per_s: float,
-    now: datetime,
-) -> None:
-    """Let what a running job reports move its row of the speed table.
+def record_node_speed(*, node: Node, units_per_s: float, jobs: int) -> Node:
+    """Note how fast the whole node was seen to work, which is what it is sold as from now on.
 
-    ``samples_per_s`` is that job's own; ``jobs`` is how many the node was training.
+    Parameters
+    ----------
+    units_per_s : float
+        Work units a second of all its jobs together.
+    jobs : int
+        How many those were: by the self-test, a full node may be faster.
     """
-    total = samples_per_s * jobs
-    if not 0 < total < float("inf"):
-        return
     with transaction.atomic():
-        speed, created = Speed.objects.get_or_create(
-            zone_id=node.zone_id,
-            gpu_type_id=node.gpu_type_id,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
+        node = locks.lock_node(node.pk)
+        full = compare_job_counts(
+            read_measured_speeds(node),
+            selectors.work_costs(node.zone),
             jobs=jobs,
-            defaults={"samples_per_s": total, "observations": 1, "updated_at": now},
+            full=node.zone.jobs_per_node,
         )
-        if created:
-            return
-        speed = locks.lock_speed(speed.pk)
-        speed.samples_per_s = observed_speed(
-            current=speed.samples_per_s,
-            measured=speed.measured_samples_per_s,
-            observed=total,
+        bounded = bound_measurement(
+            units_per_s * full, current=node.compute_capacity / node.zone.slot_s
         )
-        speed.observations += 1
-        speed.updated_at = now
-        speed.save(update_fields=["samples_per_s", "observations", "updated_at"])
+        if bounded is not None:
+            node.measured_speeds = [*node.measured_speeds, bounded][-MEASUREMENTS_KEPT:]
+            _apply_speed(node)
+    return node
+
+
+def reset_node_speed(*, node: Node) -> Node:
+    """Forget what the node's jobs were seen to do; its self-test counts again."""
+    with transaction.atomic():
+        node = locks.lock_node(node.pk)
+        node.measured_speeds = []
+        _apply_speed(node)
+    return node
+
+
+def _apply_speed(node: Node) -> None:
+    speed = estimate_speed(self_test=node.self_test_speed, measured=node.measured_speeds)
+    capacity = speed * node.zone.slot_s
+    # The engine hears of what matters only: a change of terms is an entry in the log.
+    if not node.measured_speeds or abs(capacity / node.compute_capacity - 1) > SPEED_CHANGE_LEAST:
+        node.compute_capacity = capacity
+    node.save(update_fields=["measured_speeds", "compute_capacity"])

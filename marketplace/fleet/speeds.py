@@ -1,86 +1,85 @@
-"""The speed table: how many samples a second each kind of GPU trains.
+"""How fast nodes are: each by its own measurements, in work units.
 
-A zone sells each node to ``jobs_per_node`` jobs at once and promises each its share of
-the speed measured with that many, so a promise holds however full the node is; a job that
-is alone is faster than promised and ends early.
+A zone sells each node to ``jobs_per_node`` jobs at once and promises each its share of the node's
+speed, so a promise holds however full the node is; a job that is alone is faster than promised and
+ends early.
 
-Between measurements the table answers with a lower bound. For one GPU type and ``n`` jobs:
+**A node's speed** is the lower median of its recent measurements: what its self-test said, and what
+its jobs were seen to do since. A measurement raises the speed by a bounded factor only, and one
+that lowers it is taken as it is: a node that is slow or busy, or that lied in its self-test, is
+sold as what it turns out to be, and prices nobody else out.
 
-1. For every measured length ``L'``: the fastest row with a batch of at most ``b`` (a smaller
-   batch uses the device less well, so its speed is a lower bound); when every row has a larger
-   batch, the smallest one scaled by ``b / b'``.
-2. The nearest ``L' >= L`` answers, as a longer sample costs more. When every row is shorter, the
-   longest is scaled by tokens, ``L' / L``.
-3. A length never answers faster than a shorter one, so that noise in the measurements cannot
-   make a longer sample look cheaper.
-
-The result never rises with ``L`` and never falls with ``b``, which the auction's guarantee (a price
-never falls with more work) relies on.
+**A type's rate** is what one job is promised on any node of a GPU type. It follows the type's
+middle node, where a node counts as often as it was measured; a newcomer cannot move it. Nodes that
+are far slower than that are not sold to such jobs; faster ones are sold to more of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
-#: A node or a type of nodes that differs from the others by more than this factor counts for
-#: itself only.
+#: A node that is slower than its type's middle one by more than this does not lower its rate.
 OUTLIER_FACTOR = 4.0
-#: Share of a new observation in the running mean.
-OBSERVATION_WEIGHT = 0.1
-#: How far observations may move a row from the self-test, as a factor either way.
-OBSERVATION_BAND = 4.0
+#: Measurements of jobs that a node's speed goes by, the latest ones.
+MEASUREMENTS_KEPT = 8
+#: How far one measurement may raise a node's speed, as a factor.
+RAISE_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class SpeedRow:
-    """One row of the table, of one GPU type."""
+class NodeSpeed:
+    """What a type's rate is made from."""
 
-    batch_size: int
-    sequence_length: int
-    jobs: int
-    #: Of all jobs together.
-    samples_per_s: float
-
-
-def total_speed(
-    rows: Iterable[SpeedRow], *, batch_size: int, sequence_length: int, jobs: int
-) -> float | None:
-    """Samples a second of at most ``jobs`` such jobs together; ``None`` without a usable row."""
-    by_length: dict[int, dict[int, SpeedRow]] = {}
-    for row in rows:
-        if row.jobs > jobs or row.samples_per_s <= 0:
-            continue
-        batches = by_length.setdefault(row.sequence_length, {})
-        known = batches.get(row.batch_size)
-        if known is None or row.jobs > known.jobs:
-            batches[row.batch_size] = row
-    if not by_length:
-        return None
-    speed = float("inf")
-    for length in sorted(by_length):
-        speed = min(speed, _interpolate_at_length(by_length[length], batch_size))
-        if length >= sequence_length:
-            return speed
-    return speed * max(by_length) / sequence_length
+    #: Work units per slot.
+    capacity: float
+    #: How often the node was measured at work.
+    measurements: int
+    joined_at: datetime
 
 
-def _interpolate_at_length(batches: Mapping[int, SpeedRow], batch_size: int) -> float:
-    smaller = [row.samples_per_s for batch, row in batches.items() if batch <= batch_size]
-    if smaller:
-        return max(smaller)
-    smallest = min(batches)
-    return batches[smallest].samples_per_s * batch_size / smallest
+def bound_measurement(measured: float, *, current: float) -> float | None:
+    """A measurement as it is kept; ``None`` when it is none.
 
-
-def observed_speed(*, current: float, measured: float | None, observed: float) -> float:
-    """The row's speed after one more observation.
-
-    The band keeps one broken or boastful node from moving what every node of its type
-    is held to.
+    Parameters
+    ----------
+    measured, current : float
+        Work units a second; ``current`` is the node's speed until now.
     """
-    if not 0 < observed < float("inf"):
-        return current
-    if measured is not None:
-        observed = min(max(observed, measured / OBSERVATION_BAND), measured * OBSERVATION_BAND)
-    return current + OBSERVATION_WEIGHT * (observed - current)
+    if not 0 < measured < float("inf"):
+        return None
+    return min(measured, RAISE_MAX * current)
+
+
+def estimate_speed(*, self_test: float, measured: Sequence[float]) -> float:
+    """A node's speed in work units a second, from its self-test and its last measurements."""
+    values = sorted([self_test, *measured[-MEASUREMENTS_KEPT:]])
+    return values[(len(values) - 1) // 2]
+
+
+def compute_type_rate(nodes: Sequence[NodeSpeed], *, jobs_per_node: int) -> float:
+    """Work units per slot promised to one job on the nodes of a type, of which there is one.
+
+    No more than the smallest node does, outliers left out, or it could not be sold.
+    """
+    middle = _find_middle_capacity(nodes)
+    near = [node.capacity for node in nodes if node.capacity * OUTLIER_FACTOR >= middle]
+    return min(middle / jobs_per_node, *near)
+
+
+def _find_middle_capacity(nodes: Sequence[NodeSpeed]) -> float:
+    """The capacity of the middle node, each counted as often as it was measured.
+
+    Of two in the middle, the one that joined first.
+    """
+    rising = sorted(nodes, key=lambda node: node.capacity)
+    total = sum(1 + node.measurements for node in rising)
+    seen = 0
+    for place, node in enumerate(rising):
+        seen += 1 + node.measurements
+        if 2 * seen == total:
+            return min(node, rising[place + 1], key=lambda one: one.joined_at).capacity
+        if 2 * seen > total:
+            break
+    return node.capacity

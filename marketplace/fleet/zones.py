@@ -13,6 +13,7 @@ from marketplace.fleet import base_models
 from marketplace.fleet.memory import base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import ensure_zone
+from marketplace.fleet.text_encoder import load_text_encoder
 from workers.protocol.model_shape import parse_model_shape
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -67,7 +68,7 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
     except ValueError as error:
         raise UserError("unknown_base_model", str(error), param="base_model") from None
     # A model without a tokenizer would refuse its first bid; better now.
-    base_models.tokenizer(terms.base_model, terms.revision)
+    load_text_encoder(base_models.find_tokenizer_files(terms.base_model, terms.revision))
     return ensure_zone(
         name=terms.name,
         base_model_name=_shorten_model_name(terms.base_model),

@@ -10,17 +10,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from tokenizers import Tokenizer
-
+from marketplace.jobs.token_runs import TokenRuns, TokenRunsBuilder
 from workers.protocol.messages import DataFormat
 from workers.protocol.records import (
-    CHAT_ROLES,
     ByteStream,
     IgnoredKeys,
     LineError,
     Row,
     read_rows,
 )
+from workers.protocol.token_layout import TemplateError, TextEncoder, lay_out_rows
 from workers.protocol.wire import to_json
 
 #: With more faulty lines than this, the file is the wrong one.
@@ -28,6 +27,9 @@ FAULTY_LINES_MAX = 1_000
 #: Rows that are longer than the model takes, named one by one.
 LONG_LINES_MAX = 1_000
 _BATCH_ROWS = 256
+#: Messages given to the chat template over a whole file: a conversation of n messages is rendered
+#: from its beginning up to each of them.
+RENDERED_MESSAGES_MAX = 10_000_000
 
 
 @dataclass(slots=True)
@@ -38,6 +40,7 @@ class Reading:
     #: Usable rows.
     rows: int = 0
     tokens: int = 0
+    #: Of its longest sequence.
     longest_row_tokens: int = 0
     faulty: int = 0
     faulty_lines: list[int] = field(default_factory=list)
@@ -60,14 +63,15 @@ def read_dataset(
     stream: ByteStream,
     *,
     name: str,
-    tokenizer: Tokenizer | None,
+    encoder: TextEncoder | None,
     skip_lines: frozenset[int] = frozenset(),
     max_tokens: int | None = None,
     on_rows: Callable[[int], None] = lambda _: None,
-) -> Reading:
-    """Read a file to its end, or to the fault that makes it useless.
+) -> tuple[Reading, TokenRuns]:
+    """Read a file to its end, or to the fault that makes it useless, and count its tokens.
 
-    Holds one batch of rows at a time. Without a tokenizer no tokens are counted.
+    Holds one batch of rows at a time, and a few numbers of each row. Without an encoder no tokens
+    are counted.
 
     Parameters
     ----------
@@ -76,20 +80,29 @@ def read_dataset(
     on_rows
         Called with the rows read so far, after each batch.
     """
-    reading = Reading()
+    reading, runs = Reading(), TokenRunsBuilder()
     rows = _read_usable_rows(read_rows(stream, name=name, skip_lines=skip_lines), reading)
+    rendered = 0
     while batch := list(islice(rows, _BATCH_ROWS)):
         on_rows(reading.rows)
-        if tokenizer is None:
+        if encoder is None:
             continue
-        for row, tokens in zip(batch, _count_row_tokens(batch, tokenizer), strict=True):
-            reading.tokens += tokens
-            reading.longest_row_tokens = max(reading.longest_row_tokens, tokens)
-            if max_tokens is not None and tokens > max_tokens:
-                reading.long_rows += 1
-                if len(reading.long_lines) < LONG_LINES_MAX:
-                    reading.long_lines.append(row.line)
-    return reading
+        rendered += sum(len(row.segments) ** 2 + len(row.rejected) ** 2 for row in batch)
+        if rendered > RENDERED_MESSAGES_MAX:
+            reading.fatal = "The conversations are too long to be laid out. Split them."
+            break
+        try:
+            for row, laid_out in zip(batch, lay_out_rows(batch, encoder), strict=True):
+                longest = runs.add_row(laid_out)
+                if max_tokens is not None and longest > max_tokens:
+                    reading.long_rows += 1
+                    if len(reading.long_lines) < LONG_LINES_MAX:
+                        reading.long_lines.append(row.line)
+        except TemplateError as error:
+            reading.fatal = str(error)
+            break
+    reading.tokens, reading.longest_row_tokens = runs.token_count, runs.longest
+    return reading, runs.build()
 
 
 def _read_usable_rows(values: Iterator[Row | LineError], reading: Reading) -> Iterator[Row]:
@@ -113,30 +126,3 @@ def _read_usable_rows(values: Iterator[Row | LineError], reading: Reading) -> It
             )
             return
     reading.ignored_keys = [to_json(key) for key in ignored.found()]
-
-
-def _count_row_tokens(rows: list[Row], tokenizer: Tokenizer) -> Iterator[int]:
-    """Tokens of each row's longest sequence, as the node will lay it out.
-
-    A chat message stands in the plain template's frame; models with a template of their own differ
-    by a few tokens a message.
-    """
-    texts: list[str] = []
-    sequences: list[list[int]] = []
-    for row in rows:
-        counts = []
-        for segments in (row.segments, row.rejected):
-            if not segments:
-                continue
-            for segment in segments:
-                chat = segment.role in CHAT_ROLES
-                frame = f"### {segment.role.capitalize()}:\n{segment.text}\n"
-                texts.append(frame if chat else segment.text)
-            counts.append(len(segments))
-        sequences.append(counts)
-    lengths = iter(
-        len(encoding.ids) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)
-    )
-    for counts in sequences:
-        # Two more: what begins a sequence and what ends it.
-        yield max(sum(islice(lengths, count)) + 2 for count in counts)

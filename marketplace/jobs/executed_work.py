@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
+from marketplace.jobs.work import load_work_plan
 from workers.protocol.messages import Fault
 
 
@@ -18,6 +19,8 @@ class NodeWork:
     organisation_id: str
     #: Optimizer steps that count.
     steps: int
+    #: Work units of those steps, evaluations included.
+    units: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +35,42 @@ class ExecutedWork:
     def steps(self) -> int:
         return sum(work.steps for work in self.by_node)
 
+    @property
+    def units(self) -> int:
+        return sum(work.units for work in self.by_node)
+
 
 def measure_executed_work(job: Job) -> ExecutedWork:
-    """Count the steps that each node did and that no other node had to do again.
+    """Count the work that each node did and that no other node had to do again.
 
     A slice begins at the checkpoint it goes on from. The work of those before it counts up to
     there: what came after that checkpoint was lost with its node or set aside.
     """
     slices = list_slices(job)
+    plan = load_work_plan(job) if slices else None
     steps: dict[str, int] = {}
+    units: dict[str, int] = {}
     owners: dict[str, str] = {}
     redone_from = None
     for held in reversed(slices):
+        assert plan is not None
         end = held.last_step if redone_from is None else min(held.last_step, redone_from)
         redone_from = held.first_step if redone_from is None else min(redone_from, held.first_step)
-        steps[held.node_id] = steps.get(held.node_id, 0) + max(0, end - held.first_step)
-        owners[held.node_id] = held.node.provider.organisation_id
+        node_id = held.node_id
+        steps[node_id] = steps.get(node_id, 0) + max(0, end - held.first_step)
+        units[node_id] = units.get(node_id, 0) + plan.count_between(held.first_step, end)
+        owners[node_id] = held.node.provider.organisation_id
     by_node = tuple(
-        NodeWork(node_id, owners[node_id], steps[node_id])
+        NodeWork(node_id, owners[node_id], steps[node_id], units[node_id])
         for node_id in dict.fromkeys(held.node_id for held in slices)
         if steps[node_id]
     )
     if job.status == JobStatus.SUCCEEDED:
         return ExecutedWork(by_node, Fraction(1))
-    done = sum(work.steps for work in by_node)
-    share = Fraction(done, job.total_steps) if job.total_steps else Fraction(0)
-    return ExecutedWork(by_node, min(Fraction(1), share))
+    if plan is None:
+        return ExecutedWork((), Fraction(0))
+    done = sum(work.units for work in by_node)
+    return ExecutedWork(by_node, min(Fraction(1), Fraction(done, plan.total_units)))
 
 
 def list_slices(job: Job) -> list[Slice]:

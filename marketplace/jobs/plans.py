@@ -13,7 +13,7 @@ from django.db.models import Exists, OuterRef, Q
 from kombu.exceptions import OperationalError
 
 from marketplace.fleet.models import Node, Zone
-from marketplace.fleet.selectors import base_model_ref, slot_ends_at, slot_starts_at
+from marketplace.fleet.selectors import base_model_ref, slot_ends_at, slot_starts_at, work_costs
 from marketplace.jobs import locks
 from marketplace.jobs.models import CandidatePrompts, Checkpoint, Dataset, Job, NodePlan, Slice
 from marketplace.jobs.selectors import DATASET_BLOB, PROMPTS_BLOB, VALIDATION_BLOB
@@ -193,6 +193,7 @@ def _build_job_spec(zone: Zone, job: Job, lease_token: str) -> JobSpec:
         skip_lines=tuple(job.dataset.faulty_lines),
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
         training=from_json(TrainingSpec, job.spec["training"]),
+        work_costs=work_costs(zone),
         checkpoint_every_s=zone.checkpoint_every_s,
         lookup=_build_lookup(job, lease_token),
     )

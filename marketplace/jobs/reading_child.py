@@ -16,9 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from tokenizers import Tokenizer
-
 from marketplace.common.errors import UserError
+from marketplace.fleet.text_encoder import ModelTextEncoder, TokenizerFiles, load_text_encoder
 from marketplace.jobs.dataset_reader import LONG_LINES_MAX, Reading, read_dataset
 from marketplace.jobs.importing import (
     is_json_list,
@@ -26,6 +25,7 @@ from marketplace.jobs.importing import (
     write_json_lines,
     write_named_table,
 )
+from marketplace.jobs.token_runs import TokenRuns
 
 #: How the process ends when a file takes more memory than it may.
 OUT_OF_MEMORY = 3
@@ -51,6 +51,8 @@ def main() -> None:
 def read_file(asked: dict[str, Any]) -> tuple[Reading, bool]:
     """What a file holds, and whether it was rewritten to ``output_path`` to be read.
 
+    Its stretches of tokens are written to ``runs_path``.
+
     Raises
     ------
     UserError
@@ -60,21 +62,22 @@ def read_file(asked: dict[str, Any]) -> tuple[Reading, bool]:
     is_rewritten = _rewrite(path, Path(asked["output_path"]), columns=asked["columns"])
     path = Path(asked["output_path"]) if is_rewritten else path
     name = asked["name"]
-    tokenizer = _load_tokenizer(asked["tokenizer_path"])
+    encoder = _load_encoder(asked["tokenizer"])
     with path.open("rb") as file:
         progress = _Progress(file, size=path.stat().st_size)
-        reading = read_dataset(
+        reading, runs = read_dataset(
             file,
             name=name,
-            tokenizer=tokenizer,
+            encoder=encoder,
             max_tokens=asked["max_tokens"],
             on_rows=progress.tell,
         )
         if reading.long_rows and asked["leaves_out_long"] and reading.fatal is None:
-            reading = _read_without_long(file, reading, asked, name=name, tokenizer=tokenizer)
+            reading, runs = _read_without_long(file, reading, asked, name=name, encoder=encoder)
         if reading.fatal is not None and asked["name"].lower().endswith(_TABLE_ENDINGS):
             file.seek(0)
             reading.columns = read_columns(file)
+    Path(asked["runs_path"]).write_bytes(runs.to_bytes())
     return reading, is_rewritten
 
 
@@ -93,8 +96,13 @@ def _rewrite(path: Path, output: Path, *, columns: dict[str, str]) -> bool:
 
 
 def _read_without_long(
-    file: IO[bytes], reading: Reading, asked: dict[str, Any], *, name: str, tokenizer: Any
-) -> Reading:
+    file: IO[bytes],
+    reading: Reading,
+    asked: dict[str, Any],
+    *,
+    name: str,
+    encoder: ModelTextEncoder | None,
+) -> tuple[Reading, TokenRuns]:
     """The file as it is without the lines of its long rows, read once more."""
     if reading.long_rows > LONG_LINES_MAX:
         raise UserError(
@@ -106,28 +114,23 @@ def _read_without_long(
     left_out = sorted(set(reading.long_lines))
     file.seek(0)
     progress = _Progress(file, size=asked["size"])
-    reading = read_dataset(
+    reading, runs = read_dataset(
         file,
         name=name,
-        tokenizer=tokenizer,
+        encoder=encoder,
         skip_lines=frozenset(left_out),
         max_tokens=asked["max_tokens"],
         on_rows=progress.tell,
     )
     reading.left_out_lines = left_out
-    return reading
+    return reading, runs
 
 
-def _load_tokenizer(path: str | None) -> Tokenizer | None:
-    if path is None:
+def _load_encoder(files: dict[str, str | None] | None) -> ModelTextEncoder | None:
+    if files is None:
         return None
-    try:
-        return Tokenizer.from_file(path)
-    # The library raises bare ``Exception`` for whatever is wrong with the file.
-    except Exception as error:
-        raise UserError(
-            "unknown_tokenizer", f"The model's tokenizer cannot be read: {error}", param="zone"
-        ) from error
+    paths = {name: None if path is None else Path(path) for name, path in files.items()}
+    return load_text_encoder(TokenizerFiles(**paths))
 
 
 class _Progress:

@@ -9,10 +9,12 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from marketplace.common.errors import SystemFault, UserError
+from marketplace.fleet.text_encoder import TokenizerFiles
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.reading_child import OUT_OF_MEMORY
 
@@ -30,14 +32,32 @@ class FileToRead:
     path: Path
     #: Where the file is written in the shape that training reads, if it has another.
     output_path: Path
+    #: Where its stretches of tokens are written, ``TokenRuns`` packed.
+    runs_path: Path
     name: str
     #: Without one no tokens are counted.
-    tokenizer_path: Path | None
+    tokenizer: TokenizerFiles | None
     #: Most tokens of a row that is not cut.
     max_tokens: int | None
     leaves_out_long: bool = False
     #: The file's column by the name that training knows.
     columns: dict[str, str] = field(default_factory=dict)
+
+
+def build_request(file: FileToRead) -> dict[str, Any]:
+    """What ``reading_child.read_file`` is asked."""
+    paths = {} if file.tokenizer is None else asdict(file.tokenizer)
+    return {
+        "path": str(file.path),
+        "output_path": str(file.output_path),
+        "runs_path": str(file.runs_path),
+        "name": file.name,
+        "size": file.path.stat().st_size,
+        "tokenizer": {name: path and str(path) for name, path in paths.items()} or None,
+        "max_tokens": file.max_tokens,
+        "leaves_out_long": file.leaves_out_long,
+        "columns": file.columns,
+    }
 
 
 def read_in_process(
@@ -62,18 +82,7 @@ def read_in_process(
     SystemFault
         The reader failed by itself.
     """
-    asked = {
-        "path": str(file.path),
-        "output_path": str(file.output_path),
-        "name": file.name,
-        "size": file.path.stat().st_size,
-        "tokenizer_path": None if file.tokenizer_path is None else str(file.tokenizer_path),
-        "max_tokens": file.max_tokens,
-        "leaves_out_long": file.leaves_out_long,
-        "columns": file.columns,
-        "cpu_s": cpu_s,
-        "memory_bytes": MEMORY_BYTES,
-    }
+    asked = {**build_request(file), "cpu_s": cpu_s, "memory_bytes": MEMORY_BYTES}
     environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     process = subprocess.Popen(
         (sys.executable, "-m", "marketplace.jobs.reading_child"),

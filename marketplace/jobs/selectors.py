@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,7 +11,6 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.fields.files import FieldFile
 
 from marketplace.common.errors import NotFound, UserError
-from marketplace.fleet import selectors as fleet
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.executed_work import is_user_fault, list_slices
 from marketplace.jobs.lease_checks import get_current_slice
@@ -28,17 +26,13 @@ from marketplace.jobs.models import (
     SliceStatus,
     Upload,
 )
-from workers.protocol.messages import AdapterSpec, DataFormat, TextSample, TrainingSpec
-from workers.protocol.row_order import count_validation_rows
+from workers.protocol.messages import TextSample
 from workers.protocol.wire import from_json
 
 #: Names under which a lease's files are fetched; a checkpoint's is its id.
 DATASET_BLOB = "dataset"
 VALIDATION_BLOB = "validation"
 PROMPTS_BLOB = "prompts"
-#: Cost of a preference row against one plain sequence: two forward and backward passes for the
-#: adapter and two forward passes for the frozen base, with a backward pass counted as two.
-PREFERENCE_COST = 8 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,109 +42,6 @@ class Blob:
     file: FieldFile
     sha256: str
     bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """A job as the auction sees it, in the unit of the zone's node capacities."""
-
-    #: M_i: reference samples.
-    compute_demand: float
-    #: r_i: GB beside the base model.
-    memory_demand_gb: float
-    #: s_ik: reference samples per slot by GPU type.
-    rates: dict[str, float]
-    #: Training rows times epochs, as people count them.
-    samples: int
-    train_rows: int
-    valid_rows: int
-
-
-def measure_work(
-    *,
-    dataset: Dataset,
-    zone: Zone,
-    adapter: AdapterSpec,
-    training: TrainingSpec,
-    speeds: fleet.ZoneSpeeds | None = None,
-) -> Work:
-    """Measure what a data set with these settings asks of a node.
-
-    ``speeds`` spares reading the zone's speed table again.
-
-    A reference sample is one of the zone's reference batch and length; see
-    ``fleet.selectors.work_weight``.
-    """
-    preference = dataset.format == DataFormat.PREFERENCE
-    valid = count_validation_rows(rows=dataset.rows, share=training.validation_share)
-    train = dataset.rows - valid
-    samples = train * training.epochs
-    speeds = speeds or fleet.load_zone_speeds(zone)
-    # A soft prompt's tokens stand before every row.
-    length = training.sequence_length + adapter.virtual_tokens
-    shape = {"batch_size": training.batch_size, "sequence_length": length}
-    weight = fleet.work_weight(zone=zone, speeds=speeds, **shape)
-    cost = PREFERENCE_COST if preference else 1.0
-    return Work(
-        compute_demand=samples * weight * cost,
-        memory_demand_gb=fleet.memory_demand(
-            zone=zone, adapter=adapter, training=training, preference=preference, speeds=speeds
-        ),
-        rates={
-            gpu_type: rate * weight
-            for gpu_type, rate in fleet.rates(zone=zone, speeds=speeds, **shape).items()
-        },
-        samples=samples,
-        train_rows=train,
-        valid_rows=valid,
-    )
-
-
-#: Share of a job's rows that may drop out on the node: cutting can leave them nothing to learn.
-DROPPED_SHARE_MAX = 0.1
-
-
-def count_planned_steps(job: Job) -> range:
-    """How many optimizer steps the whole of a job can be, from its data and its settings.
-
-    One number, unless rows are cut: those that the cut leaves nothing to learn drop out.
-    """
-    training, dataset = job.training, job.dataset
-    share = 0.0 if job.validation_dataset_id else training.get("validation_share", 0.0)
-    rows = dataset.rows - count_validation_rows(rows=dataset.rows, share=share)
-
-    def steps(trained: int) -> int:
-        return max(1, math.ceil(trained / training["batch_size"])) * training["epochs"]
-
-    if training["sequence_length"] < dataset.longest_row_tokens:
-        return range(training["epochs"], steps(rows) + 1)
-    return range(steps(rows - math.floor(DROPPED_SHARE_MAX * rows)), steps(rows) + 1)
-
-
-def measure_job_work(job: Job, *, speeds: fleet.ZoneSpeeds | None = None) -> Work:
-    """What the whole of a job asks of a node, at the speeds known now.
-
-    ``speeds`` are as in ``measure_work``.
-    """
-    return measure_work(
-        dataset=job.dataset,
-        zone=job.zone,
-        adapter=from_json(AdapterSpec, job.spec["adapter"]),
-        training=from_json(TrainingSpec, job.spec["training"]),
-        speeds=speeds,
-    )
-
-
-def compute_work_left_share(job: Job) -> float:
-    """Share of the job's work still to do, from where it would go on: 0 to 1.
-
-    A running job goes on from its step, any other from its newest checkpoint.
-    """
-    if not job.total_steps:
-        return 1.0
-    running = Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
-    step = job.step if running else job.checkpoint_step
-    return min(1.0, max(0.0, 1.0 - step / job.total_steps))
 
 
 def list_jobs_to_replan(zone: Zone) -> QuerySet[Job]:

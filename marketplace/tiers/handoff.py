@@ -20,8 +20,8 @@ from marketplace.common.money import format_usd
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import last_slot_until, slot_at
 from marketplace.jobs.models import EventKind, Job, Slice, SliceStatus
-from marketplace.jobs.selectors import compute_work_left_share, measure_job_work
 from marketplace.jobs.services import add_job_event, request_job_replan
+from marketplace.jobs.work import compute_work_left_share, measure_job_work
 from marketplace.tiers.bookings import probed_left_s
 from marketplace.tiers.machines import cost_micros, node_of
 from marketplace.tiers.models import Booking, BookingOutcome, MachineStatus, ZoneTiers

@@ -24,8 +24,8 @@ from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.locks import lock_job
 from marketplace.jobs.models import EventKind, Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.queries import find_first_slot
-from marketplace.jobs.selectors import compute_work_left_share, measure_job_work
 from marketplace.jobs.services import add_job_event, replace_job_cells
+from marketplace.jobs.work import compute_work_left_share, measure_job_work
 from marketplace.tiers.hazard_tables import HazardTables
 from marketplace.tiers.machines import cost_micros
 from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
@@ -313,11 +313,11 @@ def _release_cells(tiers: ZoneTiers, job: Job, now: datetime) -> int:
             .order_by("slot")
         )
         need = work.compute_demand * compute_work_left_share(job) * WORK_MARGIN
-        kept, samples = [], 0.0
-        while rows and (not kept or samples < need):
+        kept, units = [], 0.0
+        while rows and (not kept or units < need):
             row = rows.pop(0)
             kept.append(row)
-            samples += row.samples
+            units += row.samples
         if not rows:
             return 0
         cells = tuple(Cell(slot=row.slot, node=row.node.pk) for row in rows)

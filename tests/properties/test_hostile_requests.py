@@ -27,7 +27,7 @@ from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.config.asgi import application
 from marketplace.jobs.reading_child import read_file
-from marketplace.jobs.reading_process import FileToRead
+from marketplace.jobs.reading_process import FileToRead, build_request
 from marketplace.jobs.services import intake, read_next_upload, readings, slots_dispatch
 from marketplace.web.views import uploads as page_uploads
 from tests import builders
@@ -74,7 +74,7 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     monkeypatch.setattr(readings, "read_in_process", read)
-    monkeypatch.setattr(readings, "_find_tokenizer", lambda _: None)
+    monkeypatch.setattr(readings, "find_zone_tokenizer", lambda _: None)
     monkeypatch.setattr(intake, "enqueue", read_all)
     monkeypatch.setattr(page_uploads, "WAIT_S", 0.0)
     monkeypatch.setattr(api_datasets, "WAIT_S", 0.0)
@@ -90,18 +90,7 @@ def unlimited(settings: Any, tmp_path: Path) -> None:
 
 
 def read_in_this_process(file: FileToRead) -> Any:
-    return read_file(
-        {
-            "path": str(file.path),
-            "output_path": str(file.output_path),
-            "name": file.name,
-            "size": file.path.stat().st_size,
-            "tokenizer_path": None,
-            "max_tokens": file.max_tokens,
-            "leaves_out_long": file.leaves_out_long,
-            "columns": file.columns,
-        }
-    )
+    return read_file(build_request(file))
 
 
 # --- Pages ------------------------------------------------------------------------------------
@@ -221,8 +210,9 @@ def test_no_file_is_more_than_a_reading_or_a_refusal(
     file = FileToRead(
         path=source,
         output_path=tmp_path / "output",
+        runs_path=tmp_path / "runs",
         name=name,
-        tokenizer_path=None,
+        tokenizer=None,
         max_tokens=8,
         leaves_out_long=leaves_out_long,
         columns=columns,

@@ -6,7 +6,13 @@ import argparse
 import json
 import sys
 
-from workers.node.self_test import CASES, QUICK_CASES, find_best_device, measure_node
+from workers.node.self_test import (
+    CASES,
+    QUICK_CASES,
+    WORK_CASES,
+    find_best_device,
+    measure_node,
+)
 from workers.protocol.messages import BaseModelRef
 from workers.protocol.wire import to_json
 from workers.training.faults import TrainingFault
@@ -35,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             base_models=bases,
             memory_gb=chosen.memory_gb,
             cases=QUICK_CASES if chosen.quick else CASES,
+            work_cases=() if chosen.quick else WORK_CASES,
             seconds_each=chosen.seconds,
             say=lambda line: print(line, file=sys.stderr),
         )

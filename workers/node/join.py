@@ -130,7 +130,13 @@ def register(options: argparse.Namespace) -> Credentials:
 
 def _measure(options: argparse.Namespace, models: Sequence[BaseModelRef]) -> NodeFacts:
     # Torch takes seconds to import; a machine that was measured before joins without it.
-    from workers.node.self_test import CASES, QUICK_CASES, find_best_device, measure_node
+    from workers.node.self_test import (
+        CASES,
+        QUICK_CASES,
+        WORK_CASES,
+        find_best_device,
+        measure_node,
+    )
     from workers.training.faults import TrainingFault
 
     device = options.device or find_best_device()
@@ -141,6 +147,7 @@ def _measure(options: argparse.Namespace, models: Sequence[BaseModelRef]) -> Nod
             base_models=models,
             memory_gb=options.memory_gb,
             cases=QUICK_CASES if options.quick else CASES,
+            work_cases=() if options.quick else WORK_CASES,
             say=lambda line: print(f"  {line}", flush=True),
         )
     except TrainingFault as fault:

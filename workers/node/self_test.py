@@ -29,10 +29,12 @@ from workers.protocol import (
     ProgressEvent,
     SpeedMeasurement,
     TrainingSpec,
+    WorkMeasurement,
 )
 from workers.protocol.blobs import hash_file
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
+from workers.runtime.work_timing import LONGEST_TOKENS, TimedRows, spread_evenly, time_work
 from workers.training.faults import SystemFault
 
 
@@ -53,8 +55,17 @@ CASES = (
 )
 #: For a node that should be up at once; the speed of other batches is learnt as it works.
 QUICK_CASES = (SpeedCase(8, 0.125, 1), SpeedCase(8, 0.5, 1), SpeedCase(8, 0.5, 4))
-#: Longer samples than this say nothing more about a device.
-_LONGEST = 2048
+#: Rows whose steps are timed one by one, for the costs of work.
+WORK_CASES = (
+    TimedRows("short", spread_evenly(0.02, 0.2, 24), 8),
+    TimedRows("single short rows", spread_evenly(0.02, 0.3, 6), 1),
+    TimedRows("any length", spread_evenly(0.05, 0.95, 24), 8),
+    TimedRows("long", spread_evenly(0.7, 1.0, 12), 4),
+    TimedRows("long prompts", spread_evenly(0.1, 0.8, 24), 8, trained=0.15),
+    TimedRows("many rows", spread_evenly(0.05, 0.4, 64), 32),
+    TimedRows("equal rows", (0.25,) * 24, 8),
+)
+_WORK_REPEATS = 3
 #: The rank a measurement trains; the market reckons other ranks from it.
 _RANK = 16
 #: A case that trains not one step in this time is too slow for the market.
@@ -77,6 +88,7 @@ def measure_node(
     base_models: Iterable[BaseModelRef],
     memory_gb: float | None = None,
     cases: tuple[SpeedCase, ...] = CASES,
+    work_cases: tuple[TimedRows, ...] = WORK_CASES,
     seconds_each: float = 1.0,
     say: Callable[[str], None] = lambda _: None,
 ) -> NodeFacts:
@@ -86,6 +98,10 @@ def measure_node(
     ----------
     memory_gb : float, optional
         What the node may use; by default most of what the device has.
+    cases : tuple of SpeedCase
+        Rows of the speed table.
+    work_cases : tuple of TimedRows
+        What a zone without nodes fits its costs of work to; none to spare the time.
     seconds_each : float
         How long each case is timed, after its first step.
 
@@ -96,6 +112,7 @@ def measure_node(
     """
     offered = memory_gb or compute_offered_memory_gb(device)
     speeds: list[SpeedMeasurement] = []
+    work: list[WorkMeasurement] = []
     with tempfile.TemporaryDirectory(prefix="finetender-selftest-") as folder:
         runtime = NodeRuntime(device=device, cache_dir=Path(folder), memory_limit_gb=offered)
         try:
@@ -109,6 +126,10 @@ def measure_node(
                         f"{measured.sequence_length} tokens: {measured.samples_per_s:.1f} samples/s"
                     )
                     speeds.append(measured)
+                if work_cases:
+                    say(f"{ref.name}: timing rows of {len(work_cases)} kinds")
+                    # No job is left on the runtime, so its loop does not touch the model.
+                    work += time_work(runtime.resident(ref), work_cases, repeats=_WORK_REPEATS)
         finally:
             runtime.close()
     return NodeFacts(
@@ -121,6 +142,7 @@ def measure_node(
         torch_version=torch.__version__,
         protocol_version=PROTOCOL_VERSION,
         speeds=tuple(speeds),
+        work=tuple(work),
     )
 
 
@@ -135,7 +157,7 @@ def measure_speeds(
     """Train random text on the runtime and count the samples of all jobs together."""
     resident = runtime.resident(ref)
     base_gb = resident.plan.base_gb
-    context = min(resident.model.context_length, _LONGEST)
+    context = min(resident.model.context_length, LONGEST_TOKENS)
     for case in cases:
         length = max(8, int(context * case.context_share))
         data = _write_rows(folder / f"rows-{length}.jsonl", tokens=length)

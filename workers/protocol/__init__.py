@@ -2,7 +2,7 @@
 
 ``messages`` are the values, ``wire`` turns them into JSON and back strictly,
 ``records`` reads the rows of a data set (the market checks a file with the same
-code that a node later trains on).
+code that a node later trains on), ``token_layout`` makes tokens of them, and ``work`` counts them.
 """
 
 from workers.protocol.messages import (
@@ -43,6 +43,8 @@ from workers.protocol.messages import (
     SlotPlan,
     SpeedMeasurement,
     TrainingSpec,
+    WorkCosts,
+    WorkMeasurement,
 )
 from workers.protocol.wire import ProtocolError, dumps, from_json, loads, to_json
 
@@ -85,6 +87,8 @@ __all__ = [
     "SlotPlan",
     "SpeedMeasurement",
     "TrainingSpec",
+    "WorkCosts",
+    "WorkMeasurement",
     "dumps",
     "from_json",
     "loads",

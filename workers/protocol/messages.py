@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 #: Raised when a message changes meaning; both sides refuse another number.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class AdapterKind(StrEnum):
@@ -360,6 +360,28 @@ class SpeedMeasurement:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkMeasurement:
+    """Optimizer steps of one job that is alone on a device: what they consist of, and their time.
+
+    A zone's ``WorkCosts`` are fitted to a few of them.
+    """
+
+    base_model: str
+    steps: int
+    sequences: int
+    tokens: int
+    #: Tokens whose loss counts.
+    trained_tokens: int
+    #: Sum over the sequences of the square of their tokens.
+    token_pairs: int
+    #: Whether all sequences are equally long.
+    even: bool
+    seconds: float
+    #: Of a pass over the same sequences without a backward one.
+    forward_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What a node's self-test found out about its machine."""
 
@@ -374,6 +396,8 @@ class NodeFacts:
     torch_version: str
     protocol_version: int
     speeds: tuple[SpeedMeasurement, ...] = ()
+    #: Empty after a quick self-test.
+    work: tuple[WorkMeasurement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""How rows become tokens that a node trains on.
+"""How rows become tokens: one layout for the market, which counts them, and the node, which trains.
 
 A row is one sequence, a preference row two. A sequence is a list of runs: tokens, and whether the
 loss counts them. Chat rows stand in the model's own template; other rows between what its tokenizer

@@ -1,4 +1,4 @@
-"""How much work a job is, counted from its rows' lengths.
+"""How much work a job is: counted from its rows' lengths, by the market and by the node alike.
 
 A work unit is about one token of an ordinary row, forward and backward. A sequence of ``L`` tokens
 after truncation, ``M`` of which the loss counts, is
@@ -8,7 +8,8 @@ after truncation, ``M`` of which the loss counts, is
 units: the frozen layers, the output layer (whose logits exist for trained tokens only),
 attention, and what a sequence costs beside its tokens. Where all sequences of a job are equally
 long, theirs are the share ``even`` of that. An optimizer step adds ``step``, and an evaluation the
-share ``forward`` of its rows' units. All counts are integers.
+share ``forward`` of its rows' units. All counts are integers, so the two sides agree
+to the last unit; the costs are a zone's (``WorkCosts``), and a node's speed is in units a second.
 
 DPO passes the frozen base once over each row before the row is first trained or evaluated on.
 """

@@ -74,7 +74,16 @@ PARTS = _shape(
         "rounding": _usd(),
     },
 )
-WORK = _shape("Work", {"samples": s.IntegerField(), "memory_gb": s.FloatField()})
+WORK = _shape(
+    "Work",
+    {
+        "samples": s.IntegerField(help_text="Training rows times epochs."),
+        "units": s.IntegerField(
+            help_text="Work units of all epochs and evaluations; one is about a token."
+        ),
+        "memory_gb": s.FloatField(),
+    },
+)
 DECISION = _shape(
     "Decision",
     {

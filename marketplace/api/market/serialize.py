@@ -45,13 +45,22 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "adapter": bid.adapter,
         "training": bid.training,
         "resolved": bid.resolved,
-        "work": {"samples": bid.samples, "memory_gb": bid.memory_demand_gb},
+        "work": work_shape(
+            samples=bid.samples,
+            units=bid.compute_demand,
+            memory_gb=bid.memory_demand_gb,
+        ),
         "receipt": json.loads(bid.receipt) if bid.receipt else None,
         "decision": _decision_shape(bid),
         "job_id": job_id,
         "refunded": usd(bid.refund_micros),
         "credit": usd(bid.credit_micros),
     }
+
+
+def work_shape(*, samples: int, units: float, memory_gb: float) -> dict[str, Any]:
+    """A job's work: rows times epochs, work units with evaluations, and GB."""
+    return {"samples": samples, "units": round(units), "memory_gb": memory_gb}
 
 
 def _decision_shape(bid: Bid) -> dict[str, Any] | None:
@@ -114,7 +123,11 @@ def serialize_quote(quote: Quote) -> dict[str, Any]:
         "adapter": to_json(terms.adapter),
         "training": to_json(terms.training),
         "resolved": list(terms.resolved),
-        "work": {"samples": work.samples, "memory_gb": work.memory_demand_gb},
+        "work": work_shape(
+            samples=work.samples,
+            units=work.compute_demand,
+            memory_gb=work.memory_demand_gb,
+        ),
         "expires_at": moment(quote.expires_at),
         "position": quote.position,
         "head_hash": quote.head_hash,
@@ -153,7 +166,7 @@ def serialize_market(market: MarketNow) -> dict[str, Any]:
                 "name": row.name,
                 "gpu_type": row.gpu_type,
                 "ask": usd(row.ask_micros),
-                # Dollars per reference sample and per GB and slot, on top of the ask.
+                # Dollars per work unit and per GB and slot, on top of the ask.
                 "compute_price": [price / 1e6 for price in row.compute_price],
                 "memory_price": [price / 1e6 for price in row.memory_price],
                 "compute_sold": list(row.compute_sold),

@@ -1,4 +1,4 @@
-"""What a job takes: measured from its data and the zone's speed table, not declared."""
+"""What a job takes: counted from its data and settings, not declared."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from marketplace.auction.bidding.terms import JobTerms, resolve_terms
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import ZoneSpeeds, load_zone_speeds, model_shape
+from marketplace.fleet.selectors import load_rates, model_shape
 from marketplace.jobs.models import Dataset
-from marketplace.jobs.selectors import Work, measure_work
 from marketplace.jobs.services import ensure_dataset_tokens
+from marketplace.jobs.work import Work, measure_work
 from scheduler import types as scheduler
 from workers.protocol.messages import DataFormat
 
 #: A crowd of bids need not read the same few rows each time; they move slowly.
-SPEEDS_KEPT_S = 1.0
-_speeds: TtlCache[ZoneSpeeds] = TtlCache(for_s=SPEEDS_KEPT_S)
+RATES_KEPT_S = 1.0
+_rates: TtlCache[dict[str, float]] = TtlCache(for_s=RATES_KEPT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def measure_job(
 ) -> MeasuredJob:
     """Resolve a job's settings and measure its work.
 
-    With ``now``, the zone's speed table may be up to ``SPEEDS_KEPT_S`` old.
+    With ``now``, the zone's rates may be up to ``RATES_KEPT_S`` old.
 
     Raises
     ------
@@ -58,26 +58,27 @@ def measure_job(
     if dataset.organisation_id != organisation.pk:
         raise unknown_dataset()
     _check_kind(dataset, encoder=model_shape(zone).encoder)
-    _, longest_row_tokens = ensure_dataset_tokens(dataset=dataset, zone=zone)
+    tokens = ensure_dataset_tokens(dataset=dataset, zone=zone)
     terms = resolve_terms(
         adapter=adapter,
         training=training,
         rows=dataset.rows,
-        longest_row_tokens=longest_row_tokens,
+        longest_row_tokens=tokens.longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
         model=model_shape(zone),
     )
-    speeds = (
-        load_zone_speeds(zone)
+    rates = (
+        load_rates(zone)
         if now is None
-        else _speeds.get(zone.pk, now=now, read=lambda: load_zone_speeds(zone))
+        else _rates.get(zone.pk, now=now, read=lambda: load_rates(zone))
     )
     work = measure_work(
-        dataset=dataset,
         zone=zone,
+        tokens=tokens,
+        data_format=dataset.format,
         adapter=terms.adapter,
         training=terms.training,
-        speeds=speeds,
+        rates=rates,
     )
     return MeasuredJob(terms=terms, work=work)
 

@@ -11,17 +11,8 @@ from marketplace.auction.bidding.terms import resolve_terms
 from marketplace.auction.book import engine_cache as books
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import (
-    ZoneSpeeds,
-    load_zone_speeds,
-    model_shape,
-    nodes_on_sale,
-    rates,
-    slot_at,
-    slot_ends_at,
-)
-from marketplace.jobs.models import Dataset
-from marketplace.jobs.selectors import measure_work
+from marketplace.fleet.selectors import load_rates, model_shape, slot_at, slot_ends_at
+from marketplace.jobs.work import count_units_per_row, measure_equal_rows
 from scheduler import types as scheduler
 
 #: Seconds for which one answer serves everybody who looks at the market.
@@ -70,9 +61,9 @@ def _typical_quotes(zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
     slot = slot_at(zone, now)
     slots = tuple(slot + max(1, round(share * zone.horizon_slots)) - 1 for share in SHARES)
     deadlines = tuple(slot_ends_at(zone, at) for at in slots)
-    speeds = load_zone_speeds(zone)
-    jobs = _jobs(zone, speeds)
-    tasks = [_task(zone, speeds, job, slot=slot, deadline_slot=slots[-1]) for job in jobs]
+    rates = load_rates(zone)
+    jobs = _jobs(zone, rates)
+    tasks = [_task(zone, rates, job, slot=slot, deadline_slot=slots[-1]) for job in jobs]
     with books.read_book(zone=zone, now=now) as book:
         curves = [book.engine.quote(task, slot=slot).curve for task in tasks]
     return tuple(
@@ -91,26 +82,16 @@ def _typical_quotes(zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
     )
 
 
-def _jobs(zone: Zone, speeds: ZoneSpeeds) -> list[TypicalJob]:
+def _jobs(zone: Zone, rates: dict[str, float]) -> list[TypicalJob]:
     """Sizes in round numbers of rows, from small to what takes most of the horizon."""
-    fastest = max(_rates(zone, speeds).values(), default=0.0)
-    rows = {_round_down(share * fastest * zone.horizon_slots / EPOCHS) for share in SIZES}
+    rows_per_slot = max(rates.values(), default=0.0) / count_units_per_row(
+        zone=zone, row_tokens=zone.reference_sequence_length
+    )
+    rows = {_round_down(share * rows_per_slot * zone.horizon_slots / EPOCHS) for share in SIZES}
     return [
         TypicalJob(rows=size, epochs=EPOCHS, tokens=size * zone.reference_sequence_length)
         for size in sorted(rows - {0})
     ]
-
-
-def _rates(zone: Zone, speeds: ZoneSpeeds) -> dict[str, float]:
-    """Reference samples per slot of the GPU types that are on sale."""
-    on_sale = set(nodes_on_sale(zone).values_list("gpu_type_id", flat=True))
-    known = rates(
-        zone=zone,
-        speeds=speeds,
-        batch_size=zone.reference_batch_size,
-        sequence_length=zone.reference_sequence_length,
-    )
-    return {gpu_type: rate for gpu_type, rate in known.items() if gpu_type in on_sale}
 
 
 def _round_down(rows: float) -> int:
@@ -122,7 +103,7 @@ def _round_down(rows: float) -> int:
 
 
 def _task(
-    zone: Zone, speeds: ZoneSpeeds, job: TypicalJob, *, slot: int, deadline_slot: int
+    zone: Zone, rates: dict[str, float], job: TypicalJob, *, slot: int, deadline_slot: int
 ) -> scheduler.Task:
     terms = resolve_terms(
         adapter={},
@@ -132,11 +113,12 @@ def _task(
         sequence_length_limit=zone.max_sequence_length,
         model=model_shape(zone),
     )
-    work = measure_work(
-        dataset=Dataset(rows=job.rows, format="chat"),
+    work = measure_equal_rows(
         zone=zone,
+        rows=job.rows,
+        row_tokens=zone.reference_sequence_length,
         adapter=terms.adapter,
         training=terms.training,
-        speeds=speeds,
+        rates=rates,
     )
     return build_task(work, task_id="typical", arrival_slot=slot + 1, deadline_slot=deadline_slot)

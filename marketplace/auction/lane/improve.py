@@ -30,7 +30,7 @@ from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.locks import advisory_session_lock
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import load_zone_speeds, slot_at
+from marketplace.fleet.selectors import load_rates, slot_at
 from marketplace.jobs.models import Job
 from marketplace.jobs.selectors import (
     list_late_jobs,
@@ -127,12 +127,12 @@ def _measure(
 ) -> list[PlannedJob]:
     """Jobs with their bids, what is left of them, and the cells they hold."""
     bids = Bid.objects.in_bulk([job.bid_id for job in jobs])
-    speeds = load_zone_speeds(zone) if jobs else None
+    rates = load_rates(zone) if jobs else None
     return [
         PlannedJob(
             job=job,
             bid=bids[job.bid_id],
-            promise=measure_work_left(zone=zone, job=job, bid=bids[job.bid_id], speeds=speeds),
+            promise=measure_work_left(zone=zone, job=job, bid=bids[job.bid_id], rates=rates),
             held=held.get(job.bid_id, ()),
         ).avoiding(list_nodes_to_avoid(job))
         for job in jobs

@@ -17,14 +17,11 @@ from marketplace.auction.book.reservations import (
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import ZoneSpeeds, last_slot_until, load_zone_speeds
+from marketplace.fleet.selectors import last_slot_until, load_rates
 from marketplace.jobs.models import Job
-from marketplace.jobs.selectors import (
-    compute_work_left_share,
-    list_jobs_with_plans,
-    measure_job_work,
-)
+from marketplace.jobs.selectors import list_jobs_with_plans
 from marketplace.jobs.services import replace_job_cells
+from marketplace.jobs.work import compute_work_left_share, measure_job_work
 from scheduler.auction import Engine
 from scheduler.auction.joint.least_laxity import JointPlan
 from scheduler.auction.log import events
@@ -63,10 +60,10 @@ class PlannedJob:
 
 
 def measure_work_left(
-    *, zone: Zone, job: Job, bid: Bid, speeds: ZoneSpeeds | None = None
+    *, zone: Zone, job: Job, bid: Bid, rates: dict[str, float] | None = None
 ) -> PromisedJob:
     """What is left of a job, at the speeds known now."""
-    work = measure_job_work(job, speeds=speeds)
+    work = measure_job_work(job, rates=rates)
     share = max(compute_work_left_share(job), LEAST_WORK_SHARE)
     return PromisedJob(
         task_id=bid.pk,
@@ -99,12 +96,12 @@ def list_movable_jobs(
     # Those with most slack first.
     jobs.sort(key=lambda job: near[job.bid_id][-1].slot - last_slot_until(zone, job.deadline_at))
     bids = Bid.objects.in_bulk([job.bid_id for job in jobs[:MOST_MOVABLE]])
-    speeds = load_zone_speeds(zone) if bids else None
+    rates = load_rates(zone) if bids else None
     types = {node.id: node.gpu_type for node in engine.nodes}
     found: list[PlannedJob] = []
     for job in jobs[:MOST_MOVABLE]:
         bid, cells = bids[job.bid_id], near[job.bid_id]
-        promise = measure_work_left(zone=zone, job=job, bid=bid, speeds=speeds)
+        promise = measure_work_left(zone=zone, job=job, bid=bid, rates=rates)
         # What it holds is enough, though part of the present slot's work may not be done yet.
         work = sum(promise.rates.get(types[cell.node], 0.0) for cell in cells)
         promise = replace(promise, compute_demand=min(promise.compute_demand, work))

@@ -131,12 +131,15 @@ class Upload(models.Model):
 
 
 class DatasetTokens(models.Model):
-    """A data set's tokens, counted with another zone's tokenizer than that of its upload."""
+    """A data set's tokens, counted with a zone's tokenizer and chat template."""
 
     dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="counts")
     zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
     tokens = models.PositiveBigIntegerField()
+    #: Of its longest sequence.
     longest_row_tokens = models.PositiveIntegerField()
+    #: ``token_runs.TokenRuns``, packed: what its work is counted from.
+    runs = models.BinaryField()
 
     dataset_id: str
 

@@ -36,7 +36,11 @@ class Slice(models.Model):
     acknowledged_at = models.DateTimeField(null=True)
     #: Heartbeats in a row that did not name an acknowledged lease.
     heartbeats_missed = models.PositiveIntegerField(default=0)
+    #: When its speed was last taken, the step it was at then, and the speed, which is its own.
     speed_observed_at = models.DateTimeField(null=True)
+    speed_step = models.PositiveIntegerField(null=True)
+    #: Work units a second.
+    units_per_s = models.FloatField(null=True)
     opened_at = models.DateTimeField()
     closed_at = models.DateTimeField(null=True)
     #: ``SliceResult`` as JSON.

@@ -4,55 +4,57 @@ from __future__ import annotations
 
 from django.db import IntegrityError, transaction
 
-from marketplace.fleet import base_models
+from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
-from marketplace.jobs.dataset_reader import read_dataset
+from marketplace.fleet.selectors import find_zone_tokenizer
+from marketplace.fleet.text_encoder import load_text_encoder
+from marketplace.jobs.dataset_reader import Reading, read_dataset
 from marketplace.jobs.models import Dataset, DatasetTokens
+from marketplace.jobs.work import find_dataset_tokens
 
 
 def is_dataset_counted(*, dataset: Dataset, zone: Zone) -> bool:
     """Whether ``ensure_dataset_tokens`` need not read the file."""
-    if dataset.zone_id is not None and _shares_tokenizer(dataset.zone, zone):
-        return True
-    return DatasetTokens.objects.filter(dataset=dataset, zone=zone).exists()
+    return find_dataset_tokens(dataset=dataset, zone=zone) is not None
 
 
-def ensure_dataset_tokens(*, dataset: Dataset, zone: Zone) -> tuple[int, int]:
-    """Tokens of a data set and of its longest row, by a zone's tokenizer; counted once."""
-    if dataset.zone_id is not None and _shares_tokenizer(dataset.zone, zone):
-        return dataset.tokens, dataset.longest_row_tokens
-    counted = DatasetTokens.objects.filter(dataset=dataset, zone=zone).first()
-    if counted is None:
-        with dataset.file.open("rb") as file:
-            reading = read_dataset(
-                file,
-                name=dataset.name,
-                tokenizer=_load_tokenizer(zone),
-                skip_lines=frozenset(dataset.faulty_lines),
-            )
-        counted = DatasetTokens(
-            dataset=dataset,
-            zone=zone,
-            tokens=reading.tokens,
-            longest_row_tokens=reading.longest_row_tokens,
+def ensure_dataset_tokens(*, dataset: Dataset, zone: Zone) -> DatasetTokens:
+    """Tokens of a data set by a zone's tokenizer and chat template; counted once.
+
+    Raises
+    ------
+    UserError
+        ``unfit_dataset``: the zone's chat template cannot lay its conversations out.
+    """
+    found = find_dataset_tokens(dataset=dataset, zone=zone)
+    if found is not None:
+        return found
+    with dataset.file.open("rb") as file:
+        reading, runs = read_dataset(
+            file,
+            name=dataset.name,
+            encoder=load_text_encoder(find_zone_tokenizer(zone)),
+            skip_lines=frozenset(dataset.faulty_lines),
         )
-        try:
-            with transaction.atomic():
-                counted.save(force_insert=True)
-        except IntegrityError:
-            counted = DatasetTokens.objects.get(dataset=dataset, zone=zone)
-    return counted.tokens, counted.longest_row_tokens
+    if reading.fatal is not None:
+        raise UserError("unfit_dataset", reading.fatal, param="dataset_id")
+    try:
+        with transaction.atomic():
+            return store_dataset_tokens(
+                dataset=dataset, zone=zone, reading=reading, runs=runs.to_bytes()
+            )
+    except IntegrityError:
+        return DatasetTokens.objects.get(dataset=dataset, zone=zone)
 
 
-def _load_tokenizer(zone: Zone):
-    return base_models.tokenizer(
-        zone.tokenizer_source or zone.base_model_source, zone.base_model_revision or None
-    )
-
-
-def _shares_tokenizer(one: Zone | None, other: Zone) -> bool:
-    return one is not None and (
-        one.pk == other.pk
-        or (one.tokenizer_source or one.base_model_source, one.base_model_revision)
-        == (other.tokenizer_source or other.base_model_source, other.base_model_revision)
+def store_dataset_tokens(
+    *, dataset: Dataset, zone: Zone, reading: Reading, runs: bytes
+) -> DatasetTokens:
+    """Store what was counted; ``runs`` are ``TokenRuns``, packed."""
+    return DatasetTokens.objects.create(
+        dataset=dataset,
+        zone=zone,
+        tokens=reading.tokens,
+        longest_row_tokens=reading.longest_row_tokens,
+        runs=runs,
     )

@@ -9,16 +9,18 @@ from django.db import transaction
 
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at
-from marketplace.fleet.services import record_observed_speed
+from marketplace.fleet.services import record_node_speed
 from marketplace.jobs.journal import publish_progress
 from marketplace.jobs.lease_checks import LeaseLost, lock_current_slice
 from marketplace.jobs.models import Job, MetricPoint, Slice, SliceStatus
-from marketplace.jobs.selectors import count_planned_steps
 from marketplace.jobs.services.dispatch import handover_at, lease_expiry
+from marketplace.jobs.work import load_job_totals, load_work_plan
 from workers.protocol.messages import ProgressEvent, ProgressReply, ProgressReport
 
-#: One slice moves the speed table at most this often.
+#: Over how long a slice's speed is taken, by the market's clock.
 SPEED_EVERY = timedelta(seconds=30)
+#: After this long a slice's speed says nothing of its node's.
+SPEED_HOLDS = timedelta(seconds=90)
 #: What one event may bring of the log stream.
 LOG_LINES_MAX = 50
 LOG_LINE_CHARS = 500
@@ -41,7 +43,7 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
             job, held = lock_current_slice(lease_token=report.lease_token, node=node, now=now)
         except LeaseLost:
             return ProgressReply(keep_running=False)
-        steps_max = count_planned_steps(job)[-1]
+        steps_max = load_job_totals(job).steps
         events = _select_new_events(held, report, steps_max=steps_max)
         if events:
             shown = _select_points(job, held, events, steps_max=steps_max)
@@ -60,7 +62,7 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
         if stays:
             held.last_slot = max(held.last_slot, slot)
             held.lease_expires_at = max(held.lease_expires_at, lease_expiry(job.zone, slot))
-        observe = _is_speed_due(held, events, now)
+        _observe_speed(job, held, events, now)
         held.save(
             update_fields=[
                 "last_seq",
@@ -70,10 +72,12 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
                 "last_slot",
                 "lease_expires_at",
                 "speed_observed_at",
+                "speed_step",
+                "units_per_s",
             ]
         )
-    if observe:
-        _observe_speed(node, job, events[-1], now)
+    if held.speed_observed_at == now and held.units_per_s is not None:
+        _observe_node_speed(node, now)
     return ProgressReply(
         keep_running=True,
         lease_expires_at=held.lease_expires_at.timestamp(),
@@ -212,27 +216,35 @@ def _update_job(job: Job, event: ProgressEvent, now: datetime) -> None:
     job.progressed_at = now
 
 
-def _is_speed_due(held: Slice, events: list[ProgressEvent], now: datetime) -> bool:
-    if not events or not events[-1].samples_per_s:
-        return False
-    # The first report of a lease still holds loading and warming up.
-    if held.acknowledged_at is None or held.acknowledged_at == now:
-        return False
-    if held.speed_observed_at is not None and now - held.speed_observed_at < SPEED_EVERY:
-        return False
-    held.speed_observed_at = now
-    return True
+def _observe_speed(job: Job, held: Slice, events: list[ProgressEvent], now: datetime) -> None:
+    """Take the slice's own speed: the work units of its steps over the time between two reports.
+
+    The first report of a lease still holds loading and warming up.
+    """
+    if not events or held.last_seq == 0 or held.acknowledged_at in (None, now):
+        return
+    begun_at, step = held.speed_observed_at, held.speed_step
+    if begun_at is None or step is None:
+        held.speed_observed_at, held.speed_step = now, held.last_step
+        return
+    if now - begun_at < SPEED_EVERY or held.last_step <= step:
+        return
+    units = load_work_plan(job).count_between(step, held.last_step)
+    held.units_per_s = units / (now - begun_at).total_seconds()
+    held.speed_observed_at, held.speed_step = now, held.last_step
 
 
-def _observe_speed(node: Node, job: Job, event: ProgressEvent, now: datetime) -> None:
-    together = Slice.objects.filter(
-        node=node, status=SliceStatus.OPEN, acknowledged_at__isnull=False
-    ).count()
-    record_observed_speed(
-        node=node,
-        batch_size=job.training["batch_size"],
-        sequence_length=job.training["sequence_length"],
-        jobs=max(1, together),
-        samples_per_s=event.samples_per_s or 0.0,
-        now=now,
+def _observe_node_speed(node: Node, now: datetime) -> None:
+    """Let the node's speed follow what all of its jobs do together, once each has been seen."""
+    speeds = list(
+        Slice.objects.filter(
+            node=node, status=SliceStatus.OPEN, acknowledged_at__isnull=False
+        ).values_list("units_per_s", "speed_observed_at")
     )
+    known = [
+        speed
+        for speed, observed_at in speeds
+        if speed is not None and observed_at is not None and now - observed_at < SPEED_HOLDS
+    ]
+    if known and len(known) == len(speeds):
+        record_node_speed(node=node, units_per_s=sum(known), jobs=len(known))

@@ -24,12 +24,12 @@ from django.db.models import Q, QuerySet
 
 from marketplace.common.errors import SystemFault, UserError
 from marketplace.common.ids import new_id
-from marketplace.fleet import base_models
-from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.locks import lock_first_upload, lock_upload
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
 from marketplace.jobs.reading_process import WALL_S, FileToRead, read_in_process
+from marketplace.jobs.services.datasets import store_dataset_tokens
 from marketplace.jobs.spooling import CHUNK_BYTES, spool_upload
 from marketplace.jobs.upload_choices import ASK, LEAVE_OUT, REFUSE, UploadChoices, get_choices
 
@@ -54,6 +54,7 @@ def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
     try:
         with tempfile.TemporaryDirectory() as folder:
             source, rewritten = Path(folder) / "upload", Path(folder) / "rewritten"
+            runs = Path(folder) / "runs"
             with upload.file.open("rb") as stored, source.open("wb") as copy:
                 shutil.copyfileobj(stored, copy, CHUNK_BYTES)
             choices = get_choices(upload)
@@ -61,8 +62,9 @@ def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
                 FileToRead(
                     path=source,
                     output_path=rewritten,
+                    runs_path=runs,
                     name=upload.name,
-                    tokenizer_path=_find_tokenizer(upload.zone),
+                    tokenizer=upload.zone and find_zone_tokenizer(upload.zone),
                     max_tokens=upload.zone and upload.zone.max_sequence_length,
                     leaves_out_long=choices.long_rows == LEAVE_OUT,
                     columns=choices.columns,
@@ -70,7 +72,7 @@ def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
                 on_progress=lambda rows, share: _note_progress(mine, rows, share),
             )
             read = rewritten if is_rewritten else source
-            _finish(upload, reading, file=read, is_rewritten=is_rewritten, now=clock())
+            _finish(upload, reading, file=read, runs=runs, is_rewritten=is_rewritten, now=clock())
     except UserError as refusal:
         _refuse(upload, refusal)
     except SystemFault:
@@ -115,15 +117,8 @@ def _note_progress(mine: QuerySet[Upload], rows: int, share: float) -> None:
     mine.update(rows_read=rows, share_read=share)
 
 
-def _find_tokenizer(zone: Zone | None) -> Path | None:
-    if zone is None:
-        return None
-    source = zone.tokenizer_source or zone.base_model_source
-    return base_models.find_tokenizer_file(source, zone.base_model_revision or None)
-
-
 def _finish(
-    upload: Upload, reading: Reading, *, file: Path, is_rewritten: bool, now: datetime
+    upload: Upload, reading: Reading, *, file: Path, runs: Path, is_rewritten: bool, now: datetime
 ) -> None:
     """What was found becomes a data set, a refusal, or a question; once, under the claim."""
     choices = get_choices(upload)
@@ -150,6 +145,10 @@ def _finish(
             if held.claim != upload.claim or held.status != UploadStatus.READING:
                 raise _ClaimLost
             dataset.save(force_insert=True)
+            if upload.zone is not None:
+                store_dataset_tokens(
+                    dataset=dataset, zone=upload.zone, reading=reading, runs=runs.read_bytes()
+                )
             _close(held, status=UploadStatus.STORED, reading=asdict(reading), dataset=dataset)
     except _ClaimLost:
         dataset.file.delete(save=False)

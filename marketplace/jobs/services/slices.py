@@ -26,10 +26,10 @@ from marketplace.jobs.models import (
     Slice,
     SliceStatus,
 )
-from marketplace.jobs.selectors import count_planned_steps
 from marketplace.jobs.services.life import close_slice, end_job, fail, mark_for_replan
 from marketplace.jobs.services.uploads import set_aside_checkpoint
 from marketplace.jobs.transitions import set_status
+from marketplace.jobs.work import load_job_totals
 from workers.protocol import messages as protocol
 from workers.protocol.messages import Heartbeat, HeartbeatReply, SliceResult
 from workers.protocol.wire import to_json
@@ -221,12 +221,12 @@ def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -
 
 def _check_all_done(job: Job, result: SliceResult) -> None:
     """Refuse an end before all of the work is done."""
-    planned = count_planned_steps(job)
-    if result.step == result.total_steps and result.total_steps in planned:
+    planned = load_job_totals(job).steps
+    if result.step == result.total_steps == planned:
         return
     raise UserError(
         "work_missing",
-        f"A job is finished when all of its {planned[-1]} steps are done. "
+        f"A job is finished when all of its {planned} steps are done. "
         f"This result says {result.step} of {result.total_steps}.",
         status=409,
     )

@@ -76,7 +76,7 @@ def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
         return ()
     works = WorkShare.objects.filter(bid=bid).select_related("node", "organisation")
     payees = [
-        (work.organisation.name, f"{work.node.name}, {work.steps:,} steps", work.paid_micros)
+        (work.organisation.name, f"{work.node.name}, {work.units:,} work units", work.paid_micros)
         for work in works.order_by("node__name")
     ]
     if shared.asks_returned_micros:
@@ -94,8 +94,8 @@ def _explain_lines(bid: Bid) -> dict[str, str]:
         "vendor": "Paid to the vendor that cleans the data before training.",
         "operational": f"What providers ask for your share of {slots} on {nodes} "
         f"node{'s' * (nodes != 1)}. {PAY_RULE}",
-        "compute": f"{bid.samples:,} samples. It rises as slots fill up and is nothing while "
-        "they are empty.",
+        "compute": f"{bid.compute_demand:,.0f} units of work. It rises as slots fill up and is "
+        "nothing while they are empty.",
         "memory": f"{bid.memory_demand_gb:.2f} GB beside the base model in each slot. It rises "
         "as memory fills up.",
         "rounding": "A price is a whole number of micro-dollars.",

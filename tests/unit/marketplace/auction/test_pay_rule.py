@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def pay(
-    *steps: int,
+    *units: int,
     ending: Ending,
     of: int = 100,
     at_fault: tuple[str, ...] = (),
@@ -29,11 +29,11 @@ def pay(
     rates: dict[str, Fraction] | None = None,
 ) -> Payout:
     """A job of 1,000 micro-dollars, 601 of them asks; node ``n`` belongs to ``org_n``."""
-    nodes = tuple(NodeWork(f"node_{n}", f"org_{n}", done) for n, done in enumerate(steps))
+    nodes = tuple(NodeWork(f"node_{n}", f"org_{n}", 1, done) for n, done in enumerate(units))
     return compute_payout(
         payment_micros=1_000,
         asks_micros=601,
-        work=ExecutedWork(nodes, Fraction(sum(steps), of)),
+        work=ExecutedWork(nodes, Fraction(sum(units), of)),
         ending=ending,
         credit_percent=25,
         owner_id="owner",
@@ -80,7 +80,7 @@ def test_a_late_job_takes_its_credit_from_the_provider_at_fault_and_then_from_th
 
 
 def test_an_owner_who_is_also_a_provider_of_the_job_gets_no_credit() -> None:
-    nodes = (NodeWork("node_0", "owner", 100),)
+    nodes = (NodeWork("node_0", "owner", 1, 100),)
     due = compute_payout(
         payment_micros=1_000,
         asks_micros=601,

@@ -224,9 +224,9 @@ def test_failure_of_the_house_is_refunded_whole_and_the_node_that_fell_silent_ea
     settled(job, bid, now)
     assert bid.refund_micros == 300_000
     assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
-    # It did 9 of 36 steps, and it is why the job failed.
+    # It did 72 of 270 units, and it is why the job failed.
     assert earned(node) == 0
-    assert paid_nodes(bid) == [(node.name, 9, 75_000, 0)]
+    assert paid_nodes(bid) == [(node.name, 9, 80_000, 0)]
     refunds = JobEvent.objects.filter(job=job, kind="refunded")
     assert [event.data for event in refunds] == [{"amount_micros": 300_000}]
     assert verify_zone(zone).problems == []
@@ -237,28 +237,29 @@ def test_the_house_pays_for_work_that_others_did_before_a_job_failed(zone, owner
     bid, job, now = failed_after_a_move(zone, owner, first, second)
     settled(job, bid, now)
     assert bid.refund_micros == 300_000
-    assert earned(first) == 75_000
+    assert earned(first) == 80_000
     assert earnings(organisation=second.organisation).pending_micros == 0
-    assert house_balances()["refunds"] == -75_000
+    assert house_balances()["refunds"] == -80_000
     assert house_balances()["revenue"] == 0
     found = find_distribution(hold_reference=bid.hold_reference)
+    assert found is not None
     assert (found.asks_micros, found.asks_returned_micros) == (300_000, 300_000)
-    assert (found.borne_pay_micros, found.at_fault) == (75_000, second.organisation)
+    assert (found.borne_pay_micros, found.at_fault) == (80_000, second.organisation)
 
 
 def test_what_the_house_bears_for_one_provider_in_a_day_is_limited(zone, owner, settings):
-    settings.HOUSE_BEARS_MICROS_PER_DAY = 80_000
+    settings.HOUSE_BEARS_MICROS_PER_DAY = 85_000
     second, third = market.provider(), market.node(market.zone())
     first = market.node(zone)
     bid, job, now = failed_after_a_move(zone, owner, first, second)
     settled(job, bid, now)
-    assert earned(first) == 75_000
+    assert earned(first) == 80_000
     bid, job, now = failed_after_a_move(third.zone, owner, third, second)
     settled(job, bid, now)
     # The owner has everything back all the same.
     assert wallet(organisation=owner).available_micros == 10_000_000
     assert earned(third) == 5_000
-    assert sum_borne(at_fault_id=second.organisation_id, since=NOW) == 80_000
+    assert sum_borne(at_fault_id=second.organisation.pk, since=NOW) == 85_000
 
 
 def test_five_failures_of_the_bidders_own_node_give_back_only_the_work_not_done(zone):
@@ -270,8 +271,8 @@ def test_five_failures_of_the_bidders_own_node_give_back_only_the_work_not_done(
     now = market.slot_at(zone, 101)
     market.end_slice(job, status=SliceStatus.FAILED, step=9, now=now, fault=Fault.SYSTEM)
     settled(job, bid, now)
-    assert (bid.refund_micros, earned(node)) == (225_000, 75_000)
-    assert wallet(organisation=owner).available_micros == 9_925_000
+    assert (bid.refund_micros, earned(node)) == (220_000, 80_000)
+    assert wallet(organisation=owner).available_micros == 9_920_000
     assert house_balances()["revenue"] == house_balances()["refunds"] == 0
 
 
@@ -293,9 +294,9 @@ def test_failure_by_the_owners_data_costs_the_work_done_once_a_second_provider_s
     job.refresh_from_db()
     assert (job.status, job.fault) == ("failed", "user")
     settled(job, bid, now)
-    assert bid.refund_micros == 275_000
-    assert wallet(organisation=owner).available_micros == 9_975_000
-    assert (earned(first), earned(second)) == (25_000, 0)
+    assert bid.refund_micros == 273_333
+    assert wallet(organisation=owner).available_micros == 9_973_333
+    assert (earned(first), earned(second)) == (26_667, 0)
     assert house_balances()["revenue"] == 0
 
 
@@ -324,10 +325,11 @@ def test_cancelled_job_is_refunded_for_the_work_not_done(zone, owner):
     now = market.slot_at(zone, 102)
     report_step(job, 18, now)
     job.refresh_from_db()
-    assert compute_cancel_refund(bid=bid, job=job) == 150_000
+    # An epoch of 90 units and 6 steps of 8; the last step of an epoch has 2.
+    assert compute_cancel_refund(bid=bid, job=job) == 300_000 * 132 // 270
     cancel_job(job=job, cancelled_by=None, now=now)
     settled(job, bid, now)
-    assert bid.refund_micros == earned(node) == 150_000
+    assert (bid.refund_micros, earned(node)) == (146_666, 153_334)
     assert verify_zone(zone).problems == []
 
 
@@ -339,7 +341,7 @@ def test_cancelling_one_step_before_the_end_returns_that_step_only(zone, owner):
     report_step(job, 35, now)
     cancel_job(job=job, cancelled_by=None, now=now)
     settled(job, bid, now)
-    assert (bid.refund_micros, earned(node)) == (8_333, 291_667)
+    assert (bid.refund_micros, earned(node)) == (2_222, 297_778)
 
 
 def test_job_cancelled_before_it_began_is_refunded_whole_and_its_cells_are_sold_again(zone, owner):
@@ -365,10 +367,10 @@ def test_providers_of_a_moved_job_are_paid_in_proportion_to_the_work_each_did(zo
     market.end_slice(job, status=SliceStatus.FINISHED, now=now)
     settled(job, bid, now)
     assert paid_nodes(bid) == [
-        (first.name, 9, 75_000, 75_000),
-        (second.name, 27, 225_000, 225_000),
+        (first.name, 9, 80_000, 80_000),
+        (second.name, 27, 220_000, 220_000),
     ]
-    assert (earned(first), earned(second)) == (75_000, 225_000)
+    assert (earned(first), earned(second)) == (80_000, 220_000)
     assert bid.refund_micros == 0
     assert house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []

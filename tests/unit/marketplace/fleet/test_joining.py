@@ -8,8 +8,13 @@ from datetime import timedelta
 import pytest
 
 from marketplace.common.errors import UserError
-from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Speed, Tier
-from marketplace.fleet.selectors import find_node_by_api_token, rates
+from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Tier
+from marketplace.fleet.selectors import (
+    find_node_by_api_token,
+    load_rates,
+    memory_demand,
+    work_costs,
+)
 from marketplace.fleet.services import (
     ask_node_to_leave,
     create_join_token,
@@ -28,16 +33,20 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
 from tests.unit.marketplace.common.threads import at_once
-from workers.protocol.messages import Heartbeat, JoinReply, JoinRequest
+from workers.protocol.messages import (
+    AdapterSpec,
+    Heartbeat,
+    JoinReply,
+    JoinRequest,
+    TrainingSpec,
+)
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def zone():
-    made = market.zone()
-    Speed.objects.all().delete()
-    return made
+    return market.zone()
 
 
 @pytest.fixture
@@ -60,12 +69,10 @@ def refused(call) -> str:
     """The code of the refusal, which must leave neither a node nor a used token."""
     nodes = list(Node.objects.order_by("pk").values())
     used = JoinToken.objects.filter(used_at__isnull=False).count()
-    speeds = Speed.objects.count()
     with pytest.raises(UserError) as error:
         call()
     assert list(Node.objects.order_by("pk").values()) == nodes
     assert JoinToken.objects.filter(used_at__isnull=False).count() == used
-    assert Speed.objects.count() == speeds
     return error.value.code
 
 
@@ -98,7 +105,7 @@ def test_a_node_joins_with_its_terms_its_measures_and_credentials_of_its_own(zon
     assert (node.available_from_at, node.available_until_at) == (at(5), at(5000))
     # Four jobs together did 40 samples a second; the slot has ten.
     assert (node.compute_capacity, node.memory_gb, node.gpu_type_id) == (400.0, 8.0, "cpu")
-    assert rates(zone=zone, batch_size=8, sequence_length=128) == {"cpu": 100.0}
+    assert load_rates(zone) == {"cpu": 100.0}
     assert asks_of(node) == [(400_000, NOW)]
 
 
@@ -166,7 +173,7 @@ def test_a_token_for_a_known_node_keeps_its_terms(zone, provider):
 @pytest.mark.parametrize(
     ("facts", "word"),
     [
-        ({"protocol_version": 2}, "speaks protocol 2"),
+        ({"protocol_version": 1}, "speaks protocol 1"),
         ({"speeds": ()}, "measured no speed of tiny"),
         ({"speeds": (build.measurement(base_model="other"),)}, "measured no speed of tiny"),
         ({"speeds": (build.measurement(samples_per_s=0.0),)}, "not positive"),
@@ -175,6 +182,10 @@ def test_a_token_for_a_known_node_keeps_its_terms(zone, provider):
         ({"speeds": (build.measurement(batch_size=2**40),)}, "beyond a million"),
         ({"speeds": (build.measurement(job_memory_gb=-1.0),)}, "negative amount"),
         ({"speeds": (build.measurement(jobs=9),)}, "4 jobs or fewer"),
+        ({"speeds": (build.measurement(samples_per_s=1e10),)}, "than a machine trains"),
+        ({"work": (build.work_measurement(steps=0),)}, "counts cannot be"),
+        ({"work": (build.work_measurement(tokens=10**16),)}, "counts cannot be"),
+        ({"work": (build.work_measurement(seconds=0.0),)}, "not positive"),
         ({"memory_gb": 0.0}, "found no memory"),
         ({"memory_gb": 1.0}, "leave no room"),
         ({"speeds": (build.measurement(base_memory_gb=8.5),)}, "leave no room"),
@@ -200,17 +211,40 @@ def test_memory_the_base_model_takes_beyond_the_zones_figure_is_not_for_sale(zon
     assert Node.objects.get().memory_gb == 8.0 - 0.75
 
 
-def test_the_slowest_node_of_a_type_sets_its_promise(zone, provider):
+def test_memory_that_jobs_take_beyond_the_formula_is_the_nodes_own_loss(zone, provider):
+    terms = {"adapter": AdapterSpec(rank=16), "training": TrainingSpec(sequence_length=128)}
+    sold = memory_demand(zone=zone, **terms)
+    honest = join(token(zone, provider), speeds=(build.measurement(job_memory_gb=sold / 2),))
+    greedy = (build.measurement(job_memory_gb=4 * sold),)
+    wide = join(token(zone, provider), name="wide", hostname="wide", speeds=greedy)
+    memory = dict(Node.objects.values_list("pk", "memory_gb"))
+    assert memory[honest.node_id] == 8.0
+    assert memory[wide.node_id] == pytest.approx(1.0 + 7.0 / 4)
+    assert memory_demand(zone=zone, **terms) == sold
+
+
+def test_each_node_is_sold_at_its_own_speed(zone, provider):
     join(token(zone, provider))
-    slow = (build.measurement(jobs=4, samples_per_s=20.0, job_memory_gb=0.15),)
+    slow = (build.measurement(jobs=4, samples_per_s=20.0),)
     join(token(zone, provider), name="slow", hostname="slow", speeds=slow)
-    quick = (build.measurement(jobs=4, samples_per_s=90.0, job_memory_gb=0.1),)
+    quick = (build.measurement(jobs=4, samples_per_s=90.0),)
     join(token(zone, provider), name="quick", hostname="quick", speeds=quick)
-    assert rates(zone=zone, batch_size=8, sequence_length=128) == {"cpu": 50.0}
-    row = Speed.objects.get(jobs=4)
-    assert (row.measured_samples_per_s, row.job_memory_gb) == (20.0, 0.15)
     capacities = dict(Node.objects.values_list("name", "compute_capacity"))
     assert capacities == {"gpu-1": 400.0, "slow": 200.0, "quick": 900.0}
+    Node.objects.update(status=NodeStatus.ONLINE)
+    # A quarter of what the middle one of them does.
+    assert load_rates(zone) == {"cpu": 100.0}
+
+
+def test_the_first_node_sets_what_work_costs_and_no_later_one_changes_it(provider):
+    zone = market.zone(work_costs={})
+    prior = work_costs(zone)
+    join(token(zone, provider))
+    zone.refresh_from_db()
+    assert work_costs(zone) == prior
+    join(token(zone, provider), name="b", hostname="b", work=(build.work_measurement(),) * 9)
+    zone.refresh_from_db()
+    assert work_costs(zone) == prior
 
 
 @pytest.mark.parametrize("ask", [-1, 1_000_000_001])

@@ -96,9 +96,6 @@ def test_a_model_of_the_hub_is_read_from_its_local_copy(tmp_path, monkeypatch):
         shutil.copy(BUNDLED / name, snapshot / name)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(
-        "marketplace.fleet.base_models.tokenizer", lambda source, revision: (source, revision)
-    )
     zone = open_zone(terms=terms(base_model="example/tiny"), now=NOW)
     assert zone.base_model_name == zone.base_model_source == "example/tiny"
     with pytest.raises(UserError, match="cannot be read"):

@@ -83,8 +83,7 @@ def test_a_data_set_is_stored_with_its_rows_and_tokens_counted(zone, owner):
     content = completion("one two", " three") + completion("one", " two three four five")
     data = upload(owner, content)
     assert (data.format, data.rows, data.faulty, data.errors) == ("completion", 2, 0, [])
-    # Two more tokens a row: its beginning and its end.
-    assert (data.tokens, data.longest_row_tokens) == (3 + 2 + 5 + 2, 7)
+    assert (data.tokens, data.longest_row_tokens) == (3 + 5, 5)
     assert (data.bytes, data.zone) == (len(content), zone)
     with data.file.open("rb") as file:
         assert file.read() == content
@@ -104,11 +103,11 @@ def test_chat_is_counted_in_its_frame_and_preferences_by_their_longer_answer(zon
     chat = {"messages": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]}
     data = upload(owner, json.dumps(chat).encode())
     # "### User:" and "### Assistant:" are two words each.
-    assert (data.format, data.tokens) == ("chat", 4 + 3 + 2)
+    assert (data.format, data.tokens) == ("chat", 4 + 3)
     pair = {"prompt": "a", "chosen": "b c d", "rejected": "e"}
     data = upload(owner, json.dumps(pair).encode())
     assert (data.format, data.rows) == ("preference", 1)
-    assert data.longest_row_tokens == 1 + 3 + 2
+    assert (data.tokens, data.longest_row_tokens) == (1 + 3 + 1 + 1, 1 + 3)
 
 
 def test_faulty_lines_are_told_by_line_and_left_out(zone, owner):
@@ -216,13 +215,60 @@ def test_a_zone_with_another_tokenizer_counts_once_more_and_remembers(zone, owne
     data = upload(owner, completion("one two", " three") + b"{broken\n")
     other = market.zone(tokenizer_source=tokenizer_file(tmp_path / "b", split=False))
     same = market.zone(tokenizer_source=zone.tokenizer_source)
-    assert ensure_dataset_tokens(dataset=data, zone=zone) == (5, 5)
-    assert ensure_dataset_tokens(dataset=data, zone=same) == (5, 5)
-    assert not DatasetTokens.objects.exists()
-    assert ensure_dataset_tokens(dataset=data, zone=other) == (2 + 2, 4)
-    data.file.delete()
-    assert ensure_dataset_tokens(dataset=data, zone=other) == (4, 4)
+
+    def count(where) -> tuple[int, int]:
+        found = ensure_dataset_tokens(dataset=data, zone=where)
+        return found.tokens, found.longest_row_tokens
+
+    assert count(zone) == (3, 3)
+    assert count(same) == (3, 3)
     assert DatasetTokens.objects.count() == 1
+    assert count(other) == (2, 2)
+    data.file.delete()
+    assert count(other) == (2, 2)
+    assert DatasetTokens.objects.count() == 2
+
+
+def test_a_models_own_template_and_tokens_are_counted(zone, owner, tmp_path):
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% for message in messages %}[ {{ message['role'] }} : {{ message['content'] }} ] "
+        "{% endfor %}{% if add_generation_prompt %}[ assistant : {% endif %}"
+    )
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "[UNK]"}}')
+    data = upload(owner, completion("one", " two"))
+    # The end of a text is learnt like the text.
+    assert data.tokens == 3
+    chat = {"messages": [{"role": "user", "content": "a b"}, {"role": "assistant", "content": "c"}]}
+    data = upload(owner, json.dumps(chat).encode())
+    assert data.tokens == 6 + 5
+
+
+def test_a_template_that_refuses_or_rewrites_is_told_at_upload(zone, owner, tmp_path):
+    chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    for number, (template, sentence) in enumerate(
+        (
+            ("{{ raise_exception('No such roles') }}", "refuses a conversation: No such roles"),
+            ("{{ messages|length }}", "rewrites earlier messages"),
+            ("{{ messages.append(1) }}", "refuses a conversation"),
+        )
+    ):
+        folder = tmp_path / str(number)
+        source = tokenizer_file(folder)
+        (folder / "chat_template.jinja").write_text(template)
+        other = market.zone(tokenizer_source=source)
+        with pytest.raises(UserError, match=sentence):
+            upload(owner, json.dumps(chat).encode(), zone=other)
+    assert_no_trace(owner)
+
+
+def test_conversations_too_long_to_lay_out_are_refused_before_they_are(
+    zone, owner, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("marketplace.jobs.dataset_reader.RENDERED_MESSAGES_MAX", 3)
+    chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    with pytest.raises(UserError, match="too long to be laid out"):
+        upload(owner, json.dumps(chat).encode())
+    assert_no_trace(owner)
 
 
 def test_an_unreadable_tokenizer_refuses_before_anything_is_stored(owner, tmp_path, settings):

@@ -16,7 +16,7 @@ from marketplace.common.errors import SystemFault, UserError
 from marketplace.jobs import reading_process
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
-from marketplace.jobs.reading_process import FileToRead, read_in_process
+from marketplace.jobs.reading_process import FileToRead, build_request, read_in_process
 from marketplace.jobs.selectors import build_upload_error
 from marketplace.jobs.services import (
     decide_upload,
@@ -59,18 +59,7 @@ def reads_at_once(monkeypatch):
     def read(file: FileToRead, **_: Any) -> tuple[Reading, bool]:
         from marketplace.jobs.reading_child import read_file
 
-        return read_file(
-            {
-                "path": str(file.path),
-                "output_path": str(file.output_path),
-                "name": file.name,
-                "size": file.path.stat().st_size,
-                "tokenizer_path": str(file.tokenizer_path),
-                "max_tokens": file.max_tokens,
-                "leaves_out_long": file.leaves_out_long,
-                "columns": file.columns,
-            }
-        )
+        return read_file(build_request(file))
 
     monkeypatch.setattr(readings, "read_in_process", read)
 
@@ -83,6 +72,19 @@ def receive(owner: Organisation, content: bytes, *, name="data.jsonl", now=NOW, 
         uploaded_by=None,
         now=now,
         **more,
+    )
+
+
+def describe(source: Path, *, name: str) -> FileToRead:
+    """A file to read without a tokenizer."""
+    folder = source.parent
+    return FileToRead(
+        path=source,
+        output_path=folder / "out",
+        runs_path=folder / "runs",
+        name=name,
+        tokenizer=None,
+        max_tokens=None,
     )
 
 
@@ -339,13 +341,7 @@ def test_a_file_that_takes_too_long_to_parse_is_stopped(tmp_path):
     source.write_bytes(
         b'{"prompt": "a", "completion": "b", "x": [' + b"[],[]," * 600_000 + b"0]}\n"
     )
-    file = FileToRead(
-        path=source,
-        output_path=tmp_path / "out",
-        name="slow.jsonl",
-        tokenizer_path=None,
-        max_tokens=None,
-    )
+    file = describe(source, name="slow.jsonl")
     with pytest.raises(UserError) as refused:
         read_in_process(file, on_progress=lambda rows, share: None, wall_s=0.0)
     assert refused.value.code == "dataset_too_complex"
@@ -355,9 +351,7 @@ def test_a_reader_that_fails_by_itself_is_our_fault(tmp_path, monkeypatch):
     monkeypatch.setattr(reading_process, "MEMORY_BYTES", "much")
     source = tmp_path / "a.jsonl"
     source.write_bytes(ROW)
-    file = FileToRead(
-        path=source, output_path=tmp_path / "out", name="a", tokenizer_path=None, max_tokens=None
-    )
+    file = describe(source, name="a")
     with pytest.raises(SystemFault):
         read_in_process(file, on_progress=lambda rows, share: None)
 
@@ -376,9 +370,7 @@ def test_the_reader_knows_none_of_the_markets_secrets(tmp_path, monkeypatch):
     monkeypatch.setattr(reading_process.subprocess, "Popen", start)
     source = tmp_path / "a.jsonl"
     source.write_bytes(ROW)
-    file = FileToRead(
-        path=source, output_path=tmp_path / "out", name="a", tokenizer_path=None, max_tokens=None
-    )
+    file = describe(source, name="a")
     with pytest.raises(Stop):
         read_in_process(file, on_progress=lambda rows, share: None)
     assert "SECRET_KEY" not in given

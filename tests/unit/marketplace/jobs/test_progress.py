@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from marketplace.fleet.models import Speed
 from marketplace.jobs.models import EventKind, Job, MetricPoint, SliceStatus
 from marketplace.jobs.selectors import load_metric_series
 from marketplace.jobs.services import (
@@ -217,22 +216,37 @@ def test_steps_done_again_replace_those_reported_before_in_the_series(running):
     assert [(p.slice_id, p.step) for p in load_metric_series(job)] == [(held.pk, 1), (again.pk, 2)]
 
 
-def test_speed_reports_move_the_speed_table_at_most_every_half_minute(running):
-    job, node, held = running
-    row = Speed.objects.get(zone=job.zone, jobs=4)
+def test_what_a_jobs_steps_took_is_its_nodes_speed(running):
+    _, node, held = running
 
-    def say(seq: int, second: float) -> None:
-        event = build.event(seq, step=seq, samples_per_s=12.0)
+    def say(seq: int, step: int, second: float) -> list[float]:
+        event = build.event(seq, step=step, samples_per_s=1e9)
         record_progress(node=node, report=build.report(held, event), now=at(second))
+        node.refresh_from_db()
+        return node.measured_speeds
 
-    say(1, 1)  # the first of a lease is not counted: it holds loading
-    assert not Speed.objects.filter(jobs=1).exists()
-    say(2, 2)
-    say(3, 3)
-    alone = Speed.objects.get(zone=job.zone, jobs=1)
-    assert (alone.samples_per_s, alone.observations) == (12.0, 1)
-    row.refresh_from_db()
-    assert row.observations == 0
+    assert say(1, 1, 1) == []  # the first of a lease is not counted: it holds loading
+    assert say(2, 2, 2) == []
+    assert say(3, 4, 19) == []  # too soon to say
+    # Six steps of eight rows in forty seconds, by our clock, whatever the node says.
+    assert say(4, 8, 42) == [1.2]
+    assert node.compute_capacity == 12.0
+    assert say(5, 9, 45) == [1.2]
+
+
+def test_the_speeds_of_a_nodes_jobs_add_up_once_each_is_known():
+    zone = market.zone()
+    node = market.node(zone)
+    jobs = [build.job(zone, *[(slot, node) for slot in range(20)]) for _ in range(2)]
+    slots_dispatch(now=NOW)
+    held = [build.lease(job) for job in jobs]
+    for second, step in ((1, 1), (2, 2), (34, 6)):
+        for lease in held:
+            event = build.event(second, step=step)
+            record_progress(node=node, report=build.report(lease, event), now=at(second))
+    node.refresh_from_db()
+    # The first one's speed said nothing while the other's was not known.
+    assert node.measured_speeds == [2.0]
 
 
 def test_of_a_long_job_a_chart_gets_points_and_not_every_step(running, monkeypatch):

@@ -17,7 +17,7 @@ from marketplace.fleet.services import (
     undrain_node,
 )
 from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, SliceStatus
-from marketplace.jobs.selectors import compute_work_left_share, list_job_checkpoints
+from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import (
     LeaseLost,
     apply_heartbeat,
@@ -30,6 +30,7 @@ from marketplace.jobs.services import (
     store_adapter,
     store_checkpoint,
 )
+from marketplace.jobs.work import compute_work_left_share
 from scheduler.types import Cell
 from tests import builders
 from tests import job_builders as build
@@ -194,7 +195,7 @@ def test_the_houses_fault_sends_the_job_back_to_its_checkpoint_for_a_new_plan(ru
     job.refresh_from_db()
     assert (job.status, job.step, job.checkpoint_step) == (JobStatus.MOVING, 4, 4)
     assert (job.needs_replan, job.replan_reason, job.system_faults) == (True, "Out of disk.", 1)
-    assert compute_work_left_share(job) == pytest.approx(1 - 4 / 12)
+    assert compute_work_left_share(job) == pytest.approx(1 - 4 * 8 / 90)
 
 
 def test_a_lost_node_costs_a_job_only_the_steps_since_its_checkpoint(running):

@@ -82,8 +82,8 @@ def test_the_job_runs_on_while_its_worker_boots_and_moves_when_it_is_ready(
     assert job.node_in(slot) == fast.pk
     # All that is left is planned on the worker: the dearer node's cells are free again.
     assert {where for number, where in job.cells if number > slot} == {made.pk}
-    # 1260 of 1800 samples, at 100 a cell.
-    assert job.cells[-1][0] - slot == 13
+    # 1572 of 1800 units, at 100 a cell.
+    assert job.cells[-1][0] - slot == 16
     held = Reservation.objects.filter(bid_id=job.bid_id, released_at__isnull=True)
     assert {row.node_id for row in held} == {made.pk}
     assert any("repay moving there" in text for text in told(job))

@@ -23,6 +23,7 @@ from workers.node.self_test import (
     normalize_gpu_name,
 )
 from workers.protocol import PROTOCOL_VERSION, NodeFacts, SpeedMeasurement
+from workers.runtime.work_timing import TimedRows
 
 ONE_CASE = (SpeedCase(2, 0.05, 2),)
 
@@ -38,6 +39,7 @@ def one_thread():
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(self_test, "CASES", ONE_CASE)
+    monkeypatch.setattr(self_test, "WORK_CASES", ())
 
 
 def joining(market, folder, *more: str) -> int:
@@ -172,6 +174,7 @@ def test_every_case_becomes_a_row_of_the_table():
         device="cpu",
         base_models=[TINY],
         cases=(SpeedCase(1, 0.03, 1), SpeedCase(1, 0.03, 3)),
+        work_cases=(TimedRows("equal", (0.03,) * 4, 2),),
         seconds_each=0.5,
         say=said.append,
     )
@@ -180,8 +183,10 @@ def test_every_case_becomes_a_row_of_the_table():
         (1, 15, 3),
     ]
     assert all(row.samples_per_s > 0 and row.job_memory_gb > 0 for row in facts.speeds)
+    (work,) = facts.work
+    assert (work.base_model, work.steps, work.sequences, work.tokens) == ("tiny", 2, 4, 60)
     assert said[0] == "loading tiny"
-    assert len(said) == 3
+    assert len(said) == 4
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def facts(**terms):
         done.append(terms["device"])
-        return whole(**terms | {"cases": (SpeedCase(2, 0.05, 1),), "seconds_each": 0.01})
+        return whole(
+            **terms | {"cases": (SpeedCase(2, 0.05, 1),), "work_cases": (), "seconds_each": 0.01}
+        )
 
     monkeypatch.setattr(self_test, "measure_node", facts)
     return done

@@ -35,6 +35,7 @@ def assert_no_trace(owner):
 
 
 def test_placed_bid_is_pending_and_its_price_is_held(zone, owner):
+    market.node(zone)
     bid = market.bid(owner, zone, price_micros=4_000_000, epochs=3)
     bid.refresh_from_db()
     assert bid.status == "pending"

@@ -33,7 +33,7 @@ SINGLE = 100.0
 
 @pytest.fixture
 def zone():
-    return market.zone()
+    return market.zone(jobs_per_node=1)
 
 
 @pytest.fixture

@@ -83,12 +83,12 @@ def test_only_the_work_that_is_left_is_planned_again(zone, owner):
     market.node(zone)
     first.status = NodeStatus.OFFLINE
     first.save()
-    Job.objects.filter(pk=job.pk).update(total_steps=100, checkpoint_step=70, step=75)
+    Job.objects.filter(pk=job.pk).update(total_steps=120, checkpoint_step=84, step=90)
 
     refresh_zone(zone=zone, now=market.slot_at(zone, 105))
 
     job.refresh_from_db()
-    # 900 samples, 30 % of them left: three cells, after the present slot.
+    # 900 units, 30 % of them left: three cells, after the present slot.
     assert [slot for slot, _ in job.cells if slot > 105] == [106, 107, 108]
 
 
@@ -231,7 +231,7 @@ def test_refresh_with_nothing_new_writes_nothing(zone, owner):
 def test_job_that_was_slower_than_measured_gets_more_cells(zone, owner):
     market.node(zone)
     _, job = admitted(owner, zone, epochs=3)
-    Job.objects.filter(pk=job.pk).update(total_steps=100, step=60, checkpoint_step=60)
+    Job.objects.filter(pk=job.pk).update(total_steps=36, step=20, checkpoint_step=20)
     request_job_replan(job=job, reason="It did not end in time.", now=market.slot_at(zone, 103))
     jobs_replan(now=market.slot_at(zone, 103))
     job.refresh_from_db()

@@ -24,7 +24,7 @@ from marketplace.auction.pricing.solve import (
     request_due_solves,
 )
 from marketplace.auction.selectors import load_market
-from marketplace.fleet.models import Node, Speed, Zone
+from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_policy_settings
 from scheduler.auction.log import events
 from tests import builders
@@ -353,9 +353,8 @@ def test_a_zone_without_bids_is_priced_at_nothing_but_cost(zone):
     assert (pricing(zone).gain, pricing(zone).expected_bids) == (None, 0.0)
 
 
-def test_one_bid_is_enough_to_solve_and_without_a_speed_row_as_well(zone, owner):
+def test_one_bid_is_enough_to_solve(zone, owner):
     crowd(owner, zone, count=1)
-    Speed.objects.all().delete()
     later = at(101, zone)
     assert solve(zone, later)
     assert apply(zone, later)

@@ -1,0 +1,163 @@
+"""A model's tokenizer and chat template, as nodes use them; the market never loads the model.
+
+Imports nothing of Django: the process that reads uploads counts with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError as JinjaError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from marketplace.common.errors import UserError
+from workers.protocol.token_layout import PLAIN_CHAT_TEMPLATE, TemplateError, describe_refusal
+
+#: Special tokens that a template may name.
+_NAMED_TOKENS = (
+    *("bos_token", "eos_token", "unk_token", "sep_token"),
+    *("pad_token", "cls_token", "mask_token"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """Where a model's tokenizer is on this machine."""
+
+    #: ``tokenizer.json``.
+    tokenizer: Path
+    #: ``tokenizer_config.json``, which names special tokens.
+    config: Path | None = None
+    #: ``chat_template.jinja``.
+    chat_template: Path | None = None
+
+
+class ModelTextEncoder:
+    """``token_layout.TextEncoder`` of a base model, from its tokenizer's files."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, config: Mapping[str, Any], chat_template: str | None
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._special = {
+            name: text for name in _NAMED_TOKENS if (text := _read_token(config.get(name)))
+        }
+        self._template = _build_environment().from_string(chat_template or PLAIN_CHAT_TEMPLATE)
+        eos = self._find_id("eos_token")
+        self.suffix: list[int] = [] if eos is None else [eos]
+        self.prefix: list[int] = self._find_prefix(config, eos)
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in found]
+
+    def encode_whole(self, texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
+
+    def render(self, messages: list[dict[str, str]], *, generation: bool) -> str:
+        if not messages and not generation:
+            return ""
+        try:
+            return self._template.render(
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=generation,
+                **self._special,
+            )
+        # A template is a program of the model's maker and may refuse in any way.
+        except Exception as error:
+            raise TemplateError(describe_refusal(error)) from error
+
+    def _find_id(self, name: str) -> int | None:
+        text = self._special.get(name)
+        return None if text is None else self._tokenizer.token_to_id(text)
+
+    def _find_prefix(self, config: Mapping[str, Any], eos: int | None) -> list[int]:
+        if "add_bos_token" in config:
+            bos = self._find_id("bos_token")
+            return [bos] if config["add_bos_token"] and bos is not None else []
+        ids = self._tokenizer.encode("").ids
+        return ids[:-1] if ids and ids[-1] in (eos, self._find_id("sep_token")) else ids
+
+
+@lru_cache(maxsize=8)
+def load_text_encoder(files: TokenizerFiles) -> ModelTextEncoder:
+    """The encoder that a model's files describe.
+
+    Raises
+    ------
+    UserError
+        ``unknown_tokenizer``: they cannot be read.
+    """
+    try:
+        tokenizer = Tokenizer.from_file(str(files.tokenizer))
+        # What a file says of padding and truncation is not for counting.
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        config = json.loads(_read_text(files.config) or "{}")
+        template = _read_text(files.chat_template) or _find_template(config)
+        return ModelTextEncoder(tokenizer, config=config, chat_template=template)
+    # The library raises bare ``Exception`` for whatever is wrong with the file.
+    except Exception as error:
+        raise UserError(
+            "unknown_tokenizer",
+            f"The model's tokenizer cannot be read: {error}",
+            param="base_model",
+        ) from error
+
+
+def _read_text(path: Path | None) -> str | None:
+    return None if path is None else path.read_text(encoding="utf-8")
+
+
+def _find_template(config: Mapping[str, Any]) -> str | None:
+    """The template inside the tokenizer's configuration; of several, the default one."""
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        found = {one["name"]: one["template"] for one in found}.get("default")
+    return found
+
+
+def _read_token(value: Any) -> str | None:
+    """A special token, which is a text or an object with one."""
+    return value.get("content") if isinstance(value, dict) else value
+
+
+class _GenerationBlocks(Extension):
+    """``{% generation %}`` marks what a model wrote; it changes no text."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _build_environment() -> ImmutableSandboxedEnvironment:
+    """As ``transformers`` renders chat templates, in a sandbox."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
+
+
+def _raise(message: str) -> None:
+    raise JinjaError(message)

@@ -1,0 +1,284 @@
+"""How much work jobs are: the whole of one, what is left of it, and what a node did of it.
+
+Everything is counted from the data set's stretches of tokens (``token_runs``), the job's settings
+and its zone's costs, by the functions with which the node that trains counts it
+(``workers.protocol.work``), to the last unit. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
+
+from marketplace.common.errors import UserError
+from marketplace.fleet import selectors as fleet
+from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Dataset, DatasetTokens, Job, Slice, SliceStatus
+from marketplace.jobs.token_runs import TokenRuns
+from workers.protocol.messages import AdapterSpec, DataFormat, TrainingSpec, WorkCosts
+from workers.protocol.row_order import choose_validation_rows, count_validation_rows
+from workers.protocol.wire import from_json
+from workers.protocol.work import RowLengths, TooMuchWorkError, WorkPlan, count_row_units
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+#: Values remembered of each kind; a crowd of bids asks for the same few.
+_KEPT = 4096
+#: Plans remembered, of jobs with up to so many rows: a few megabytes in all as a rule.
+_PLANS_KEPT, _PLAN_ROWS_KEPT = 256, 20_000
+_PlanKey = tuple[int, str, TrainingSpec, WorkCosts]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTotals:
+    """The work of a whole job."""
+
+    units: int
+    steps: int
+    train_rows: int
+    #: Held out, and evaluated now and then.
+    valid_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A job as the auction sees it."""
+
+    #: M_i: work units of all epochs and evaluations.
+    compute_demand: int
+    #: r_i: GB beside the base model.
+    memory_demand_gb: float
+    #: s_ik: work units per slot by GPU type.
+    rates: dict[str, float]
+    #: Training rows times epochs.
+    samples: int
+
+
+def measure_work(
+    *,
+    zone: Zone,
+    tokens: DatasetTokens,
+    data_format: str,
+    adapter: AdapterSpec,
+    training: TrainingSpec,
+    rates: dict[str, float],
+) -> Work:
+    """Measure what a data set with these settings asks of a node.
+
+    ``rates`` are the zone's (``fleet.selectors.load_rates``).
+
+    Raises
+    ------
+    UserError
+        ``invalid_hyperparameter``: nothing is left to learn, or more work than can be counted.
+    """
+    totals = count_totals(
+        tokens=tokens, data_format=data_format, training=training, costs=fleet.work_costs(zone)
+    )
+    preference = data_format == DataFormat.PREFERENCE
+    return Work(
+        compute_demand=totals.units,
+        memory_demand_gb=fleet.memory_demand(
+            zone=zone, adapter=adapter, training=training, preference=preference
+        ),
+        rates=rates,
+        samples=totals.train_rows * training.epochs,
+    )
+
+
+def measure_equal_rows(
+    *,
+    zone: Zone,
+    rows: int,
+    row_tokens: int,
+    adapter: AdapterSpec,
+    training: TrainingSpec,
+    rates: dict[str, float],
+) -> Work:
+    """As ``measure_work`` of so many rows of one length, all of their tokens trained."""
+    valid = count_validation_rows(rows=rows, share=training.validation_share)
+    plan = WorkPlan(
+        fleet.work_costs(zone),
+        training,
+        train=_repeat_row(row_tokens, rows - valid),
+        valid=_repeat_row(row_tokens, valid),
+    )
+    return Work(
+        compute_demand=plan.total_units,
+        memory_demand_gb=fleet.memory_demand(zone=zone, adapter=adapter, training=training),
+        rates=rates,
+        samples=(rows - valid) * training.epochs,
+    )
+
+
+def count_units_per_row(*, zone: Zone, row_tokens: int) -> int:
+    """Work units of one row of a length, all of its tokens trained."""
+    row = _repeat_row(row_tokens, 1)
+    return int(count_row_units(fleet.work_costs(zone), row, even=True)[0])
+
+
+def _repeat_row(tokens: int, rows: int) -> RowLengths:
+    shape = (rows, 1)
+    return RowLengths(np.full(shape, tokens), np.full(shape, tokens - 1))
+
+
+def count_totals(
+    *, tokens: DatasetTokens, data_format: str, training: TrainingSpec, costs: WorkCosts
+) -> WorkTotals:
+    """The work of a whole job.
+
+    Raises
+    ------
+    UserError
+        As ``measure_work``.
+    """
+    key = (tokens.pk, data_format, training, costs)
+    known = _totals.get(key)
+    if known is None:
+        plan, rows = _plan_work(tokens, data_format, training, costs)
+        totals = WorkTotals(plan.total_units, plan.total_steps, *rows)
+        known = _remember(_totals, key, totals, most=_KEPT)
+    return known
+
+
+def _plan_work(
+    tokens: DatasetTokens, data_format: str, training: TrainingSpec, costs: WorkCosts
+) -> tuple[WorkPlan, tuple[int, int]]:
+    """A job's work step by step, and its numbers of training rows and of held-out ones."""
+    runs = TokenRuns.from_bytes(_read_runs(tokens))
+    train, valid = split_rows(runs, data_format=data_format, training=training)
+    try:
+        plan = WorkPlan(costs, training, train=train, valid=valid)
+    except TooMuchWorkError as error:
+        raise UserError("invalid_hyperparameter", str(error), param="training.epochs") from None
+    return plan, (len(train), len(valid))
+
+
+def _read_runs(tokens: DatasetTokens) -> bytes:
+    """Not through the remembered row, which would then hold them for good."""
+    runs = DatasetTokens.objects.values_list("runs", flat=True).get(pk=tokens.pk)
+    return bytes(runs)
+
+
+def split_rows(
+    runs: TokenRuns, *, data_format: str, training: TrainingSpec
+) -> tuple[RowLengths, RowLengths]:
+    """Lengths of the rows that are trained on and of those held out.
+
+    Rows that truncation leaves nothing to learn drop out, as on the node.
+
+    Raises
+    ------
+    UserError
+        ``invalid_hyperparameter``: no row is left.
+    """
+    rows = runs.cut(training.sequence_length)
+    if data_format != DataFormat.CLASSIFICATION:
+        rows = rows.select(np.all(rows.trained > 0, axis=1))
+    if not len(rows):
+        raise UserError(
+            "invalid_hyperparameter",
+            "No row has anything to learn within the sequence length. Give a longer one.",
+            param="training.sequence_length",
+        )
+    held_out = choose_validation_rows(
+        rows=len(rows), share=training.validation_share, seed=training.seed
+    )
+    return rows.select(~held_out), rows.select(held_out)
+
+
+def find_dataset_tokens(*, dataset: Dataset, zone: Zone) -> DatasetTokens | None:
+    """The count of a data set by a tokenizer that the zone shares; ``None`` before it was made.
+
+    Its stretches are read when they are asked for.
+    """
+    tokenizer = _name_tokenizer(zone)
+    found = _tokens.get((dataset.pk, *tokenizer))
+    if found is None:
+        counts = DatasetTokens.objects.filter(dataset=dataset).select_related("zone")
+        same = [one for one in counts.defer("runs") if _name_tokenizer(one.zone) == tokenizer]
+        if not same:
+            return None
+        found = _remember(_tokens, (dataset.pk, *tokenizer), same[0], most=_KEPT)
+    return found
+
+
+def _name_tokenizer(zone: Zone) -> tuple[str, str]:
+    return zone.tokenizer_source or zone.base_model_source, zone.base_model_revision or ""
+
+
+#: Counts by data set and tokenizer, and what follows by count and settings; none ever changes.
+_tokens: dict[tuple[str, str, str], DatasetTokens] = {}
+_totals: dict[_PlanKey, WorkTotals] = {}
+_plans: dict[_PlanKey, WorkPlan] = {}
+
+
+def _remember(known: dict[_Key, _Value], key: _Key, value: _Value, *, most: int) -> _Value:
+    """Keep a value, and forget the oldest beyond ``most``."""
+    while len(known) >= most:
+        known.pop(next(iter(known)), None)
+    known[key] = value
+    return value
+
+
+def load_job_totals(job: Job) -> WorkTotals:
+    """The work of the whole of a job."""
+    return count_totals(
+        tokens=_get_tokens(job),
+        data_format=job.dataset.format,
+        training=from_json(TrainingSpec, job.training),
+        costs=fleet.work_costs(job.zone),
+    )
+
+
+def load_work_plan(job: Job) -> WorkPlan:
+    """The work of a job, step by step."""
+    training = from_json(TrainingSpec, job.training)
+    tokens, costs = _get_tokens(job), fleet.work_costs(job.zone)
+    key = (tokens.pk, job.dataset.format, training, costs)
+    known = _plans.get(key)
+    if known is None:
+        known, (train_rows, _) = _plan_work(tokens, job.dataset.format, training, costs)
+        if train_rows <= _PLAN_ROWS_KEPT:
+            _remember(_plans, key, known, most=_PLANS_KEPT)
+    return known
+
+
+def _get_tokens(job: Job) -> DatasetTokens:
+    found = find_dataset_tokens(dataset=job.dataset, zone=job.zone)
+    if found is None:
+        raise LookupError(f"the data set of {job.pk} was never counted for its zone")
+    return found
+
+
+def measure_job_work(job: Job, *, rates: dict[str, float] | None = None) -> Work:
+    """What the whole of a job asks of a node, at the speeds known now.
+
+    ``rates`` spares reading the zone's again.
+    """
+    return measure_work(
+        zone=job.zone,
+        tokens=_get_tokens(job),
+        data_format=job.dataset.format,
+        adapter=from_json(AdapterSpec, job.spec["adapter"]),
+        training=from_json(TrainingSpec, job.training),
+        rates=fleet.load_rates(job.zone) if rates is None else rates,
+    )
+
+
+def compute_work_left_share(job: Job) -> float:
+    """Share of the job's work units still to do, from where it would go on: 0 to 1.
+
+    A running job goes on from its step, any other from its newest checkpoint.
+    """
+    if not job.total_steps:
+        return 1.0
+    running = Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
+    step = job.step if running else job.checkpoint_step
+    if step == 0:
+        return 1.0
+    plan = load_work_plan(job)
+    return float(1 - Fraction(plan.count_until(step), plan.total_units))
