@@ -53,7 +53,7 @@ class Node:
     """One node of a zone (k in the paper)."""
 
     id: str
-    #: Nodes of one GPU type share one row of the speed table.
+    #: A task has one rate on all nodes of a GPU type.
     gpu_type: str
     #: C_kp, samples per slot; the live market counts work units instead of the paper's samples.
     compute_capacity: float

@@ -48,6 +48,7 @@ _number = count(1)
 
 def zone(*, name: str | None = None, **terms: Any) -> Zone:
     terms.setdefault("work_costs", WORK_COSTS)
+    terms.setdefault("tokenizer_source", "bundled:finetender-tiny")
     made = ensure_zone(
         name=name or f"zone-{next(_number)}",
         base_model_name="tiny",

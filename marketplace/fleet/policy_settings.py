@@ -54,7 +54,7 @@ POLICY_PARAMETERS = {
     "first_step": Parameter(float, least=1e-6, most=1.0),
     "last_step": Parameter(float, least=1e-6, most=1.0),
 }
-#: What posted rates go by where a provider is alone in a zone, micro-dollars per sample.
+#: What posted rates go by where a provider is alone in a zone, micro-dollars per work unit.
 RATE_PARAMETERS = {
     #: Stands in for the others' asks.
     "reference_rate_micros": Parameter(float),

@@ -74,7 +74,6 @@ def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
     monkeypatch.setattr(readings, "read_in_process", read)
-    monkeypatch.setattr(readings, "find_zone_tokenizer", lambda _: None)
     monkeypatch.setattr(intake, "enqueue", read_all)
     monkeypatch.setattr(page_uploads, "WAIT_S", 0.0)
     monkeypatch.setattr(api_datasets, "WAIT_S", 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import UserError
+from marketplace.fleet.text_encoder import TokenizerFiles, load_text_encoder
+from marketplace.jobs.dataset_reader import read_dataset
 from marketplace.jobs.models import Dataset, DatasetTokens, Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error
 from marketplace.jobs.services import (
@@ -261,14 +264,16 @@ def test_a_template_that_refuses_or_rewrites_is_told_at_upload(zone, owner, tmp_
     assert_no_trace(owner)
 
 
-def test_conversations_too_long_to_lay_out_are_refused_before_they_are(
-    zone, owner, tmp_path, monkeypatch
-):
+def test_conversations_too_long_to_lay_out_are_refused_before_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr("marketplace.jobs.dataset_reader.RENDERED_MESSAGES_MAX", 3)
     chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-    with pytest.raises(UserError, match="too long to be laid out"):
-        upload(owner, json.dumps(chat).encode())
-    assert_no_trace(owner)
+    reading, runs = read_dataset(
+        io.BytesIO(json.dumps(chat).encode()),
+        name="a.jsonl",
+        encoder=load_text_encoder(TokenizerFiles(Path(tokenizer_file(tmp_path)))),
+    )
+    assert reading.fatal == "The conversations are too long to be laid out. Split them."
+    assert (reading.tokens, len(runs.stretches)) == (0, 0)
 
 
 def test_an_unreadable_tokenizer_refuses_before_anything_is_stored(owner, tmp_path, settings):

@@ -115,7 +115,7 @@ def test_a_file_is_read_in_a_process_of_its_own_and_becomes_a_data_set(zone, own
     done = seen(upload)
     assert (done.status, done.file.name, done.claim, done.share_read) == ("stored", "", "", 1.0)
     assert done.dataset is not None
-    assert (done.dataset.rows, done.dataset.tokens, done.dataset.zone) == (3, 15, zone)
+    assert (done.dataset.rows, done.dataset.tokens, done.dataset.zone) == (3, 9, zone)
     with done.dataset.file.open("rb") as file:
         assert file.read() == ROW * 3
     assert not read()
@@ -172,7 +172,7 @@ def test_rows_that_are_too_long_are_said_by_line_and_cut_or_left_out_by_choice(
     assert left_out is not None
     assert (left_out.rows, left_out.long_rows, left_out.faulty) == (2, 0, 0)
     assert (left_out.left_out_long, left_out.faulty_lines) == (2, [2, 4])
-    assert left_out.longest_row_tokens == 5
+    assert left_out.longest_row_tokens == 3
 
 
 def test_only_what_is_left_to_choose_is_asked(zone, owner, reads_at_once):
@@ -242,7 +242,7 @@ def test_a_file_whose_worker_died_is_read_again_and_the_dead_worker_changes_noth
     source = Path(str(zone.tokenizer_source)).parent / "late.jsonl"
     source.write_bytes(ROW)
     reading = Reading(format=None, rows=9)
-    readings._finish(dead, reading, file=source, is_rewritten=False, now=later)
+    readings._finish(dead, reading, file=source, runs=source, is_rewritten=False, now=later)
     readings._refuse(dead, UserError("late", "Late."))
     assert Dataset.objects.get().rows == 1
     assert seen(upload).status == UploadStatus.STORED

@@ -46,9 +46,9 @@ def lane():
 def test_a_new_form_quotes_a_chosen_data_set_at_once(site: Site) -> None:
     page = site.client.get(f"/bids/new?dataset={site.dataset.pk}")
     assert page.status_code == 200
-    # Left to the house: 10 epochs in batches of 4, which are 18 cells.
-    assert page.context["quote"].price_micros == 18 * market_builders.CELL_MICROS
-    assert "$1.80" in read_page(page)
+    # Left to the house: 10 epochs of 90 rows, which are 9 cells.
+    assert page.context["quote"].price_micros == 9 * market_builders.CELL_MICROS
+    assert "$0.90" in read_page(page)
 
 
 def test_a_bid_above_the_price_is_admitted_and_pays_the_price(site: Site) -> None:
@@ -126,8 +126,7 @@ def test_a_bid_beyond_the_wallet_is_refused_and_keeps_the_form(site: Site) -> No
 def test_a_faulty_file_is_refused_line_by_line_and_nothing_is_stored(site: Site) -> None:
     file = SimpleUploadedFile("bad.jsonl", b'{"prompt": "no end\n' * 3)
     form = site.bid_form(do="check", dataset="") | {"file": file}
-    with patch("marketplace.jobs.services.readings._find_tokenizer", return_value=None):
-        reply = site.client.post("/bids/new", form)
+    reply = site.client.post("/bids/new", form)
     text = read_page(reply)
     assert "This file cannot be used." in text
     assert re.search(r'class="ln">\s*1<', text)
@@ -138,23 +137,22 @@ def test_every_line_that_cannot_be_used_can_be_seen_and_is_left_out_by_choice(
     site: Site, client: Client
 ) -> None:
     rows = b'{"prompt": "a", "completion": "b"}\n' + b'{"prompt": "no end\n' * 60
-    with patch("marketplace.jobs.services.readings._find_tokenizer", return_value=None):
-        form = site.bid_form(do="check", dataset="")
-        file = SimpleUploadedFile("mixed.jsonl", rows)
-        text = read_page(site.client.post("/bids/new", form | {"file": file}))
-        upload = Upload.objects.get()
-        assert "60 lines cannot be used" in text
-        assert "All 60 lines with what is wrong" in text
-        assert f'name="upload" value="{upload.pk}"' in text
-        assert not Dataset.objects.filter(name="mixed.jsonl").exists()
-        faults = read_download(site.client.get(f"/datasets/uploads/{upload.pk}/faults"))
-        lines = faults.decode().splitlines()
-        assert [line.partition(":")[0] for line in lines] == [f"line {n}" for n in range(2, 62)]
-        # A choice that is not made is asked for again.
-        again = site.client.post("/bids/new", form | {"upload": upload.pk, "decided": "1"})
-        assert "60 lines cannot be used" in read_page(again)
-        chosen = {"upload": upload.pk, "decided": "1", "faulty_lines": "leave_out"}
-        text = read_page(site.client.post("/bids/new", form | chosen))
+    form = site.bid_form(do="check", dataset="")
+    file = SimpleUploadedFile("mixed.jsonl", rows)
+    text = read_page(site.client.post("/bids/new", form | {"file": file}))
+    upload = Upload.objects.get()
+    assert "60 lines cannot be used" in text
+    assert "All 60 lines with what is wrong" in text
+    assert f'name="upload" value="{upload.pk}"' in text
+    assert not Dataset.objects.filter(name="mixed.jsonl").exists()
+    faults = read_download(site.client.get(f"/datasets/uploads/{upload.pk}/faults"))
+    lines = faults.decode().splitlines()
+    assert [line.partition(":")[0] for line in lines] == [f"line {n}" for n in range(2, 62)]
+    # A choice that is not made is asked for again.
+    again = site.client.post("/bids/new", form | {"upload": upload.pk, "decided": "1"})
+    assert "60 lines cannot be used" in read_page(again)
+    chosen = {"upload": upload.pk, "decided": "1", "faulty_lines": "leave_out"}
+    text = read_page(site.client.post("/bids/new", form | chosen))
     dataset = Dataset.objects.get(name="mixed.jsonl")
     assert f'name="dataset" value="{dataset.pk}"' in text
     kept = read_download(site.client.get(f"/datasets/{dataset.pk}/faults"))
@@ -167,15 +165,14 @@ def test_every_line_that_cannot_be_used_can_be_seen_and_is_left_out_by_choice(
 
 def test_columns_with_other_names_are_chosen_on_the_page(site: Site) -> None:
     table = b"Question,Answer,Id\none,two,1\n"
-    with patch("marketplace.jobs.services.readings._find_tokenizer", return_value=None):
-        file = SimpleUploadedFile("faq.csv", table)
-        reply = site.client.post("/datasets", {"file": file}, follow=True)
-        [(address, _)] = reply.redirect_chain
-        text = read_page(reply)
-        assert "Which column is what?" in text
-        assert '<option value="question" selected> question </option>' in text
-        chosen = {"column_prompt": "question", "column_completion": "answer", "decided": "1"}
-        reply = site.client.post(address, chosen)
+    file = SimpleUploadedFile("faq.csv", table)
+    reply = site.client.post("/datasets", {"file": file}, follow=True)
+    [(address, _)] = reply.redirect_chain
+    text = read_page(reply)
+    assert "Which column is what?" in text
+    assert '<option value="question" selected> question </option>' in text
+    chosen = {"column_prompt": "question", "column_completion": "answer", "decided": "1"}
+    reply = site.client.post(address, chosen)
     dataset = Dataset.objects.get(name="faq.csv")
     assert reply.headers["Location"] == f"/datasets/{dataset.pk}"
     assert (dataset.format, dataset.rows) == ("completion", 1)
@@ -220,11 +217,8 @@ def test_a_data_set_without_a_bid_can_be_deleted_and_one_with_a_bid_cannot(site:
 
 def test_keys_that_are_not_trained_on_are_shown_before_a_bid(site: Site) -> None:
     rows = b'{"prompt": "a", "completion": "b", "weight": 0, "<i>": 1}\n' * 2
-    with patch("marketplace.jobs.services.readings._find_tokenizer", return_value=None):
-        form = site.bid_form(do="check", dataset="") | {
-            "file": SimpleUploadedFile("extra.jsonl", rows)
-        }
-        site.client.post("/bids/new", form)
+    form = site.bid_form(do="check", dataset="") | {"file": SimpleUploadedFile("extra.jsonl", rows)}
+    site.client.post("/bids/new", form)
     dataset = Dataset.objects.get(name="extra.jsonl")
     for page in (f"/bids/new?dataset={dataset.pk}", f"/datasets/{dataset.pk}"):
         text = read_page(site.client.get(page))

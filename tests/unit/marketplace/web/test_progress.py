@@ -205,7 +205,10 @@ def test_a_receipt_says_who_got_the_node_asks_and_adds_up(site: Site) -> None:
     bid.refresh_from_db()
     receipt = build_receipt(bid, settled_at=held.opened_at)
     [provider, returned] = receipt.payees
-    assert provider[:2] == (site.node.provider.organisation.name, f"{site.node.name}, 6 steps")
+    assert provider[:2] == (
+        site.node.provider.organisation.name,
+        f"{site.node.name}, 48 work units",
+    )
     assert returned[:2] == ("You", "returned or credited to you")
     assert provider[2] > 0
     assert receipt.asks_micros == provider[2] + returned[2] == (bid.parts or {})["operational"]
