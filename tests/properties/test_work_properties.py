@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from marketplace.common.errors import UserError
-from marketplace.fleet.base_models import bundled_directory
-from marketplace.fleet.models import Zone
+from marketplace.fleet.base_models import bundled_directory, find_tokenizer_files
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.dataset_reader import read_dataset
 from marketplace.jobs.token_runs import TokenRuns, TokenRunsBuilder
@@ -66,10 +65,21 @@ chats = st.lists(st.tuples(texts, texts), min_size=1, max_size=3).map(
         ]
     }
 )
+
+
+def _is_usable(row: dict[str, str]) -> bool:
+    """Two answers that are the same teach nothing; the reader refuses them."""
+    return "chosen" not in row or row["chosen"].strip() != row["rejected"].strip()
+
+
 data_sets = st.one_of(
     st.lists(chats, min_size=1, max_size=12),
     *(
-        st.lists(st.fixed_dictionaries(dict.fromkeys(keys, texts)), min_size=1, max_size=12)
+        st.lists(
+            st.fixed_dictionaries(dict.fromkeys(keys, texts)).filter(_is_usable),
+            min_size=1,
+            max_size=12,
+        )
         for keys in (
             ("prompt", "completion"),
             ("instruction", "output"),
@@ -105,17 +115,18 @@ def node_tokenizer() -> Any:
 
 
 def market_count(content: bytes, training: TrainingSpec, work_costs: WorkCosts) -> WorkPlan:
-    zone = Zone(base_model_source=SOURCE)
-    reading = read_dataset(io.BytesIO(content), name="rows.jsonl", encoder=load_text_encoder(zone))
+    encoder = load_text_encoder(find_tokenizer_files(SOURCE))
+    reading, found = read_dataset(io.BytesIO(content), name="rows.jsonl", encoder=encoder)
     assert reading.fatal is None
-    runs = TokenRuns.from_bytes(reading.tokens.build().to_bytes())
+    runs = TokenRuns.from_bytes(found.to_bytes())
     assert reading.format is not None
     train, valid = split_rows(runs, data_format=reading.format, training=training)
     return WorkPlan(work_costs, training, train=train, valid=valid)
 
 
 def node_job(content: bytes, training: TrainingSpec, work_costs: WorkCosts) -> TrainingJob:
-    data_format = read_dataset(io.BytesIO(content), name="rows.jsonl", encoder=None).format
+    reading, _ = read_dataset(io.BytesIO(content), name="rows.jsonl", encoder=None)
+    data_format = reading.format
     assert data_format is not None
     spec = JobSpec(
         job_id="job",
@@ -167,7 +178,23 @@ def executed(job: TrainingJob, step: int) -> int:
     evaluated = [at for at in range(step + 1) if job.work.is_evaluated_at(at)]
     once = sum(forward(row) for row in known.valid)
     passes = len(evaluated) + (known.kind == "pairs")
-    return total + once * passes if step else 0
+    written = write_samples(job) if step == job.total_steps else 0
+    return total + once * passes + written if step else 0
+
+
+def write_samples(job: TrainingJob) -> int:
+    """Units of the passes in which three held-out rows' answers are written twice."""
+    total = 0
+    for row in job.data.valid[:3]:
+        answer = int(row.sequences[0].weights.sum())
+        length = len(row.sequences[0])
+        prompt = min(max(length - answer, min(16, length // 2), 1), 256)
+        for written in range(min(answer, 48)):
+            units = count_row_units(
+                job.spec.work_costs, RowLengths.of([[(prompt + written, 1)]]), even=False
+            )
+            total += 2 * int(count_forward_units(job.spec.work_costs, units)[0])
+    return total
 
 
 @settings(deadline=None, max_examples=60)

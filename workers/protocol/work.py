@@ -11,7 +11,8 @@ long, theirs are the share ``even`` of that. An optimizer step adds ``step``, an
 share ``forward`` of its rows' units. All counts are integers, so the two sides agree
 to the last unit; the costs are a zone's (``WorkCosts``), and a node's speed is in units a second.
 
-DPO passes the frozen base once over each row before the row is first trained or evaluated on.
+DPO passes the frozen base once over each row before the row is first trained or evaluated on. At
+the end, a job writes on held-out prompts, without and with its adapter (``count_sample_units``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.protocol.messages import TrainingSpec, WorkCosts
+from workers.protocol.messages import SAMPLES_MAX, TrainingSpec, WorkCosts
 from workers.protocol.row_order import shuffle_rows
 
 Ints = NDArray[np.int64]
@@ -38,6 +39,10 @@ UNITS_MAX = 1 << 53
 EVALUATIONS_DEFAULT = 10
 #: More often than this, evaluations are spread out.
 EVALUATIONS_MAX = 100
+#: Tokens of an answer that is written to show what was learnt, and most of the prompt before it.
+WRITTEN_TOKENS_MAX, PROMPT_TOKENS_MAX = 48, 256
+#: Of a row without a prompt, so many tokens are the prompt, and at most half of it.
+OPENING_TOKENS = 16
 
 
 class TooMuchWorkError(ValueError):
@@ -120,6 +125,23 @@ def count_forward_units(costs: WorkCosts, units: Ints) -> Ints:
     return _take_share(costs.forward, units)
 
 
+def count_sample_units(costs: WorkCosts, valid: RowLengths) -> int:
+    """Units of what a finished job writes on its first held-out prompts.
+
+    Each prompt is answered twice, without and with the adapter, one pass over all tokens so far for
+    each token written. Counted are as many as the row's own answer has: how long the model's are,
+    nobody knows before. Prompts have the tokens that the loss does not count, within limits.
+    """
+    passes: list[list[tuple[int, int]]] = []
+    lengths = zip(valid.tokens[:SAMPLES_MAX, 0], valid.trained[:SAMPLES_MAX, 0], strict=True)
+    for tokens, trained in lengths:
+        opening = min(OPENING_TOKENS, int(tokens) // 2)
+        prompt = min(max(int(tokens - trained), opening, 1), PROMPT_TOKENS_MAX)
+        passes += [[(prompt + n, 1)] for n in range(min(int(trained), WRITTEN_TOKENS_MAX))]
+    units = count_row_units(costs, RowLengths.of(passes), even=False)
+    return 2 * int(count_forward_units(costs, units).sum())
+
+
 def _take_share(share: int, units: Ints) -> Ints:
     """A share of units in ``PARTS``, rounded up."""
     return -(-(units * share) // PARTS)
@@ -168,6 +190,8 @@ class WorkPlan:
         #: Units of one evaluation.
         self.evaluation_units = int(valid_units.sum())
         self._first_evaluation_units = self.evaluation_units
+        #: Units of what is written once the last step is done.
+        self.sample_units = count_sample_units(costs, valid)
         if train.is_preference:
             self._first_units = self._row_units + count_forward_units(costs, self._row_units)
             self._first_evaluation_units *= 2
@@ -190,7 +214,7 @@ class WorkPlan:
     def count_until(self, step: int) -> int:
         """Units of the job up to and with a step and its evaluation; 0 at step 0.
 
-        The evaluation before the first step counts with that step.
+        The evaluation before the first step counts with that step, the samples with the last.
         """
         if step <= 0:
             return 0
@@ -202,7 +226,8 @@ class WorkPlan:
         if index:
             units += int(self._units_in_epoch(epochs)[index - 1])
         evaluations = self.count_evaluations(step)
-        return units + self._first_evaluation_units + (evaluations - 1) * self.evaluation_units
+        units += self._first_evaluation_units + (evaluations - 1) * self.evaluation_units
+        return units + (self.sample_units if step == self.total_steps else 0)
 
     def count_between(self, first_step: int, last_step: int) -> int:
         """Units of the steps after ``first_step`` up to ``last_step``."""

@@ -9,12 +9,8 @@ import numpy as np
 
 from workers.protocol.messages import SAMPLES_MAX
 from workers.protocol.records import Row
+from workers.protocol.work import OPENING_TOKENS, PROMPT_TOKENS_MAX
 from workers.training.packing import Example
-
-#: A prompt of more tokens is no sample.
-PROMPT_TOKENS_MAX = 256
-#: Of a row without a prompt, so many tokens are the prompt, and at most half of it.
-_OPENING_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ def _find_prompt(example: Example, row: Row) -> SamplePrompt | None:
     length = int(np.flatnonzero(sequence.weights)[0])
     before = [s.text for s in row.segments[: _first_trained(row)] if s.text]
     if not before:
-        length = min(_OPENING_TOKENS, len(sequence) // 2)
+        length = min(OPENING_TOKENS, len(sequence) // 2)
     if not 0 < length <= PROMPT_TOKENS_MAX:
         return None
     return SamplePrompt(sequence.tokens[:length].copy(), before[-1] if before else "")

@@ -16,13 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from workers.protocol.messages import SAMPLE_CHARS, TextSample
+from workers.protocol.work import WRITTEN_TOKENS_MAX
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Example, PackShare, TokenSequence, build_pack
 from workers.training.sample_prompts import SamplePrompt
-
-#: Tokens of an answer; a longer one ends there.
-WRITTEN_TOKENS_MAX = 48
 
 
 class SampleRun:

@@ -89,7 +89,7 @@ def _store_upload(body: dict[str, Any], who: Caller, key: str | None) -> Dataset
         content=body["file"],
         uploaded_by=who.user,
         zone=zone,
-        choices=UploadChoices(faulty_lines="leave_out", long_rows="cut"),
+        choices=UploadChoices(faulty_lines=body["faulty_lines"], long_rows=body["long_rows"]),
         key=key and f"bids:{key}",
         now=clock.now(),
     )

@@ -54,7 +54,24 @@ class BidRequest(WorkRequest):
     deadline = DeadlineField()
 
 
-class BidUploadRequest(BidRequest):
+class UploadRequest(StrictSerializer):
+    """What becomes of rows that cannot be used as they are: nothing changes unless it is asked."""
+
+    faulty_lines = serializers.ChoiceField(
+        ["refuse", "leave_out"],
+        required=False,
+        default="refuse",
+        help_text="Of lines that are no rows. A refusal and the data set name them.",
+    )
+    long_rows = serializers.ChoiceField(
+        ["refuse", "cut", "leave_out"],
+        required=False,
+        default="refuse",
+        help_text="Of rows longer than the zone's model takes. The data set counts them.",
+    )
+
+
+class BidUploadRequest(BidRequest, UploadRequest):
     """A bid and its data set in one form; settings are JSON text."""
 
     file = serializers.FileField(required=False, allow_empty_file=True)
@@ -64,25 +81,13 @@ class BatchRequest(StrictSerializer):
     bids = serializers.ListField(child=serializers.DictField(), min_length=1, max_length=BATCH_MAX)
 
 
-class DatasetUploadRequest(StrictSerializer):
+class DatasetUploadRequest(UploadRequest):
     file = serializers.FileField(
         allow_empty_file=True, help_text="JSON lines, one JSON list, CSV or plain text."
     )
     name = serializers.CharField(max_length=200, required=False, default="")
     zone = serializers.CharField(
         max_length=40, required=False, help_text="Zone whose tokenizer counts the tokens."
-    )
-    faulty_lines = serializers.ChoiceField(
-        ["leave_out", "refuse"],
-        required=False,
-        default="leave_out",
-        help_text="What becomes of lines that are no rows; the answer names them.",
-    )
-    long_rows = serializers.ChoiceField(
-        ["cut", "leave_out", "refuse"],
-        required=False,
-        default="cut",
-        help_text="What becomes of rows longer than the zone's model takes.",
     )
     columns = SettingsField(
         required=False,

@@ -19,8 +19,8 @@ from tests.unit.workers.training_builders import (
     write_jsonl,
 )
 from workers.protocol.messages import SAMPLE_CHARS, SAMPLES_MAX, AdapterKind, DataFormat, TextSample
+from workers.protocol.work import WRITTEN_TOKENS_MAX
 from workers.training import sample_prompts, samples
-from workers.training.samples import WRITTEN_TOKENS_MAX
 
 
 def finish(runtime, spec, data):

@@ -260,6 +260,18 @@ def test_files_that_cannot_be_trained_on_are_refused(api, tokenizer_zone, conten
     assert not Dataset.objects.exists()
 
 
+def test_lines_that_cannot_be_used_are_left_out_only_where_the_request_says_so(api, tokenizer_zone):
+    def send(**choices):
+        file = SimpleUploadedFile("talk.jsonl", ROWS + b"{broken\n")
+        return api.form("/api/datasets", {"file": file, "zone": tokenizer_zone.name} | choices)
+
+    refused = assert_problem(send(), 400, "invalid_dataset")
+    assert [error["line"] for error in refused["errors"]] == [101]
+    assert not Dataset.objects.exists()
+    shown = send(faulty_lines="leave_out").json()
+    assert (shown["rows"], shown["faulty"], shown["errors"][0]["line"]) == (100, 1, 101)
+
+
 def test_upload_without_a_file_is_refused(api):
     assert_problem(api.form("/api/datasets", {"name": "x"}), 400, "invalid_request")
 
