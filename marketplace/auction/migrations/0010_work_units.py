@@ -11,7 +11,7 @@ def copy_steps(apps, schema_editor):
 
 
 class Migration(migrations.Migration):
-    dependencies = [("auction", "0008_receipts")]
+    dependencies = [("auction", "0009_witnessed_heads")]
 
     operations = [
         migrations.AddField("workshare", "units", models.PositiveBigIntegerField(default=0)),
