@@ -11,7 +11,7 @@ sold as what it turns out to be, and prices nobody else out.
 
 **A type's rate** is what one job is promised on any node of a GPU type. It follows the type's
 middle node, where a node counts as often as it was measured; a newcomer cannot move it. Nodes that
-are far slower than that are not sold to such jobs; faster ones are sold to more of them.
+cannot do as much are not sold to such jobs; faster ones are sold to more of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 #: A node that is slower than its type's middle one by more than this does not lower its rate.
-OUTLIER_FACTOR = 4.0
+OUTLIER_FACTOR = 1.5
 #: Measurements of jobs that a node's speed goes by, the latest ones.
 MEASUREMENTS_KEPT = 8
 #: How far one measurement may raise a node's speed, as a factor.

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marketplace.auction.bidding.quotes import make_quote
 from marketplace.fleet.models import Node, NodeStatus
-from marketplace.fleet.selectors import load_rates
+from marketplace.fleet.selectors import load_rates, scheduler_node
 from marketplace.fleet.services import (
     create_join_token,
     join_node,
+    note_node_fault,
     record_node_speed,
     reset_node_speed,
     retire_node,
@@ -27,6 +29,7 @@ from marketplace.fleet.speeds import (
     compute_type_rate,
     estimate_speed,
 )
+from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
@@ -116,6 +119,26 @@ class TestZone:
         retire_node(node=liar, now=NOW)
         assert load_rates(zone) == {"cpu": 100.0}
 
+    @pytest.mark.parametrize("samples_per_s", [1e-6, 15.0, 1e9])
+    def test_an_invented_self_test_and_failed_jobs_close_no_zone_and_move_no_price(
+        self, samples_per_s
+    ):
+        zone = market.zone(jobs_per_node=1)
+        honest = market.node(zone)
+        before = quote_price(zone)
+        liar = invented(zone, gpu_type="cpu", samples_per_s=samples_per_s, jobs=1)
+        assert load_rates(zone) == {"cpu": 400.0}
+        assert scheduler_node(zone, honest) == scheduler_node(zone, Node.objects.get(pk=honest.pk))
+        assert quote_price(zone) is not None
+        for _ in range(5):
+            note_node_fault(node=liar, now=NOW)
+        liar.refresh_from_db()
+        honest.refresh_from_db()
+        zone.refresh_from_db()
+        assert (liar.status, honest.status) == (NodeStatus.SUSPENDED, NodeStatus.ONLINE)
+        assert zone.is_open
+        assert quote_price(zone) == before == 4 * market.CELL_MICROS
+
     def test_an_invented_speed_is_gone_once_jobs_were_seen(self):
         zone = market.zone()
         liar = invented(zone, gpu_type="H900", samples_per_s=1e9)
@@ -161,12 +184,26 @@ class TestZone:
         assert Node.objects.get().measured_speeds == []
 
 
-def invented(zone, *, gpu_type: str, samples_per_s: float) -> Node:
+def quote_price(zone) -> int | None:
+    """What a job of 90 units costs that has to be done in the next slot or the one after."""
+    owner = builders.organisation(usd="100")
+    quote = make_quote(
+        organisation=owner,
+        zone=zone,
+        dataset=market.dataset(owner, zone),
+        deadline_at=market.slot_at(zone, 103),
+        now=NOW,
+        **market.job_terms(),
+    )
+    return quote.price_micros
+
+
+def invented(zone, *, gpu_type: str, samples_per_s: float, jobs: int = 4) -> Node:
     """A node that joins with a self-test of its own making and goes on sale."""
     facts = build.facts(
         gpu_type=gpu_type,
         hostname="liar",
-        speeds=(build.measurement(jobs=4, samples_per_s=samples_per_s),),
+        speeds=(build.measurement(jobs=jobs, samples_per_s=samples_per_s),),
     )
     _, secret = create_join_token(
         zone=zone, provider=market.provider(), created_by=None, ask_micros=1, now=NOW
