@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from huggingface_hub import hf_hub_download, is_offline_mode
@@ -22,6 +22,7 @@ from huggingface_hub.errors import (
 import workers.protocol
 from marketplace.common.errors import UserError
 from marketplace.fleet.text_encoder import TokenizerFiles
+from workers.protocol.base_files import hash_base_files
 from workers.protocol.model_shape import ModelShape, parse_model_shape
 
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -47,6 +48,19 @@ def bundled_directory(source: str) -> Path | None:
         return directory
     directory = Path(source)
     return directory if directory.is_absolute() and directory.is_dir() else None
+
+
+@cache
+def hash_bundled_model(source: str) -> str:
+    """The hash of a bundled model's files; empty for other sources, which have revisions.
+
+    Raises
+    ------
+    UserError
+        ``unknown_base_model``.
+    """
+    directory = bundled_directory(source) if source.startswith(_BUNDLED) else None
+    return "" if directory is None else hash_base_files(directory)
 
 
 def read_model_config(source: str, revision: str | None = None) -> dict[str, object]:

@@ -78,6 +78,8 @@ class Zone(models.Model):
     #: ``bundled:<name>``, a directory, or a Hugging Face hub id.
     base_model_source = models.CharField(max_length=512)
     base_model_revision = models.CharField(max_length=128, null=True, blank=True)
+    #: Of a bundled model: its files, which another release may have replaced. Nodes check it.
+    base_model_sha256 = models.CharField(max_length=64, default="", blank=True)
     #: Where ``tokenizer.json`` is, as ``base_model_source`` says a place; empty: with the model.
     tokenizer_source = models.CharField(max_length=512, default="", blank=True)
     dtype = models.CharField(max_length=16, default="auto")

@@ -122,6 +122,7 @@ def base_model_ref(zone: Zone) -> BaseModelRef:
         revision=zone.base_model_revision or None,
         dtype=zone.dtype,
         four_bit=zone.four_bit,
+        sha256=zone.base_model_sha256 or None,
     )
 
 

@@ -98,9 +98,12 @@ def ensure_zone(
     ------
     UserError
         ``invalid_policy_setting``; nothing was made.
+    Conflict
+        ``base_model_replaced``: the zone was opened with another model than is bundled now.
     """
     existing = Zone.objects.filter(name=name).first()
     if existing is not None:
+        _check_base_model(existing)
         return existing
     check_policy_settings(policy_settings or {})
     shape = model_shape or base_models.read_model_shape(base_model_source)
@@ -109,6 +112,7 @@ def ensure_zone(
         defaults={
             "base_model_name": base_model_name,
             "base_model_source": base_model_source,
+            "base_model_sha256": base_models.hash_bundled_model(base_model_source),
             "dtype": dtype,
             "model_shape": asdict(shape),
             "slot_s": slot_s,
@@ -123,6 +127,18 @@ def ensure_zone(
         },
     )
     return zone
+
+
+def _check_base_model(zone: Zone) -> None:
+    """What its nodes would refuse to load must not be sold."""
+    pinned = zone.base_model_sha256
+    if pinned and pinned != base_models.hash_bundled_model(zone.base_model_source):
+        raise Conflict(
+            "base_model_replaced",
+            f"The zone {zone.name} was opened with the {zone.base_model_name} of another release, "
+            "and its jobs cannot be trained with the one of this release. Start with a new data "
+            "folder, or install the release that opened the zone.",
+        )
 
 
 def record_heartbeat(*, node: Node, heartbeat: Heartbeat, now: datetime) -> Node:

@@ -62,6 +62,8 @@ class BaseModelRef:
     dtype: str = "auto"
     #: Load the base in 4-bit (CUDA only).
     four_bit: bool = False
+    #: Of a bundled model: ``base_files.hash_base_files``; another release may bundle another one.
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

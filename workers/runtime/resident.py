@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import (
 )
 
 from workers.models import find_bundled_path, is_bundled
+from workers.protocol.base_files import hash_base_files
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.base_check import check_base
 from workers.runtime.memory_plan import MemoryPlan, rehearse
@@ -104,6 +106,11 @@ def load_resident(
             "A 4-bit base model needs a CUDA GPU. Choose the model without 4-bit for this node."
         )
     source = resolve_model_source(ref.source)
+    if is_bundled(ref.source) and ref.sha256 not in (None, hash_base_files(Path(source))):
+        raise SystemFault(
+            f"The base model {ref.name!r} that comes with this release is not the one that the "
+            "zone was opened with. Install that release, or ask for a zone that was opened since."
+        )
     options: dict[str, Any] = {"revision": ref.revision} if ref.revision else {}
     try:
         config = AutoConfig.from_pretrained(source, **options)

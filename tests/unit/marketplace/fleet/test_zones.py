@@ -6,6 +6,7 @@ import json
 import shutil
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -14,8 +15,11 @@ import workers.protocol
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.memory import base_model_gb
 from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import base_model_ref
+from marketplace.fleet.services import ensure_zone
 from marketplace.fleet.zones import ZoneTerms, open_zone
 from tests.builders import NOW
+from workers.protocol.base_files import hash_base_files
 from workers.protocol.model_shape import parse_model_shape
 
 pytestmark = pytest.mark.django_db
@@ -100,6 +104,28 @@ def test_a_model_of_the_hub_is_read_from_its_local_copy(tmp_path, monkeypatch):
     assert zone.base_model_name == zone.base_model_source == "example/tiny"
     with pytest.raises(UserError, match="cannot be read"):
         open_zone(terms=terms(name="other", base_model="example/unknown"), now=NOW)
+
+
+def test_a_zone_of_another_releases_bundled_model_is_not_opened_again():
+    zone = open_zone(terms=terms(), now=NOW)
+    ref = base_model_ref(zone)
+    assert ref.sha256 == hash_base_files(BUNDLED)
+    opened: dict[str, Any] = {
+        "name": zone.name,
+        "base_model_name": zone.base_model_name,
+        "base_model_source": zone.base_model_source,
+        "slot_s": zone.slot_s,
+        "horizon_slots": zone.horizon_slots,
+        "epoch_at": zone.epoch_at,
+        "base_memory_gb": zone.base_memory_gb,
+        "max_sequence_length": zone.max_sequence_length,
+        "now": NOW,
+    }
+    assert ensure_zone(**opened) == zone
+    Zone.objects.update(base_model_sha256="0" * 64)
+    with pytest.raises(Conflict, match="Start with a new data folder") as refused:
+        ensure_zone(**opened)
+    assert refused.value.code == "base_model_replaced"
 
 
 def test_the_command_opens_a_zone_and_says_what_it_holds():

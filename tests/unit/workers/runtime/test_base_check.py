@@ -11,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertConfig
 
 from tests.unit.workers.training_builders import byte_tokenizer, save_tiny_base
+from workers.models import BUNDLED_PREFIX, TINY
+from workers.protocol.base_files import hash_base_files
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.resident import load_resident
 from workers.training.faults import SystemFault
@@ -107,3 +109,18 @@ def test_an_encoder_may_lack_its_head_but_not_its_pooler(tmp_path: Path) -> None
         ),
     )
     load(ref)
+
+
+def test_a_bundled_model_other_than_the_zones_is_refused_before_it_is_loaded():
+    ref = BaseModelRef(name="tiny", source=f"{BUNDLED_PREFIX}{TINY}", sha256="0" * 64)
+    assert "not the one that the zone was opened with" in refusal(ref)
+
+
+def test_a_models_hash_is_of_its_files_and_nothing_beside_them(tmp_path):
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_bytes(name.encode())
+    found = hash_base_files(tmp_path)
+    (tmp_path / "README.md").write_text("A card.")
+    assert hash_base_files(tmp_path) == found
+    (tmp_path / "model.safetensors").write_bytes(b"other weights")
+    assert hash_base_files(tmp_path) != found
