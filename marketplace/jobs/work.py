@@ -29,7 +29,7 @@ _Value = TypeVar("_Value")
 _KEPT = 4096
 #: Plans remembered, of jobs with up to so many rows: a few megabytes in all as a rule.
 _PLANS_KEPT, _PLAN_ROWS_KEPT = 256, 20_000
-_PlanKey = tuple[int, str, TrainingSpec, WorkCosts]
+_PlanKey = tuple[int, str, int, TrainingSpec, WorkCosts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,11 @@ def measure_work(
         ``invalid_hyperparameter``: nothing is left to learn, or more work than can be counted.
     """
     totals = count_totals(
-        tokens=tokens, data_format=data_format, training=training, costs=fleet.work_costs(zone)
+        tokens=tokens,
+        data_format=data_format,
+        virtual_tokens=adapter.virtual_tokens,
+        training=training,
+        costs=fleet.work_costs(zone),
     )
     preference = data_format == DataFormat.PREFERENCE
     return Work(
@@ -126,30 +130,47 @@ def _repeat_row(tokens: int, rows: int) -> RowLengths:
 
 
 def count_totals(
-    *, tokens: DatasetTokens, data_format: str, training: TrainingSpec, costs: WorkCosts
+    *,
+    tokens: DatasetTokens,
+    data_format: str,
+    virtual_tokens: int,
+    training: TrainingSpec,
+    costs: WorkCosts,
 ) -> WorkTotals:
     """The work of a whole job.
+
+    Parameters
+    ----------
+    virtual_tokens
+        Of a soft prompt, which stands before every sequence.
 
     Raises
     ------
     UserError
         As ``measure_work``.
     """
-    key = (tokens.pk, data_format, training, costs)
+    key = (tokens.pk, data_format, virtual_tokens, training, costs)
     known = _totals.get(key)
     if known is None:
-        plan, rows = _plan_work(tokens, data_format, training, costs)
+        plan, rows = _plan_work(tokens, data_format, virtual_tokens, training, costs)
         totals = WorkTotals(plan.total_units, plan.total_steps, *rows)
         known = _remember(_totals, key, totals, most=_KEPT)
     return known
 
 
 def _plan_work(
-    tokens: DatasetTokens, data_format: str, training: TrainingSpec, costs: WorkCosts
+    tokens: DatasetTokens,
+    data_format: str,
+    virtual_tokens: int,
+    training: TrainingSpec,
+    costs: WorkCosts,
 ) -> tuple[WorkPlan, tuple[int, int]]:
     """A job's work step by step, and its numbers of training rows and of held-out ones."""
     runs = TokenRuns.from_bytes(_read_runs(tokens))
-    train, valid = split_rows(runs, data_format=data_format, training=training)
+    train, valid = (
+        rows.lengthen(virtual_tokens)
+        for rows in split_rows(runs, data_format=data_format, training=training)
+    )
     try:
         plan = WorkPlan(costs, training, train=train, valid=valid)
     except TooMuchWorkError as error:
@@ -229,6 +250,7 @@ def load_job_totals(job: Job) -> WorkTotals:
     return count_totals(
         tokens=_get_tokens(job),
         data_format=job.dataset.format,
+        virtual_tokens=_count_virtual_tokens(job),
         training=from_json(TrainingSpec, job.training),
         costs=fleet.work_costs(job.zone),
     )
@@ -238,13 +260,18 @@ def load_work_plan(job: Job) -> WorkPlan:
     """The work of a job, step by step."""
     training = from_json(TrainingSpec, job.training)
     tokens, costs = _get_tokens(job), fleet.work_costs(job.zone)
-    key = (tokens.pk, job.dataset.format, training, costs)
+    data_format, virtual_tokens = job.dataset.format, _count_virtual_tokens(job)
+    key = (tokens.pk, data_format, virtual_tokens, training, costs)
     known = _plans.get(key)
     if known is None:
-        known, (train_rows, _) = _plan_work(tokens, job.dataset.format, training, costs)
+        known, (train_rows, _) = _plan_work(tokens, data_format, virtual_tokens, training, costs)
         if train_rows <= _PLAN_ROWS_KEPT:
             _remember(_plans, key, known, most=_PLANS_KEPT)
     return known
+
+
+def _count_virtual_tokens(job: Job) -> int:
+    return from_json(AdapterSpec, job.spec["adapter"]).virtual_tokens
 
 
 def _get_tokens(job: Job) -> DatasetTokens:

@@ -24,6 +24,7 @@ from marketplace.jobs.token_runs import TokenRuns, TokenRunsBuilder
 from marketplace.jobs.work import split_rows
 from workers.models import BUNDLED_PREFIX, TINY
 from workers.protocol.messages import (
+    AdapterKind,
     AdapterSpec,
     BaseModelRef,
     BlobRef,
@@ -114,17 +115,22 @@ def node_tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(bundled_directory(SOURCE))
 
 
-def market_count(content: bytes, training: TrainingSpec, work_costs: WorkCosts) -> WorkPlan:
+def market_count(
+    content: bytes, training: TrainingSpec, work_costs: WorkCosts, virtual_tokens: int
+) -> WorkPlan:
     encoder = load_text_encoder(find_tokenizer_files(SOURCE))
     reading, found = read_dataset(io.BytesIO(content), name="rows.jsonl", encoder=encoder)
     assert reading.fatal is None
     runs = TokenRuns.from_bytes(found.to_bytes())
     assert reading.format is not None
     train, valid = split_rows(runs, data_format=reading.format, training=training)
+    train, valid = train.lengthen(virtual_tokens), valid.lengthen(virtual_tokens)
     return WorkPlan(work_costs, training, train=train, valid=valid)
 
 
-def node_job(content: bytes, training: TrainingSpec, work_costs: WorkCosts) -> TrainingJob:
+def node_job(
+    content: bytes, training: TrainingSpec, work_costs: WorkCosts, virtual_tokens: int
+) -> TrainingJob:
     reading, _ = read_dataset(io.BytesIO(content), name="rows.jsonl", encoder=None)
     data_format = reading.format
     assert data_format is not None
@@ -133,7 +139,11 @@ def node_job(content: bytes, training: TrainingSpec, work_costs: WorkCosts) -> T
         base_model=BaseModelRef(name=TINY, source=SOURCE),
         data_format=data_format,
         dataset=BlobRef(url="", sha256="", bytes=len(content)),
-        adapter=AdapterSpec(),
+        adapter=(
+            AdapterSpec(kind=AdapterKind.SOFT_PROMPT, virtual_tokens=virtual_tokens)
+            if virtual_tokens
+            else AdapterSpec()
+        ),
         training=training,
         work_costs=work_costs,
     )
@@ -159,7 +169,9 @@ def executed(job: TrainingJob, step: int) -> int:
     even = len({len(sequence) for row in known.train for sequence in row.sequences}) == 1
 
     def units(row) -> int:
-        lengths = RowLengths.of([[(len(s), int(s.weights.sum())) for s in row.sequences]])
+        lengths = RowLengths.of(
+            [[(len(s) + job.virtual_tokens, int(s.weights.sum())) for s in row.sequences]]
+        )
         return int(count_row_units(spec, lengths, even=even)[0])
 
     def forward(row) -> int:
@@ -187,7 +199,7 @@ def write_samples(job: TrainingJob) -> int:
     total = 0
     for row in job.data.valid[:3]:
         answer = int(row.sequences[0].weights.sum())
-        length = len(row.sequences[0])
+        length = len(row.sequences[0]) + job.virtual_tokens
         prompt = min(max(length - answer, min(16, length // 2), 1), 256)
         for written in range(min(answer, 48)):
             units = count_row_units(
@@ -198,17 +210,19 @@ def write_samples(job: TrainingJob) -> int:
 
 
 @settings(deadline=None, max_examples=60)
-@given(data_sets, trainings, costs)
-def test_the_market_counts_what_the_node_executes_at_every_step(rows, training, work_costs):
+@given(data_sets, trainings, costs, st.sampled_from([0, 3]))
+def test_the_market_counts_what_the_node_executes_at_every_step(
+    rows, training, work_costs, virtual_tokens
+):
     content = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
     try:
-        plan = market_count(content, training, work_costs)
+        plan = market_count(content, training, work_costs, virtual_tokens)
     except UserError:
         # Nothing to learn within the length: the node says so, too.
         with pytest.raises(UserFault, match="anything to learn"):
-            node_job(content, training, work_costs)
+            node_job(content, training, work_costs, virtual_tokens)
         return
-    job = node_job(content, training, work_costs)
+    job = node_job(content, training, work_costs, virtual_tokens)
     assert job.total_steps == plan.total_steps
     for step in range(plan.total_steps + 1):
         job.progress.step = step

@@ -65,6 +65,10 @@ class RowLengths:
     def is_preference(self) -> bool:
         return self.tokens.shape[1] == 2
 
+    def lengthen(self, tokens: int) -> RowLengths:
+        """With so many more tokens in each sequence that the loss does not count."""
+        return RowLengths(self.tokens + tokens, self.trained)
+
     def select(self, rows: NDArray[np.bool_]) -> RowLengths:
         """The rows of a mask."""
         return RowLengths(self.tokens[rows], self.trained[rows])
