@@ -39,7 +39,8 @@ setup-dev: $(VENV)/.installed-dev pages ## The same with everything the tests ne
 
 $(PYTHON):
 	@test -n "$(BASE_PYTHON)" || { echo "Finetender needs Python 3.11 or newer on PATH."; exit 1; }
-	$(BASE_PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	@echo "Making a virtual environment in $(VENV)"
+	@$(BASE_PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "Could not make a virtual environment. On Debian: apt-get install python3-venv"; exit 1; }
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(PYTHON)
