@@ -74,10 +74,11 @@ test: ## Everything that must hold
 # Running houses are tested after the rest, because their nodes measure how fast they are, and at the
 # same time, because both mostly wait. Each needs a process of its own: Playwright leaves an event
 # loop running in which Django does not query.
+TOGETHER := --jobs 2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 WITHOUT_HOUSES := --ignore=tests/faults --ignore=tests/browser
 test-python: setup-dev browser
 	$(PYTHON) -m pytest -n $(JOBS) --dist worksteal -m "not nightly" $(WITHOUT_HOUSES)
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-faults test-browser
+	@$(MAKE) --no-print-directory $(TOGETHER) test-faults test-browser
 
 test-faults: setup-dev ## Processes of a running house are killed
 	$(PYTHON) -m pytest -m "not nightly" tests/faults
