@@ -8,9 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.auction.prices.capacity import check_costs
-from scheduler.auction.prices.response_kernel import respond
+from scheduler.auction.prices.response_kernel import (
+    CellUse,
+    PoolPrices,
+    TaskColumns,
+    VendorColumns,
+    respond,
+)
 from scheduler.auction.prices.type_pools import TypePools
-from scheduler.auction.search.grid import Floats, Ints
+from scheduler.auction.search.grid import Floats
 from scheduler.types import LaborVendor, Task
 
 _NO_OFFER = (LaborVendor(id="", price=0.0, delay_slots=0),)
@@ -46,26 +52,27 @@ class Demand:
         check_costs(tasks)
         self._pools = pools
         first = pools.first_slot
-        self._begin: Ints = np.array([max(t.arrival_slot - first, 0) for t in tasks], np.int64)
-        self._end: Ints = np.array(
-            [min(t.deadline_slot, pools.last_slot) - first for t in tasks], np.int64
+        self._tasks = TaskColumns(
+            begin=np.array([max(t.arrival_slot - first, 0) for t in tasks], np.int64),
+            end=np.array([min(t.deadline_slot, pools.last_slot) - first for t in tasks], np.int64),
+            work=np.array([t.compute_demand for t in tasks], np.float64),
+            memory=np.array([t.memory_demand for t in tasks], np.float64),
+            bid=np.array([max(t.bid, 0.0) for t in tasks], np.float64),
+            weight=np.ones(len(tasks)) if weights is None else weights,
+            rate=np.array(
+                [[t.rates.get(name, 0.0) for name in pools.types] for t in tasks], np.float64
+            ).reshape(len(tasks), len(pools.types)),
         )
-        self._work: Floats = np.array([t.compute_demand for t in tasks], np.float64)
-        self._memory: Floats = np.array([t.memory_demand for t in tasks], np.float64)
-        self._bid: Floats = np.array([max(t.bid, 0.0) for t in tasks], np.float64)
-        self._weight: Floats = np.ones(len(tasks)) if weights is None else weights
-        self._rate: Floats = np.array(
-            [[t.rates.get(name, 0.0) for name in pools.types] for t in tasks], np.float64
-        ).reshape(len(tasks), len(pools.types))
         counts = [len(t.vendors or _NO_OFFER) for t in tasks]
-        self._offers: Ints = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         listed = [(t, offer) for t in tasks for offer in t.vendors or _NO_OFFER]
-        self._price: Floats = np.array([offer.price for _, offer in listed], np.float64)
-        self._ready: Ints = np.array(
-            [t.arrival_slot + offer.delay_slots - first for t, offer in listed], np.int64
+        self._vendors = VendorColumns(
+            start=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            price=np.array([offer.price for _, offer in listed], np.float64),
+            ready=np.array(
+                [t.arrival_slot + offer.delay_slots - first for t, offer in listed], np.int64
+            ),
+            work_price=np.zeros(len(listed)),
         )
-        #: Where the next answer begins to look.
-        self._work_price: Floats = np.zeros(len(listed))
 
     def find_marginal_worth(self, room: float) -> float:
         """Give the worth of one sample where work reaches the room; 0 without tasks.
@@ -79,42 +86,26 @@ class Demand:
         room : float
             Samples on sale.
         """
-        able = self._work > 0
+        tasks = self._tasks
+        able = tasks.work > 0
         if not np.any(able):
             return 0.0
-        worth = self._bid[able] / self._work[able]
+        worth = tasks.bid[able] / tasks.work[able]
         order = np.argsort(-worth, kind="stable")
-        reached = np.cumsum((self._weight * self._work)[able][order])
+        reached = np.cumsum((tasks.weight * tasks.work)[able][order])
         wanted = min(room, 0.5 * float(reached[-1]))
         return float(worth[order][np.searchsorted(reached, wanted)])
 
     def samples_per_gb(self) -> float:
         """Give the samples that go with one GB of a middling task in a slot."""
-        fastest = self._rate.max(axis=1, initial=0.0)
-        able = (self._memory > 0) & (fastest > 0)
-        return float(np.median(fastest[able] / self._memory[able])) if np.any(able) else 0.0
+        fastest, memory = self._tasks.rate.max(axis=1, initial=0.0), self._tasks.memory
+        able = (memory > 0) & (fastest > 0)
+        return float(np.median(fastest[able] / memory[able])) if np.any(able) else 0.0
 
     def answer(self, compute_price: Floats, memory_price: Floats) -> Answer:
         """Let the tasks choose at prices given by slot and pool."""
-        used_compute = np.zeros_like(compute_price)
-        used_memory = np.zeros_like(compute_price)
-        upper, surplus = respond(
-            compute_price,
-            memory_price,
-            self._pools.ask,
-            self._pools.compute,
-            self._begin,
-            self._end,
-            self._work,
-            self._memory,
-            self._bid,
-            self._weight,
-            self._rate,
-            self._offers,
-            self._price,
-            self._ready,
-            self._work_price,
-            used_compute,
-            used_memory,
-        )
-        return Answer(upper=upper, surplus=surplus, compute=used_compute, memory=used_memory)
+        pools = self._pools
+        use = CellUse(np.zeros_like(compute_price), np.zeros_like(compute_price))
+        prices = PoolPrices(compute_price, memory_price, pools.ask, pools.compute)
+        upper, surplus = respond(prices, self._tasks, self._vendors, use)
+        return Answer(upper=upper, surplus=surplus, compute=use.compute, memory=use.memory)

@@ -126,27 +126,9 @@ def solve_prices(
         worth = _find_sample_worth(posted, nodes, supply, prices, futures, chosen, each=each)
         supply = _price_by_rates(posted, nodes, supply, worth)
     pools, type_of = pool_by_type(supply)
-    lam = np.zeros_like(pools.compute)
-    phi = np.zeros_like(pools.memory)
-    value = before = 0.0
     begin = _find_lowest(supply, prices, pools, type_of)
-    for future in futures if nodes else ():
-        # A future without bids wants nothing, at no price.
-        if not future.tasks:
-            continue
-        demand = Demand(future.tasks, pools, np.full(len(future.tasks), future.weight * each))
-        before += dual_value(pools, demand, *begin) / len(futures)
-        _, mean = descend(
-            pools,
-            demand,
-            iterations=chosen.iterations,
-            start=begin,
-            first_step=chosen.first_step,
-            last_step=chosen.last_step,
-        )
-        lam += mean.compute_price / len(futures)
-        phi += mean.memory_price / len(futures)
-        value += mean.value / len(futures)
+    means = _average_prices(futures if nodes else (), pools, begin, chosen, each=each)
+    lam, phi = means.compute_price, means.memory_price
     own_asks = posted is not None or len(pools.ask_type) > len(pools.types)
     node_price = find_node_prices(supply, lam, pools, type_of) if own_asks else lam[:, type_of]
     return PricesSolved(
@@ -174,11 +156,54 @@ def solve_prices(
         private={
             "forecast_digest": digest([task_to_json(task) for task in tasks]),
             # Bounds on the welfare still to be had, at the prices before and at these.
-            "dual_value_before": float(before),
-            "dual_value": float(value),
+            "dual_value_before": float(means.value_before),
+            "dual_value": float(means.value),
         },
         salt=salt,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Averages:
+    """Means over the futures of what a descent found for each."""
+
+    #: Slots by types.
+    compute_price: Floats
+    memory_price: Floats
+    #: Dual values at these prices, and at those that the descents began with.
+    value: float
+    value_before: float
+
+
+def _average_prices(
+    futures: Sequence[Forecast],
+    pools: TypePools,
+    begin: tuple[Floats, Floats],
+    settings: Settings,
+    *,
+    each: float,
+) -> _Averages:
+    """Descend for every future; one without bids wants nothing, at no price."""
+    lam = np.zeros_like(pools.compute)
+    phi = np.zeros_like(pools.memory)
+    value = before = 0.0
+    for future in futures:
+        if not future.tasks:
+            continue
+        demand = Demand(future.tasks, pools, np.full(len(future.tasks), future.weight * each))
+        before += dual_value(pools, demand, *begin) / len(futures)
+        _, mean = descend(
+            pools,
+            demand,
+            iterations=settings.iterations,
+            start=begin,
+            first_step=settings.first_step,
+            last_step=settings.last_step,
+        )
+        lam += mean.compute_price / len(futures)
+        phi += mean.memory_price / len(futures)
+        value += mean.value / len(futures)
+    return _Averages(lam, phi, value=value, value_before=before)
 
 
 def _find_least_paid(engine: Engine) -> list[Node]:
