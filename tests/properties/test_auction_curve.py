@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.auction.search.grid import TOLERANCE, Grid
+from scheduler.auction.search.kernels.cells import Rows
 from scheduler.auction.search.kernels.covers import cover_by_pairs
 from scheduler.auction.search.kernels.relaxation import find_least_cover, multiplier
 from scheduler.auction.search.task_search import Search
@@ -130,7 +131,9 @@ def test_a_cover_by_pairs_of_counts_is_the_cheapest_of_all_covers(
         assert expected == math.inf
         return
     assert bound <= expected + 1e-9
-    n, least = cover_by_pairs(cost, cell, np.array(units), need, slots, mu, bound, math.inf, path)
+    n, least = cover_by_pairs(
+        Rows(cost, cell), np.array(units), need, slots, mu, bound, math.inf, path
+    )
     assert least == pytest.approx(expected, rel=1e-12)
     assert (n == 0) == (expected == math.inf)
     if n:

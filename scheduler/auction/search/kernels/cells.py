@@ -56,6 +56,15 @@ class TaskNeed(NamedTuple):
     entry: Floats
 
 
+class Rows(NamedTuple):
+    """Cheapest cell of every rate, one row for each slot that has any."""
+
+    #: float64[rows, rates]; infinity where there is none.
+    cost: Floats
+    #: int64[rows, rates]; -1 where there is none.
+    cell: Ints
+
+
 class Cells(NamedTuple):
     """Cells that a best schedule may use, in slot order."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.auction.search.kernels.cells import Rows
 from scheduler.auction.search.kernels.compiled import INFINITY, Floats, Ints, compiled, extend_ints
 
 States = NDArray[np.int8]
@@ -17,8 +18,7 @@ States = NDArray[np.int8]
 
 @compiled
 def cover_by_pairs(
-    cost: Floats,
-    cell: Ints,
+    rows: Rows,
     class_units: Ints,
     need: int,
     slots: int,
@@ -37,6 +37,7 @@ def cover_by_pairs(
     is the optimum of the counts it has, and the walk goes out from there both
     ways. A pair costs at least ``bound`` plus ``mu`` times what it does too much.
     """
+    cost = rows.cost
     fast = 0 if class_units[0] >= class_units[1] else 1
     slow = 1 - fast
     fast_units = class_units[fast]
@@ -92,7 +93,7 @@ def cover_by_pairs(
                         count = 0
                         for i in range(slots):
                             if state[i] > 0:
-                                path[count] = cell[i, state[i] - 1]
+                                path[count] = rows.cell[i, state[i] - 1]
                                 count += 1
             n += 1 if way == 0 else -1
     return count, limit
@@ -149,13 +150,10 @@ def _move(value: Floats, slots: int, state: States, now: Ints, goal: Ints) -> bo
 
 @compiled
 def cover_by_labels(
-    best: Floats,
-    best_cell: Ints,
+    rows: Rows,
     class_units: Ints,
-    units: Floats,
     need: int,
-    first: int,
-    last: int,
+    slots: int,
     mu: float,
     limit: float,
     path: Ints,
@@ -168,14 +166,16 @@ def cover_by_labels(
     label is dropped when, with the Lagrangian bound on what is still to be paid,
     it cannot undercut the limit.
     """
+    best = rows.cost
+    best_cell = rows.cell
     classes = class_units.shape[0]
-    slots = last - first + 1
+    units = class_units.astype(np.float64)
     # Bound on what the slots after each one still cost, work priced at mu.
     later = np.zeros(slots + 1)
     for i in range(slots - 1, -1, -1):
         gain = 0.0
         for c in range(classes):
-            gain = min(gain, best[first + i, c] - mu * units[c])
+            gain = min(gain, best[i, c] - mu * units[c])
         later[i] = later[i + 1] + gain
     room = 256
     parent = np.empty(room, np.int64)
@@ -195,10 +195,9 @@ def cover_by_labels(
     size = 1
     done = -1
     for i in range(slots):
-        t = first + i
         usable = 0
         for c in range(classes):
-            if best_cell[t, c] >= 0:
+            if best_cell[i, c] >= 0:
                 usable += 1
         if usable == 0:
             continue
@@ -233,10 +232,10 @@ def cover_by_labels(
                 at_paid = paid[p]
             for c in range(classes):
                 p = pointer[c]
-                if best_cell[t, c] < 0 or p < 0:
+                if best_cell[i, c] < 0 or p < 0:
                     continue
                 w = min(work[p] + class_units[c], need)
-                v = paid[p] + best[t, c]
+                v = paid[p] + best[i, c]
                 if w > at_work or (w == at_work and v < at_paid):
                     at = c
                     at_work = w
@@ -257,7 +256,7 @@ def cover_by_labels(
                 record_next[place] = record[p]
             else:
                 parent[records] = record[p]
-                cell[records] = best_cell[t, at]
+                cell[records] = best_cell[i, at]
                 record_next[place] = records
                 records += 1
         size = work_next.shape[0] - place

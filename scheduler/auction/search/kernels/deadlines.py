@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.auction.search.kernels.cells import Cells, OfferedCells, TaskNeed, gather_cells
+from scheduler.auction.search.kernels.cells import (
+    Cells,
+    OfferedCells,
+    Rows,
+    TaskNeed,
+    gather_cells,
+)
 from scheduler.auction.search.kernels.compiled import INFINITY, Floats, Ints, compiled
 from scheduler.auction.search.kernels.relaxation import find_least_cover, greedy, multiplier
 from scheduler.auction.search.kernels.window import (
     BestCover,
-    Rows,
     compute_schedule_cost,
     fill_rows,
     keep_cells,
@@ -55,9 +60,7 @@ def solve_deadline(
     slots = deadline + 1
     classes = job.rate.shape[0]
     found = BestCover(np.full(1, ceiling), np.zeros(2, np.int64), picked)
-    start = 0
-    while start < slots and job.entry[start] == INFINITY:
-        start += 1
+    start = _find_first_vendor(job, slots)
     if start == slots:
         return ceiling, 0, 0
     need = find_least_cover(job.units, job.need)
@@ -65,9 +68,7 @@ def solve_deadline(
     rows = Rows(np.empty((slots, classes)), np.empty((slots, classes), np.int64))
     path = np.empty(slots, np.int64)
     end = cells.starts[slots]
-    every = np.empty(end, np.int64)
-    for j in range(end):
-        every[j] = j
+    every = np.arange(end)
     charge = cells.own[:end].copy()
     m = fill_rows(every, cells.starts[start], end, cells, charge, rows)
     mu, bound = multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)
@@ -115,9 +116,18 @@ def solve_deadline(
         if filled != t:
             filled = t
             fill_rows(every, begin, end, cells, charge, rows)
-        kept = keep_cells(every, begin, end, cells, charge, job, rows, mu, gap, pool)
-        search_window(cells, charge, job, need, pool, kept, mu, t, found)
+        kept = keep_cells(every[begin:end], cells, charge, job, rows, mu, gap, pool)
+        search_window(cells, charge, job, need, pool[:kept], mu, t, found)
     return found.value[0], int(found.shape[0]), int(found.shape[1])
+
+
+@compiled
+def _find_first_vendor(job: TaskNeed, slots: int) -> int:
+    """Give the first slot that some vendor is ready at; ``slots`` if there is none."""
+    start = 0
+    while start < slots and job.entry[start] == INFINITY:
+        start += 1
+    return start
 
 
 @compiled

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.auction.search.kernels.cells import Cells, TaskNeed
+from scheduler.auction.search.kernels.cells import Cells, Rows, TaskNeed
 from scheduler.auction.search.kernels.compiled import INFINITY, Floats, Ints, compiled
 from scheduler.auction.search.kernels.covers import cover_by_labels, cover_by_pairs
 from scheduler.auction.search.kernels.relaxation import greedy, multiplier
@@ -25,15 +25,6 @@ class BestCover(NamedTuple):
     shape: Ints
     #: Its cells in slot order, int64[slots].
     cells: Ints
-
-
-class Rows(NamedTuple):
-    """Cheapest cell of every rate, one row for each slot that has any."""
-
-    #: float64[rows, rates]; infinity where there is none.
-    cost: Floats
-    #: int64[rows, rates]; -1 where there is none.
-    cell: Ints
 
 
 @compiled
@@ -67,7 +58,6 @@ def search_window(
     job: TaskNeed,
     need: int,
     pool: Ints,
-    span: int,
     mu: float,
     vendor_slot: int,
     found: BestCover,
@@ -82,8 +72,8 @@ def search_window(
         The cells' own cost, later slots higher by less than any price's precision.
     need : int
         Units of work to cover, no less than ``job.need``.
-    pool, span : int64[span + x]
-        The window's cells, in slot order; the rest is room.
+    pool : int64[cells]
+        The window's cells, in slot order.
     mu : float
         A guess at the price of work.
     vendor_slot : int
@@ -93,20 +83,18 @@ def search_window(
     """
     classes = job.units.shape[0]
     units = job.units.astype(np.float64)
-    slots = min(span, cells.starts.shape[0] - 1)
-    cost = np.empty((slots, classes))
-    cell = np.empty((slots, classes), np.int64)
-    rows = Rows(cost, cell)
+    slots = min(pool.shape[0], cells.starts.shape[0] - 1)
+    rows = Rows(np.empty((slots, classes)), np.empty((slots, classes), np.int64))
     path = np.empty(slots, np.int64)
     enough = found.value[0] - job.entry[vendor_slot]
-    m = fill_rows(pool, 0, span, cells, charge, rows)
-    mu, bound = multiplier(cost, units, need, 0, m - 1, mu, enough)
+    m = fill_rows(pool, 0, pool.shape[0], cells, charge, rows)
+    mu, bound = multiplier(rows.cost, units, need, 0, m - 1, mu, enough)
     if bound >= enough:
         return
     if classes == 2:
-        n, _ = cover_by_pairs(cost, cell, job.units, need, m, mu, bound, enough, path)
+        n, _ = cover_by_pairs(rows, job.units, need, m, mu, bound, enough, path)
     else:
-        n = greedy(cost, cell, units, need, 0, m - 1, mu, path)
+        n = greedy(rows.cost, rows.cell, units, need, 0, m - 1, mu, path)
         # With one rate the rounded relaxation is exact.
         if classes > 2:
             if n > 0:
@@ -114,7 +102,7 @@ def search_window(
                 enough = found.value[0] - job.entry[vendor_slot]
                 if bound >= enough:
                     return
-            n = cover_by_labels(cost, cell, job.units, units, need, 0, m - 1, mu, enough, path)
+            n = cover_by_labels(rows, job.units, need, m, mu, enough, path)
     if n > 0:
         offer_schedule(path, n, vendor_slot, charge, job, found)
 
@@ -122,8 +110,6 @@ def search_window(
 @compiled
 def keep_cells(
     pool: Ints,
-    begin: int,
-    end: int,
     cells: Cells,
     charge: Floats,
     job: TaskNeed,
@@ -132,7 +118,7 @@ def keep_cells(
     gap: float,
     target: Ints,
 ) -> int:
-    """Write to ``target`` the cells that a schedule below the best may use.
+    """Write to ``target`` the cells of a pool that a schedule below the best may use.
 
     With work priced at ``mu``, a schedule that uses a cell costs at least the
     bound plus what the cell is above the best choice of its slot.
@@ -142,7 +128,7 @@ def keep_cells(
     slot = -1
     least = 0.0
     kept = 0
-    for i in range(begin, end):
+    for i in range(pool.shape[0]):
         j = pool[i]
         if cells.slot[j] != slot:
             slot = cells.slot[j]

@@ -12,11 +12,9 @@ price of a cell folded into its own cost and ``L = F = 0``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from scheduler.auction.search.kernels.cells import TaskNeed
+from scheduler.auction.search.kernels.cells import Rows, TaskNeed
 from scheduler.auction.search.kernels.compiled import (
     INFINITY,
     Floats,
@@ -27,27 +25,8 @@ from scheduler.auction.search.kernels.compiled import (
 )
 from scheduler.auction.search.kernels.covers import cover_by_labels, cover_by_pairs
 from scheduler.auction.search.kernels.relaxation import greedy, multiplier
+from scheduler.auction.search.kernels.window import BestCover
 from scheduler.experiments.auction.max_form.fronts import PricedCells
-
-
-class BestCover(NamedTuple):
-    """The cheapest schedule so far."""
-
-    #: Its cost, float64[1]; what is looked for must cost less.
-    value: Floats
-    #: Number of cells and slot its vendor is ready at, int64[2]; no cells: none yet.
-    shape: Ints
-    #: Its cells in slot order, int64[slots].
-    cells: Ints
-
-
-class Rows(NamedTuple):
-    """Cheapest cell of every rate, one row for each slot that has any."""
-
-    #: float64[rows, rates]; infinity where there is none.
-    cost: Floats
-    #: int64[rows, rates]; -1 where there is none.
-    cell: Ints
 
 
 @compiled
@@ -196,7 +175,7 @@ def search_window(
             continue
         if classes == 2:
             # Called here, where the tables stand: to hand them on costs as much as to use them.
-            n, least = cover_by_pairs(cost, cell, class_units, need, m, mu, bound, enough, path)
+            n, least = cover_by_pairs(rows, class_units, need, m, mu, bound, enough, path)
         else:
             n, least = cheapest_cover(
                 rows, m, cells, charge, job, units, need, mu, bound, enough, door, box, found, path
@@ -275,7 +254,7 @@ def cheapest_cover(
         _, gap = split_box(path, n, cells, job, box, np.empty(2))
         if gap >= enough - bound:
             return n, bound
-    n = cover_by_labels(rows.cost, rows.cell, job.units, units, need, 0, m - 1, mu, enough, path)
+    n = cover_by_labels(rows, job.units, need, m, mu, enough, path)
     return n, bound
 
 
