@@ -14,10 +14,10 @@ from typing import Any
 from django.core.files.base import ContentFile
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.bidding.place import place_bid
+from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.models import Bid
 from marketplace.fleet.models import GpuType, Node, NodeStatus, Provider, Zone
-from marketplace.fleet.services import ensure_provider, ensure_zone
+from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_provider, ensure_zone
 from marketplace.jobs.models import Artifact, Dataset, DatasetTokens, Job, Slice, SliceStatus
 from marketplace.jobs.services import finish_slice
 from marketplace.jobs.token_runs import TokenRunsBuilder
@@ -51,14 +51,19 @@ def zone(*, name: str | None = None, **terms: Any) -> Zone:
     terms.setdefault("tokenizer_source", "bundled:finetender-tiny")
     made = ensure_zone(
         name=name or f"zone-{next(_number)}",
-        base_model_name="tiny",
-        base_model_source="/nowhere",
-        slot_s=SLOT_S,
-        horizon_slots=terms.pop("horizon_slots", HORIZON_SLOTS),
-        epoch_at=NOW - timedelta(seconds=100 * SLOT_S),
-        base_memory_gb=1.0,
-        max_sequence_length=128,
-        model_shape=SHAPE,
+        base_model=ZoneModel(
+            name="tiny",
+            source="/nowhere",
+            memory_gb=1.0,
+            max_sequence_length=128,
+            shape=terms.pop("model_shape", SHAPE),
+            reference_sequence_length=terms.pop("reference_sequence_length", None),
+        ),
+        slots=ZoneSlots(
+            length_s=SLOT_S,
+            horizon=terms.pop("horizon_slots", HORIZON_SLOTS),
+            epoch_at=NOW - timedelta(seconds=100 * SLOT_S),
+        ),
         now=NOW,
         **terms,
     )
@@ -152,10 +157,9 @@ def bid(
         "price_micros": price_micros,
         "deadline_at": deadline_at,
         "idempotency_key": key,
-        "now": now,
         **job_terms(epochs=epochs),
     } | changed
-    return place_bid(**terms)
+    return place_bid(asked=NewBid(**terms), now=now)
 
 
 def slot_at(made: Zone, slot: int) -> datetime:

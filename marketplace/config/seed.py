@@ -15,6 +15,8 @@ from marketplace.accounts.services import (
 )
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.services import (
+    ZoneModel,
+    ZoneSlots,
     approve_provider,
     create_join_token,
     ensure_provider,
@@ -93,13 +95,17 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
             )
         zone = ensure_zone(
             name=terms.zone,
-            base_model_name=terms.zone,
-            base_model_source=terms.base_model,
-            slot_s=terms.slot_s,
-            horizon_slots=terms.horizon_slots,
-            epoch_at=now.replace(microsecond=0),
-            base_memory_gb=terms.base_memory_gb,
-            max_sequence_length=terms.max_sequence_length,
+            base_model=ZoneModel(
+                name=terms.zone,
+                source=terms.base_model,
+                memory_gb=terms.base_memory_gb,
+                max_sequence_length=terms.max_sequence_length,
+            ),
+            slots=ZoneSlots(
+                length_s=terms.slot_s,
+                horizon=terms.horizon_slots,
+                epoch_at=now.replace(microsecond=0),
+            ),
             now=now,
             # A dead node is noticed, and its work taken up again, within a few slots.
             checkpoint_every_s=2.0 * terms.slot_s,

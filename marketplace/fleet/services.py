@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -37,6 +37,8 @@ from workers.protocol.messages import Heartbeat
 from workers.protocol.model_shape import ModelShape
 
 __all__ = [
+    "ZoneModel",
+    "ZoneSlots",
     "approve_provider",
     "ask_node_to_leave",
     "create_join_token",
@@ -72,27 +74,44 @@ SPEED_CHANGE_LEAST = 0.2
 _ITS_OWN = (NodeStatus.JOINING, NodeStatus.ONLINE, NodeStatus.STOPPING, NodeStatus.OFFLINE)
 
 
+@dataclass(frozen=True, slots=True)
+class ZoneModel:
+    """The base model of a new zone, and what it takes."""
+
+    name: str
+    #: A folder of this machine, or a repository of models.
+    source: str
+    memory_gb: float
+    max_sequence_length: int
+    #: ``None``: read from its ``config.json``.
+    shape: ModelShape | None = None
+    #: In tokens, of the samples that work is counted in; ``None``: the longest.
+    reference_sequence_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneSlots:
+    """The time that a new zone sells."""
+
+    length_s: int
+    #: Slots on sale at once.
+    horizon: int
+    #: When slot 0 began.
+    epoch_at: datetime
+
+
 def ensure_zone(
     *,
     name: str,
-    base_model_name: str,
-    base_model_source: str,
-    slot_s: int,
-    horizon_slots: int,
-    epoch_at: datetime,
-    base_memory_gb: float,
-    max_sequence_length: int,
+    base_model: ZoneModel,
+    slots: ZoneSlots,
     now: datetime,
-    model_shape: ModelShape | None = None,
-    dtype: str = "auto",
     policy_settings: dict[str, Any] | None = None,
-    reference_sequence_length: int | None = None,
     **terms: Any,
 ) -> Zone:
     """The zone of that name, made if there is none; an existing one is left as it is.
 
-    ``terms`` are further columns of ``Zone``, such as ``jobs_per_node`` or ``lease_grace_s``. The
-    model's shape is read from its ``config.json`` when the model is on this machine.
+    ``terms`` are further columns of ``Zone``, such as ``jobs_per_node`` or ``lease_grace_s``.
 
     Raises
     ------
@@ -106,22 +125,22 @@ def ensure_zone(
         _check_base_model(existing)
         return existing
     check_policy_settings(policy_settings or {})
-    shape = model_shape or base_models.read_model_shape(base_model_source)
+    shape = base_model.shape or base_models.read_model_shape(base_model.source)
+    longest = base_model.max_sequence_length
     zone, _ = Zone.objects.get_or_create(
         name=name,
         defaults={
-            "base_model_name": base_model_name,
-            "base_model_source": base_model_source,
-            "base_model_sha256": base_models.hash_bundled_model(base_model_source),
-            "dtype": dtype,
+            "base_model_name": base_model.name,
+            "base_model_source": base_model.source,
+            "base_model_sha256": base_models.hash_bundled_model(base_model.source),
             "model_shape": asdict(shape),
-            "slot_s": slot_s,
-            "horizon_slots": horizon_slots,
-            "epoch_at": epoch_at,
-            "base_memory_gb": base_memory_gb,
+            "slot_s": slots.length_s,
+            "horizon_slots": slots.horizon,
+            "epoch_at": slots.epoch_at,
+            "base_memory_gb": base_model.memory_gb,
             "settings": policy_settings or {},
-            "max_sequence_length": max_sequence_length,
-            "reference_sequence_length": reference_sequence_length or max_sequence_length,
+            "max_sequence_length": longest,
+            "reference_sequence_length": base_model.reference_sequence_length or longest,
             "created_at": now,
             **terms,
         },

@@ -12,7 +12,7 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import base_models
 from marketplace.fleet.memory import base_model_gb
 from marketplace.fleet.models import Zone
-from marketplace.fleet.services import ensure_zone
+from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
 from marketplace.fleet.text_encoder import load_text_encoder
 from workers.protocol.model_shape import parse_model_shape
 
@@ -71,16 +71,20 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
     load_text_encoder(base_models.find_tokenizer_files(terms.base_model, terms.revision))
     return ensure_zone(
         name=terms.name,
-        base_model_name=_shorten_model_name(terms.base_model),
-        base_model_source=terms.base_model,
+        base_model=ZoneModel(
+            name=_shorten_model_name(terms.base_model),
+            source=terms.base_model,
+            memory_gb=terms.base_memory_gb
+            or base_model_gb(config, dtype=terms.dtype, four_bit=terms.four_bit),
+            max_sequence_length=_resolve_sequence_length(config, terms.max_sequence_length),
+            shape=shape,
+        ),
+        slots=ZoneSlots(
+            length_s=terms.slot_s,
+            horizon=terms.horizon_slots,
+            epoch_at=now.replace(microsecond=0),
+        ),
         base_model_revision=terms.revision,
-        slot_s=terms.slot_s,
-        horizon_slots=terms.horizon_slots,
-        epoch_at=now.replace(microsecond=0),
-        base_memory_gb=terms.base_memory_gb
-        or base_model_gb(config, dtype=terms.dtype, four_bit=terms.four_bit),
-        max_sequence_length=_resolve_sequence_length(config, terms.max_sequence_length),
-        model_shape=shape,
         dtype=terms.dtype,
         four_bit=terms.four_bit,
         jobs_per_node=terms.jobs_per_node,

@@ -16,7 +16,6 @@ from marketplace.fleet.selectors import load_rates, model_shape
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import ensure_dataset_tokens
 from marketplace.jobs.work import Work, measure_work
-from scheduler import types as scheduler
 from workers.protocol.messages import DataFormat
 
 #: A crowd of bids need not read the same few rows each time; they move slowly.
@@ -96,21 +95,6 @@ def _check_kind(dataset: Dataset, *, encoder: bool) -> None:
         "Choose another zone for this data set."
     )
     raise UserError("unfit_dataset", sentence, param="dataset_id")
-
-
-def build_task(
-    work: Work, *, task_id: str, arrival_slot: int, deadline_slot: int
-) -> scheduler.Task:
-    """The scheduler's value of work that is not bid for."""
-    return scheduler.Task(
-        id=task_id,
-        arrival_slot=arrival_slot,
-        deadline_slot=deadline_slot,
-        compute_demand=work.compute_demand,
-        memory_demand=work.memory_demand_gb,
-        bid=0.0,
-        rates=dict(sorted(work.rates.items())),
-    )
 
 
 def unknown_dataset() -> NotFound:

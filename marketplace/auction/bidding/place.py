@@ -95,20 +95,7 @@ class PlacedBid:
 Outcome = PlacedBid | Exception
 
 
-def place_bid(
-    *,
-    organisation: Organisation,
-    placed_by: User | None,
-    zone: Zone,
-    dataset: Dataset,
-    name: str,
-    adapter: Mapping[str, Any],
-    training: Mapping[str, Any],
-    price_micros: int,
-    deadline_at: datetime,
-    idempotency_key: str | None,
-    now: datetime,
-) -> Bid:
+def place_bid(*, asked: NewBid, now: datetime) -> Bid:
     """Append a bid to the zone's queue and hold its price in the wallet.
 
     The bid is decided by the zone's lane; ``wait_for_bid`` returns it decided. The
@@ -123,23 +110,7 @@ def place_bid(
     PaymentRequired
         ``insufficient_funds``: the wallet has less than the price.
     """
-    [outcome] = place_bids(
-        asked=[
-            NewBid(
-                organisation=organisation,
-                placed_by=placed_by,
-                zone=zone,
-                dataset=dataset,
-                name=name,
-                adapter=adapter,
-                training=training,
-                price_micros=price_micros,
-                deadline_at=deadline_at,
-                idempotency_key=idempotency_key,
-            )
-        ],
-        now=now,
-    )
+    [outcome] = place_bids(asked=[asked], now=now)
     if isinstance(outcome, Exception):
         raise outcome
     return outcome.bid

@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.bidding.measure import MeasuredJob, build_task, measure_job
+from marketplace.auction.bidding.measure import MeasuredJob, measure_job
 from marketplace.auction.bidding.refusals import describe_refusal
 from marketplace.auction.bidding.terms import check_deadline
 from marketplace.auction.book import engine_cache as books
+from marketplace.auction.task_values import build_task
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.models import Dataset

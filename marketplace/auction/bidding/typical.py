@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from datetime import datetime
 
-from marketplace.auction.bidding.measure import build_task
 from marketplace.auction.bidding.terms import resolve_terms
 from marketplace.auction.book import engine_cache as books
+from marketplace.auction.task_values import build_task
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import load_rates, model_shape, slot_at, slot_ends_at

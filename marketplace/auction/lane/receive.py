@@ -14,10 +14,10 @@ from marketplace.auction.book.engine_cache import commitment_salt
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid
+from marketplace.auction.task_values import build_task
 from marketplace.auction.witnesses.keys import SigningKey, load_signing_key
 from marketplace.common.db.bulk_writes import send_updates
 from marketplace.fleet.selectors import last_slot_until
-from scheduler import types as scheduler
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
 from scheduler.auction.log.heads import Head, Receipt, sign_head, signed_head_to_json
@@ -56,15 +56,13 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
 def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
     """The event that decides a bid that was received, always the same."""
     assert bid.received_slot is not None
-    task = scheduler.Task(
-        id=bid.pk,
+    task = build_task(
+        bid,
+        task_id=bid.pk,
         # The slot it was received in runs already: cells from the next one on are sold.
         arrival_slot=bid.received_slot + 1,
         deadline_slot=last_slot_until(lane.zone, bid.deadline_at),
-        compute_demand=bid.compute_demand,
-        memory_demand=bid.memory_demand_gb,
         bid=float(bid.price_micros),
-        rates=dict(sorted(bid.rates.items())),
         owner=name_owner(zone_id=lane.zone.pk, organisation_id=bid.organisation_id),
     )
     return events.BidArrived(

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.bidding.measure import MeasuredJob, measure_job
-from marketplace.auction.bidding.place import place_bid
+from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.quotes import Quote, make_quote
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.bidding.terms import parse_price
@@ -92,7 +92,7 @@ def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
         raise UserError(
             "no_dataset", "Upload a file or choose a data set first.", param="dataset_id"
         )
-    return place_bid(
+    asked = NewBid(
         organisation=request.organisation,
         placed_by=request.user,
         zone=data["zone"],
@@ -103,8 +103,8 @@ def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
         price_micros=parse_price(data["price"]),
         deadline_at=data["deadline"],
         idempotency_key=f"form-{data['key']}",
-        now=now,
     )
+    return place_bid(asked=asked, now=now)
 
 
 def _upload(request: PageRequest, form: BidForm) -> tuple[ShownUpload | None, UserError | None]:
