@@ -13,7 +13,7 @@ from scheduler.experiments.tiers.demands import demands
 from scheduler.experiments.tiers.loop import run_loop
 from scheduler.experiments.tiers.policies import POLICIES
 from scheduler.experiments.tiers.run import outcome, prepare
-from scheduler.experiments.tiers.state import Job, World
+from scheduler.experiments.tiers.state import JobStage, RunState
 from scheduler.experiments.tiers.supply import SupplyRules
 from scheduler.experiments.tiers.workload import OwnerRules, Workload
 from scheduler.tiers.demand import demand, demand_printed, window_lengths
@@ -23,7 +23,7 @@ NAMES = sorted(name for name in POLICIES if not name.startswith("hpa"))
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
+def worlds(draw: st.DrawFn) -> RunState:
     rows = draw(
         st.lists(
             st.tuples(
@@ -58,11 +58,11 @@ def worlds(draw: st.DrawFn) -> World:
 
 @settings(max_examples=150, deadline=None)
 @given(worlds())
-def test_no_job_is_lost_and_none_ends_before_its_work_is_done(world: World) -> None:
+def test_no_job_is_lost_and_none_ends_before_its_work_is_done(world: RunState) -> None:
     count = len(world.jobs)
     assert run_loop(world, count) == count
     track, jobs = world.track, world.jobs
-    assert (track["state"] == int(Job.DONE)).all()
+    assert (track["state"] == int(JobStage.DONE)).all()
     jct = track["finish_s"] - jobs["arrive_s"]
     # Conservation: completion time is run time, boots, queueing and moves, or more
     # where a start-up of the serverful tier is waited for.
@@ -72,7 +72,7 @@ def test_no_job_is_lost_and_none_ends_before_its_work_is_done(world: World) -> N
 
 @settings(max_examples=150, deadline=None)
 @given(worlds())
-def test_workers_never_exceed_the_cap_and_none_stays_rented(world: World) -> None:
+def test_workers_never_exceed_the_cap_and_none_stays_rented(world: RunState) -> None:
     run_loop(world, len(world.jobs))
     tally = world.tally[0]
     assert tally["peak"] <= world.choice["cap"][0]
@@ -87,7 +87,7 @@ def test_workers_never_exceed_the_cap_and_none_stays_rented(world: World) -> Non
 
 @settings(max_examples=150, deadline=None)
 @given(worlds())
-def test_serverless_is_billed_from_request_to_release(world: World) -> None:
+def test_serverless_is_billed_from_request_to_release(world: RunState) -> None:
     run_loop(world, len(world.jobs))
     tally, track, jobs = world.tally[0], world.track, world.jobs
     spent = float(track["serverless_s"].sum())
@@ -105,14 +105,14 @@ def test_serverless_is_billed_from_request_to_release(world: World) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(worlds(), st.floats(0.0, 1.0))
-def test_demand_kept_up_to_date_is_the_demand_counted_anew(world: World, share: float) -> None:
+def test_demand_kept_up_to_date_is_the_demand_counted_anew(world: RunState, share: float) -> None:
     run_loop(world, max(1, int(share * len(world.jobs))))
     now, choice = float(world.tally["end_s"][0]), world.choice[0]
     track = world.track
-    held = (track["moved"] == 1) & (track["state"] != int(Job.DONE))
+    held = (track["moved"] == 1) & (track["state"] != int(JobStage.DONE))
     jobs, track = world.jobs[held], track[held]
     state = track["state"]
-    running, restoring = state == int(Job.SERVERFUL), state == int(Job.RESTORING)
+    running, restoring = state == int(JobStage.SERVERFUL), state == int(JobStage.RESTORING)
     left = np.maximum(
         0.0, jobs["predicted_s"] - track["done_s"] - running * (now - track["since_s"])
     )
@@ -136,7 +136,7 @@ def test_demand_kept_up_to_date_is_the_demand_counted_anew(world: World, share: 
 
 @settings(max_examples=40, deadline=None)
 @given(worlds())
-def test_a_run_is_the_same_bit_for_bit_when_repeated(world: World) -> None:
+def test_a_run_is_the_same_bit_for_bit_when_repeated(world: RunState) -> None:
     again = world._replace(
         track=world.track.copy(),
         pool=world.pool.copy(),

@@ -12,20 +12,20 @@ _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
 
-class Growth:
+class MemoryGrowth:
     """Bytes by which this process grew at its largest; ``None`` where they are not counted."""
 
     peak_bytes: int | None = None
 
 
 @contextlib.contextmanager
-def measure_growth() -> Iterator[Growth]:
+def measure_growth() -> Iterator[MemoryGrowth]:
     """Count pages, not tensors: what libraries and the allocator take is in it too.
 
     Linux keeps the largest resident size of a process and lets the process begin again
     (``proc(5)``, ``VmHWM`` and ``clear_refs``); elsewhere nothing is measured.
     """
-    growth = Growth()
+    growth = MemoryGrowth()
     try:
         _CLEAR.write_text("5")
         before = psutil.Process().memory_info().rss

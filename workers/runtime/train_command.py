@@ -77,7 +77,7 @@ _Yaml.add_implicit_resolver(
 )
 
 
-class PlannedJob:
+class ConfiguredJob:
     """A job of the configuration, ready to attach."""
 
     def __init__(self, spec: JobSpec, data: Path, validation: Path | None) -> None:
@@ -147,7 +147,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def plan_jobs(config: dict[str, Any], folder: Path) -> list[PlannedJob]:
+def plan_jobs(config: dict[str, Any], folder: Path) -> list[ConfiguredJob]:
     """The configuration's jobs; ``adapter`` and ``training`` at the top are their defaults."""
     jobs = [_planned(job, config, folder) for job in config["jobs"]]
     names = [job.spec.job_id for job in jobs]
@@ -158,7 +158,7 @@ def plan_jobs(config: dict[str, Any], folder: Path) -> list[PlannedJob]:
 
 
 def train(
-    jobs: list[PlannedJob],
+    jobs: list[ConfiguredJob],
     *,
     output: Path,
     device: str,
@@ -254,7 +254,7 @@ class JobBar:
         self.ended.set()
 
 
-def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
+def _planned(job: Any, config: dict[str, Any], folder: Path) -> ConfiguredJob:
     if not isinstance(job, dict):
         raise UserFault("A job must have a name and data.")
     _only(job, _JOB_KEYS, "a job")
@@ -281,7 +281,7 @@ def _planned(job: Any, config: dict[str, Any], folder: Path) -> PlannedJob:
         training=training,
     )
     held_out = None if validation is None else _file(validation, folder, "the validation data")
-    return PlannedJob(spec, data, held_out)
+    return ConfiguredJob(spec, data, held_out)
 
 
 def _base_model(value: Any, folder: Path) -> BaseModelRef:

@@ -32,7 +32,7 @@ class PriceLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class PaymentReceipt:
     """Exact amounts, all with as many decimals as the finest of them."""
 
     lines: tuple[PriceLine, ...]
@@ -47,7 +47,7 @@ class Receipt:
         return sum(micros for _, _, micros in self.payees)
 
 
-def build_receipt(bid: Bid, *, settled_at: datetime | None) -> Receipt:
+def build_receipt(bid: Bid, *, settled_at: datetime | None) -> PaymentReceipt:
     """The receipt of an admitted bid, its parts to the micro-dollar."""
     payment_micros = bid.payment_micros or 0
     whys = _explain_lines(bid)
@@ -66,7 +66,7 @@ def build_receipt(bid: Bid, *, settled_at: datetime | None) -> Receipt:
         money.append(("Credited for a late end", settled_at, bid.credit_micros))
     payees = _list_payees(bid)
     shown = [line.micros for line in lines] + [micros for _, _, micros in (*money, *payees)]
-    return Receipt(lines, tuple(money), payees, count_decimals([payment_micros, *shown]))
+    return PaymentReceipt(lines, tuple(money), payees, count_decimals([payment_micros, *shown]))
 
 
 def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:

@@ -43,7 +43,7 @@ FULL = Size(days=6, slots=72, futures=6)
 
 
 @dataclass(frozen=True, slots=True)
-class Zone:
+class AttackedZone:
     """A market that is attacked."""
 
     name: str
@@ -88,7 +88,7 @@ def run(size: Size) -> Iterator[Finding]:
             )
 
 
-def _compare_owners(zone: Zone, size: Size) -> Finding:
+def _compare_owners(zone: AttackedZone, size: Size) -> Finding:
     """Let the same bids come from few owners of unequal size, without any attack."""
     changes: list[tuple[float, float]] = []
     for seed in range(size.days):
@@ -133,7 +133,7 @@ def _give_owners(day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
     return [replace(task, owner=f"owner-{n}") for task, n in zip(day, picks, strict=True)]
 
 
-def make_zones(size: Size) -> list[Zone]:
+def make_zones(size: Size) -> list[AttackedZone]:
     """Give the markets that are attacked."""
     base = Scenario(
         "zone",
@@ -147,14 +147,14 @@ def make_zones(size: Size) -> list[Zone]:
         most_epochs=2,
     ).with_own_asks(0.02)
     return [
-        Zone("flat day with history", base, 2),
-        Zone("first day, lognormal worths", replace(base, worth_sigma=0.8), 0),
-        Zone("two peaks with history", replace(base, shape="two peaks"), 2),
+        AttackedZone("flat day with history", base, 2),
+        AttackedZone("first day, lognormal worths", replace(base, worth_sigma=0.8), 0),
+        AttackedZone("two peaks with history", replace(base, shape="two peaks"), 2),
     ]
 
 
 def measure(
-    zone: Zone,
+    zone: AttackedZone,
     day: Sequence[Task],
     decoys: Sequence[Task],
     past: Sequence[Sequence[Task]],
@@ -186,7 +186,7 @@ def measure(
     return welfare, payments
 
 
-def _find_most_held(zone: Zone) -> float:
+def _find_most_held(zone: AttackedZone) -> float:
     """Give what one owner may hold: a new zone has a limit."""
     capacities = [node.compute_capacity for node in zone.scenario.fleet()]
     return inf if zone.past_days else find_most_held(capacities, slots=zone.scenario.slots)

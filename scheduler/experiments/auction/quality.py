@@ -74,7 +74,7 @@ def settings(*, scale: float = 1.0) -> list[Setting]:
 
 
 @dataclass(frozen=True, slots=True)
-class DayFigures:
+class DayQuality:
     """What a policy or baseline made of a day."""
 
     welfare: float
@@ -92,7 +92,7 @@ class Measured:
     setting: str
     seed: int
     bound: float
-    results: dict[str, DayFigures]
+    results: dict[str, DayQuality]
 
     def share(self, name: str) -> float:
         """Give welfare as a share of the bound."""

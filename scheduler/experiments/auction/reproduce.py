@@ -29,7 +29,7 @@ from scheduler.experiments.auction.experiments import (
     Winner,
 )
 from scheduler.experiments.auction.progress import Progress
-from scheduler.experiments.auction.quality import DayFigures, Measured
+from scheduler.experiments.auction.quality import DayQuality, Measured
 from scheduler.experiments.auction.report import Findings
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.experiments.auction.tables import write
@@ -76,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class RunJob:
     """One thing to run, and where its result is kept."""
 
     key: str
@@ -106,9 +106,9 @@ def reproduce(
     return found
 
 
-def _jobs(plan: Sequence[Point], size: Size) -> dict[tuple[Any, ...], Job]:
+def _jobs(plan: Sequence[Point], size: Size) -> dict[tuple[Any, ...], RunJob]:
     """Give all that must be run, by what it is; equal days once."""
-    made: dict[tuple[Any, ...], Job] = {}
+    made: dict[tuple[Any, ...], RunJob] = {}
     effort = Effort(size.iterations, size.titan_s)
     for number, point in enumerate(plan):
         for seed in range(size.seeds):
@@ -117,7 +117,7 @@ def _jobs(plan: Sequence[Point], size: Size) -> dict[tuple[Any, ...], Job]:
                 # A day of several figures belongs to the first of them.
                 made.setdefault(
                     (run,),
-                    Job(
+                    RunJob(
                         run.key(effort),
                         run.label,
                         partial(carry_out, run, effort),
@@ -126,14 +126,14 @@ def _jobs(plan: Sequence[Point], size: Size) -> dict[tuple[Any, ...], Job]:
                 )
     version = source_digest(solves=True)
     for index in range(size.instances):
-        made["optimum", index] = Job(
+        made["optimum", index] = RunJob(
             f"optimum-{index}-{size.optimum_s:g}-{version}",
             f"offline optimum, instance {index}",
             partial(_optimum, index, size.optimum_s),
             (index * size.seeds // size.instances, len(plan)),
         )
-    made["lies",] = Job(f"lies-{size!r}-{version}", "misreports", partial(_lies, size), (0, 0))
-    made["winners",] = Job(
+    made["lies",] = RunJob(f"lies-{size!r}-{version}", "misreports", partial(_lies, size), (0, 0))
+    made["winners",] = RunJob(
         f"winners-{size!r}-{version}", "winners", partial(_winners, size), (0, 0)
     )
     return made
@@ -164,7 +164,7 @@ def _winners(size: Size) -> dict[str, Any]:
     return {"winners": [asdict(winner) for winner in winners], "won": [won, over]}
 
 
-def _run(work: Sequence[Job], progress: Progress, jobs: int) -> None:
+def _run(work: Sequence[RunJob], progress: Progress, jobs: int) -> None:
     """Run jobs in processes of their own; each result is on disk at once."""
     work = sorted(work, key=lambda job: job.rank)
     bar = tqdm(total=len(work), desc="runs", file=sys.stderr)
@@ -192,7 +192,7 @@ def _run(work: Sequence[Job], progress: Progress, jobs: int) -> None:
 def _findings(
     plan: Sequence[Point],
     size: Size,
-    work: Mapping[tuple[Any, ...], Job],
+    work: Mapping[tuple[Any, ...], RunJob],
     progress: Progress,
 ) -> Findings:
     days: dict[str, dict[str, list[Measured]]] = {}
@@ -204,7 +204,7 @@ def _findings(
             }
             if any(result is None for result in found.values()):
                 continue
-            results = {name: DayFigures(**found[name]) for name in NAMES}
+            results = {name: DayQuality(**found[name]) for name in NAMES}
             measured = Measured(point.x, seed, found[BOUND]["value"], results)
             days.setdefault(point.figure, {}).setdefault(point.x, []).append(measured)
     lies: dict[str, Any] = progress.get(work["lies",].key) or {"lies": [], "profitable": [0, 0]}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from scheduler.experiments.tiers.measures import as_json
 from scheduler.experiments.tiers.policies import POLICIES
-from scheduler.experiments.tiers.run import Outcome, simulate
+from scheduler.experiments.tiers.run import TierOutcome, simulate
 from scheduler.experiments.tiers.supply import SupplyRules
 from scheduler.experiments.tiers.traces import read_trace
 from scheduler.experiments.tiers.workload import (
@@ -94,7 +94,7 @@ def workload_named(name: str, *, seed: int, jobs: int | None) -> Workload:
     return seren_like(seed=seed, jobs=count)
 
 
-def as_text(run: Outcome) -> str:
+def as_text(run: TierOutcome) -> str:
     """The same figures for a reader."""
     cap = "no cap" if run.cap is None else f"cap {run.cap}"
     return (

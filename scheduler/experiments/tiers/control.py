@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.demands import demands
-from scheduler.experiments.tiers.state import Demotion, Job, Order, Scaling, Worker
+from scheduler.experiments.tiers.state import Demotion, JobStage, Order, Scaling, Worker
 from scheduler.experiments.tiers.transitions import Backlog, bring, demote, reorder, save
 from scheduler.experiments.tiers.work import done_by, expected_left_s, learn
 from scheduler.experiments.tiers.workers import (
@@ -34,10 +34,14 @@ from scheduler.tiers.demotion import Budget, PossibleMove, PossibleRehoming
 from scheduler.tiers.serverful_scaler import TierLoad
 
 if TYPE_CHECKING:
-    from scheduler.experiments.tiers.state import Floats, World
+    from scheduler.experiments.tiers.state import Floats, RunState
 
-SERVERLESS, SERVERFUL, SAVING = int(Job.SERVERLESS), int(Job.SERVERFUL), int(Job.SAVING)
-QUEUED, RESTORING = int(Job.QUEUED), int(Job.RESTORING)
+SERVERLESS, SERVERFUL, SAVING = (
+    int(JobStage.SERVERLESS),
+    int(JobStage.SERVERFUL),
+    int(JobStage.SAVING),
+)
+QUEUED, RESTORING = int(JobStage.QUEUED), int(JobStage.RESTORING)
 HELD, BUSY, IDLE = int(Worker.HELD), int(Worker.BUSY), int(Worker.IDLE)
 BOOTING = int(Worker.BOOTING)
 PRINTED, CORRECTED, BOOKED = int(Scaling.PRINTED), int(Scaling.CORRECTED), int(Scaling.BOOKED)
@@ -59,7 +63,7 @@ compute_move_saving = compiled(demotion.compute_move_saving)
 
 
 @compiled
-def decide(world: World, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
+def decide(world: RunState, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
     """Improved policy for one probed job on serverless without promised workers."""
     choice, jobs, track, t = world.choice[0], world.jobs, world.track, world.tally[0]
     learn(world, j, now, False)
@@ -105,7 +109,7 @@ def decide(world: World, calendar: Calendar, backlog: Backlog, j: int, now: floa
 
 
 @compiled
-def rehome(world: World, calendar: Calendar, now: float) -> None:
+def rehome(world: RunState, calendar: Calendar, now: float) -> None:
     """Moves running jobs to offers so much cheaper that the rest repays the move.
 
     One move per job at a time.
@@ -155,7 +159,7 @@ def rehome(world: World, calendar: Calendar, now: float) -> None:
 
 
 @compiled
-def book(world: World, calendar: Calendar, j: int, now: float, skip: int) -> None:
+def book(world: RunState, calendar: Calendar, j: int, now: float, skip: int) -> None:
     """Promises workers to a job that goes on running; it moves when all are ready."""
     track = world.track
     need = world.jobs[j].gpus
@@ -171,7 +175,7 @@ def book(world: World, calendar: Calendar, j: int, now: float, skip: int) -> Non
 
 
 @compiled
-def reconsider(world: World, calendar: Calendar, backlog: Backlog, now: float) -> None:
+def reconsider(world: RunState, calendar: Calendar, backlog: Backlog, now: float) -> None:
     """Looks again at every probed job that is still on serverless."""
     track = world.track
     j = world.tally[0].head
@@ -185,7 +189,7 @@ def reconsider(world: World, calendar: Calendar, backlog: Backlog, now: float) -
 
 
 @compiled
-def demote_overdue(world: World, calendar: Calendar, now: float) -> None:
+def demote_overdue(world: RunState, calendar: Calendar, now: float) -> None:
     """Threshold policies: one F for all, so jobs leave in the order they started."""
     t = world.tally[0]
     while t.head >= 0 and now >= world.track[t.head].started_s + t.threshold_s:
@@ -193,7 +197,7 @@ def demote_overdue(world: World, calendar: Calendar, now: float) -> None:
 
 
 @compiled
-def scale(world: World, calendar: Calendar, need_s: float, now: float, wishes: Floats) -> None:
+def scale(world: RunState, calendar: Calendar, need_s: float, now: float, wishes: Floats) -> None:
     """Adds or releases serverful workers as the chosen scaler says."""
     choice, t = world.choice[0], world.tally[0]
     workers, coming = float(t.live), float(t.idle + t.unpromised_boots)
@@ -226,7 +230,7 @@ def scale(world: World, calendar: Calendar, need_s: float, now: float, wishes: F
 
 
 @compiled
-def hpa_change(world: World, wishes: Floats) -> int:
+def hpa_change(world: RunState, wishes: Floats) -> int:
     """Kubernetes: ``ceil(workers * utilisation / target)``, falling only when stable."""
     t, pool = world.tally[0], world.pool
     ready, busy = 0, 0
@@ -247,7 +251,7 @@ def hpa_change(world: World, wishes: Floats) -> int:
 
 
 @compiled
-def tick(world: World, calendar: Calendar, backlog: Backlog, now: float, wishes: Floats) -> None:
+def tick(world: RunState, calendar: Calendar, backlog: Backlog, now: float, wishes: Floats) -> None:
     """One turn of both scalers (Algorithms 1 and 2) and of the improved policy."""
     choice, t = world.choice[0], world.tally[0]
     total = demands(world, now)
@@ -282,7 +286,7 @@ def tick(world: World, calendar: Calendar, backlog: Backlog, now: float, wishes:
 
 
 @compiled
-def record(world: World, now: float) -> None:
+def record(world: RunState, now: float) -> None:
     """One row of the time series."""
     t, series, pool = world.tally[0], world.series, world.pool
     k = t.ticks

@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.experiments.tiers.compiled import compiled
-from scheduler.experiments.tiers.state import Event, Job, Wait
+from scheduler.experiments.tiers.state import Event, JobStage, Wait
 from scheduler.experiments.tiers.workers import Calendar, post
 
 if TYPE_CHECKING:
-    from scheduler.experiments.tiers.state import Floats, World
+    from scheduler.experiments.tiers.state import Floats, RunState
 
-SERVERFUL, QUEUED, RESTORING = int(Job.SERVERFUL), int(Job.QUEUED), int(Job.RESTORING)
+SERVERFUL, QUEUED, RESTORING = (
+    int(JobStage.SERVERFUL),
+    int(JobStage.QUEUED),
+    int(JobStage.RESTORING),
+)
 NOT, FAR, NEAR, LATE = int(Wait.NOT), int(Wait.FAR), int(Wait.NEAR), int(Wait.LATE)
 NEARS = int(Event.NEARS)
 
@@ -31,7 +35,7 @@ NEARS = int(Event.NEARS)
 FINE = 2.0**20
 #: Longer work is cut in those sums, which are integers.
 LONGEST_S = 1e9
-#: Rows of ``World.late``: GPUs of late jobs, and their work, by the window their ramp
+#: Rows of ``RunState.late``: GPUs of late jobs, and their work, by the window their ramp
 #: ends in; the last column holds those that end in none.
 GPUS, WORK = 0, 1
 
@@ -60,7 +64,7 @@ def first_window(at_s: float, step_s: float, count: int) -> int:
 
 
 @compiled
-def begin_wait(world: World, calendar: Calendar, j: int, now: float) -> None:
+def begin_wait(world: RunState, calendar: Calendar, j: int, now: float) -> None:
     """A job that was just queued is far until its latest start comes near."""
     choice, track = world.choice[0], world.track
     left = world.jobs[j].predicted_s - track[j].done_s
@@ -81,7 +85,7 @@ def begin_wait(world: World, calendar: Calendar, j: int, now: float) -> None:
 
 
 @compiled
-def come_near(world: World, j: int) -> None:
+def come_near(world: RunState, j: int) -> None:
     """From now on the job is counted one by one."""
     t, track = world.tally[0], world.track
     track[j].waits = NEAR
@@ -91,7 +95,7 @@ def come_near(world: World, j: int) -> None:
 
 
 @compiled
-def end_wait(world: World, j: int) -> None:
+def end_wait(world: RunState, j: int) -> None:
     """The job was given workers: it no longer counts as waiting."""
     t, track = world.tally[0], world.track
     if track[j].waits == NEAR:
@@ -105,7 +109,7 @@ def end_wait(world: World, j: int) -> None:
 
 
 @compiled
-def count_late(world: World, j: int, sign: int) -> None:
+def count_late(world: RunState, j: int, sign: int) -> None:
     """Adds a job whose latest start has passed to the sums, or takes it out again."""
     choice, late, needed = world.choice[0], world.late, world.track[j].needed_s
     gpus, last = world.jobs[j].gpus, late.shape[1] - 1
@@ -117,7 +121,7 @@ def count_late(world: World, j: int, sign: int) -> None:
 
 
 @compiled
-def demands(world: World, now: float) -> Floats:
+def demands(world: RunState, now: float) -> Floats:
     """D(t, T) of every window: jobs at work, near ones, and the sums of the late.
 
     The vectors of ``scheduler.tiers.demand`` answer the same; a ramp becomes a
@@ -163,7 +167,7 @@ def demands(world: World, now: float) -> Floats:
 
 
 @compiled
-def grow_late(world: World, j: int) -> None:
+def grow_late(world: RunState, j: int) -> None:
     """The latest start of a near job has passed."""
     end_wait(world, j)
     world.track[j].waits = LATE
@@ -171,7 +175,7 @@ def grow_late(world: World, j: int) -> None:
 
 
 @compiled
-def add_late(world: World, slope: Floats, offset: Floats) -> None:
+def add_late(world: RunState, slope: Floats, offset: Floats) -> None:
     """Late jobs all begin now; each ends in the window it was sorted into."""
     late = world.late
     for k in range(slope.shape[0]):

@@ -11,7 +11,7 @@ import numpy as np
 
 from scheduler.experiments.tiers.loop import run_loop
 from scheduler.experiments.tiers.policies import POLICIES, corrected, improved
-from scheduler.experiments.tiers.run import Outcome, outcome, prepare, simulate
+from scheduler.experiments.tiers.run import TierOutcome, outcome, prepare, simulate
 from scheduler.experiments.tiers.supply import SupplyRules
 from scheduler.experiments.tiers.traces import read_trace
 from scheduler.experiments.tiers.workload import (
@@ -33,12 +33,12 @@ THRESHOLDS = (30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 2400.0, 3600.0, 7200.0)
 #: Prices of delay of the Pareto plot, dollars per hour.
 DELAY_PRICES = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 #: Runs by (policy, cap).
-Runs = dict[tuple[str, int | None], list[Outcome]]
+Runs = dict[tuple[str, int | None], list[TierOutcome]]
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class TierSetting:
     """One row of the quality table."""
 
     name: str
@@ -48,7 +48,7 @@ class Setting:
     supply: SupplyRules = field(default_factory=SupplyRules)
 
 
-def settings(traces: Sequence[Path]) -> tuple[Setting, ...]:
+def settings(traces: Sequence[Path]) -> tuple[TierSetting, ...]:
     """Workloads ``improved`` and ``corrected`` meet; traces add one row each."""
     fast_moves = replace(TierRules(), checkpoint_s=24.0, restore_s=60.0)
     soon, hazards = (
@@ -60,46 +60,46 @@ def settings(traces: Sequence[Path]) -> tuple[Setting, ...]:
         return steady_state(seed=seed, jobs=3000, load_gpus=60.0)
 
     own = (
-        Setting("burst", lambda seed: calibrated_burst(seed=seed)),
-        Setting("steady, 20 GPUs busy", lambda seed: steady_state(seed=seed)),
-        Setting("saturated, 60 GPUs asked", saturated),
-        Setting(
+        TierSetting("burst", lambda seed: calibrated_burst(seed=seed)),
+        TierSetting("steady, 20 GPUs busy", lambda seed: steady_state(seed=seed)),
+        TierSetting("saturated, 60 GPUs asked", saturated),
+        TierSetting(
             "burst, 40 % die anywhere",
             lambda seed: calibrated_burst(seed=seed),
             OwnerRules(die_early=0.4),
         ),
-        Setting("burst, 40 % die soon", lambda seed: calibrated_burst(seed=seed), soon),
-        Setting(
+        TierSetting("burst, 40 % die soon", lambda seed: calibrated_burst(seed=seed), soon),
+        TierSetting(
             "burst, 70 % die soon",
             lambda seed: calibrated_burst(seed=seed),
             replace(soon, die_early=0.7),
         ),
-        Setting("steady, 40 % die soon", lambda seed: steady_state(seed=seed, jobs=3000), soon),
-        Setting("saturated, 40 % die soon", saturated, soon),
-        Setting(
+        TierSetting("steady, 40 % die soon", lambda seed: steady_state(seed=seed, jobs=3000), soon),
+        TierSetting("saturated, 40 % die soon", saturated, soon),
+        TierSetting(
             "burst, moves take 84 s", lambda seed: calibrated_burst(seed=seed), rules=fast_moves
         ),
-        Setting("saturated, moves take 84 s", saturated, rules=fast_moves),
-        Setting(
+        TierSetting("saturated, moves take 84 s", saturated, rules=fast_moves),
+        TierSetting(
             "burst, nodes fail and offers vanish",
             lambda seed: calibrated_burst(seed=seed),
             supply=hazards,
         ),
-        Setting("saturated, nodes fail and offers vanish", saturated, supply=hazards),
-        Setting("gangs of up to 64 GPUs", lambda seed: seren_like(seed=seed, jobs=WINDOW_JOBS)),
+        TierSetting("saturated, nodes fail and offers vanish", saturated, supply=hazards),
+        TierSetting("gangs of up to 64 GPUs", lambda seed: seren_like(seed=seed, jobs=WINDOW_JOBS)),
     )
     return (*own, *(row for path in traces for row in _trace_settings(path, soon)))
 
 
-def _trace_settings(path: Path, soon: OwnerRules) -> tuple[Setting, Setting]:
+def _trace_settings(path: Path, soon: OwnerRules) -> tuple[TierSetting, TierSetting]:
     whole = read_trace(path).one_gpu_each()
 
     def part(seed: int) -> Workload:
         return window(whole, seed=seed)
 
     return (
-        Setting(f"trace {path.stem}", part),
-        Setting(f"trace {path.stem}, 40 % die soon", part, soon),
+        TierSetting(f"trace {path.stem}", part),
+        TierSetting(f"trace {path.stem}, 40 % die soon", part, soon),
     )
 
 
@@ -134,7 +134,7 @@ def compare(seeds: int, progress: Progress) -> Runs:
     return runs
 
 
-def quality(rows: Sequence[Setting], seeds: int, progress: Progress) -> Mapping[str, Runs]:
+def quality(rows: Sequence[TierSetting], seeds: int, progress: Progress) -> Mapping[str, Runs]:
     """``improved`` against ``corrected`` under common seeds."""
     found: dict[str, Runs] = {}
     for row in progress(rows, "workloads"):
@@ -157,9 +157,9 @@ def quality(rows: Sequence[Setting], seeds: int, progress: Progress) -> Mapping[
     return found
 
 
-def sweep(seeds: int, progress: Progress) -> dict[str, list[tuple[float, list[Outcome]]]]:
+def sweep(seeds: int, progress: Progress) -> dict[str, list[tuple[float, list[TierOutcome]]]]:
     """Fixed thresholds and prices of delay, on the capped burst."""
-    found: dict[str, list[tuple[float, list[Outcome]]]] = {"threshold": [], "delay price": []}
+    found: dict[str, list[tuple[float, list[TierOutcome]]]] = {"threshold": [], "delay price": []}
     for seconds in progress(THRESHOLDS, "thresholds"):
         low, high = min(60.0, seconds), max(3600.0, seconds)
         rules = replace(TierRules(), threshold_s=seconds, threshold_min_s=low, threshold_max_s=high)
@@ -172,14 +172,14 @@ def sweep(seeds: int, progress: Progress) -> dict[str, list[tuple[float, list[Ou
     return found
 
 
-def _bursts(choice: Any, seeds: int) -> list[Outcome]:
+def _bursts(choice: Any, seeds: int) -> list[TierOutcome]:
     return [
         simulate(workload=calibrated_burst(seed=seed), policy=choice, seed=seed, cap=LIMITED)
         for seed in range(seeds)
     ]
 
 
-def dynamics(policy: str, cap: int | None, seed: int = 0) -> tuple[Any, Outcome]:
+def dynamics(policy: str, cap: int | None, seed: int = 0) -> tuple[Any, TierOutcome]:
     """The tick-by-tick series of one run (figure 10), and its outcome."""
     workload = calibrated_burst(seed=seed)
     world = prepare(workload=workload, policy=policy, seed=seed, cap=cap, record_ticks=6000)

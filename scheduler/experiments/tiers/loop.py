@@ -11,7 +11,7 @@ import numpy as np
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.control import decide, demote_overdue, tick
 from scheduler.experiments.tiers.demands import come_near
-from scheduler.experiments.tiers.state import Demotion, Event, Job, Scaling, Wait, Worker
+from scheduler.experiments.tiers.state import Demotion, Event, JobStage, Scaling, Wait, Worker
 from scheduler.experiments.tiers.transitions import (
     Backlog,
     arrive,
@@ -43,14 +43,18 @@ from scheduler.experiments.tiers.workers import (
 
 if TYPE_CHECKING:
     from scheduler.experiments.tiers.demands import come_near
-from scheduler.experiments.tiers.state import World
+from scheduler.experiments.tiers.state import RunState
 
 SERVERLESS_READY, JOB_ENDS = int(Event.SERVERLESS_READY), int(Event.JOB_ENDS)
 SAVED, RESTORED, PROBED = int(Event.SAVED), int(Event.RESTORED), int(Event.PROBED)
 NEARS, FAR = int(Event.NEARS), int(Wait.FAR)
 WORKER_READY = int(Event.WORKER_READY)
-SERVERLESS, SERVERFUL, SAVING = int(Job.SERVERLESS), int(Job.SERVERFUL), int(Job.SAVING)
-RESTORING = int(Job.RESTORING)
+SERVERLESS, SERVERFUL, SAVING = (
+    int(JobStage.SERVERLESS),
+    int(JobStage.SERVERFUL),
+    int(JobStage.SAVING),
+)
+RESTORING = int(JobStage.RESTORING)
 BOOTING, IDLE, HELD, BUSY = (
     int(Worker.BOOTING),
     int(Worker.IDLE),
@@ -62,7 +66,7 @@ STATIC, ON_DEMAND = int(Scaling.STATIC), int(Scaling.ON_DEMAND)
 
 
 @compiled
-def on_saved(world: World, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
+def on_saved(world: RunState, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
     """A checkpoint is safe: the job leaves its worker."""
     track = world.track
     track[j].saved_s = track[j].done_s
@@ -82,7 +86,7 @@ def on_saved(world: World, calendar: Calendar, backlog: Backlog, j: int, now: fl
 
 
 @compiled
-def end_victim(world: World, j: int) -> None:
+def end_victim(world: RunState, j: int) -> None:
     """A preempted job no longer saves."""
     if world.track[j].victim == 1:
         world.track[j].victim = 0
@@ -90,7 +94,7 @@ def end_victim(world: World, j: int) -> None:
 
 
 @compiled
-def take_promised(world: World, j: int) -> None:
+def take_promised(world: RunState, j: int) -> None:
     """The held workers of a job are busy with it from now on."""
     t, pool = world.tally[0], world.pool
     for i in range(t.live):
@@ -100,7 +104,7 @@ def take_promised(world: World, j: int) -> None:
 
 
 @compiled
-def on_worker_ready(world: World, calendar: Calendar, w: int, now: float) -> None:
+def on_worker_ready(world: RunState, calendar: Calendar, w: int, now: float) -> None:
     """A boot ends: with a worker, or with an offer that vanished (billed all the same)."""
     t, pool, track, supply = world.tally[0], world.pool, world.track, world.supply
     j = pool[w].job
@@ -129,7 +133,7 @@ def on_worker_ready(world: World, calendar: Calendar, w: int, now: float) -> Non
 
 
 @compiled
-def lose(world: World, w: int, now: float) -> None:
+def lose(world: RunState, w: int, now: float) -> None:
     """Ends the rent of a failed worker that was just made idle, before it is given away."""
     world.tally[0].idle -= 1
     world.pool[w].state = HELD
@@ -137,7 +141,9 @@ def lose(world: World, w: int, now: float) -> None:
 
 
 @compiled
-def on_worker_fails(world: World, calendar: Calendar, backlog: Backlog, w: int, now: float) -> None:
+def on_worker_fails(
+    world: RunState, calendar: Calendar, backlog: Backlog, w: int, now: float
+) -> None:
     """A node dies: its rent ends, and its job falls back to its last safe point."""
     t, pool, track = world.tally[0], world.pool, world.track
     t.failures += 1
@@ -172,7 +178,7 @@ def on_worker_fails(world: World, calendar: Calendar, backlog: Backlog, w: int, 
 
 @compiled
 def handle(
-    world: World, calendar: Calendar, backlog: Backlog, event: int, subject: int, now: float
+    world: RunState, calendar: Calendar, backlog: Backlog, event: int, subject: int, now: float
 ) -> None:
     """One event of the calendar whose version still holds."""
     track = world.track
@@ -195,7 +201,7 @@ def handle(
 
 
 @compiled
-def run_loop(world: World, up_to: int, stop_s: float = math.inf) -> int:
+def run_loop(world: RunState, up_to: int, stop_s: float = math.inf) -> int:
     """Runs until ``up_to`` jobs are done, or time is past ``stop_s``; answers how many are.
 
     Calling it again to go on is not supported.

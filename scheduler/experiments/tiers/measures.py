@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from scheduler.experiments.tiers.run import Outcome
+from scheduler.experiments.tiers.run import TierOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +67,23 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(float(np.mean(values)), quantile * spread)
 
 
-def summary(runs: Sequence[Outcome]) -> dict[str, Interval]:
+def summary(runs: Sequence[TierOutcome]) -> dict[str, Interval]:
     """Every figure of one policy over its seeds."""
     return {name: interval([float(getattr(run, name)) for run in runs]) for name in FIGURES}
 
 
-def difference(runs: Sequence[Outcome], base: Sequence[Outcome], figure: str) -> Interval:
+def difference(runs: Sequence[TierOutcome], base: Sequence[TierOutcome], figure: str) -> Interval:
     """Paired difference of a figure: the same seed, workload and market on both sides."""
     return interval([one - other for one, other in _pairs(runs, base, figure)])
 
 
-def relative(runs: Sequence[Outcome], base: Sequence[Outcome], figure: str) -> Interval:
+def relative(runs: Sequence[TierOutcome], base: Sequence[TierOutcome], figure: str) -> Interval:
     """Paired difference as a share of the base, so that no seed outweighs the others."""
     return interval([one / other - 1.0 for one, other in _pairs(runs, base, figure)])
 
 
 def _pairs(
-    runs: Sequence[Outcome], base: Sequence[Outcome], figure: str
+    runs: Sequence[TierOutcome], base: Sequence[TierOutcome], figure: str
 ) -> list[tuple[float, float]]:
     for one, other in zip(runs, base, strict=True):
         if (one.seed, one.workload, one.cap) != (other.seed, other.workload, other.cap):
@@ -94,7 +94,7 @@ def _pairs(
     ]
 
 
-def as_json(run: Outcome) -> Mapping[str, object]:
+def as_json(run: TierOutcome) -> Mapping[str, object]:
     """What ``simulate tiers --json`` prints."""
     return {
         "policy": run.policy,

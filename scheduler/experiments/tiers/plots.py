@@ -15,13 +15,13 @@ from matplotlib.ticker import MaxNLocator
 from scheduler.experiments import plot_style as style
 from scheduler.experiments.tiers.experiments import LIMITED, Runs
 from scheduler.experiments.tiers.measures import relative
-from scheduler.experiments.tiers.run import Outcome
+from scheduler.experiments.tiers.run import TierOutcome
 
 LIMITED_NAMES = ("improved", "corrected", "tiresias-p", "tiresias-np", "sjf-p", "sjf-np")
 UNLIMITED_NAMES = ("improved", "corrected", "hpa", "hpa-one", "serverless-only")
 #: Left out of plots, where it would squeeze the others; the tables have it.
 TOO_FAR = "printed"
-Swept = Mapping[str, Sequence[tuple[float, list[Outcome]]]]
+Swept = Mapping[str, Sequence[tuple[float, list[TierOutcome]]]]
 Parts = Sequence[tuple[str, str]]
 SHADES = {
     "serverless_usd": style.SKY,
@@ -266,5 +266,5 @@ def verdicts(quality: Mapping[str, Runs], out: Path) -> None:
     style.save(figure, out, "quality")
 
 
-def _mean(runs: Sequence[Outcome], name: str) -> float:
+def _mean(runs: Sequence[TierOutcome], name: str) -> float:
     return float(np.mean([getattr(run, name) for run in runs]))

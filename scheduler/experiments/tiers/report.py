@@ -9,10 +9,10 @@ import numpy as np
 
 from scheduler.experiments.tiers.experiments import CAPS, LIMITED, Runs
 from scheduler.experiments.tiers.measures import Interval, difference, interval, relative, summary
-from scheduler.experiments.tiers.run import Outcome
+from scheduler.experiments.tiers.run import TierOutcome
 
 #: Runs by policy, one cap; and what prints one cell of a table from them.
-Source = Mapping[str, list[Outcome]]
+Source = Mapping[str, list[TierOutcome]]
 Cell = Callable[[Source, str], str]
 
 
@@ -262,7 +262,7 @@ def _not_both(quality: Mapping[str, Runs]) -> list[str]:
     lines: list[str] = []
     for workload, runs in quality.items():
         for cap in CAPS:
-            one: Sequence[Outcome] = runs["improved", cap]
+            one: Sequence[TierOutcome] = runs["improved", cap]
             base = runs["corrected", cap]
             jct, cost = difference(one, base, "mean_jct_s"), difference(one, base, "cost_usd")
             miss = difference(one, base, "miss_share")

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def reproduce(out: Path, rows: Sequence[experiments.Setting], seeds: int) -> None:
+def reproduce(out: Path, rows: Sequence[experiments.TierSetting], seeds: int) -> None:
     """Runs every experiment and writes what it found."""
     runs = experiments.compare(seeds, progress)
     quality = experiments.quality(rows, seeds, progress)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scheduler.experiments.tiers.loop import run_loop
 from scheduler.experiments.tiers.policies import POLICIES
-from scheduler.experiments.tiers.state import Choice, Demotion, Scaling, World, new_world
+from scheduler.experiments.tiers.state import Choice, Demotion, RunState, Scaling, new_world
 from scheduler.experiments.tiers.supply import SupplyRules, draw_supply
 from scheduler.experiments.tiers.workload import OwnerRules, Workload, draw_jobs
 from scheduler.tiers.rules import TierRules
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TierOutcome:
     """What one run measured. Times in seconds, money in dollars."""
 
     policy: str
@@ -67,7 +67,7 @@ def simulate(
     rules: TierRules | None = None,
     supply: SupplyRules | None = None,
     owners: OwnerRules | None = None,
-) -> Outcome:
+) -> TierOutcome:
     """Runs one policy on one workload.
 
     Parameters
@@ -122,7 +122,7 @@ def prepare(
     supply: SupplyRules | None = None,
     owners: OwnerRules | None = None,
     record_ticks: int = 0,
-) -> World:
+) -> RunState:
     """The world :func:`simulate` runs, before its first event."""
     if cap is not None and cap < 1:
         raise ValueError(f"cap must be at least 1, got {cap}; leave it out for no limit")
@@ -154,12 +154,14 @@ def prepare(
     )
 
 
-def outcome(world: World, *, policy: str, workload: str, seed: int, cap: int | None) -> Outcome:
+def outcome(
+    world: RunState, *, policy: str, workload: str, seed: int, cap: int | None
+) -> TierOutcome:
     """Reads the figures of a finished world."""
     jobs, track, tally = world.jobs, world.track, world.tally[0]
     jct = track.finish_s - jobs.arrive_s
     p50, p95 = np.percentile(jct, [50, 95])
-    return Outcome(
+    return TierOutcome(
         policy=policy,
         workload=workload,
         seed=seed,

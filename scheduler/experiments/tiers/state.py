@@ -24,7 +24,7 @@ Records = Any
 UNLIMITED = 100_000
 
 
-class Job(IntEnum):
+class JobStage(IntEnum):
     """Where a job stands."""
 
     AWAITED = 0
@@ -269,7 +269,7 @@ MOMENT = np.dtype(
 )
 
 
-class Supply(NamedTuple):
+class DrawnSupply(NamedTuple):
     """Offers and random times, drawn before the run: the same for every policy."""
 
     #: Offer prices by (time step, offer); infinite while an offer is gone.
@@ -335,13 +335,13 @@ TALLY = np.dtype(
 )
 
 
-class World(NamedTuple):
+class RunState(NamedTuple):
     """Everything one run reads and writes; record arrays, to keep signatures short."""
 
     #: One record of ``CHOICE``.
     choice: Records
     jobs: Records
-    supply: Supply
+    supply: DrawnSupply
     track: Records
     pool: Records
     #: 1 while an offer is rented.
@@ -354,7 +354,9 @@ class World(NamedTuple):
     tally: Records
 
 
-def new_world(choice: Choice, jobs: Records, supply: Supply, *, record_ticks: int = 0) -> World:
+def new_world(
+    choice: Choice, jobs: Records, supply: DrawnSupply, *, record_ticks: int = 0
+) -> RunState:
     """A world at time zero: no job has arrived, no worker is rented."""
     slots = min(choice.cap, UNLIMITED)
     track = records(len(jobs), TRACK)
@@ -373,7 +375,7 @@ def new_world(choice: Choice, jobs: Records, supply: Supply, *, record_ticks: in
     tally["head"] = tally["tail"] = -1
     tally["threshold_s"] = choice.threshold_s
     learned = Learned(np.zeros((LENGTH_CLASSES, AGE_BINS)), np.zeros((LENGTH_CLASSES, AGE_BINS)))
-    return World(
+    return RunState(
         choice=chosen,
         jobs=jobs,
         supply=supply,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.experiments.tiers.state import Supply
+from scheduler.experiments.tiers.state import DrawnSupply
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ class SupplyRules:
             raise ValueError(f"mean_life_h must be above zero, got {self.mean_life_h}")
 
 
-def draw_supply(*, rules: SupplyRules, seed: int, span_s: float) -> Supply:
+def draw_supply(*, rules: SupplyRules, seed: int, span_s: float) -> DrawnSupply:
     """Draws the market of one seed.
 
     Parameters
@@ -78,7 +78,7 @@ def draw_supply(*, rules: SupplyRules, seed: int, span_s: float) -> Supply:
         if math.isfinite(rules.mean_life_h)
         else np.array([math.inf])
     )
-    return Supply(
+    return DrawnSupply(
         offers=offers,
         step_s=rules.move_every_s,
         marketplace_boots_s=boot_times(rng, rules.marketplace_boot_s, 100_003),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.demands import begin_wait, end_wait
-from scheduler.experiments.tiers.state import Demotion, Event, Job, Order, Worker
+from scheduler.experiments.tiers.state import Demotion, Event, JobStage, Order, Worker
 from scheduler.experiments.tiers.work import attained_queue, done_by, learn
 from scheduler.experiments.tiers.workers import (
     ALL,
@@ -25,14 +25,14 @@ from scheduler.experiments.tiers.workers import (
 from scheduler.tiers import allowance, demotion, edf
 
 if TYPE_CHECKING:
-    from scheduler.experiments.tiers.state import World
+    from scheduler.experiments.tiers.state import RunState
 
 #: (key, tie, job)
 Backlog = list[tuple[float, int, int]]
 
-STARTING, SERVERLESS = int(Job.STARTING), int(Job.SERVERLESS)
-SAVING, QUEUED, RESTORING = int(Job.SAVING), int(Job.QUEUED), int(Job.RESTORING)
-SERVERFUL, DONE = int(Job.SERVERFUL), int(Job.DONE)
+STARTING, SERVERLESS = int(JobStage.STARTING), int(JobStage.SERVERLESS)
+SAVING, QUEUED, RESTORING = int(JobStage.SAVING), int(JobStage.QUEUED), int(JobStage.RESTORING)
+SERVERFUL, DONE = int(JobStage.SERVERFUL), int(JobStage.DONE)
 SERVERLESS_READY, JOB_ENDS = int(Event.SERVERLESS_READY), int(Event.JOB_ENDS)
 SAVED, RESTORED, PROBED = int(Event.SAVED), int(Event.RESTORED), int(Event.PROBED)
 SHORTEST, LEAST_ATTAINED = int(Order.SHORTEST), int(Order.LEAST_ATTAINED)
@@ -46,7 +46,7 @@ backlog_key = compiled(edf.backlog_key)
 
 
 @compiled
-def priority(world: World, j: int) -> float:
+def priority(world: RunState, j: int) -> float:
     """The backlog's key of a job that is not running."""
     left = world.jobs[j].predicted_s - world.track[j].done_s
     if world.choice[0].order == EITHER:
@@ -59,7 +59,7 @@ def priority(world: World, j: int) -> float:
 
 
 @compiled
-def enqueue(world: World, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
+def enqueue(world: RunState, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
     """The job waits for workers of the serverful tier."""
     track = world.track
     track[j].state = QUEUED
@@ -71,7 +71,7 @@ def enqueue(world: World, calendar: Calendar, backlog: Backlog, j: int, now: flo
 
 
 @compiled
-def reorder(world: World, backlog: Backlog, overloaded: bool) -> None:
+def reorder(world: RunState, backlog: Backlog, overloaded: bool) -> None:
     """Sorts the backlog again when the tier becomes overloaded or no longer is."""
     world.tally[0].overloaded = 1 if overloaded else 0
     for i in range(len(backlog)):
@@ -81,7 +81,7 @@ def reorder(world: World, backlog: Backlog, overloaded: bool) -> None:
 
 
 @compiled
-def go_to_work(world: World, j: int) -> None:
+def go_to_work(world: RunState, j: int) -> None:
     """Adds a job to the dense list of those that hold serverful workers."""
     t, track = world.tally[0], world.track
     if track[j].place < 0:
@@ -91,7 +91,7 @@ def go_to_work(world: World, j: int) -> None:
 
 
 @compiled
-def stop_work(world: World, j: int) -> None:
+def stop_work(world: RunState, j: int) -> None:
     """Takes a job out of that list, if it is there."""
     t, track = world.tally[0], world.track
     if track[j].place < 0:
@@ -104,7 +104,7 @@ def stop_work(world: World, j: int) -> None:
 
 
 @compiled
-def arrive(world: World, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
+def arrive(world: RunState, calendar: Calendar, backlog: Backlog, j: int, now: float) -> None:
     """A job is admitted: to serverless at once, or to the backlog without that tier."""
     t, jobs, track = world.tally[0], world.jobs, world.track
     if world.choice[0].demotion == SERVERFUL_ONLY:
@@ -118,7 +118,7 @@ def arrive(world: World, calendar: Calendar, backlog: Backlog, j: int, now: floa
 
 
 @compiled
-def start_serverless(world: World, calendar: Calendar, j: int, now: float) -> None:
+def start_serverless(world: RunState, calendar: Calendar, j: int, now: float) -> None:
     """The first step on serverless; a gang above the cap can never leave."""
     t, jobs, track = world.tally[0], world.jobs, world.track
     track[j].state = SERVERLESS
@@ -138,7 +138,7 @@ def start_serverless(world: World, calendar: Calendar, j: int, now: float) -> No
 
 
 @compiled
-def unlist(world: World, j: int) -> None:
+def unlist(world: RunState, j: int) -> None:
     """Takes a job out of the list of jobs on serverless, if it is there."""
     t, track = world.tally[0], world.track
     if t.head != j and track[j].before < 0:
@@ -156,7 +156,7 @@ def unlist(world: World, j: int) -> None:
 
 
 @compiled
-def bring(world: World, j: int, premium: float, move_cost: float) -> None:
+def bring(world: RunState, j: int, premium: float, move_cost: float) -> None:
     """Credits the allowance of a job, once, when its run time is first known."""
     t, jobs, track = world.tally[0], world.jobs, world.track
     track[j].premium = premium
@@ -169,14 +169,14 @@ def bring(world: World, j: int, premium: float, move_cost: float) -> None:
 
 
 @compiled
-def plan(world: World, j: int, amount: float) -> None:
+def plan(world: RunState, j: int, amount: float) -> None:
     """Debits what a job is now planned to cost instead of what it was before."""
     world.tally[0].surplus += world.track[j].planned - amount
     world.track[j].planned = amount
 
 
 @compiled
-def settle(world: World, j: int) -> None:
+def settle(world: RunState, j: int) -> None:
     """Credits an ended job with what Algorithm 1 would truly have spent on it."""
     t, jobs, track = world.tally[0], world.jobs, world.track
     if track[j].credit >= 0.0 and jobs[j].run_s < jobs[j].predicted_s:
@@ -188,7 +188,7 @@ def settle(world: World, j: int) -> None:
 
 
 @compiled
-def leave_serverless(world: World, j: int, now: float) -> None:
+def leave_serverless(world: RunState, j: int, now: float) -> None:
     """Ends and bills the serverless worker of a job: request to release."""
     t, jobs = world.tally[0], world.jobs
     spent = (now - jobs[j].arrive_s) * jobs[j].gpus
@@ -202,7 +202,7 @@ def leave_serverless(world: World, j: int, now: float) -> None:
 
 
 @compiled
-def begin_save(world: World, calendar: Calendar, j: int, now: float) -> None:
+def begin_save(world: RunState, calendar: Calendar, j: int, now: float) -> None:
     """The job pauses where it runs and writes a checkpoint."""
     track = world.track
     learn(world, j, now, False)
@@ -214,7 +214,7 @@ def begin_save(world: World, calendar: Calendar, j: int, now: float) -> None:
 
 
 @compiled
-def demote(world: World, calendar: Calendar, j: int, now: float) -> None:
+def demote(world: RunState, calendar: Calendar, j: int, now: float) -> None:
     """A job on serverless starts to leave it."""
     world.tally[0].demotions += 1
     unlist(world, j)
@@ -222,7 +222,7 @@ def demote(world: World, calendar: Calendar, j: int, now: float) -> None:
 
 
 @compiled
-def begin_restore(world: World, calendar: Calendar, j: int, now: float) -> None:
+def begin_restore(world: RunState, calendar: Calendar, j: int, now: float) -> None:
     """The job's workers are all its own; it restores, or starts where nothing is saved."""
     track = world.track
     go_to_work(world, j)
@@ -236,7 +236,7 @@ def begin_restore(world: World, calendar: Calendar, j: int, now: float) -> None:
 
 
 @compiled
-def begin_run(world: World, calendar: Calendar, j: int, now: float) -> None:
+def begin_run(world: RunState, calendar: Calendar, j: int, now: float) -> None:
     """Steps on serverful workers."""
     track = world.track
     track[j].state = SERVERFUL
@@ -246,7 +246,7 @@ def begin_run(world: World, calendar: Calendar, j: int, now: float) -> None:
 
 
 @compiled
-def finish(world: World, j: int, now: float) -> None:
+def finish(world: RunState, j: int, now: float) -> None:
     """The job ended, at its end or by dying; its workers are free."""
     t, jobs, track = world.tally[0], world.jobs, world.track
     learn(world, j, now, jobs[j].run_s < jobs[j].predicted_s)
@@ -265,7 +265,7 @@ def finish(world: World, j: int, now: float) -> None:
 
 
 @compiled
-def renew(world: World, calendar: Calendar, j: int, now: float) -> bool:
+def renew(world: RunState, calendar: Calendar, j: int, now: float) -> bool:
     """Ends the rent of the worker a waiting job would get if a cheaper one repays the wait.
 
     Only for a full tier, whose prices would otherwise hold for good.
@@ -292,13 +292,13 @@ def renew(world: World, calendar: Calendar, j: int, now: float) -> bool:
 
 
 @compiled
-def save(world: World, amount: float) -> None:
+def save(world: RunState, amount: float) -> None:
     """Gives the surplus its share of what a cheaper rent saves."""
     world.tally[0].surplus += world.choice[0].saved_share * max(0.0, amount)
 
 
 @compiled
-def dispatch(world: World, calendar: Calendar, backlog: Backlog, now: float) -> None:
+def dispatch(world: RunState, calendar: Calendar, backlog: Backlog, now: float) -> None:
     """Gives idle workers to the backlog in order; the head is never overtaken."""
     t, track, choice = world.tally[0], world.track, world.choice[0]
     while len(backlog) > 0:
@@ -318,7 +318,7 @@ def dispatch(world: World, calendar: Calendar, backlog: Backlog, now: float) -> 
 
 
 @compiled
-def worst_running(world: World, now: float) -> int:
+def worst_running(world: RunState, now: float) -> int:
     """The running serverful job a preemptive order would stop first, or -1."""
     t, jobs, track = world.tally[0], world.jobs, world.track
     worst, worst_key = -1, -math.inf
@@ -336,7 +336,7 @@ def worst_running(world: World, now: float) -> int:
 
 
 @compiled
-def preempt(world: World, calendar: Calendar, backlog: Backlog, now: float) -> None:
+def preempt(world: RunState, calendar: Calendar, backlog: Backlog, now: float) -> None:
     """Stops running jobs that waiting ones beat even after paying for the switch."""
     t, choice, jobs, track = world.tally[0], world.choice[0], world.jobs, world.track
     while len(backlog) > 0 and t.saving_victims + t.idle < t.queued_gpus:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.experiments.tiers.compiled import compiled
-from scheduler.experiments.tiers.state import Job
+from scheduler.experiments.tiers.state import JobStage
 from scheduler.tiers import break_even, hazard
 
 if TYPE_CHECKING:
-    from scheduler.experiments.tiers.state import World
+    from scheduler.experiments.tiers.state import RunState
 
-SERVERLESS, SERVERFUL = int(Job.SERVERLESS), int(Job.SERVERFUL)
+SERVERLESS, SERVERFUL = int(JobStage.SERVERLESS), int(JobStage.SERVERFUL)
 
 #: Attained service at which Tiresias-L lowers a job's queue, seconds.
 FIRST_QUEUE_S = 300.0
@@ -25,7 +25,7 @@ expected_remaining_s = compiled(break_even.expected_remaining_s)
 
 
 @compiled
-def done_by(world: World, j: int, now: float) -> float:
+def done_by(world: RunState, j: int, now: float) -> float:
     """Work finished by now, seconds; running states only add the open stretch."""
     track = world.track
     if track[j].state == SERVERLESS or track[j].state == SERVERFUL:
@@ -34,7 +34,7 @@ def done_by(world: World, j: int, now: float) -> float:
 
 
 @compiled
-def learn(world: World, j: int, now: float, died: bool) -> None:
+def learn(world: RunState, j: int, now: float, died: bool) -> None:
     """Counts what job ``j`` lived through since it was last looked at."""
     lived = done_by(world, j, now)
     seen = world.track[j].seen_s
@@ -51,7 +51,7 @@ def learn(world: World, j: int, now: float, died: bool) -> None:
 
 
 @compiled
-def expected_left_s(world: World, j: int, now: float) -> float:
+def expected_left_s(world: RunState, j: int, now: float) -> float:
     """Mean remaining run time of a running job that may die early."""
     done = done_by(world, j, now)
     predicted = world.jobs[j].predicted_s

@@ -10,7 +10,7 @@ from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.state import Event, Worker
 
 if TYPE_CHECKING:
-    from scheduler.experiments.tiers.state import World
+    from scheduler.experiments.tiers.state import RunState
 
 #: (time, sequence number, event, job or worker, version)
 Calendar = list[tuple[float, int, int, int, int]]
@@ -28,7 +28,7 @@ AT_WORK, PROMISED, ALL = 0, 1, 2
 
 @compiled
 def post(
-    world: World, calendar: Calendar, at: float, event: int, subject: int, version: int
+    world: RunState, calendar: Calendar, at: float, event: int, subject: int, version: int
 ) -> None:
     """Adds an event; events of one second keep the order they were posted in."""
     t = world.tally[0]
@@ -37,14 +37,14 @@ def post(
 
 
 @compiled
-def offer_price(world: World, now: float, m: int) -> float:
+def offer_price(world: RunState, now: float, m: int) -> float:
     """The asking price of an offer now; infinite while it is gone."""
     offers = world.supply.offers
     return offers[int(now / world.supply.step_s) % offers.shape[0], m]
 
 
 @compiled
-def next_offer(world: World, now: float, skip: int) -> int:
+def next_offer(world: RunState, now: float, skip: int) -> int:
     """The cheapest free offer below the conventional price, or -1 for that cloud.
 
     ``skip`` leaves that many of the cheapest free offers to longer jobs, as long as
@@ -69,7 +69,7 @@ def next_offer(world: World, now: float, skip: int) -> int:
 
 
 @compiled
-def price_of(world: World, now: float, offer: int) -> float:
+def price_of(world: RunState, now: float, offer: int) -> float:
     """Dollars per hour of what :func:`next_offer` named."""
     if offer < 0:
         return world.choice[0].conventional_price
@@ -77,7 +77,7 @@ def price_of(world: World, now: float, offer: int) -> float:
 
 
 @compiled
-def expected_boot_s(world: World, offer: int) -> float:
+def expected_boot_s(world: RunState, offer: int) -> float:
     """Mean start-up time of what :func:`next_offer` named."""
     if offer < 0:
         return world.choice[0].conventional_boot_s
@@ -85,7 +85,7 @@ def expected_boot_s(world: World, offer: int) -> float:
 
 
 @compiled
-def gang_price(world: World, now: float, gpus: int, skip: int) -> float:
+def gang_price(world: RunState, now: float, gpus: int, skip: int) -> float:
     """Mean price per GPU of the workers a gang would get now, idle ones first."""
     t, pool = world.tally[0], world.pool
     total, found = 0.0, 0
@@ -110,7 +110,7 @@ def gang_price(world: World, now: float, gpus: int, skip: int) -> float:
 
 
 @compiled
-def paid_price(world: World) -> float:
+def paid_price(world: RunState) -> float:
     """Mean price of the live workers; the conventional price without any.
 
     Added up again only after a rent began or ended: a full tier asks often and
@@ -127,7 +127,7 @@ def paid_price(world: World) -> float:
 
 
 @compiled
-def launch(world: World, calendar: Calendar, now: float, job: int, skip: int) -> int:
+def launch(world: RunState, calendar: Calendar, now: float, job: int, skip: int) -> int:
     """Rents one worker, promised to ``job`` unless that is -1; -1 if the cap is reached."""
     t, pool, supply = world.tally[0], world.pool, world.supply
     if t.empty == 0:
@@ -164,7 +164,7 @@ def launch(world: World, calendar: Calendar, now: float, job: int, skip: int) ->
 
 
 @compiled
-def end_rent(world: World, w: int, now: float) -> None:
+def end_rent(world: RunState, w: int, now: float) -> None:
     """Bills a worker from request to now and empties its slot; it serves no job."""
     t, pool = world.tally[0], world.pool
     cost = (now - pool[w].requested_s) / 3600.0 * pool[w].price
@@ -191,7 +191,7 @@ def end_rent(world: World, w: int, now: float) -> None:
 
 
 @compiled
-def make_idle(world: World, w: int) -> None:
+def make_idle(world: RunState, w: int) -> None:
     """A ready worker without a job."""
     world.pool[w].state = IDLE
     world.pool[w].job = -1
@@ -199,7 +199,7 @@ def make_idle(world: World, w: int) -> None:
 
 
 @compiled
-def cheapest_idle(world: World) -> int:
+def cheapest_idle(world: RunState) -> int:
     """The idle worker with the lowest rent; one must be idle."""
     t, pool = world.tally[0], world.pool
     best = -1
@@ -211,7 +211,7 @@ def cheapest_idle(world: World) -> int:
 
 
 @compiled
-def dearest_idle(world: World) -> int:
+def dearest_idle(world: RunState) -> int:
     """The idle worker with the highest rent; one must be idle."""
     t, pool = world.tally[0], world.pool
     best = -1
@@ -223,7 +223,7 @@ def dearest_idle(world: World) -> int:
 
 
 @compiled
-def take_idle(world: World, job: int, state: int) -> int:
+def take_idle(world: RunState, job: int, state: int) -> int:
     """Gives the cheapest idle worker to a job; one must be idle."""
     w = cheapest_idle(world)
     world.tally[0].idle -= 1
@@ -233,7 +233,7 @@ def take_idle(world: World, job: int, state: int) -> int:
 
 
 @compiled
-def free_workers_of(world: World, job: int, which: int) -> None:
+def free_workers_of(world: RunState, job: int, which: int) -> None:
     """Takes workers from a job: ready ones turn idle, booting ones unpromised.
 
     ``which`` is ``AT_WORK`` (those the job runs on), ``PROMISED`` (those waiting for
@@ -255,7 +255,7 @@ def free_workers_of(world: World, job: int, which: int) -> None:
 
 
 @compiled
-def release_idle(world: World, now: float, most: int) -> int:
+def release_idle(world: RunState, now: float, most: int) -> int:
     """Ends up to ``most`` idle workers, dearest first; answers how many."""
     t = world.tally[0]
     ended = 0
@@ -266,7 +266,7 @@ def release_idle(world: World, now: float, most: int) -> int:
 
 
 @compiled
-def cancel_boots(world: World, now: float) -> None:
+def cancel_boots(world: RunState, now: float) -> None:
     """Ends every booting worker that no job is promised."""
     t, pool = world.tally[0], world.pool
     i = 0
@@ -279,7 +279,7 @@ def cancel_boots(world: World, now: float) -> None:
 
 
 @compiled
-def start_life(world: World, calendar: Calendar, now: float, w: int) -> None:
+def start_life(world: RunState, calendar: Calendar, now: float, w: int) -> None:
     """Draws when a worker that just became ready will fail, if ever."""
     t, supply = world.tally[0], world.supply
     life = float(supply.lives_s[t.ready_count % supply.lives_s.shape[0]])

@@ -8,12 +8,12 @@ import numpy as np
 
 from scheduler.auction.prices.capacity import Supply, check_costs
 from scheduler.auction.search.grid import Floats, Ints
-from scheduler.experiments.auction.baselines.outcome import Outcome
+from scheduler.experiments.auction.baselines.outcome import BaselineOutcome
 from scheduler.experiments.auction.baselines.placement_kernel import place_soonest
 from scheduler.types import NO_VENDOR, Cell, Schedule, Task
 
 
-class Room:
+class SupplyRoom:
     """What is left, with the arrays the placement needs."""
 
     def __init__(self, supply: Supply) -> None:
@@ -58,14 +58,14 @@ class Room:
         )
 
 
-def earliest_finish(tasks: Sequence[Task], supply: Supply) -> Outcome:
+def earliest_finish(tasks: Sequence[Task], supply: Supply) -> BaselineOutcome:
     """Serve tasks in order of arrival, each so that it ends soonest.
 
     The vendor with the least delay cleans. The paper does not say whether a task
     worth less than its vendor and cells is served; here it is not, which favours
     the baseline.
     """
-    room = Room(supply)
+    room = SupplyRoom(supply)
     vendors = [
         min(range(len(t.vendors)), key=lambda n: (t.vendors[n].delay_slots, t.vendors[n].price))
         if t.vendors
@@ -75,10 +75,10 @@ def earliest_finish(tasks: Sequence[Task], supply: Supply) -> Outcome:
     return _serve(tasks, room, vendors, alone=False)
 
 
-def no_merging(tasks: Sequence[Task], supply: Supply, *, seed: int) -> Outcome:
+def no_merging(tasks: Sequence[Task], supply: Supply, *, seed: int) -> BaselineOutcome:
     """As EFT, with a random vendor and one task per node and slot."""
     rng = np.random.default_rng(seed)
-    room = Room(supply)
+    room = SupplyRoom(supply)
     return _serve(tasks, room, random_vendors(tasks, rng), alone=True)
 
 
@@ -87,7 +87,9 @@ def random_vendors(tasks: Sequence[Task], rng: np.random.Generator) -> list[int]
     return [int(rng.integers(len(t.vendors))) if t.vendors else NO_VENDOR for t in tasks]
 
 
-def _serve(tasks: Sequence[Task], room: Room, vendors: Sequence[int], *, alone: bool) -> Outcome:
+def _serve(
+    tasks: Sequence[Task], room: SupplyRoom, vendors: Sequence[int], *, alone: bool
+) -> BaselineOutcome:
     check_costs(tasks)
     welfare = 0.0
     served: dict[str, Schedule] = {}
@@ -101,4 +103,4 @@ def _serve(tasks: Sequence[Task], room: Room, vendors: Sequence[int], *, alone: 
         if gain > 0:
             served[task.id] = room.take(task, *found, vendor)
             welfare += gain
-    return Outcome(welfare=welfare, served=served)
+    return BaselineOutcome(welfare=welfare, served=served)

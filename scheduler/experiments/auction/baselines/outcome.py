@@ -8,7 +8,7 @@ from scheduler.types import Schedule
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BaselineOutcome:
     """Tasks served and what that was worth."""
 
     welfare: float

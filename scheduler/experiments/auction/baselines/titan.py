@@ -10,13 +10,15 @@ import numpy as np
 
 from scheduler.auction.prices.capacity import Supply, check_costs, grouped
 from scheduler.auction.search.grid import Ints
-from scheduler.experiments.auction.baselines.first_fit import Room, random_vendors
-from scheduler.experiments.auction.baselines.outcome import Outcome
+from scheduler.experiments.auction.baselines.first_fit import SupplyRoom, random_vendors
+from scheduler.experiments.auction.baselines.outcome import BaselineOutcome
 from scheduler.experiments.auction.bounds.offline_program import offline_optimum
 from scheduler.types import Schedule, Task
 
 
-def titan(tasks: Sequence[Task], supply: Supply, *, seed: int, time_limit_s: float) -> Outcome:
+def titan(
+    tasks: Sequence[Task], supply: Supply, *, seed: int, time_limit_s: float
+) -> BaselineOutcome:
     """Solve (4) at each slot for the tasks that arrived in it.
 
     Vendors are random, as in the paper. The program pools nodes of one type; its
@@ -36,7 +38,7 @@ def titan(tasks: Sequence[Task], supply: Supply, *, seed: int, time_limit_s: flo
     """
     check_costs(tasks)
     rng = np.random.default_rng(seed)
-    room = Room(supply)
+    room = SupplyRoom(supply)
     welfare = 0.0
     served: dict[str, Schedule] = {}
     for slot, batch in groupby(tasks, key=lambda t: t.arrival_slot):
@@ -71,17 +73,17 @@ def titan(tasks: Sequence[Task], supply: Supply, *, seed: int, time_limit_s: flo
             if gain > 0:
                 served[task.id] = room.take(task, *placed, vendors[i])
                 welfare += gain
-    return Outcome(welfare=welfare, served=served)
+    return BaselineOutcome(welfare=welfare, served=served)
 
 
-def _useful(room: Room, tasks: Sequence[Task]) -> np.ndarray:
+def _useful(room: SupplyRoom, tasks: Sequence[Task]) -> np.ndarray:
     """Tell which cells have room for the least of the tasks."""
     rates = np.array([room.rates(task) for task in tasks])
     return room.compute >= rates.min(axis=0) * (1 - 1e-9)
 
 
 def _placed(
-    room: Room, task: Task, cells: Sequence[tuple[int, int]], pool_of: Ints
+    room: SupplyRoom, task: Task, cells: Sequence[tuple[int, int]], pool_of: Ints
 ) -> tuple[Ints, Ints] | None:
     """Put a schedule on pools onto nodes, each cell on the fullest with room."""
     rates = room.rates(task)

@@ -12,7 +12,7 @@ from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import dual_value
 from scheduler.auction.prices.type_pools import pool_by_type
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
-from scheduler.experiments.auction.baselines.outcome import Outcome
+from scheduler.experiments.auction.baselines.outcome import BaselineOutcome
 from scheduler.experiments.auction.bounds import Supply, grouped, lagrangian_bound, make_capacity
 from scheduler.experiments.auction.bounds.offline_program import linear_bound, offline_optimum
 from scheduler.types import LaborVendor, Node, Task
@@ -113,7 +113,9 @@ def test_tasks_with_costs_of_their_own_are_refused() -> None:
             solve([task], one_node())
 
 
-def faults(tasks: list[Task], supply: Supply, outcome: Outcome, *, alone: bool) -> list[str]:
+def faults(
+    tasks: list[Task], supply: Supply, outcome: BaselineOutcome, *, alone: bool
+) -> list[str]:
     """Work out from the schedules alone whether they could run."""
     wrong: list[str] = []
     compute: dict[tuple[int, int], float] = defaultdict(float)

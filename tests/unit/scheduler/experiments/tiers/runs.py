@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler.experiments.tiers.loop import run_loop
-from scheduler.experiments.tiers.run import Outcome, outcome, prepare
-from scheduler.experiments.tiers.state import World
+from scheduler.experiments.tiers.run import TierOutcome, outcome, prepare
+from scheduler.experiments.tiers.state import RunState
 from scheduler.experiments.tiers.supply import SupplyRules
 from scheduler.experiments.tiers.workload import Workload
 
@@ -43,7 +43,7 @@ def ready(
     luck: Sequence[float] = (),
     record_ticks: int = 0,
     **rules: object,
-) -> World:
+) -> RunState:
     """A world before its first event, with node lives and vanishing offers by hand."""
     world = prepare(
         workload=workload,
@@ -61,6 +61,6 @@ def ready(
     return world
 
 
-def finished(world: World) -> Outcome:
+def finished(world: RunState) -> TierOutcome:
     run_loop(world, len(world.jobs))
     return outcome(world, policy="by hand", workload="by hand", seed=0, cap=None)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from scheduler.experiments.tiers.state import World
+from scheduler.experiments.tiers.state import RunState
 from tests.unit.scheduler.experiments.tiers.runs import finished, jobs, market, ready
 
 SERVERLESS, CONVENTIONAL = 2.10 / 3600.0, 1.29 / 3600.0
@@ -138,7 +138,7 @@ def test_a_running_job_moves_on_when_a_much_cheaper_offer_appears() -> None:
     assert run.queue_s == 0.0
 
 
-def full_tier(rest_s: float, **choice: float) -> World:
+def full_tier(rest_s: float, **choice: float) -> RunState:
     """One worker rented at 1.2 while 0.2 comes on offer; a second job waits for it."""
     world = ready("improved", jobs((0, 1500), (0, rest_s)), cap=1, supply=market(offers=2))
     world.supply.offers[:, 0] = 1.2
