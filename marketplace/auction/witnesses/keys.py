@@ -56,7 +56,7 @@ _loaded: _Loaded | None = None
 
 
 def load_signing_key(*, now: datetime) -> SigningKey:
-    """The market's key; made, and its public part recorded, by whoever needs it first.
+    """The market's key; the first caller makes it and records its public part.
 
     Raises
     ------
