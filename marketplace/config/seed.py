@@ -14,6 +14,7 @@ from marketplace.accounts.services import (
     revoke_api_key,
 )
 from marketplace.common.locks import advisory_lock
+from marketplace.fleet.models import Zone
 from marketplace.fleet.services import (
     ZoneModel,
     ZoneSlots,
@@ -93,25 +94,7 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
                 now=now,
                 memo="Opening balance",
             )
-        zone = ensure_zone(
-            name=terms.zone,
-            base_model=ZoneModel(
-                name=terms.zone,
-                source=terms.base_model,
-                memory_gb=terms.base_memory_gb,
-                max_sequence_length=terms.max_sequence_length,
-            ),
-            slots=ZoneSlots(
-                length_s=terms.slot_s,
-                horizon=terms.horizon_slots,
-                epoch_at=now.replace(microsecond=0),
-            ),
-            now=now,
-            # A dead node is noticed, and its work taken up again, within a few slots.
-            checkpoint_every_s=2.0 * terms.slot_s,
-            lease_grace_s=2.0 * terms.slot_s,
-            heartbeat_every_s=max(1.0, terms.slot_s / 2),
-        )
+        zone = _ensure_zone(terms, now=now)
         asked = ensure_provider(organisation=lakeside, now=now)
         listed = approve_provider(provider=asked, approved_by=None, now=now)
         tokens = tuple(
@@ -138,6 +121,28 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
             neighbour_api_key=_replace_key(harbour, neighbour, now=now),
             join_tokens=tokens,
         )
+
+
+def _ensure_zone(terms: SeedTerms, *, now: datetime) -> Zone:
+    return ensure_zone(
+        name=terms.zone,
+        base_model=ZoneModel(
+            name=terms.zone,
+            source=terms.base_model,
+            memory_gb=terms.base_memory_gb,
+            max_sequence_length=terms.max_sequence_length,
+        ),
+        slots=ZoneSlots(
+            length_s=terms.slot_s,
+            horizon=terms.horizon_slots,
+            epoch_at=now.replace(microsecond=0),
+        ),
+        now=now,
+        # A dead node is noticed, and its work taken up again, within a few slots.
+        checkpoint_every_s=2.0 * terms.slot_s,
+        lease_grace_s=2.0 * terms.slot_s,
+        heartbeat_every_s=max(1.0, terms.slot_s / 2),
+    )
 
 
 def _ensure_person(

@@ -134,6 +134,36 @@ def merge_cells(
     return stays
 
 
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Where a moment stands in the drawing, and how it is written."""
+
+    begun_at: datetime
+    ends_at: datetime
+    now: datetime
+
+    @property
+    def span_s(self) -> float:
+        return max((self.ends_at - self.begun_at).total_seconds(), 1.0)
+
+    @property
+    def with_seconds(self) -> bool:
+        return self.span_s < 3600
+
+    def place(self, at: datetime) -> float:
+        """Percent of the width."""
+        return min(100.0, max(0.0, (at - self.begun_at).total_seconds() / self.span_s * 100))
+
+    def x(self, at: datetime) -> str:
+        return f"{self.place(at):.3f}%"
+
+    def width(self, start: datetime, end: datetime) -> str:
+        return f"{self.place(end) - self.place(start):.3f}%"
+
+    def say(self, at: datetime) -> str:
+        return format_clock(at, self.now, seconds=self.with_seconds)
+
+
 def build_ribbon(
     *,
     stays: Sequence[NodeSpan],
@@ -148,102 +178,81 @@ def build_ribbon(
     finish_at = ended_at or (stays[-1].ends_at if stays else deadline_at)
     last_at = max(deadline_at, finish_at, *(mark.at for mark in marks))
     ends_at = last_at + (last_at - begun_at) * 0.025
-    span_s = max((ends_at - begun_at).total_seconds(), 1.0)
-
-    def place(at: datetime) -> float:
-        return min(100.0, max(0.0, (at - begun_at).total_seconds() / span_s * 100))
-
-    def width(start: datetime, end: datetime) -> str:
-        return f"{place(end) - place(start):.3f}%"
-
-    with_seconds = span_s < 3600
-    room = DEADLINE_LABEL[with_seconds]
-    early = place(deadline_at) < room
-    taken = (-EDGE * 2, room) if early else (-room, EDGE * 2)
+    scale = _Scale(begun_at, ends_at, now)
+    is_early = scale.place(deadline_at) < DEADLINE_LABEL[scale.with_seconds]
     is_over = ended_at is not None
-
-    def say(at: datetime) -> str:
-        return format_clock(at, now, seconds=with_seconds)
-
-    lead, rest = _sentences(stays, machines, begun_at, deadline_at, finish_at, ended_at, now, say)
-    blocks = tuple(
-        _block(stay, machines[stay.node_id], now, is_over, say, place, width) for stay in stays
+    lead, rest = _sentences(
+        stays, machines, scale, deadline_at=deadline_at, finish_at=finish_at, ended_at=ended_at
     )
     pairs = list(pairwise(stays))
-    spare = None if finish_at >= deadline_at else (finish_at, deadline_at)
-    late = (deadline_at, finish_at) if finish_at > deadline_at else None
     return Ribbon(
         starts_at=begun_at,
         ends_at=ends_at,
-        blocks=blocks,
-        axis=tuple(
-            RibbonItem(f"{place(at):.3f}%", _tick_words(at, with_seconds))
-            for at in _axis_times(begun_at, ends_at)
-            if EDGE < place(at) < 100 - EDGE
-            and not taken[0] < place(at) - place(deadline_at) < taken[1]
-        ),
+        blocks=tuple(_block(stay, machines[stay.node_id], scale, is_over) for stay in stays),
+        axis=tuple(_axis(scale, deadline_at, is_early)),
         pauses=tuple(
-            RibbonItem(f"{place(a.ends_at):.3f}%", "pause", width=width(a.ends_at, b.starts_at))
+            RibbonItem(scale.x(a.ends_at), "pause", width=scale.width(a.ends_at, b.starts_at))
             for a, b in pairs
             if b.starts_at > a.ends_at
         ),
         moves=tuple(
-            RibbonItem(f"{place(b.starts_at):.3f}%", f"Moves to {machines[b.node_id].name}")
+            RibbonItem(scale.x(b.starts_at), f"Moves to {machines[b.node_id].name}")
             for a, b in pairs
             if a.node_id != b.node_id
         ),
-        marks=tuple(_marks(marks, now, place)),
+        marks=tuple(_marks(marks, scale)),
         deadline=RibbonItem(
-            f"{place(deadline_at):.3f}%",
-            say(deadline_at),
-            "start" if early else "end",
+            scale.x(deadline_at), scale.say(deadline_at), "start" if is_early else "end"
         ),
-        spare=None
-        if spare is None
-        else RibbonItem(
-            f"{place(spare[0]):.3f}%",
-            f"{format_duration((spare[1] - spare[0]).total_seconds())} spare"
-            if place(spare[1]) - place(spare[0]) > SPARE_LABEL
-            else "",
-            "thin" if spare[1] - spare[0] < THIN_SPARE and span_s > 7200 else "",
-            width(*spare),
-        ),
-        late=None
-        if late is None
-        else RibbonItem(
-            f"{place(late[0]):.3f}%",
-            f"{format_duration((late[1] - late[0]).total_seconds())} late",
-            width=width(*late),
-        ),
+        spare=_spare(scale, finish_at, deadline_at) if finish_at < deadline_at else None,
+        late=_late(scale, deadline_at, finish_at) if finish_at > deadline_at else None,
         now=None
         if is_over or not begun_at <= now <= ends_at
-        else RibbonItem(f"{place(now):.3f}%", say(now)),
+        else RibbonItem(scale.x(now), scale.say(now)),
         lead=lead,
         rest=rest,
     )
 
 
-def _block(
-    stay: NodeSpan,
-    machine: RibbonNode,
-    now: datetime,
-    is_over: bool,
-    say: Callable[[datetime], str],
-    place: Callable[[datetime], float],
-    width: Callable[[datetime, datetime], str],
-) -> RibbonBlock:
+def _axis(scale: _Scale, deadline_at: datetime, is_early: bool) -> Iterator[RibbonItem]:
+    """Round times, without those that the edges or the deadline's label would cover."""
+    room = DEADLINE_LABEL[scale.with_seconds]
+    taken = (-EDGE * 2, room) if is_early else (-room, EDGE * 2)
+    for at in _axis_times(scale.begun_at, scale.ends_at):
+        place = scale.place(at)
+        is_free = not taken[0] < place - scale.place(deadline_at) < taken[1]
+        if EDGE < place < 100 - EDGE and is_free:
+            yield RibbonItem(scale.x(at), format_clock(at, at, seconds=scale.with_seconds))
+
+
+def _spare(scale: _Scale, start: datetime, end: datetime) -> RibbonItem:
+    has_room = scale.place(end) - scale.place(start) > SPARE_LABEL
+    return RibbonItem(
+        scale.x(start),
+        f"{format_duration((end - start).total_seconds())} spare" if has_room else "",
+        "thin" if end - start < THIN_SPARE and scale.span_s > 7200 else "",
+        scale.width(start, end),
+    )
+
+
+def _late(scale: _Scale, start: datetime, end: datetime) -> RibbonItem:
+    late = format_duration((end - start).total_seconds())
+    return RibbonItem(scale.x(start), f"{late} late", width=scale.width(start, end))
+
+
+def _block(stay: NodeSpan, machine: RibbonNode, scale: _Scale, is_over: bool) -> RibbonBlock:
     length = (stay.ends_at - stay.starts_at).total_seconds() or 1.0
-    done = min(1.0, max(0.0, (now - stay.starts_at).total_seconds() / length))
+    done = min(1.0, max(0.0, (scale.now - stay.starts_at).total_seconds() / length))
     if is_over or done >= 1:
         state, done = BlockState.PAST, 1.0
     else:
         state = BlockState.NEXT if done <= 0 else BlockState.CURRENT
     slots = f"{stay.slots} slot" + ("s" if stay.slots > 1 else "")
     ticks = range(1, stay.slots) if stay.slots <= TICKS_MAX else ()
-    share = width(stay.starts_at, stay.ends_at)
+    share = scale.width(stay.starts_at, stay.ends_at)
     words = max(len(machine.name), len(f"{machine.gpu}, {slots}") * 0.9) * CHARACTER_PX
     return RibbonBlock(
-        x=f"{place(stay.starts_at):.3f}%",
+        x=scale.x(stay.starts_at),
         width=share,
         tier=machine.tier,
         state=state,
@@ -255,23 +264,21 @@ def _block(
         ticks=tuple(f"{index / stay.slots * 100:.3f}%" for index in ticks),
         worded=words + PADDING_PX <= float(share.rstrip("%")) / 100 * DRAWING_PX,
         spoken=f"{machine.name}, {machine.gpu}, {machine.tier}, {slots}, "
-        f"{say(stay.starts_at)} to {say(stay.ends_at)}",
+        f"{scale.say(stay.starts_at)} to {scale.say(stay.ends_at)}",
     )
 
 
-def _marks(
-    marks: Sequence[RibbonMark], now: datetime, place: Callable[[datetime], float]
-) -> Iterator[RibbonItem]:
+def _marks(marks: Sequence[RibbonMark], scale: _Scale) -> Iterator[RibbonItem]:
     """Diamonds under the row; one too near its neighbour goes without its step."""
-    labelled_at = [place(mark.at) for mark in marks if mark.final]
+    labelled_at = [scale.place(mark.at) for mark in marks if mark.final]
     for mark in marks:
-        x = place(mark.at)
+        x = scale.place(mark.at)
         apart = mark.final or all(abs(x - other) > MARK_LABEL for other in labelled_at)
         if apart:
             labelled_at.append(x)
-        kinds = (("final", mark.final), ("next", mark.at > now))
+        kinds = (("final", mark.final), ("next", mark.at > scale.now))
         css = " ".join(word for word, wanted in kinds if wanted)
-        yield RibbonItem(f"{x:.3f}%", mark.label if apart else "", css)
+        yield RibbonItem(scale.x(mark.at), mark.label if apart else "", css)
 
 
 _STEPS_S = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
@@ -290,20 +297,16 @@ def _axis_times(start: datetime, end: datetime) -> list[datetime]:
     return times
 
 
-def _tick_words(at: datetime, with_seconds: bool) -> str:
-    return format_clock(at, at, seconds=with_seconds)
-
-
 def _sentences(
     stays: Sequence[NodeSpan],
     machines: Mapping[str, RibbonNode],
-    begun_at: datetime,
+    scale: _Scale,
+    *,
     deadline_at: datetime,
     finish_at: datetime,
     ended_at: datetime | None,
-    now: datetime,
-    say: Callable[[datetime], str],
 ) -> tuple[str, str]:
+    now, say = scale.now, scale.say
     if not stays:
         return "No slots are planned at the moment.", ""
     first = stays[0]
@@ -311,7 +314,7 @@ def _sentences(
     if first.starts_at > now:
         parts = [f"Starts on {name} at {say(first.starts_at)}"]
     else:
-        wait = format_duration(max(0.0, (first.starts_at - begun_at).total_seconds()))
+        wait = format_duration(max(0.0, (first.starts_at - scale.begun_at).total_seconds()))
         parts = [f"Started on {name} {wait} after the bid"]
     for before, after in pairwise(stays):
         verb = "moved" if after.starts_at <= now else "moves"

@@ -99,11 +99,7 @@ def solve_prices(
         Ids of those bids that were admitted; as for ``select_counted``.
     """
     chosen = settings or Settings()
-    empty = EmptyZone(
-        _find_least_paid(engine),
-        base_memory=engine.rules.base_memory,
-        money_quantum=engine.rules.money_quantum,
-    )
+    empty = _empty_zone(engine)
     today = select_counted(today, empty, won=won)
     past_days = [select_counted(day, empty, won=won) for day in past_days]
     futures = forecast_futures(
@@ -204,6 +200,14 @@ def _average_prices(
         phi += mean.memory_price / len(futures)
         value += mean.value / len(futures)
     return _Averages(lam, phi, value=value, value_before=before)
+
+
+def _empty_zone(engine: Engine) -> EmptyZone:
+    return EmptyZone(
+        _find_least_paid(engine),
+        base_memory=engine.rules.base_memory,
+        money_quantum=engine.rules.money_quantum,
+    )
 
 
 def _find_least_paid(engine: Engine) -> list[Node]:

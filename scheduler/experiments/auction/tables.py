@@ -34,31 +34,7 @@ def write(out: Path, found: Findings) -> None:
     head = ("figure", "x", "seed", "policy", "welfare", "lagrangian_bound", "share", "admitted",
             "bids", "revenue", "cpu_s")  # fmt: skip
     _csv(out / "days.csv", head, rows)
-    _csv(
-        out / "running_time.csv",
-        ("bids_per_slot", "seed", "policy", "ms_per_task"),
-        [
-            [x, m.seed, name, 1e3 * r.seconds / max(r.bids, 1)]
-            for x, ms in found.days.get("dynamics", {}).items()
-            for m in ms
-            for name, r in m.results.items()
-        ],
-    )
-    dynamics = found.days.get("dynamics", {})
-    if dynamics:
-        plots.bars(
-            {
-                x: {
-                    n: [1e3 * m.results[n].seconds / max(m.results[n].bids, 1) for m in ms]
-                    for n in NAMES
-                }
-                for x, ms in dynamics.items()
-            },
-            out,
-            name="running_time",
-            title="Figure 13: running time",
-            y="CPU ms per task",
-        )
+    _write_running_time(found, out)
     _csv(
         out / "truthfulness.csv",
         ("stated_over_worth", "gain_critical", "gain_eq14"),
@@ -79,6 +55,34 @@ def write(out: Path, found: Findings) -> None:
     plots.winners(found.winners, out)
     plots.ratios(found.ratios, out)
     (out / "report.md").write_text(report(found), encoding="utf-8")
+
+
+def _write_running_time(found: Findings, out: Path) -> None:
+    dynamics = found.days.get("dynamics", {})
+    _csv(
+        out / "running_time.csv",
+        ("bids_per_slot", "seed", "policy", "ms_per_task"),
+        [
+            [x, m.seed, name, 1e3 * r.seconds / max(r.bids, 1)]
+            for x, ms in dynamics.items()
+            for m in ms
+            for name, r in m.results.items()
+        ],
+    )
+    if dynamics:
+        plots.bars(
+            {
+                x: {
+                    n: [1e3 * m.results[n].seconds / max(m.results[n].bids, 1) for m in ms]
+                    for n in NAMES
+                }
+                for x, ms in dynamics.items()
+            },
+            out,
+            name="running_time",
+            title="Figure 13: running time",
+            y="CPU ms per task",
+        )
 
 
 def _csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
