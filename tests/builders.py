@@ -19,7 +19,7 @@ from marketplace.common.money import to_micros
 from marketplace.fleet.services import ensure_provider
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
 from marketplace.payments.models import EarningKind, Hold
-from marketplace.payments.services import CostSplit, Share, wallet_grant
+from marketplace.payments.services import CostSplit, Share, grant_money
 
 #: The moment most tests happen at.
 NOW = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -66,7 +66,7 @@ def owner_of(made: Organisation) -> User:
 
 
 def fund_wallet(made: Organisation, *, usd: str | Decimal) -> None:
-    wallet_grant(
+    grant_money(
         organisation=made,
         amount_micros=to_micros(usd),
         granted_by=operator(),

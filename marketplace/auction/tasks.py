@@ -22,8 +22,8 @@ def sweep() -> None:
 
 
 @shared_task(name="auction.jobs_replan")
-def jobs_replan() -> None:
-    sweeps.jobs_replan(now=clock.now())
+def replan_broken_jobs() -> None:
+    sweeps.replan_broken_jobs(now=clock.now())
 
 
 @shared_task(name="auction.plans_sweep")
@@ -48,8 +48,8 @@ def prices_sweep() -> None:
 
 
 @shared_task(name="auction.prices_solve")
-def prices_solve(*, zone_id: str) -> None:
-    solve.prices_solve(zone_id=zone_id, clock=clock.now)
+def solve_zone_prices(*, zone_id: str) -> None:
+    solve.solve_zone_prices(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.rates_post")
@@ -58,8 +58,8 @@ def rates_post(*, zone_id: str) -> None:
 
 
 @shared_task(name="auction.prices_apply")
-def prices_apply(*, zone_id: str) -> None:
-    solve.prices_apply(zone_id=zone_id, clock=clock.now)
+def apply_prices(*, zone_id: str) -> None:
+    solve.apply_prices(zone_id=zone_id, clock=clock.now)
 
 
 @shared_task(name="auction.snapshots")

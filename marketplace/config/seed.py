@@ -24,7 +24,7 @@ from marketplace.fleet.services import (
     ensure_zone,
 )
 from marketplace.payments.selectors import wallet
-from marketplace.payments.services import wallet_grant
+from marketplace.payments.services import grant_money
 
 OWNER = "owner@example.com"
 PROVIDER = "provider@example.com"
@@ -85,7 +85,7 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
         neighbour = _ensure_person(NEIGHBOUR, "Nora Neighbour", terms.password, now=now)
         harbour = _ensure_organisation(NEIGHBOURS_ORGANISATION, neighbour, now=now)
         for organisation, purpose in ((northwind, "seed-demo"), (harbour, "seed-neighbour")):
-            wallet_grant(
+            grant_money(
                 organisation=organisation,
                 amount_micros=terms.grant_micros,
                 granted_by=operator,

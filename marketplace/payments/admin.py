@@ -16,7 +16,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.ids import new_id
 from marketplace.common.money import to_micros
 from marketplace.payments.models import Earning, Entry, Hold, LedgerAccount, Posting
-from marketplace.payments.services import wallet_grant
+from marketplace.payments.services import grant_money
 
 
 class PostingInline(ReadOnly, TabularInline):
@@ -75,7 +75,7 @@ class EntryAdmin(ReadOnly, ModelAdmin):
         return [PostingInline] if obj else []
 
     def save_model(self, request: HttpRequest, obj: Entry, form: Any, change: bool) -> None:
-        entry = wallet_grant(
+        entry = grant_money(
             organisation=form.cleaned_data["organisation"],
             amount_micros=form.cleaned_data["dollars"],
             granted_by=request.user,  # type: ignore[arg-type]

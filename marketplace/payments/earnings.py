@@ -154,7 +154,7 @@ def _list_distribution_amounts(
     return amounts
 
 
-def earnings_mature(*, now: datetime) -> int:
+def mature_earnings(*, now: datetime) -> int:
     """Moves earnings whose delay is over from pending to payable; returns how many."""
     due = Earning.objects.filter(matured_at=None, payable_at__lte=now)
     organisation_ids = due.order_by("organisation_id").values_list("organisation_id", flat=True)

@@ -12,7 +12,7 @@ from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.locks import lock_funds_request
 from marketplace.payments.models import Entry, EntryKind, FundsRequest
-from marketplace.payments.services import credit_demo_money, wallet_grant
+from marketplace.payments.services import credit_demo_money, grant_money
 
 #: A hundred thousand dollars: more is talked about before it is asked for.
 REQUEST_MAX_MICROS = 100_000_000_000
@@ -64,7 +64,7 @@ def grant_funds(
         if found.amount_micros != amount_micros:
             asked = format_usd_exact(found.amount_micros)
             raise Conflict("funds_request_changed", f"By now {asked} is asked for. Look again.")
-        wallet_grant(
+        grant_money(
             organisation=found.organisation,
             amount_micros=found.amount_micros,
             granted_by=granted_by,

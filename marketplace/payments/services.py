@@ -34,15 +34,15 @@ __all__ = [
     "Share",
     "credit_demo_money",
     "distribute_charge",
+    "grant_money",
     "lock_wallets",
     "pay_sla_credit",
     "refund_charge",
     "release_hold",
-    "wallet_grant",
 ]
 
 
-def wallet_grant(
+def grant_money(
     *,
     organisation: Organisation,
     amount_micros: int,

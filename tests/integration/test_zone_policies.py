@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Reservation
-from marketplace.auction.pricing.solve import prices_apply, prices_solve
+from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.common import clock
 from marketplace.common.queue import enqueue
 from marketplace.payments.selectors import ledger_check, wallet
@@ -179,10 +179,10 @@ def test_solves_and_decisions_at_once_come_to_one_log(zone):
     place(owner, zone, 12)
 
     def solve() -> bool:
-        return prices_solve(zone_id=zone.pk, clock=lambda: now)
+        return solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
 
     def apply() -> bool:
-        return prices_apply(zone_id=zone.pk, clock=lambda: now)
+        return apply_prices(zone_id=zone.pk, clock=lambda: now)
 
     def decide() -> int:
         return sum(decide_pending_bids(zone=zone, now=now, limit=3).decided for _ in range(4))

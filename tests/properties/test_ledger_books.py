@@ -18,9 +18,9 @@ from marketplace.payments.selectors import earnings, house_balances, ledger_chec
 from marketplace.payments.services import (
     Share,
     distribute_charge,
+    grant_money,
     refund_charge,
     release_hold,
-    wallet_grant,
 )
 from tests import builders
 from tests.builders import NOW
@@ -128,7 +128,7 @@ def check_books(sequence: list[Step]) -> None:
     def run(action: str, owner: int, name: int, amount: int) -> None:
         reference = f"bid_{name}"
         if action == "grant":
-            wallet_grant(
+            grant_money(
                 organisation=owners[owner],
                 amount_micros=amount,
                 granted_by=operator,

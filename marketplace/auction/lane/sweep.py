@@ -134,7 +134,7 @@ def sweep_zones(*, clock: Callable[[], datetime]) -> None:
             log.exception("zone %s could not be swept", zone.name)
 
 
-def jobs_replan(*, now: datetime) -> None:
+def replan_broken_jobs(*, now: datetime) -> None:
     """Find new cells for jobs that lost theirs, in every zone that has such jobs."""
     wanting = Job.objects.filter(needs_replan=True, status__in=Job.ACTIVE).values("zone_id")
     for zone in Zone.objects.filter(pk__in=wanting).order_by("pk"):

@@ -118,7 +118,7 @@ def _fleet(zone: Zone) -> str:
     return hashlib.sha256(repr(rows).encode()).hexdigest() if rows else ""
 
 
-def prices_solve(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
+def solve_zone_prices(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
     """Solve for a zone's prices if that is due, and hand them to its lane.
 
     One at a time: who comes second leaves. Nothing is locked that bids need, and nothing is
@@ -235,7 +235,7 @@ def _note(zone: Zone, **columns: Any) -> None:
     Pricing.objects.filter(zone=zone).update(**columns)
 
 
-def prices_apply(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
+def apply_prices(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
     """Let the zone's lane take the prices that wait; whether they came into force."""
     if not Pricing.objects.filter(zone_id=zone_id, waiting__isnull=False).exists():
         return False

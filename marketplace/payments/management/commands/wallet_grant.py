@@ -9,7 +9,7 @@ from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd_exact, to_micros
 from marketplace.payments.selectors import wallet
-from marketplace.payments.services import wallet_grant
+from marketplace.payments.services import grant_money
 
 
 class Command(BaseCommand):
@@ -35,7 +35,7 @@ class Command(BaseCommand):
         if operator is None:
             raise CommandError(f"There is no person {options['operator']}.")
         try:
-            wallet_grant(
+            grant_money(
                 organisation=organisation,
                 amount_micros=to_micros(options["dollars"]),
                 granted_by=operator,

@@ -13,7 +13,7 @@ from marketplace.accounts.models import Membership, Organisation, Role
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, Pricing
 from marketplace.auction.pay_rule import PAY_RULE
-from marketplace.auction.pricing.solve import prices_apply, prices_solve
+from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.common.errors import NotAllowed
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
 from marketplace.fleet.services import approve_provider, create_join_token, ensure_provider
@@ -240,9 +240,9 @@ def test_the_operator_sees_which_policy_runs_and_how_the_last_solve_went(
     assert "not begun" in text
     refresh_zone(zone=zone, now=NOW)
     assert ">lagrangian</td>" in read_page(operator.get("/operator"))
-    assert prices_solve(zone_id=zone.pk, clock=lambda: NOW)
+    assert solve_zone_prices(zone_id=zone.pk, clock=lambda: NOW)
     assert "Waiting for the lane" in read_page(operator.get("/operator"))
-    assert prices_apply(zone_id=zone.pk, clock=lambda: NOW)
+    assert apply_prices(zone_id=zone.pk, clock=lambda: NOW)
     assert "In force" in read_page(operator.get("/operator"))
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from marketplace.common.errors import Conflict, NotFound
-from marketplace.payments.earnings import earnings_mature
+from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.models import Distribution, Earning, EarningKind
 from marketplace.payments.selectors import (
     Earnings,
@@ -196,12 +196,12 @@ def test_earnings_become_payable_when_the_delay_is_over_and_not_before(provider,
         builders.settle_hold(hold_reference=reference, charge_micros=50_000, now=at)
         share = Share(organisation.pk, 10_000 * (day + 1))
         distribute_charge(hold_reference=reference, split=builders.cost_split(share), now=at)
-    assert earnings_mature(now=NOW + timedelta(days=7, seconds=-1)) == 0
-    assert earnings_mature(now=NOW + timedelta(days=7)) == 2
-    assert earnings_mature(now=NOW + timedelta(days=7)) == 0
+    assert mature_earnings(now=NOW + timedelta(days=7, seconds=-1)) == 0
+    assert mature_earnings(now=NOW + timedelta(days=7)) == 2
+    assert mature_earnings(now=NOW + timedelta(days=7)) == 0
     assert earnings(organisation=provider) == Earnings(pending_micros=20_000, payable_micros=10_000)
     assert earnings(organisation=other) == Earnings(pending_micros=0, payable_micros=10_000)
-    assert earnings_mature(now=NOW + timedelta(days=30)) == 1
+    assert mature_earnings(now=NOW + timedelta(days=30)) == 1
     assert earnings(organisation=provider) == Earnings(pending_micros=0, payable_micros=30_000)
     assert [e.reference for e in list_earnings(organisation=provider)] == ["b", "a"]
     assert ledger_check().balanced

@@ -11,10 +11,10 @@ from marketplace.payments.selectors import Wallet, earnings, house_balances, led
 from marketplace.payments.services import (
     Share,
     distribute_charge,
+    grant_money,
     lock_wallets,
     refund_charge,
     release_hold,
-    wallet_grant,
 )
 from tests import builders
 from tests.builders import NOW
@@ -80,7 +80,7 @@ def test_a_grant_repeated_at_once_is_booked_once(funded) -> None:
     operator = builders.operator()
     results = at_once(
         [
-            lambda: wallet_grant(
+            lambda: grant_money(
                 organisation=funded,
                 amount_micros=5_000_000,
                 granted_by=operator,

@@ -10,10 +10,10 @@ from marketplace.common.money import MAX_MICROS
 from marketplace.payments.models import Entry, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import Wallet, house_balances, ledger_check, wallet
 from marketplace.payments.services import (
+    grant_money,
     pay_sla_credit,
     refund_charge,
     release_hold,
-    wallet_grant,
 )
 from tests import builders
 from tests.builders import NOW
@@ -45,7 +45,7 @@ def funded():
 def test_a_grant_moves_money_from_the_grants_account_into_the_wallet() -> None:
     organisation = builders.organisation()
     operator = builders.operator()
-    entry = wallet_grant(
+    entry = grant_money(
         organisation=organisation,
         amount_micros=2_500_000,
         granted_by=operator,
@@ -64,7 +64,7 @@ def test_only_operators_grant() -> None:
     organisation = builders.organisation()
     before = traces()
     with pytest.raises(NotAllowed) as refused:
-        wallet_grant(
+        grant_money(
             organisation=organisation,
             amount_micros=1,
             granted_by=builders.user(),
@@ -78,14 +78,14 @@ def test_only_operators_grant() -> None:
 def test_a_repeated_grant_is_booked_once_and_other_terms_are_a_conflict() -> None:
     organisation, other = builders.organisation(), builders.organisation()
     terms = {"granted_by": builders.operator(), "reference": "opening", "now": NOW}
-    first = wallet_grant(organisation=organisation, amount_micros=5, **terms)
-    assert wallet_grant(organisation=organisation, amount_micros=5, **terms) == first
+    first = grant_money(organisation=organisation, amount_micros=5, **terms)
+    assert grant_money(organisation=organisation, amount_micros=5, **terms) == first
     for repeated in (
         {"organisation": organisation, "amount_micros": 6},
         {"organisation": other, "amount_micros": 5},
     ):
         with pytest.raises(Conflict) as refused:
-            wallet_grant(**repeated, **terms)
+            grant_money(**repeated, **terms)
         assert refused.value.code == "reference_reused"
     assert wallet(organisation=organisation).available_micros == 5
     assert wallet(organisation=other).available_micros == 0

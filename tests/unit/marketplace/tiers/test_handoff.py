@@ -8,7 +8,7 @@ import pytest
 
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.sweep import jobs_replan
+from marketplace.auction.lane.sweep import replan_broken_jobs
 from marketplace.auction.models import Bid, Reservation
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at
@@ -200,7 +200,7 @@ def test_a_worker_that_dies_under_its_job_leads_to_a_new_plan(
     assert not Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
     decide_pending_bids(zone=house.zone, now=at(51))
 
-    jobs_replan(now=at(51))
+    replan_broken_jobs(now=at(51))
     job.refresh_from_db()
     assert job.is_active
     assert not job.needs_replan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.sweep import jobs_replan
+from marketplace.auction.lane.sweep import replan_broken_jobs
 from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import EventKind, Job, JobStatus
@@ -47,7 +47,7 @@ def test_a_job_slower_than_measured_is_planned_again_before_its_cells_are_over(z
     job.refresh_from_db()
     assert job.needs_replan
     before = len(job.cells)
-    jobs_replan(now=at(23))
+    replan_broken_jobs(now=at(23))
     job.refresh_from_db()
     assert not job.needs_replan
     assert len(job.cells) > before
@@ -62,7 +62,7 @@ def test_a_missed_deadline_is_counted_explained_and_credited_once(zone: Zone) ->
     market_builders.node(zone, name="second", available_from_at=at(70))
     Node.objects.filter(pk=first.pk).update(status=NodeStatus.OFFLINE)
     leases_sweep(now=at(15))
-    jobs_replan(now=at(16))
+    replan_broken_jobs(now=at(16))
     job.refresh_from_db()
     assert job.finish_planned_at > job.deadline_at
     assert "for which you get a credit" in job.events.filter(kind="replanned").get().message

@@ -7,7 +7,7 @@ import pytest
 from marketplace.auction.book.engine_cache import discard_lane_book
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
-from marketplace.auction.lane.sweep import jobs_replan, refresh_zone
+from marketplace.auction.lane.sweep import refresh_zone, replan_broken_jobs
 from marketplace.auction.models import LogEntry, Reservation
 from marketplace.fleet.models import NodeStatus
 from marketplace.jobs.models import Job, JobEvent
@@ -233,7 +233,7 @@ def test_job_that_was_slower_than_measured_gets_more_cells(zone, owner):
     _, job = admitted(owner, zone, epochs=3)
     Job.objects.filter(pk=job.pk).update(total_steps=36, step=20, checkpoint_step=20)
     request_job_replan(job=job, reason="It did not end in time.", now=market.slot_at(zone, 103))
-    jobs_replan(now=market.slot_at(zone, 103))
+    replan_broken_jobs(now=market.slot_at(zone, 103))
     job.refresh_from_db()
     assert [slot for slot, _ in job.cells if slot > 103] == [104, 105]
     assert ledger_check().balanced

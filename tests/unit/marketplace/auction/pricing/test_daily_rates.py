@@ -20,7 +20,7 @@ from marketplace.auction.pricing.daily_rates import (
     post_daily_rates,
     request_due_rates,
 )
-from marketplace.auction.pricing.solve import prices_apply, prices_solve
+from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_node_ask, set_policy_settings
@@ -137,8 +137,8 @@ def test_what_the_market_price_is_above_the_rate_is_the_houses(zone, owner):
     decide_pending_bids(zone=zone, now=NOW)
     now = market.slot_at(zone, 101)
     refresh_zone(zone=zone, now=now)
-    assert prices_solve(zone_id=zone.pk, clock=lambda: now)
-    assert prices_apply(zone_id=zone.pk, clock=lambda: now)
+    assert solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
+    assert apply_prices(zone_id=zone.pk, clock=lambda: now)
     bid = market.bid(owner, zone, price_micros=90_000_000, slots=11, now=now)
     decide_pending_bids(zone=zone, now=now)
     bid.refresh_from_db()

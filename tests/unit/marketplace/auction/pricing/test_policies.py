@@ -22,7 +22,7 @@ from marketplace.auction.pricing.past_bids import (
     choose_span,
     load_past_bids,
 )
-from marketplace.auction.pricing.solve import prices_apply, prices_solve
+from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.auction.selectors import policy_in_force
 from marketplace.fleet import slots
 from marketplace.fleet.models import Zone
@@ -63,7 +63,9 @@ def reprice(zone, now: datetime) -> bool:
     def clock() -> datetime:
         return now
 
-    return prices_solve(zone_id=zone.pk, clock=clock) and prices_apply(zone_id=zone.pk, clock=clock)
+    return solve_zone_prices(zone_id=zone.pk, clock=clock) and apply_prices(
+        zone_id=zone.pk, clock=clock
+    )
 
 
 def rules(zone) -> ZoneRules:

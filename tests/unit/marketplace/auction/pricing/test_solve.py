@@ -17,11 +17,11 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing
 from marketplace.auction.pricing import solve as solving
 from marketplace.auction.pricing.solve import (
+    apply_prices,
     choose_seed,
     find_due_solve,
-    prices_apply,
-    prices_solve,
     request_due_solves,
+    solve_zone_prices,
 )
 from marketplace.auction.selectors import load_market
 from marketplace.fleet.models import Node, Zone
@@ -61,11 +61,11 @@ def crowd(owner, zone, *, now=NOW, count=16, price_micros=3_000_000) -> None:
 
 
 def solve(zone, now) -> bool:
-    return prices_solve(zone_id=zone.pk, clock=lambda: now)
+    return solve_zone_prices(zone_id=zone.pk, clock=lambda: now)
 
 
 def apply(zone, now) -> bool:
-    return prices_apply(zone_id=zone.pk, clock=lambda: now)
+    return apply_prices(zone_id=zone.pk, clock=lambda: now)
 
 
 def pricing(zone) -> Pricing:
