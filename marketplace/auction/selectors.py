@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from marketplace.accounts.models import Organisation
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import DECISION_FIELDS
-from marketplace.auction.models import Bid, BidStatus, Pricing, WorkShare
+from marketplace.auction.models import Bid, BidStatus, Pricing
 from marketplace.auction.queries import load_bid_columns
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
@@ -175,9 +175,3 @@ def list_bids_set_aside() -> QuerySet[Bid]:
     """Bids that wait because they could not be decided; the house's fault, not their owners'."""
     waiting = Bid.objects.filter(status=BidStatus.PENDING, retry_at__isnull=False)
     return waiting.select_related("zone").order_by("arrival")
-
-
-def list_work_shares(bid: Bid) -> QuerySet[WorkShare]:
-    """What each node did of a settled job and got for it, in the order in which they began."""
-    shares = WorkShare.objects.filter(bid=bid).select_related("node", "organisation")
-    return shares.order_by("pk")

@@ -15,7 +15,7 @@ from django.db.models import JSONField, Model, fields
 from django.db.models.expressions import DatabaseDefault  # type: ignore[attr-defined]
 from django.db.models.fields import related
 
-from marketplace.common.db.pipeline import Statement, execute, send
+from marketplace.common.db.pipeline import Statement, send
 from marketplace.common.models import IdField
 
 if TYPE_CHECKING:
@@ -199,28 +199,15 @@ def _build_value_getter(field: _Field) -> Callable[[Model], Any]:
     return lambda row: field.get_db_prep_save(field.pre_save(row, True), connections["default"])
 
 
-def update_values(model: type[Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    """Write the fields ``names`` of rows given as key and values; how many were found.
+def send_updates(model: type[Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Write the fields ``names`` of rows given as key and values.
 
     One UPDATE from one JSON text; Django's ``bulk_update`` writes a CASE per field and row, which
     costs more in Python than the rows cost the database, and so do arrays.
     """
-    if not rows:
-        return 0
-    return execute(_build_update_statement(model, names, rows))
-
-
-def send_updates(model: type[Model], names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """The same for rows that are known to be there."""
     if rows:
-        send(_build_update_statement(model, names, rows))
-
-
-def _build_update_statement(
-    model: type[Model], names: Sequence[str], rows: Iterable[Sequence[Any]]
-) -> Statement:
-    text, columns = _build_update(model, tuple(names))
-    return Statement(text, [_encode_rows(columns, rows)])
+        text, columns = _build_update(model, tuple(names))
+        send(Statement(text, [_encode_rows(columns, rows)]))
 
 
 @cache

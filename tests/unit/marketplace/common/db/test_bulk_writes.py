@@ -10,7 +10,7 @@ from marketplace.common.db.bulk_writes import (
     JsonText,
     insert_rows,
     insert_values,
-    update_values,
+    send_updates,
 )
 from marketplace.payments.models import Entry, EntryKind, Hold
 from tests import builders
@@ -69,7 +69,7 @@ def test_texts_and_json_come_back_as_they_were_given():
 def test_no_rows_are_no_statement(django_assert_num_queries):
     with django_assert_num_queries(0):
         assert insert_rows([]) == 0
-        assert update_values(Hold, ["status"], []) == 0
+        send_updates(Hold, ["status"], [])
 
 
 def test_one_row_that_is_refused_stores_none():
@@ -157,13 +157,8 @@ def test_values_change_the_rows_of_their_keys_and_no_others():
         (other.pk, None, None, None, [], 1e300, "", 0),
         ("bid_unknown", NOW, 4, {}, [], 1.0, "", 0),
     ]
-    assert update_values(Bid, names, rows) == 2
+    send_updates(Bid, names, rows)
     for row in rows[:2]:
         stored = Bid.objects.get(pk=row[0])
         assert tuple(getattr(stored, name) for name in names) == row[1:]
     assert Bid.objects.get(pk=third.pk).position is None
-
-
-def test_no_values_are_no_statement(django_assert_num_queries):
-    with django_assert_num_queries(0):
-        assert update_values(Bid, ("status",), []) == 0
