@@ -112,7 +112,7 @@ def _compare_owners(zone: AttackedZone, size: Size) -> Finding:
 
 
 def _find_winners(
-    zone: Zone, past: Sequence[Sequence[Task]], *, seed: int, size: Size
+    zone: AttackedZone, past: Sequence[Sequence[Task]], *, seed: int, size: Size
 ) -> frozenset[str]:
     """Give the ids of bids that past days admitted, each as a first day."""
     rules, settings = make_rules(zone.scenario, "lagrangian"), Settings(futures=size.futures)
