@@ -68,7 +68,7 @@ def solve_deadline(
     rows = Rows(np.empty((slots, classes)), np.empty((slots, classes), np.int64))
     path = np.empty(slots, np.int64)
     end = cells.starts[slots]
-    every = np.arange(end)
+    every: Ints = np.arange(end)
     charge = cells.own[:end].copy()
     m = fill_rows(every, cells.starts[start], end, cells, charge, rows)
     mu, bound = multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)
