@@ -68,7 +68,9 @@ def solve_deadline(
     rows = Rows(np.empty((slots, classes)), np.empty((slots, classes), np.int64))
     path = np.empty(slots, np.int64)
     end = cells.starts[slots]
-    every: Ints = np.arange(end)
+    every = np.empty(end, np.int64)
+    for j in range(end):
+        every[j] = j
     charge = cells.own[:end].copy()
     m = fill_rows(every, cells.starts[start], end, cells, charge, rows)
     mu, bound = multiplier(rows.cost, units, need, 0, m - 1, 0.0, INFINITY)

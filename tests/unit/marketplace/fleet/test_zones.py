@@ -16,7 +16,7 @@ from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet.memory import base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import base_model_ref
-from marketplace.fleet.services import ensure_zone
+from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
 from marketplace.fleet.zones import ZoneTerms, open_zone
 from tests.builders import NOW
 from workers.protocol.base_files import hash_base_files
@@ -112,13 +112,15 @@ def test_a_zone_of_another_releases_bundled_model_is_not_opened_again():
     assert ref.sha256 == hash_base_files(BUNDLED)
     opened: dict[str, Any] = {
         "name": zone.name,
-        "base_model_name": zone.base_model_name,
-        "base_model_source": zone.base_model_source,
-        "slot_s": zone.slot_s,
-        "horizon_slots": zone.horizon_slots,
-        "epoch_at": zone.epoch_at,
-        "base_memory_gb": zone.base_memory_gb,
-        "max_sequence_length": zone.max_sequence_length,
+        "base_model": ZoneModel(
+            name=zone.base_model_name,
+            source=zone.base_model_source,
+            memory_gb=zone.base_memory_gb,
+            max_sequence_length=zone.max_sequence_length,
+        ),
+        "slots": ZoneSlots(
+            length_s=zone.slot_s, horizon=zone.horizon_slots, epoch_at=zone.epoch_at
+        ),
         "now": NOW,
     }
     assert ensure_zone(**opened) == zone
