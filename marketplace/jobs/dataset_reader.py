@@ -5,7 +5,7 @@ Imports nothing of Django: ``reading_child`` runs it in a process of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -99,10 +99,20 @@ def read_dataset(
                     if len(reading.long_lines) < LONG_LINES_MAX:
                         reading.long_lines.append(row.line)
         except TemplateError as error:
-            reading.fatal = str(error)
+            reading.fatal = f"Line {_find_refused_line(batch, encoder):,}: {error}"
             break
     reading.tokens, reading.longest_row_tokens = runs.token_count, runs.longest
     return reading, runs.build()
+
+
+def _find_refused_line(batch: Sequence[Row], encoder: TextEncoder) -> int:
+    """The first line of a batch that cannot be laid out; there is one."""
+    for row in batch:
+        try:
+            next(lay_out_rows([row], encoder))
+        except TemplateError:
+            return row.line
+    return batch[-1].line
 
 
 def _read_usable_rows(values: Iterator[Row | LineError], reading: Reading) -> Iterator[Row]:

@@ -22,10 +22,12 @@ from schemathesis.checks import CHECKS
 from marketplace.api.market import bids as api_bids
 from marketplace.api.market import datasets as api_datasets
 from marketplace.auction.bidding import wait
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.config.asgi import application
+from marketplace.jobs.models import Job
 from marketplace.jobs.reading_child import read_file
 from marketplace.jobs.reading_process import FileToRead, build_request
 from marketplace.jobs.services import intake, read_next_upload, readings, slots_dispatch
@@ -127,8 +129,9 @@ def test_no_form_and_no_address_of_a_page_is_our_fault(read_here: None) -> None:
     operator = builders.operator()
     owner = builders.organisation(owner=operator, usd="100")
     data = market.dataset(owner, zone)
-    job = build.job(zone, (0, node), organisation=owner, dataset=data)
     bid = market.bid(owner, zone, data=data)
+    decide_pending_bids(zone=zone, now=NOW)
+    job = Job.objects.get(bid_id=bid.pk)
     refresh_zone(zone=zone, now=clock.now())
     browser = Client(raise_request_exception=False)
     browser.force_login(operator)

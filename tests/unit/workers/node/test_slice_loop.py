@@ -215,7 +215,7 @@ class TestPlans:
 
     @pytest.mark.parametrize(
         "change",
-        [{"ends_in": -1.0}, {"slot": 4}, {"revision": 0}, {"node_id": "node_2"}, {"version": 2}],
+        [{"ends_in": -1.0}, {"slot": 4}, {"revision": 0}, {"node_id": "node_2"}, {"version": 1}],
         ids=["late", "earlier slot", "earlier revision", "another node", "another version"],
     )
     def test_a_plan_that_does_not_hold_is_ignored(self, world, change):
