@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 .PHONY: help installed setup setup-dev pages demo run test compiled test-python test-faults test-browser test-nightly test-nightly-slice test-pages browser lint format types contracts lock \
-  bench bench-auction bench-training bench-tiers bench-lane screens clean
+  bench bench-auction bench-preparation bench-training bench-tiers bench-lane screens clean
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | sort | awk -F'|' '{printf "  %-16s %s\n", $$1, $$2}'
@@ -61,8 +61,8 @@ $(PAGES)/.built: $(shell find frontend/web -type f -not -path '*/node_modules/*'
 	@cd frontend/web && npm ci --no-audit --no-fund --loglevel=error && npm run --silent build
 	@touch $@
 
-demo: installed ## Sell and run one real job, then leave the site up (ONCE=1: stop when it is done)
-	@$(PYTHON) -m marketplace.embedded demo $(if $(ONCE),--once)
+demo: installed ## Sell and run one real job, then leave the site up (ONCE=1: stop when it is done; DATA=messy: a vendor prepares the data)
+	@$(PYTHON) -m marketplace.embedded demo $(if $(ONCE),--once) $(if $(DATA),--data $(DATA))
 
 run: installed ## The whole house without the demo sale
 	@$(PYTHON) -m marketplace.embedded up
@@ -124,7 +124,7 @@ contracts: setup-dev ## Who may import whom
 lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed
 	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
 
-bench: bench-auction bench-lane bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
+bench: bench-auction bench-lane bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
 
 bench-auction: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_auction
@@ -134,6 +134,9 @@ bench-lane: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_lane
 	@$(PYTHON) -m tests.benchmarks.bench_bids
 	@$(PYTHON) -m tests.benchmarks.bench_log
+
+bench-preparation: setup-dev ## Train the same messy data with and without preparation, for the same work
+	@$(PYTHON) -m tests.benchmarks.bench_preparation
 
 bench-prompts: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_prompts

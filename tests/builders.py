@@ -18,7 +18,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import to_micros
 from marketplace.fleet.services import ensure_provider
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
-from marketplace.payments.models import EarningKind, Hold
+from marketplace.payments.models import Hold
 from marketplace.payments.services import CostSplit, Share, grant_money
 
 #: The moment most tests happen at.
@@ -94,7 +94,7 @@ def settle_hold(*, hold_reference: str, charge_micros: int, now: datetime = NOW)
 
 def cost_split(*shares: Share, returned: int = 0, borne: int = 0, **more: Any) -> CostSplit:
     """The operational cost of a job as these shares and what went back to its owner make it."""
-    paid = sum(s.amount_micros for s in shares if s.kind == EarningKind.PROVIDER)
+    paid = sum(share.amount_micros for share in shares)
     return CostSplit(
         asks_micros=paid + returned - borne,
         asks_returned_micros=returned,

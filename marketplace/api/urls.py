@@ -26,6 +26,16 @@ urlpatterns = [
     path("jobs", jobs.JobsView.as_view(), name="api-jobs"),
     path("jobs/<str:job_id>", jobs.JobView.as_view(), name="api-job"),
     path("jobs/<str:job_id>/events", jobs.JobEventsView.as_view(), name="api-job-events"),
+    path(
+        "jobs/<str:job_id>/preparation",
+        jobs.JobPreparationView.as_view(),
+        name="api-job-preparation",
+    ),
+    path(
+        "jobs/<str:job_id>/preparation/changes",
+        jobs.JobPreparationChangesView.as_view(),
+        name="api-job-preparation-changes",
+    ),
     path("jobs/<str:job_id>/samples", jobs.JobSamplesView.as_view(), name="api-job-samples"),
     path(
         "jobs/<str:job_id>/checkpoints",

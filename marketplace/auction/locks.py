@@ -38,6 +38,8 @@ class PendingBid(NamedTuple):
     memory_demand_gb: float
     #: s_ik, by GPU type.
     rates: dict[str, float]
+    #: Vendors' offers, as ``Bid.offers``.
+    offers: list[list[Any]]
     #: What the bid was received with; empty before it was.
     received_slot: int | None
     salt: str
@@ -94,10 +96,9 @@ def lock_received_bids(*, bid_ids: Sequence[str]) -> list[PendingBid]:
 
 
 def _pending(*row: Any) -> PendingBid:
-    *columns, rates, slot, salt, adapter, training = row
-    return PendingBid._make(
-        (*columns, json.loads(rates), slot, salt, JsonText(adapter), JsonText(training))
-    )
+    *columns, rates, offers, slot, salt, adapter, training = row
+    texts = JsonText(adapter), JsonText(training)
+    return PendingBid._make((*columns, json.loads(rates), json.loads(offers), slot, salt, *texts))
 
 
 #: The ORM would take longer to write it and to make objects of its rows than deciding does.

@@ -74,6 +74,10 @@ class Bid(models.Model):
     memory_demand_gb = models.FloatField()
     #: s_ik: work units per slot by GPU type, when the bid arrived.
     rates: Any = models.JSONField()
+    #: ``PreparationWish`` as JSON; null: the data are trained on as they are.
+    preparation: Any = models.JSONField(null=True)
+    #: Vendors' offers when the bid arrived, ``vendors.quoting.Offer.to_json`` of each.
+    offers: Any = models.JSONField(default=list)
     idempotency_key = models.CharField(max_length=255, null=True)
     #: SHA-256 of what was asked under that key.
     request_hash = models.CharField(max_length=64)

@@ -3,7 +3,8 @@
 - The operational cost in a payment belongs to the nodes that did the job's work, in proportion
   to the work units each did, at the posted rate that its cells were sold for where rates are
   posted. A finished job has done all of its work, however early.
-- Work that was never done is refunded: the share of the whole payment that it is.
+- Work that was never done is refunded: the share of the whole payment that it is, without a
+  vendor's price once the vendor's work was accepted.
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
   the job; the house pays the others for what they did.
 - **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment. It comes out of
@@ -91,6 +92,7 @@ def compute_payout(
     at_fault: Collection[str],
     house_limit_micros: int,
     posted_rates: Mapping[str, Fraction] | None = None,
+    vendor_micros: int = 0,
 ) -> Payout:
     """What the rule makes of a job as it ended.
 
@@ -99,6 +101,8 @@ def compute_payout(
     posted_rates
         By node, what a work unit in its cells was sold for; ``None``: asks are paid, and every
         unit counts alike.
+    vendor_micros
+        Part of the payment for a vendor's accepted work, which was done whatever the job did.
     at_fault
         Organisations whose nodes lost, failed or delayed the job.
     house_limit_micros
@@ -114,7 +118,8 @@ def compute_payout(
         return _pay_failed(
             payment_micros, asks_micros, work.by_node, earned, faulty, house_limit_micros
         )
-    refund, credit, withheld = math.floor(payment_micros * undone), 0, [0] * len(earned)
+    refund = math.floor((payment_micros - vendor_micros) * undone)
+    credit, withheld = 0, [0] * len(earned)
     if ending is Ending.LATE and not _is_party(owner_id, work.by_node, at_fault):
         credit = payment_micros * credit_percent // 100
         forfeit = [amount if at else 0 for amount, at in zip(earned, faulty, strict=True)]

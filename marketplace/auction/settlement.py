@@ -6,6 +6,7 @@ Every effect is named by the bid's hold and may be asked for twice.
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ from marketplace.payments.services import (
     pay_sla_credit,
     refund_charge,
 )
+from marketplace.vendors.models import PreparationStatus
+from marketplace.vendors.selectors import exclude_open, find_preparation
 from scheduler.auction.log import events
 from scheduler.types import Cell
 
@@ -76,7 +79,8 @@ class EndedJob:
 
 def settle_finished(*, now: datetime) -> int:
     """Put the unused cells of ended jobs back on sale and settle their money; how many jobs."""
-    jobs = list(list_unsettled_jobs()[:BATCH_LIMIT])
+    # A vendor is paid, and cells are given back, before the rest is shared out.
+    jobs = list(exclude_open(list_unsettled_jobs())[:BATCH_LIMIT])
     by_zone: defaultdict[Zone, list[Job]] = defaultdict(list)
     for job in jobs:
         by_zone[job.zone].append(job)
@@ -124,10 +128,14 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
             + [(pk, AccountKind.EARNINGS_PENDING) for pk in case.find_organisations()]
         )
         due = _compute_payout(
-            bid=bid, case=case, house_limit_micros=_find_house_limit(case.at_fault, now=now)
+            bid=bid,
+            job=job,
+            case=case,
+            house_limit_micros=_find_house_limit(case.at_fault, now=now),
         )
         _move_money(bid=bid, case=case, due=due, now=now)
-        bid.refund_micros, bid.credit_micros = due.refund_micros, due.credit_micros
+        bid.refund_micros = due.refund_micros + _find_preparation_refund(job)
+        bid.credit_micros = due.credit_micros
         bid.save(update_fields=["refund_micros", "credit_micros"])
         WorkShare.objects.bulk_create(
             WorkShare(
@@ -149,7 +157,7 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
 def compute_cancel_refund(*, bid: Bid, job: Job) -> int:
     """What the owner would get back by cancelling now, for the page that asks."""
     case = EndedJob(Ending.STOPPED, measure_executed_work(job))
-    return _compute_payout(bid=bid, case=case, house_limit_micros=0).refund_micros
+    return _compute_payout(bid=bid, job=job, case=case, house_limit_micros=0).refund_micros
 
 
 def _judge_ending(job: Job) -> EndedJob:
@@ -179,12 +187,25 @@ def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, .
     )
 
 
-def _compute_payout(*, bid: Bid, case: EndedJob, house_limit_micros: int) -> Payout:
+def _find_preparation_refund(job: Job) -> int:
+    """What went back for cells that the prepared data did not need."""
+    preparation = find_preparation(job)
+    return 0 if preparation is None else preparation.refund_micros
+
+
+def _compute_payout(*, bid: Bid, job: Job, case: EndedJob, house_limit_micros: int) -> Payout:
     assert bid.payment_micros is not None
-    operational = float((bid.parts or {}).get("operational", 0.0))
+    preparation = find_preparation(job)
+    parts = bid.parts or {}
+    asks = compute_asks(
+        operational=float(parts.get("operational", 0.0)), payment_micros=bid.payment_micros
+    )
+    back = 0 if preparation is None else preparation.refund_micros
+    is_prepared = preparation is not None and preparation.status == PreparationStatus.ACCEPTED
     return compute_payout(
-        payment_micros=bid.payment_micros,
-        asks_micros=compute_asks(operational=operational, payment_micros=bid.payment_micros),
+        payment_micros=bid.payment_micros - back,
+        asks_micros=asks - back,
+        vendor_micros=math.ceil(parts.get("vendor", 0.0)) if is_prepared else 0,
         work=case.work,
         ending=case.ending,
         credit_percent=settings.SLA_CREDIT_PERCENT,

@@ -26,6 +26,7 @@ def build_task(
     arrival_slot: int,
     deadline_slot: int,
     bid: float = 0.0,
+    vendors: tuple[scheduler.LaborVendor, ...] = (),
     owner: str = "",
 ) -> scheduler.Task:
     """The scheduler's value of measured work, and of the bid for it if there is one."""
@@ -37,5 +38,6 @@ def build_task(
         memory_demand=work.memory_demand_gb,
         bid=bid,
         rates=dict(sorted(work.rates.items())),
+        vendors=vendors,
         owner=owner,
     )

@@ -5,6 +5,7 @@ from celery import shared_task
 from marketplace.auction.book import snapshot_store
 from marketplace.auction.lane import improve
 from marketplace.auction.lane import sweep as sweeps
+from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.settlement import settle_finished
 from marketplace.auction.witnesses import heads, witnessed
@@ -34,6 +35,11 @@ def plans_sweep() -> None:
 @shared_task(name="auction.plans_improve")
 def plans_improve(*, zone_id: str) -> None:
     improve.improve_plans(zone_id=zone_id, clock=clock.now)
+
+
+@shared_task(name="auction.preparations_conclude")
+def preparations_conclude() -> None:
+    conclude_preparations(now=clock.now())
 
 
 @shared_task(name="auction.settle_finished")

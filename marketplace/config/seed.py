@@ -25,6 +25,7 @@ from marketplace.fleet.services import (
 )
 from marketplace.payments.selectors import wallet
 from marketplace.payments.services import grant_money
+from marketplace.vendors.registration import ensure_automatic_vendor
 
 OWNER = "owner@example.com"
 PROVIDER = "provider@example.com"
@@ -34,6 +35,8 @@ PROVIDERS_ORGANISATION = "Lakeside Compute"
 #: Another customer, so that the market has more than one.
 NEIGHBOUR = "neighbour@example.com"
 NEIGHBOURS_ORGANISATION = "Harbour Analytics"
+#: Whose machines the automatic vendor runs on.
+HOUSES_ORGANISATION = "Finetender House"
 KEY_NAME = "Demo"
 
 
@@ -95,6 +98,11 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
                 memo="Opening balance",
             )
         zone = _ensure_zone(terms, now=now)
+        ensure_automatic_vendor(
+            organisation=_ensure_organisation(HOUSES_ORGANISATION, operator, now=now),
+            zones=[zone],
+            now=now,
+        )
         asked = ensure_provider(organisation=lakeside, now=now)
         listed = approve_provider(provider=asked, approved_by=None, now=now)
         tokens = tuple(

@@ -15,6 +15,7 @@ from typing import Any
 from marketplace.embedded.demo.api_client import DemoFailed
 from marketplace.embedded.demo.books import check_books
 from marketplace.embedded.demo.first_sale import run_first_sale
+from marketplace.embedded.demo.messy_sale import run_messy_sale
 from marketplace.embedded.demo.moving_sale import run_moving_sale
 from marketplace.embedded.demo.opening import NODES, bring_nodes, seed
 from marketplace.embedded.demo.traffic import AT_FIRST, EVERY_S, Traffic
@@ -45,7 +46,9 @@ def main() -> int:
                 bring_nodes(running, seeded, nodes=NODES, say=say)
                 traffic = Traffic(running, seeded)
                 story = None
-                if options.command == "demo":
+                if options.command == "demo" and options.data == "messy":
+                    story = asdict(run_messy_sale(running, seeded, say=say))
+                elif options.command == "demo":
                     story = _run_demo(running, seeded, traffic, say=say)
                 if not getattr(options, "once", False):
                     _stay_up(running, seeded, traffic)
@@ -99,6 +102,12 @@ def _build_parser() -> argparse.ArgumentParser:
         command.add_argument("--port", type=int, default=int(os.environ.get("PORT", PORT)))
         if name == "demo":
             command.add_argument("--once", action="store_true", help="stop when the jobs are done")
+            command.add_argument(
+                "--data",
+                choices=("clean", "messy"),
+                default="clean",
+                help="messy: one sale, of data that a vendor prepares first",
+            )
     return parser
 
 

@@ -240,7 +240,7 @@ def _market_programs(port: int) -> list[Program]:
         ),
         Program(
             name="worker",
-            command=(*worker, "--queues", "default", "--pool", "threads")
+            command=(*worker, "--queues", "default,preparation", "--pool", "threads")
             + ("--concurrency", "4", "--hostname", "worker@%h"),
             priority=200,
         ),

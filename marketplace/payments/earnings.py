@@ -24,11 +24,10 @@ from marketplace.payments.models import (
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Someone's part of a payment."""
+    """A provider's part of a payment."""
 
     organisation_id: str
     amount_micros: int
-    kind: EarningKind = EarningKind.PROVIDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class CostSplit:
         )
         if min(amounts) < 0:
             raise ValueError(f"no part of a split can be negative: {self}")
-        paid = sum(s.amount_micros for s in self.shares if s.kind == EarningKind.PROVIDER)
+        paid = sum(share.amount_micros for share in self.shares)
         if self.asks_micros + self.borne_pay_micros != paid + self.asks_returned_micros:
             raise ValueError(f"the parts do not add up to the operational cost: {self}")
 
@@ -78,10 +77,10 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
     ValueError
         The split takes more than is left of the charge.
     """
-    totals: defaultdict[tuple[str, EarningKind], int] = defaultdict(int)
+    totals: defaultdict[str, int] = defaultdict(int)
     for share in split.shares:
-        totals[share.organisation_id, share.kind] += share.amount_micros
-    totals_paid = {key: amount for key, amount in totals.items() if amount}
+        totals[share.organisation_id] += share.amount_micros
+    totals_paid = {pk: amount for pk, amount in totals.items() if amount}
     organisation_id = (
         Hold.objects.filter(reference=hold_reference)
         .values_list("organisation_id", flat=True)
@@ -92,7 +91,7 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
     with transaction.atomic():
         locked = lock_accounts(
             [(organisation_id, kind) for kind in WALLET_KINDS]
-            + [(pk, AccountKind.EARNINGS_PENDING) for pk, _ in totals_paid]
+            + [(pk, AccountKind.EARNINGS_PENDING) for pk in totals_paid]
         )
         hold = lock_hold(hold_reference)
         if hold.distributed_at is not None:
@@ -100,7 +99,8 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
         if hold.status != HoldStatus.CHARGED:
             raise Conflict("not_charged", "Nothing was charged, so nothing can be shared out.")
         amounts = _list_distribution_amounts(
-            left_micros=hold.charged_micros - hold.refunded_micros,
+            left_micros=hold.charged_micros - hold.refunded_micros - hold.vendor_micros,
+            vendor_micros=hold.vendor_micros,
             totals_paid=totals_paid,
             split=split,
         )
@@ -112,10 +112,10 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
                 locked=locked,
                 now=now,
             )
-        for (pk, kind), amount in totals_paid.items():
+        for pk, amount in totals_paid.items():
             _create_earning(
                 organisation_id=pk,
-                kind=kind,
+                kind=EarningKind.PROVIDER,
                 reference=hold_reference,
                 amount_micros=amount,
                 now=now,
@@ -137,21 +137,78 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
 def _list_distribution_amounts(
     *,
     left_micros: int,
-    totals_paid: Mapping[tuple[str, EarningKind], int],
+    vendor_micros: int,
+    totals_paid: Mapping[str, int],
     split: CostSplit,
 ) -> dict[Account, int]:
     """What each account gains; the revenue is what is left of the payment, never a debt."""
     amounts: defaultdict[Account, int] = defaultdict(int)
-    for (pk, _), amount in totals_paid.items():
+    for pk, amount in totals_paid.items():
         amounts[Account(pk, AccountKind.EARNINGS_PENDING)] += amount
     amounts[house(AccountKind.CLEARING)] = -left_micros
     amounts[house(AccountKind.REFUNDS)] = -split.borne_pay_micros
     amounts[house(AccountKind.SLA_CREDITS)] = split.credit_withheld_micros
     revenue_micros = -sum(amounts.values())
+    # A vendor whose work was accepted keeps its pay: what a refund of the whole payment, or a
+    # vendor that asks more than the one sold, leaves uncovered is borne by the house.
+    borne = min(max(0, -revenue_micros), vendor_micros)
+    amounts[house(AccountKind.REFUNDS)] -= borne
+    revenue_micros += borne
     if revenue_micros < 0:
         raise ValueError(f"{split} takes more than the {left_micros} that are left of the charge")
     amounts[house(AccountKind.REVENUE)] = revenue_micros
     return amounts
+
+
+def pay_vendor(
+    *, hold_reference: str, organisation_id: str, amount_micros: int, now: datetime
+) -> Hold:
+    """Pay a labour vendor for accepted work out of a charge, once for each hold.
+
+    Raises
+    ------
+    Conflict
+        ``not_charged``, or ``already_distributed``: the payment was shared out before.
+    """
+    buyer_id = (
+        Hold.objects.filter(reference=hold_reference)
+        .values_list("organisation_id", flat=True)
+        .first()
+    )
+    if buyer_id is None:
+        raise NotFound("hold_not_found", f"There is no hold named {hold_reference}.")
+    with transaction.atomic():
+        locked = lock_accounts(
+            [(buyer_id, kind) for kind in WALLET_KINDS]
+            + [(organisation_id, AccountKind.EARNINGS_PENDING)]
+        )
+        hold = lock_hold(hold_reference)
+        if hold.vendor_micros or not amount_micros:
+            return hold
+        if hold.status != HoldStatus.CHARGED:
+            raise Conflict("not_charged", "Nothing was charged, so no vendor can be paid.")
+        if hold.distributed_at is not None:
+            raise Conflict("already_distributed", "The payment was shared out before.")
+        post_entry(
+            kind=EntryKind.VENDOR_PAY,
+            reference=hold_reference,
+            amounts={
+                house(AccountKind.CLEARING): -amount_micros,
+                Account(organisation_id, AccountKind.EARNINGS_PENDING): amount_micros,
+            },
+            locked=locked,
+            now=now,
+        )
+        _create_earning(
+            organisation_id=organisation_id,
+            kind=EarningKind.VENDOR,
+            reference=hold_reference,
+            amount_micros=amount_micros,
+            now=now,
+        )
+        hold.vendor_micros = amount_micros
+        hold.save(update_fields=["vendor_micros"])
+    return hold
 
 
 def mature_earnings(*, now: datetime) -> int:

@@ -121,6 +121,7 @@ class EntryKind(models.TextChoices):
     MATURITY = "maturity"
     REFUND = "refund"
     SLA_CREDIT = "sla_credit"
+    VENDOR_PAY = "vendor_pay"
 
 
 #: Of an entry's key.
@@ -250,6 +251,8 @@ class Hold(models.Model):
     charged_micros = models.BigIntegerField(default=0)
     #: How much of it was given back later.
     refunded_micros = models.BigIntegerField(default=0)
+    #: What a labour vendor got out of it, before the rest was shared out.
+    vendor_micros = models.BigIntegerField(default=0, db_default=0)
     held_at = models.DateTimeField()
     #: When it was charged or released.
     ended_at = models.DateTimeField(null=True)
@@ -266,6 +269,10 @@ class Hold(models.Model):
             models.CheckConstraint(
                 name="hold_refund_within_charge",
                 condition=Q(refunded_micros__gte=0, refunded_micros__lte=F("charged_micros")),
+            ),
+            models.CheckConstraint(
+                name="hold_vendor_of_charge",
+                condition=Q(vendor_micros=0) | Q(vendor_micros__gt=0, status=HoldStatus.CHARGED),
             ),
             models.CheckConstraint(
                 name="hold_status_known",

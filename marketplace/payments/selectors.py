@@ -94,6 +94,8 @@ class LedgerCheck:
     clearing_surplus_micros: int
     #: Holds whose operational cost is not what providers earned and what went back to the owner.
     wrong_pay: tuple[str, ...]
+    #: Holds that say another amount of a vendor's pay than the vendor earned.
+    wrong_vendor_pay: tuple[str, ...]
     shared_asks: SharedAsks
 
 
@@ -204,10 +206,17 @@ def ledger_check() -> LedgerCheck:
     )
     wrong_holds = _find_wrong_holds()
     clearing_surplus = _compute_clearing_surplus()
+    wrong_vendor_pay = _find_wrong_vendor_pay()
     wrong_pay = _find_wrong_pay()
     return LedgerCheck(
         balanced=not (
-            total or unbalanced or wrong_balances or wrong_holds or clearing_surplus or wrong_pay
+            total
+            or unbalanced
+            or wrong_balances
+            or wrong_holds
+            or clearing_surplus
+            or wrong_pay
+            or wrong_vendor_pay
         ),
         imbalance_micros=total,
         entries=Entry.objects.count(),
@@ -217,6 +226,7 @@ def ledger_check() -> LedgerCheck:
         wrong_holds=wrong_holds,
         clearing_surplus_micros=clearing_surplus,
         wrong_pay=wrong_pay,
+        wrong_vendor_pay=wrong_vendor_pay,
         shared_asks=_sum_shared_asks(),
     )
 
@@ -280,11 +290,27 @@ def _find_wrong_pay() -> tuple[str, ...]:
     )
 
 
+def _find_wrong_vendor_pay() -> tuple[str, ...]:
+    """References of holds out of which a vendor earned another amount than the hold says."""
+    earned = (
+        Earning.objects.filter(kind=EarningKind.VENDOR, reference=OuterRef("reference"))
+        .values("reference")
+        .annotate(total=Sum("amount_micros"))
+        .values("total")
+    )
+    return tuple(
+        Hold.objects.annotate(earned_micros=Coalesce(Subquery(earned), 0))
+        .exclude(earned_micros=F("vendor_micros"))
+        .order_by("pk")
+        .values_list("reference", flat=True)
+    )
+
+
 def _compute_clearing_surplus() -> int:
     undistributed = (
         Hold.objects.filter(status=HoldStatus.CHARGED, distributed_at__isnull=True)
         .values("status")
-        .annotate(total=Sum(F("charged_micros") - F("refunded_micros")))
+        .annotate(total=Sum(F("charged_micros") - F("refunded_micros") - F("vendor_micros")))
         .values("total")
     )
     surplus = (

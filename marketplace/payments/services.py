@@ -12,7 +12,7 @@ from django.db import IntegrityError, transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed, NotFound
 from marketplace.common.money import format_usd_exact
-from marketplace.payments.earnings import CostSplit, Share, distribute_charge
+from marketplace.payments.earnings import CostSplit, Share, distribute_charge, pay_vendor
 from marketplace.payments.holds import (
     HoldSettlement,
     check_amount,
@@ -37,6 +37,7 @@ __all__ = [
     "grant_money",
     "lock_wallets",
     "pay_sla_credit",
+    "pay_vendor",
     "refund_charge",
     "release_hold",
 ]

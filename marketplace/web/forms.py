@@ -122,6 +122,8 @@ class BidForm(forms.Form):
             attrs={"inputmode": "decimal", "autocomplete": "off", "aria-describedby": "price_help"}
         ),
     )
+    prepare = forms.BooleanField(label="Have the data prepared first", required=False)
+    mask = forms.BooleanField(label="Replace personal data (not names)", required=False)
     #: Names this submission, so that a double click is one bid.
     key = forms.CharField(max_length=64, widget=forms.HiddenInput)
 
@@ -161,6 +163,13 @@ class BidForm(forms.Form):
         asked = {name: data.get(name, AUTO) for name in TRAINING}
         target = data.get("target_loss", AUTO)
         return asked if target == AUTO else asked | {"target_loss": target}
+
+    @property
+    def preparation(self) -> dict[str, Any] | None:
+        """What a vendor is to do; only the automatic one sees data that are bid for here."""
+        if not self.cleaned_data.get("prepare"):
+            return None
+        return {"kinds": ["automatic"], "mask_personal_data": self.cleaned_data.get("mask", False)}
 
     @property
     def has_hyper_errors(self) -> bool:

@@ -17,6 +17,7 @@ urlpatterns = [
     path("jobs", jobs.job_list, name="job_list"),
     path("jobs/<str:job_id>", jobs.job_detail, name="job_detail"),
     path("jobs/<str:job_id>/cancel", jobs.job_stop, name="job_stop"),
+    path("jobs/<str:job_id>/changes", jobs.changes_download, name="changes_download"),
     path("jobs/<str:job_id>/adapter", jobs.adapter_download, name="adapter_download"),
     path(
         "jobs/<str:job_id>/checkpoints/<str:checkpoint_id>",

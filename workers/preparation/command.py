@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -35,12 +36,20 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--keep-format", action="store_true", help="do not rewrite rows as chats")
     parser.add_argument("--validation-share", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cpu-s", type=int, help="end when it takes more processor time")
+    parser.add_argument("--memory-bytes", type=int, help="end when it takes more memory")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str]) -> int:
     """Prints the report as JSON; 0 when there is a result, 1 when the file cannot be used."""
     options = _parse(arguments)
+    for limit, most in (
+        (resource.RLIMIT_CPU, options.cpu_s),
+        (resource.RLIMIT_AS, options.memory_bytes),
+    ):
+        if most is not None:
+            resource.setrlimit(limit, (most, most))
     try:
         settings = PreparationSettings(
             to_chat=not options.keep_format,

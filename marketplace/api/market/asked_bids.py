@@ -97,6 +97,7 @@ def _build_new_bid(
         price_micros=body["price"],
         deadline_at=body["deadline"],
         idempotency_key=asked.idempotency_key,
+        preparation=body.get("preparation"),
     )
 
 

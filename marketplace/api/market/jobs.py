@@ -15,6 +15,7 @@ from marketplace.api.market.serialize import (
     serialize_checkpoint,
     serialize_job,
     serialize_job_event,
+    serialize_preparation,
     serialize_sample,
 )
 from marketplace.api.pagination import each, page, page_limit
@@ -27,6 +28,8 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Artifact, JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
 from marketplace.jobs.services import cancel_job
+from marketplace.vendors.models import Preparation
+from marketplace.vendors.selectors import find_preparation
 
 
 class JobsView(MarketView):
@@ -97,6 +100,44 @@ class JobSamplesView(MarketView):
     def get(self, request: Request, job_id: str) -> Response:
         job = get_job(caller(request).organisation, job_id)
         return Response({"data": [serialize_sample(sample) for sample in list_samples(job)]})
+
+
+class JobPreparationView(MarketView):
+    """What a vendor made of the job's data: rows in and out, and how many changed, by reason."""
+
+    scopes = {"GET": "jobs:read"}
+
+    @extend_schema(responses={200: schemas.PREPARATION})
+    def get(self, request: Request, job_id: str) -> Response:
+        return Response(serialize_preparation(_get_preparation(request, job_id)))
+
+
+class JobPreparationChangesView(MarketView):
+    """Every row that was changed or left out, with the reason, one JSON object a line."""
+
+    scopes = {"GET": "jobs:read"}
+
+    @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
+    def get(self, request: Request, job_id: str) -> FileDownload:
+        preparation = _get_preparation(request, job_id)
+        if not preparation.changes:
+            raise NotFound("no_changes", "The vendor has not delivered a list of changes.")
+        return FileDownload(
+            preparation.changes.open("rb"),
+            size=preparation.changes.size,
+            # Written once.
+            sha256=preparation.pk,
+            range_header=request.headers.get("Range"),
+            content_type="application/jsonl",
+            name=f"{job_id}-changes.jsonl",
+        )
+
+
+def _get_preparation(request: Request, job_id: str) -> Preparation:
+    preparation = find_preparation(get_job(caller(request).organisation, job_id))
+    if preparation is None:
+        raise NotFound("no_preparation", "The job's data were trained on as they are.")
+    return preparation
 
 
 class JobAdapterView(MarketView):

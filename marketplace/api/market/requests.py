@@ -41,6 +41,14 @@ class WorkRequest(StrictSerializer):
         default=dict,
         help_text="epochs, batch_size, learning_rate, sequence_length and so on, or 'auto'.",
     )
+    preparation = SettingsField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="Have a vendor prepare the data first: kinds (who may see them: automatic, "
+        "human), drop_duplicates, mask_personal_data, languages, validation_share. {} takes the "
+        "defaults; null trains on the data as they are.",
+    )
 
 
 class QuoteRequest(WorkRequest):

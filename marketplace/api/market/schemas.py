@@ -15,8 +15,8 @@ from marketplace.jobs.models import JobStatus
 Fields = dict[str, Any]
 
 
-def _shape(name: str, fields: Fields, *, many: bool = False) -> Any:
-    return inline_serializer(name=name, fields=fields, many=many)
+def _shape(name: str, fields: Fields, *, many: bool = False, **options: Any) -> Any:
+    return inline_serializer(name=name, fields=fields, many=many, **options)
 
 
 def _list(item: Any, **options: Any) -> s.ListField:
@@ -198,6 +198,16 @@ QUOTE = _shape(
         "expires_at": s.DateTimeField(),
         "position": s.IntegerField(),
         "head_hash": s.CharField(),
+        "vendor": _shape(
+            "QuotedVendor",
+            {
+                "id": s.CharField(),
+                "name": s.CharField(),
+                "price": _usd(),
+                "ready_at": s.DateTimeField(),
+            },
+            allow_null=True,
+        ),
     },
 )
 ZONE = _shape(
@@ -309,6 +319,30 @@ SAMPLES = _shape(
                 {"prompt": s.CharField(), "before": s.CharField(), "after": s.CharField()},
             )
         )
+    },
+)
+PREPARATION = _shape(
+    "Preparation",
+    {
+        "id": s.CharField(),
+        "status": s.CharField(),
+        "vendor": s.CharField(),
+        "vendor_price": _usd(),
+        "due_at": s.DateTimeField(),
+        "delivered_at": s.DateTimeField(allow_null=True),
+        "accepted_at": s.DateTimeField(allow_null=True),
+        "concluded_at": s.DateTimeField(
+            allow_null=True, help_text="When the vendor was paid and spare cells were given back."
+        ),
+        "rows_in": s.IntegerField(allow_null=True),
+        "rows_out": s.IntegerField(allow_null=True),
+        "rows_held_out": s.IntegerField(allow_null=True),
+        "source_dataset_id": s.CharField(),
+        "prepared_dataset_id": s.CharField(allow_null=True),
+        "held_out_dataset_id": s.CharField(allow_null=True),
+        "refund": _usd(),
+        "missed": _list(s.DictField()),
+        "report": s.DictField(),
     },
 )
 JOB_EVENT_PAGE = _page(

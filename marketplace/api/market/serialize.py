@@ -18,6 +18,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.journal import serialize_progress
 from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent, Upload
+from marketplace.vendors.models import Preparation
 from workers.protocol.messages import TextSample
 from workers.protocol.wire import to_json
 
@@ -131,6 +132,14 @@ def serialize_quote(quote: Quote) -> dict[str, Any]:
         "expires_at": moment(quote.expires_at),
         "position": quote.position,
         "head_hash": quote.head_hash,
+        "vendor": None
+        if quote.vendor is None
+        else {
+            "id": quote.vendor.vendor_id,
+            "name": quote.vendor.name,
+            "price": usd(quote.vendor.price_micros),
+            "ready_at": moment(quote.vendor.ready_at),
+        },
     }
 
 
@@ -247,6 +256,28 @@ def serialize_job(job: Job) -> dict[str, Any]:
         "fault": job.fault or None,
         "failure_reason": job.failure_reason or None,
         "seq": job.seq,
+    }
+
+
+def serialize_preparation(preparation: Preparation) -> dict[str, Any]:
+    return {
+        "id": preparation.pk,
+        "status": preparation.status,
+        "vendor": preparation.vendor.name,
+        "vendor_price": usd(preparation.price_micros),
+        "due_at": moment(preparation.due_at),
+        "delivered_at": moment(preparation.delivered_at),
+        "accepted_at": moment(preparation.accepted_at),
+        "concluded_at": moment(preparation.concluded_at),
+        "rows_in": preparation.rows_in,
+        "rows_out": preparation.rows_out,
+        "rows_held_out": preparation.rows_held_out,
+        "source_dataset_id": preparation.source_id,
+        "prepared_dataset_id": preparation.prepared_id,
+        "held_out_dataset_id": preparation.held_out_id,
+        "refund": usd(preparation.refund_micros),
+        "missed": preparation.missed,
+        "report": preparation.report,
     }
 
 

@@ -73,6 +73,7 @@ class QuotesView(MarketView):
             adapter=asked["adapter"],
             training=asked["training"],
             deadline_at=asked["deadline"],
+            preparation=asked["preparation"],
             now=clock.now(),
         )
         return Response(serialize_quote(quote))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -16,6 +16,8 @@ from marketplace.fleet.selectors import load_rates, model_shape
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import ensure_dataset_tokens
 from marketplace.jobs.work import Work, measure_work
+from marketplace.vendors.offers import measure_raw_data
+from marketplace.vendors.wishes import PreparationWish
 from workers.protocol.messages import DataFormat
 
 #: A crowd of bids need not read the same few rows each time; they move slowly.
@@ -38,11 +40,14 @@ def measure_job(
     dataset: Dataset,
     adapter: Mapping[str, Any],
     training: Mapping[str, Any],
+    wish: PreparationWish | None = None,
     now: datetime | None = None,
 ) -> MeasuredJob:
     """Resolve a job's settings and measure its work.
 
-    With ``now``, the zone's rates may be up to ``RATES_KEPT_S`` old.
+    With a ``wish`` the data are prepared first, and the work is what it would be if every line of
+    the file were a row such as the usable ones are. With ``now``, the zone's rates may be up to
+    ``RATES_KEPT_S`` old.
 
     Raises
     ------
@@ -58,10 +63,14 @@ def measure_job(
         raise unknown_dataset()
     _check_kind(dataset, encoder=model_shape(zone).encoder)
     tokens = ensure_dataset_tokens(dataset=dataset, zone=zone)
+    rows = dataset.rows if wish is None else measure_raw_data(dataset).rows
+    if wish is not None and wish.validation_share:
+        # The vendor holds rows out; all that it leaves are trained on.
+        training = {**training, "validation_share": 0.0}
     terms = resolve_terms(
         adapter=adapter,
         training=training,
-        rows=dataset.rows,
+        rows=rows,
         longest_row_tokens=tokens.longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
         model=model_shape(zone),
@@ -79,6 +88,12 @@ def measure_job(
         training=terms.training,
         rates=rates,
     )
+    if rows != dataset.rows:
+        work = replace(
+            work,
+            compute_demand=-(-work.compute_demand * rows // dataset.rows),
+            samples=work.samples * rows // dataset.rows,
+        )
     return MeasuredJob(terms=terms, work=work)
 
 

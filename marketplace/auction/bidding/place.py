@@ -33,6 +33,8 @@ from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
+from marketplace.vendors.offers import collect_offers
+from marketplace.vendors.wishes import parse_wish
 from workers.protocol.wire import to_json
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,8 @@ class NewBid:
     deadline_at: datetime
     #: The same key with the same request is the same bid.
     idempotency_key: str | None
+    #: What a vendor is to do with the data first; ``None``: they are trained on as they are.
+    preparation: Mapping[str, Any] | None = None
     #: SHA-256 of what is asked for.
     request_hash: str = field(init=False)
 
@@ -67,6 +71,7 @@ class NewBid:
                 "training": dict(self.training),
                 "price_micros": self.price_micros,
                 "deadline_at": self.deadline_at.isoformat(),
+                **({} if self.preparation is None else {"preparation": dict(self.preparation)}),
             },
             sort_keys=True,
             separators=(",", ":"),
@@ -151,14 +156,19 @@ def _draft(asked: NewBid, *, now: datetime) -> Bid:
     """The bid, checked and measured, not stored."""
     check_price_micros(asked.price_micros)
     check_deadline(asked.deadline_at, zone=asked.zone, now=now)
+    wish = None if asked.preparation is None else parse_wish(asked.preparation)
     measured = measure_job(
         organisation=asked.organisation,
         zone=asked.zone,
         dataset=asked.dataset,
         adapter=asked.adapter,
         training=asked.training,
+        wish=wish,
         now=now,
     )
+    offers = []
+    if wish is not None:
+        offers = collect_offers(zone=asked.zone, dataset=asked.dataset, wish=wish, now=now)
     return Bid(
         zone=asked.zone,
         organisation=asked.organisation,
@@ -177,6 +187,8 @@ def _draft(asked: NewBid, *, now: datetime) -> Bid:
         compute_demand=measured.work.compute_demand,
         memory_demand_gb=measured.work.memory_demand_gb,
         rates=measured.work.rates,
+        preparation=None if wish is None else wish.to_json(),
+        offers=[offer.to_json() for offer in offers],
     )
 
 

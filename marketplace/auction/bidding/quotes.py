@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,6 +16,10 @@ from marketplace.auction.task_values import build_task
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.models import Dataset
+from marketplace.vendors.models import Vendor
+from marketplace.vendors.offers import collect_offers, find_capacities, read_offers
+from marketplace.vendors.quoting import Offer
+from marketplace.vendors.wishes import parse_wish
 from scheduler import types as scheduler
 
 #: A quote is shown as good for so long; any decision may move the price sooner.
@@ -29,6 +33,16 @@ class CurvePoint:
     deadline_at: datetime
     price_micros: int
     finish_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedVendor:
+    """The vendor that would prepare the data, and from when on training may use them."""
+
+    vendor_id: str
+    name: str
+    price_micros: int
+    ready_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,8 @@ class Quote:
     head_hash: str
     made_at: datetime
     expires_at: datetime
+    #: ``None`` where the data are trained on as they are, or nothing fits.
+    vendor: QuotedVendor | None = None
 
 
 def make_quote(
@@ -64,6 +80,7 @@ def make_quote(
     adapter: Mapping[str, Any],
     training: Mapping[str, Any],
     deadline_at: datetime,
+    preparation: Mapping[str, Any] | None = None,
     now: datetime,
 ) -> Quote:
     """The price of a job for one deadline, and by deadline.
@@ -77,21 +94,31 @@ def make_quote(
         The job could not be bid for as it stands.
     """
     check_deadline(deadline_at, zone=zone, now=now)
+    wish = None if preparation is None else parse_wish(preparation)
     measured = measure_job(
         organisation=organisation,
         zone=zone,
         dataset=dataset,
         adapter=adapter,
         training=training,
+        wish=wish,
         now=now,
     )
+    offers: list[Offer] = []
+    if wish is not None:
+        offers = collect_offers(zone=zone, dataset=dataset, wish=wish, now=now)
     slot = slot_at(zone, now)
     deadline_slot = last_slot_until(zone, deadline_at)
     task = build_task(
-        measured.work, task_id="quote", arrival_slot=slot + 1, deadline_slot=deadline_slot
+        measured.work,
+        task_id="quote",
+        arrival_slot=slot + 1,
+        deadline_slot=deadline_slot,
+        vendors=read_offers([offer.to_json() for offer in offers]),
     )
+    capacities = find_capacities(zone=zone, vendor_ids={offer.vendor_id for offer in offers})
     with books.read_book(zone=zone, now=now) as book:
-        answer = book.engine.quote(task, slot=slot)
+        answer = book.engine.quote(task, slot=slot, capacities=capacities)
         head_hash = book.engine.head_hash
     curve = tuple(
         CurvePoint(
@@ -117,6 +144,21 @@ def make_quote(
         head_hash=head_hash,
         made_at=now,
         expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot + 1)),
+        vendor=_find_vendor(zone, schedule, offers),
+    )
+
+
+def _find_vendor(
+    zone: Zone, schedule: scheduler.Schedule | None, offers: Sequence[Offer]
+) -> QuotedVendor | None:
+    if schedule is None or schedule.ready_slot is None:
+        return None
+    offer = offers[schedule.vendor]
+    return QuotedVendor(
+        vendor_id=offer.vendor_id,
+        name=Vendor.objects.values_list("name", flat=True).get(pk=offer.vendor_id),
+        price_micros=offer.price_micros,
+        ready_at=slot_starts_at(zone, schedule.ready_slot),
     )
 
 

@@ -232,6 +232,7 @@ def _bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> Iterat
         "compute_demand": task.compute_demand,
         "memory_demand_gb": task.memory_demand,
         "rates": dict(task.rates),
+        "offers": [[v.id, int(v.price), v.delay_slots, v.load] for v in task.vendors],
     }
     for name, value in (expected | asked).items():
         stored = getattr(bid, name)

@@ -12,6 +12,7 @@ from marketplace.auction.book.reservations import build_reservation_rows, insert
 from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.receive import build_arrival, void_receipts
+from marketplace.auction.lane.vendor_work import AdmittedWithVendor, open_vendor_work
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
 from marketplace.common.db.bulk_writes import JsonText, send_updates
@@ -49,8 +50,16 @@ class _Decided:
     bid: PendingBid
     #: By name, those of ``DECISION_FIELDS``.
     columns: dict[str, Any]
-    #: Empty unless admitted.
-    cells: tuple[scheduler.Cell, ...]
+    #: ``None`` unless admitted.
+    schedule: scheduler.Schedule | None
+
+    @property
+    def cells(self) -> tuple[scheduler.Cell, ...]:
+        return () if self.schedule is None else self.schedule.cells
+
+    @property
+    def has_vendor(self) -> bool:
+        return self.schedule is not None and self.schedule.ready_slot is not None
 
 
 def record_decisions(lane: Lane, entries: Sequence[tuple[PendingBid, ChainEntry]]) -> int:
@@ -72,7 +81,15 @@ def record_decisions(lane: Lane, entries: Sequence[tuple[PendingBid, ChainEntry]
             posted=lane.book.engine.find_posted_rates(of.cells),
         )
     )
-    open_jobs(openings=[_opening(lane, of) for of in admitted], now=lane.now)
+    job_ids = open_jobs(openings=[_opening(lane, of) for of in admitted], now=lane.now)
+    open_vendor_work(
+        lane,
+        [
+            AdmittedWithVendor(of.bid.pk, job_id, of.schedule)
+            for of, job_id in zip(admitted, job_ids, strict=True)
+            if of.schedule is not None and of.has_vendor
+        ],
+    )
     # Late, because those who place bids wait for the wallets it locks.
     settle_holds(settlements=[_conclusion(of) for of in decided], now=lane.now)
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
@@ -107,7 +124,7 @@ def _decided(lane: Lane, bid: PendingBid, entry: ChainEntry) -> _Decided:
     return _Decided(
         bid=bid,
         columns={name: columns[name] for name in DECISION_FIELDS},
-        cells=() if schedule is None else tuple(schedule.cells),
+        schedule=schedule,
     )
 
 
@@ -131,6 +148,7 @@ def _opening(lane: Lane, of: _Decided) -> Opening:
         cells=of.cells,
         deadline_at=bid.deadline_at,
         price_micros=of.columns["payment_micros"],
+        awaits_data=of.has_vendor,
     )
 
 

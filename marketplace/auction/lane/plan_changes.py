@@ -68,7 +68,8 @@ def measure_work_left(
     return PromisedJob(
         task_id=bid.pk,
         deadline_slot=last_slot_until(zone, bid.deadline_at),
-        compute_demand=work.compute_demand * share,
+        # Until its data are prepared, a job's work is what was sold.
+        compute_demand=bid.compute_demand if job.awaits_data else work.compute_demand * share,
         memory_demand=bid.memory_demand_gb,
         rates=dict(sorted(work.rates.items())),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from django.conf import settings
@@ -18,6 +18,8 @@ from marketplace.auction.task_values import build_task
 from marketplace.auction.witnesses.keys import SigningKey, load_signing_key
 from marketplace.common.db.bulk_writes import send_updates
 from marketplace.fleet.selectors import last_slot_until
+from marketplace.vendors.offers import find_capacities, read_offers
+from scheduler import types as scheduler
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
 from scheduler.auction.log.heads import Head, Receipt, sign_head, signed_head_to_json
@@ -38,6 +40,7 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
     ]
     if not bids:
         return 0
+    _sync_vendors(lane, bids)
     receipts = [Receipt(bid.pk, seal(build_arrival(lane, bid))) for bid in bids]
     entry = lane.apply(events.BidsReceived(tuple((of.bid_id, of.sealed) for of in receipts)))
     head = Head(lane.zone.name, entry.position, entry.hash)
@@ -53,6 +56,16 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
     return len(bids)
 
 
+def _sync_vendors(lane: Lane, bids: Sequence[PendingBid]) -> None:
+    """Tell the engine what the vendors that made offers can do in a slot, where that changed."""
+    vendor_ids = {offer[0] for bid in bids for offer in bid.offers}
+    if vendor_ids:
+        known = lane.book.engine.vendors
+        for vendor_id, rows in find_capacities(zone=lane.zone, vendor_ids=vendor_ids).items():
+            if known.get(vendor_id) != rows:
+                lane.apply(events.VendorChanged(scheduler.Vendor(vendor_id, rows)))
+
+
 def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
     """The event that decides a bid that was received, always the same."""
     assert bid.received_slot is not None
@@ -63,6 +76,7 @@ def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
         arrival_slot=bid.received_slot + 1,
         deadline_slot=last_slot_until(lane.zone, bid.deadline_at),
         bid=float(bid.price_micros),
+        vendors=read_offers(bid.offers),
         owner=name_owner(zone_id=lane.zone.pk, organisation_id=bid.organisation_id),
     )
     return events.BidArrived(

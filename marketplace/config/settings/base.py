@@ -46,6 +46,7 @@ INSTALLED_APPS = [
     "marketplace.tiers",
     "marketplace.express",
     "marketplace.auction",
+    "marketplace.vendors",
     "marketplace.jobs",
     "marketplace.payments",
     "marketplace.fleet",
@@ -198,6 +199,8 @@ CELERY_TASK_ROUTES = {
     "auction.sweep": {"queue": "lane"},
     "auction.jobs_replan": {"queue": "lane"},
     "auction.prices_apply": {"queue": "lane"},
+    "vendors.prepare": {"queue": "preparation"},
+    "vendors.inspect": {"queue": "preparation"},
 }
 CELERY_TASK_PUBLISH_RETRY_POLICY = {
     "max_retries": 2,
@@ -227,6 +230,9 @@ CELERY_BEAT_SCHEDULE = {
     "snapshots": _every("auction.snapshots", "BEAT_SNAPSHOTS_S", 5),
     "heads": _every("auction.publish_heads", "BEAT_HEADS_S", 60),
     "witnessed": _every("auction.fetch_witnessed_heads", "BEAT_WITNESSED_S", 60),
+    "preparations": _every("vendors.prepare", "BEAT_PREPARATIONS_S", 5),
+    "reports": _every("vendors.inspect", "BEAT_REPORTS_S", 5),
+    "deliveries": _every("auction.preparations_conclude", "BEAT_DELIVERIES_S", 2),
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),

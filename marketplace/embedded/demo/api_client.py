@@ -43,6 +43,7 @@ def place_bid(
     training: dict[str, Any],
     within_s: float,
     content: bytes | None = None,
+    preparation: dict[str, Any] | None = None,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Upload the data set, ask for the price, and bid twice that; the admitted bid."""
@@ -50,6 +51,8 @@ def place_bid(
     say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
     deadline = (datetime.now(UTC) + timedelta(seconds=within_s)).isoformat()
     work = {"zone": zone, "dataset_id": dataset["id"], "training": training, "deadline": deadline}
+    if preparation is not None:
+        work["preparation"] = preparation
     quote = parse_answer(market.post("/api/quotes", json=work))
     if quote["posted_price"] is None:
         raise DemoFailed(f"No quote: {quote['reason_text']}")

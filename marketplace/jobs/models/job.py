@@ -41,6 +41,8 @@ class Job(models.Model):
     validation_dataset = models.ForeignKey(
         Dataset, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
     )
+    #: A vendor prepares its data: no slice is opened before they are there.
+    awaits_data = models.BooleanField(default=False, db_default=False)
     name = models.CharField(max_length=64)
     #: ``{"adapter": AdapterSpec, "training": TrainingSpec}`` as JSON.
     spec = models.JSONField()

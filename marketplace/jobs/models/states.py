@@ -37,6 +37,7 @@ class EventKind(models.TextChoices):
     """The closed list of what can happen to a job."""
 
     OPENED = "opened", "Opened"
+    PREPARED = "prepared", "Data prepared"
     STARTED = "started", "Started on a node"
     PAUSED = "paused", "Paused until its next slot"
     MOVING = "moving", "Leaving a node for another"

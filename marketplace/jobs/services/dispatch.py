@@ -135,9 +135,9 @@ def _dispatch_zone(zone: Zone, now: datetime) -> list[str]:
     held_jobs = list(leased.select_related("job").only(*_LOOKED_AT))
     _extend_leases(zone, slot, held_jobs)
     waiting = list(
-        Job.objects.filter(zone=zone, status__in=Job.ACTIVE, cells__contains=[[slot]]).exclude(
-            Exists(leased.filter(job=OuterRef("pk")))
-        )
+        Job.objects.filter(
+            zone=zone, status__in=Job.ACTIVE, awaits_data=False, cells__contains=[[slot]]
+        ).exclude(Exists(leased.filter(job=OuterRef("pk"))))
     )
     failed = Slice.objects.filter(
         job__in=waiting, status=SliceStatus.FAILED, last_slot__gte=slot
@@ -170,6 +170,7 @@ def _find_stranded_jobs(zone: Zone, slot: int) -> set[str]:
     waiting = Job.objects.filter(
         zone=zone,
         status__in=Job.ACTIVE,
+        awaits_data=False,
         needs_replan=False,
         finish_planned_at__lte=slot_starts_at(zone, slot),
     )

@@ -20,6 +20,7 @@ from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import (
+    Dataset,
     EventKind,
     FaultOf,
     Job,
@@ -51,6 +52,8 @@ class Opening:
     cells: tuple[Cell, ...]
     deadline_at: datetime
     price_micros: int
+    #: Its data are prepared first; ``give_prepared_data`` says when they are.
+    awaits_data: bool = False
     validation_dataset_id: str | None = None
 
 
@@ -87,6 +90,7 @@ _JOB_COLUMNS = (
     "deadline_at",
     "finish_planned_at",
     "price_micros",
+    "awaits_data",
     "created_at",
     "seq",
 )
@@ -120,6 +124,7 @@ def _build_job_values(of: _OpenedEvent, now: datetime) -> tuple[Any, ...]:
         opening.deadline_at,
         of.finish_planned_at,
         opening.price_micros,
+        opening.awaits_data,
         now,
         _FIRST_SEQ,
     )
@@ -174,6 +179,27 @@ def replace_job_cells(*, job: Job, cells: Iterable[Cell], reason: str, now: date
             },
         )
         enqueue("jobs.slots_dispatch")
+    return job
+
+
+def give_prepared_data(
+    *, job: Job, dataset: Dataset, held_out: Dataset | None, message: str, now: datetime
+) -> Job:
+    """Let a job train on prepared data; giving the same data again changes nothing.
+
+    Raises
+    ------
+    Conflict
+        ``job_ended``: nothing trains on them any more.
+    """
+    with transaction.atomic():
+        job = locks.lock_job(job.pk)
+        _check_active(job)
+        if job.awaits_data:
+            job.dataset, job.validation_dataset, job.awaits_data = dataset, held_out, False
+            job.save(update_fields=["dataset", "validation_dataset", "awaits_data"])
+            record_event(job=job, kind=EventKind.PREPARED, message=message, now=now)
+            enqueue("jobs.slots_dispatch")
     return job
 
 

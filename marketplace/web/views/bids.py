@@ -30,6 +30,9 @@ from marketplace.fleet.models import NodeStatus, Zone
 from marketplace.fleet.selectors import list_open_zones, nodes_on_sale
 from marketplace.jobs.models import Dataset
 from marketplace.payments.selectors import wallet
+from marketplace.vendors.models import VendorKind
+from marketplace.vendors.reports import count_trouble, list_findings
+from marketplace.vendors.selectors import find_report, list_offers
 from marketplace.web.forms import (
     LORA,
     SOFT_PROMPT,
@@ -103,6 +106,7 @@ def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
         price_micros=parse_price(data["price"]),
         deadline_at=data["deadline"],
         idempotency_key=f"form-{data['key']}",
+        preparation=form.preparation,
     )
     return place_bid(asked=asked, now=now)
 
@@ -180,9 +184,25 @@ def _form_page(
         "curve_table": [] if quote is None else curve_table(quote),
         "models": _models(request.organisation, zones, form, dataset, chosen=zone),
         "now": now,
+        **_describe_preparation(zone, dataset, now=now),
         "resolved": None if quote is None else quote.measured.terms,
     }
     return render(request, "web/bid_new.html", context, status=status)
+
+
+def _describe_preparation(
+    zone: Zone | None, dataset: Dataset | None, *, now: datetime
+) -> dict[str, Any]:
+    """What the data hold, and what vendors would do with them."""
+    if zone is None or dataset is None:
+        return {}
+    report = find_report(dataset)
+    return {
+        # The form consents to the automatic vendor alone; over the API others may be named.
+        "offers": list_offers(zone=zone, dataset=dataset, kinds=[VendorKind.AUTOMATIC], now=now),
+        "findings": [] if report is None else list_findings(report),
+        "trouble": 0 if report is None else count_trouble(report),
+    }
 
 
 def _quote(
@@ -204,6 +224,7 @@ def _quote(
             adapter=form.adapter,
             training=form.training,
             deadline_at=deadline,
+            preparation=form.preparation,
             now=now,
         )
     except UserError as error:

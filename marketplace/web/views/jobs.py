@@ -33,6 +33,7 @@ from marketplace.jobs.selectors import (
     load_metric_series,
 )
 from marketplace.jobs.services import cancel_job
+from marketplace.vendors.selectors import find_preparation
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, node_label
 from marketplace.web.presenters.progress import plan_data
 from marketplace.web.presenters.receipt import build_receipt, price_lines
@@ -202,6 +203,7 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         "plan_data": plan_data(bid, job, machines) if tab == "metrics" else None,
         "outliers": add_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
         "samples": list_samples(job) if tab == "metrics" else [],
+        "preparation": find_preparation(job),
         "share": _share(job),
         "left_s": _left_s(job, now),
         "kept_micros": bid.price_micros - payment_micros,
@@ -332,6 +334,25 @@ def adapter_download(request: PageRequest, job_id: str) -> HttpResponseBase:
         range_header=request.headers.get("Range"),
         content_type="application/zip",
         name=f"{_file_name(job)}-adapter.zip",
+    )
+
+
+@page
+@require_GET
+def changes_download(request: PageRequest, job_id: str) -> HttpResponseBase:
+    """What a vendor changed or left out, row by row."""
+    job = _job_of(request.organisation, job_id)
+    preparation = find_preparation(job)
+    if preparation is None or not preparation.changes:
+        raise NotFound("no_changes", "No vendor has delivered a list of changes for this job.")
+    return FileDownload(
+        preparation.changes.open("rb"),
+        size=preparation.changes.size,
+        # Written once.
+        sha256=preparation.pk,
+        range_header=request.headers.get("Range"),
+        content_type="application/jsonl",
+        name=f"{_file_name(job)}-changes.jsonl",
     )
 
 

@@ -241,7 +241,7 @@ class Engine:
 
     # -- questions that change nothing -------------------------------------------
 
-    def quote(self, task: Task, *, slot: int) -> Quote:
+    def quote(self, task: Task, *, slot: int, capacities: Mapping[str, int] | None = None) -> Quote:
         """Give the price of a task now and by deadline, reserving nothing.
 
         Parameters
@@ -250,6 +250,8 @@ class Engine:
             Its bid is not looked at.
         slot : int
             Slot in which it would be decided.
+        capacities : mapping of str to int, optional
+            What vendors will do in a slot by then, where the log does not say so yet.
 
         Raises
         ------
@@ -257,7 +259,13 @@ class Engine:
             If the task carries a number that no price can be made of.
         """
         check_event(BidArrived(task, slot))
-        return decide.quote(self._zone, task, slot, position=self.position)
+        book = self._zone.grid.vendors
+        known = book.capacity
+        book.capacity = {**known, **(capacities or {})}
+        try:
+            return decide.quote(self._zone, task, slot, position=self.position)
+        finally:
+            book.capacity = known
 
     def prices(self) -> Prices:
         """Give a copy of all prices, nodes by slots."""
@@ -327,6 +335,11 @@ class Engine:
     def nodes(self) -> tuple[Node, ...]:
         """Nodes on sale, in the order they joined."""
         return tuple(self._zone.grid.nodes)
+
+    @property
+    def vendors(self) -> dict[str, int]:
+        """Units of work that each vendor takes in a slot."""
+        return dict(self._zone.grid.vendors.capacity)
 
     # -- snapshots ---------------------------------------------------------------
 

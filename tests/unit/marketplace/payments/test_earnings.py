@@ -21,6 +21,7 @@ from marketplace.payments.services import (
     Share,
     distribute_charge,
     pay_sla_credit,
+    pay_vendor,
     refund_charge,
     release_hold,
 )
@@ -46,11 +47,15 @@ def provider():
 
 def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> None:
     second, vendor = builders.provider_organisation(), builders.organisation()
+    for _ in range(2):
+        pay_vendor(
+            hold_reference="bid_1", organisation_id=vendor.pk, amount_micros=250_000, now=NOW
+        )
+    assert ledger_check().balanced
     split = builders.cost_split(
         Share(provider.pk, 900_000),
         Share(provider.pk, 100_000),
         Share(second.pk, 500_000),
-        Share(vendor.pk, 250_000, EarningKind.VENDOR),
         Share(builders.provider_organisation().pk, 0),
     )
     hold = distribute_charge(hold_reference="bid_1", split=split, now=NOW)
@@ -76,6 +81,27 @@ def test_sharing_out_twice_is_sharing_out_once(owner, provider) -> None:
         distribute_charge(hold_reference="bid_1", split=split, now=NOW)
     assert earnings(organisation=provider).pending_micros == 900_000
     assert Earning.objects.count() == 1
+
+
+def test_a_vendor_keeps_its_pay_when_the_payment_is_refunded_and_the_house_bears_it(
+    owner, provider
+) -> None:
+    vendor = builders.organisation()
+    pay = {"organisation_id": vendor.pk, "amount_micros": 250_000, "now": NOW}
+    pay_vendor(hold_reference="bid_1", **pay)
+    refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="failed", now=NOW)
+    split = builders.cost_split(Share(provider.pk, 0), returned=2_000_000)
+    distribute_charge(hold_reference="bid_1", split=split, now=NOW)
+    assert earnings(organisation=vendor).pending_micros == 250_000
+    balances = house_balances()
+    assert (balances["revenue"], balances["refunds"], balances["clearing"]) == (0, -250_000, 0)
+    assert ledger_check().balanced
+    # What was shared out pays no second vendor, and a hold that was released pays none.
+    assert pay_vendor(hold_reference="bid_1", **pay).vendor_micros == 250_000
+    builders.hold_funds(organisation=owner, amount_micros=1_000, reference="bid_2")
+    with pytest.raises(Conflict, match="no vendor can be paid"):
+        pay_vendor(hold_reference="bid_2", **pay)
+    assert earnings(organisation=vendor).pending_micros == 250_000
 
 
 def test_a_split_that_does_not_add_up_is_refused() -> None:

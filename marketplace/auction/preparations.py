@@ -1,0 +1,220 @@
+"""What follows from a preparation: the plan is cut, the vendor paid, the next vendor tried.
+
+Everything is found by the state of the rows and may be asked for twice. The owner's price never
+rises: a next vendor that asks more is paid by the house.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Q
+
+from marketplace.auction.book.engine_cache import commitment_salt
+from marketplace.auction.book.reservations import release_reservations
+from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.lane import Lane
+from marketplace.auction.lane.plan_changes import PlannedJob, give_new_cells, measure_work_left
+from marketplace.auction.models import Bid, Reservation
+from marketplace.auction.pay_rule import compute_asks
+from marketplace.common.money import format_usd
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_starts_at
+from marketplace.jobs.models import EventKind, FaultOf
+from marketplace.jobs.services import add_job_event, fail_job, replace_job_cells
+from marketplace.jobs.work import measure_job_work
+from marketplace.payments.services import pay_vendor, refund_charge
+from marketplace.vendors.locks import lock_preparation
+from marketplace.vendors.models import Preparation, PreparationStatus
+from marketplace.vendors.offers import read_offers
+from marketplace.vendors.services import close, give_to_next_vendor
+from scheduler import types as scheduler
+from scheduler.auction import Replan
+from scheduler.auction.log import events
+
+log = logging.getLogger(__name__)
+
+#: Preparations of one run; the next takes the rest.
+BATCH_LIMIT = 100
+REFUND_REASON = "Cells that the prepared data do not need"
+
+
+def conclude_preparations(*, now: datetime) -> int:
+    """Do what follows from deliveries, and from those that did not come; how many."""
+    waiting = Preparation.objects.filter(concluded_at__isnull=True).filter(
+        Q(status=PreparationStatus.ACCEPTED)
+        | ~Q(problem="")
+        | Q(due_at__lte=now)
+        | Q(job__finished_at__isnull=False)
+    )
+    by_zone: defaultdict[str, list[str]] = defaultdict(list)
+    for pk, zone_id in waiting.order_by("due_at", "pk").values_list("pk", "job__zone_id")[
+        :BATCH_LIMIT
+    ]:
+        by_zone[zone_id].append(pk)
+    concluded = 0
+    for zone_id, ids in by_zone.items():
+        zone = Zone.objects.get(pk=zone_id)
+        for preparation_id in ids:
+            try:
+                with enter_lane(zone=zone, now=now) as lane:
+                    concluded += _conclude(lane, preparation_id)
+            except Exception:
+                # One that cannot be concluded must not keep the others waiting.
+                log.exception("preparation %s could not be concluded", preparation_id)
+    return concluded
+
+
+def _conclude(lane: Lane, preparation_id: str) -> bool:
+    """Bring one preparation further; false when there is nothing to do any more."""
+    held = lock_preparation(preparation_id)
+    if held.concluded_at is not None:
+        return False
+    bid = Bid.objects.get(pk=held.bid_id)
+    if held.status == PreparationStatus.ACCEPTED:
+        _end_vendor_work(lane, held)
+        if held.job.is_active:
+            held.refund_micros = _give_cells_back(lane, held, bid)
+        pay_vendor(
+            hold_reference=bid.hold_reference,
+            organisation_id=held.vendor.organisation_id,
+            amount_micros=held.price_micros,
+            now=lane.now,
+        )
+        held.concluded_at = lane.now
+        held.save(update_fields=["concluded_at", "refund_micros"])
+        return True
+    if not held.job.is_active:
+        _end_vendor_work(lane, held)
+        close(held=held, status=PreparationStatus.WITHDRAWN, now=lane.now)
+        return True
+    if held.status == PreparationStatus.WORKING and (held.problem or held.due_at <= lane.now):
+        _find_next_vendor(lane, held, bid)
+        return True
+    return False
+
+
+def _end_vendor_work(lane: Lane, held: Preparation) -> None:
+    """From the next slot on the vendor has room for others."""
+    if held.ready_slot > lane.first_free_slot:
+        lane.apply(events.PreparationEnded(task_id=held.bid_id, slot=lane.first_free_slot))
+
+
+def _give_cells_back(lane: Lane, held: Preparation, bid: Bid) -> int:
+    """Put the last cells back on sale that the prepared data do not need, and refund their asks."""
+    assert held.prepared is not None
+    rows = list(
+        Reservation.objects.filter(
+            bid=bid, released_at__isnull=True, slot__gte=lane.first_free_slot
+        ).order_by("slot")
+    )
+    needed = measure_job_work(held.job).compute_demand
+    spare: list[Reservation] = []
+    left = sum(row.samples for row in rows)
+    while len(rows) > 1 and left - rows[-1].samples >= needed:
+        left -= rows[-1].samples
+        spare.append(rows.pop())
+    if not spare:
+        return 0
+    cells = tuple(scheduler.Cell(row.slot, row.node_id) for row in reversed(spare))
+    lane.apply(events.CellsReleased(task_id=bid.pk, cells=cells))
+    release_reservations(bid_id=bid.pk, which=Q(pk__in=[row.pk for row in spare]), now=lane.now)
+    parts = bid.parts or {}
+    # A plan that was made again may cost more than the one that was sold.
+    asks = compute_asks(
+        operational=float(parts.get("operational", 0.0)), payment_micros=bid.payment_micros or 0
+    )
+    refund = min(asks, sum(row.operational_cost_micros for row in spare))
+    replace_job_cells(
+        job=held.job,
+        cells=[scheduler.Cell(row.slot, row.node_id) for row in rows],
+        reason=f"The prepared data need {len(spare)} slots less; they are on sale again.",
+        now=lane.now,
+    )
+    if refund:
+        refund_charge(
+            hold_reference=bid.hold_reference,
+            amount_micros=refund,
+            reason=REFUND_REASON,
+            now=lane.now,
+        )
+        add_job_event(
+            job=held.job,
+            kind=EventKind.REFUNDED,
+            message=f"{REFUND_REASON}: {format_usd(refund)} went back to your wallet.",
+            data={"amount_micros": refund},
+            now=lane.now,
+        )
+    return refund
+
+
+def _find_next_vendor(lane: Lane, held: Preparation, bid: Bid) -> None:
+    """Plan the job again with the vendors that are left; refund it when there is no way."""
+    late = "The vendor did not deliver in time."
+    reason = held.problem or late
+    offers = list(held.other_offers)
+    if not held.problem and held.claim and not _was_late(held):
+        # It is at work: one more of its delays, once, at no cost to the owner.
+        own = next(offer for offer in bid.offers if offer[0] == held.vendor_id)
+        offers.append(own)
+    schedule = _replan(lane, held, bid, offers) if offers else None
+    if schedule is None or schedule.ready_slot is None:
+        _end_vendor_work(lane, held)
+        close(held=held, status=PreparationStatus.FAILED, now=lane.now, reason=reason)
+        fail_job(
+            job=held.job,
+            fault=FaultOf.SYSTEM,
+            reason=f"{reason} No other vendor can; the payment is refunded.",
+            now=lane.now,
+        )
+        return
+    give_to_next_vendor(
+        held=held,
+        offer=offers[schedule.vendor],
+        ready_slot=schedule.ready_slot,
+        due_at=slot_starts_at(lane.zone, schedule.ready_slot),
+        reason=reason,
+    )
+
+
+def _was_late(held: Preparation) -> bool:
+    return any(missed["vendor"] == held.vendor_id for missed in held.missed)
+
+
+def _replan(
+    lane: Lane, held: Preparation, bid: Bid, offers: Sequence[list[Any]]
+) -> scheduler.Schedule | None:
+    promise = measure_work_left(zone=lane.zone, job=held.job, bid=bid)
+    task = scheduler.Task(
+        id=bid.pk,
+        arrival_slot=lane.first_free_slot,
+        deadline_slot=promise.deadline_slot,
+        compute_demand=promise.compute_demand,
+        memory_demand=promise.memory_demand,
+        bid=float(bid.price_micros),
+        rates=dict(sorted(promise.rates.items())),
+        vendors=read_offers(offers),
+    )
+    outcome = lane.apply(
+        events.TaskReplanned(
+            task=task,
+            slot=lane.first_free_slot,
+            salt=commitment_salt(),
+            version=lane.book.engine.rules.version,
+        )
+    ).outcome
+    assert isinstance(outcome, Replan)
+    if outcome.schedule is None:
+        release_reservations(bid_id=bid.pk, which=Q(slot__gte=lane.first_free_slot), now=lane.now)
+        return None
+    give_new_cells(
+        lane,
+        PlannedJob(job=held.job, bid=bid, promise=promise),
+        outcome.schedule.cells,
+        reason="Planned again around another delivery of the data, at no cost to you.",
+    )
+    return outcome.schedule

@@ -1,0 +1,1 @@
+"""Labour vendors: who prepares data, for what, and what they delivered."""

@@ -1,0 +1,81 @@
+"""What a vendor asks for a data set: free functions of its stored quote function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+#: Most slots that a vendor may take; one that needs more is no offer.
+DELAY_SLOTS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class QuoteFunction:
+    """A vendor's price and delay by size. Amounts are micro-dollars."""
+
+    minimum_micros: int
+    micros_per_1000_rows: int
+    micros_per_1000_tokens: int
+    #: Seconds of work, whatever the size, and for each thousand rows.
+    base_s: int
+    s_per_1000_rows: int
+    valid_until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataSize:
+    """What a quote is made from: the data as they are, before any preparation."""
+
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A vendor's quote for one data set, in the slots of one zone."""
+
+    vendor_id: str
+    price_micros: int
+    delay_slots: int
+    #: Rows in each of these slots, of the vendor's capacity.
+    load: int
+
+    def to_json(self) -> list[str | int]:
+        """Give it as it is stored with a bid."""
+        return [self.vendor_id, self.price_micros, self.delay_slots, self.load]
+
+
+def compute_price(function: QuoteFunction, size: DataSize) -> int:
+    """What the vendor asks, in whole micro-dollars, rounded up."""
+    by_size = (
+        size.rows * function.micros_per_1000_rows + size.tokens * function.micros_per_1000_tokens
+    )
+    return max(function.minimum_micros, -(-by_size // 1000))
+
+
+def make_offer(
+    function: QuoteFunction,
+    size: DataSize,
+    *,
+    vendor_id: str,
+    slot_s: int,
+    rows_per_slot: int,
+    now: datetime,
+) -> Offer | None:
+    """The vendor's offer; ``None`` when its function holds no longer or the data are too many.
+
+    Work that is more in a slot than the vendor can do is spread over more slots.
+    """
+    expired = function.valid_until is not None and function.valid_until <= now
+    if expired or rows_per_slot < 1 or size.rows < 1:
+        return None
+    work_s = function.base_s + -(-size.rows * function.s_per_1000_rows // 1000)
+    delay_slots = max(1, -(-work_s // slot_s), -(-size.rows // rows_per_slot))
+    if delay_slots > DELAY_SLOTS_MAX:
+        return None
+    return Offer(
+        vendor_id=vendor_id,
+        price_micros=compute_price(function, size),
+        delay_slots=delay_slots,
+        load=-(-size.rows // delay_slots),
+    )

@@ -1,0 +1,96 @@
+"""What a data set holds and what a preparation would do to it, counted before any bid."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from marketplace.common.errors import SystemFault, UserError
+from marketplace.jobs.models import Dataset
+from marketplace.vendors.models import DataReport, Preparation
+from marketplace.vendors.preparing import inspect_in_process
+
+log = logging.getLogger(__name__)
+
+#: Older data sets get a report when they are bid for again, which uploads them again.
+REPORTED_FOR = timedelta(days=1)
+_COPY_BYTES = 1024 * 1024
+
+
+def inspect_next(*, clock: Callable[[], datetime]) -> bool:
+    """Make the report of the newest data set that has none; whether there was one."""
+    now = clock()
+    made_here = Preparation.objects.filter(prepared__isnull=False)
+    dataset = (
+        Dataset.objects.filter(created_at__gt=now - REPORTED_FOR, report__isnull=True)
+        .exclude(pk__in=made_here.values("prepared"))
+        .exclude(pk__in=made_here.filter(held_out__isnull=False).values("held_out"))
+        .order_by("-created_at")
+        .first()
+    )
+    if dataset is None:
+        return False
+    # The row is the claim: whoever makes it makes the report, once.
+    row, is_mine = DataReport.objects.get_or_create(dataset=dataset, defaults={"begun_at": now})
+    if not is_mine:
+        return True
+    with tempfile.TemporaryDirectory(prefix="report-") as name:
+        path = Path(name) / "raw"
+        try:
+            with dataset.file.open("rb") as stored, path.open("wb") as copy:
+                while chunk := stored.read(_COPY_BYTES):
+                    copy.write(chunk)
+            row.report = inspect_in_process(path)
+        except (UserError, SystemFault, OSError) as error:
+            log.warning("no report on %s: %s", dataset.pk, error)
+            return True
+    DataReport.objects.filter(pk=row.pk).update(report=row.report)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of a report, for its owner."""
+
+    label: str
+    value: str
+    #: A preparation would change something here.
+    is_trouble: bool = False
+
+
+def list_findings(report: Mapping[str, Any]) -> list[Finding]:
+    """A report in words."""
+    shortest, median, _, longest = report["chars"]
+    duplicates = report["exact_duplicates"] + report["near_duplicates"]
+    personal = ", ".join(
+        f"{count:,} {kind.replace('_', ' ')}" for kind, count in report["personal_data"].items()
+    )
+    known = {name: rows for name, rows in report["languages"].items() if name != "?"}
+    languages = ", ".join(f"{name} {rows:,}" for name, rows in list(known.items())[:4])
+    seen = f"{report['rows']:,}" + ("" if report["is_complete"] else " looked at")
+    return [
+        Finding("Rows", seen),
+        Finding("Characters a row", f"{shortest:,} to {longest:,}, half below {median:,}"),
+        Finding("To repair", f"{report['rows_to_repair']:,}", report["rows_to_repair"] > 0),
+        Finding("Beyond repair", f"{report['rows_unusable']:,}", report["rows_unusable"] > 0),
+        Finding("Duplicates", f"{duplicates:,}", duplicates > 0),
+        Finding("Repetitive", f"{report['repetitive_rows']:,}", report["repetitive_rows"] > 0),
+        Finding("Languages", languages or "not certain", len(known) > 1),
+        Finding("Personal data", personal or "none found", bool(personal)),
+    ]
+
+
+def count_trouble(report: Mapping[str, Any]) -> int:
+    """Rows that a preparation would repair or leave out."""
+    return (
+        report["rows_to_repair"]
+        + report["rows_unusable"]
+        + report["exact_duplicates"]
+        + report["near_duplicates"]
+        + report["repetitive_rows"]
+    )

@@ -1,0 +1,82 @@
+"""What an owner asks of a preparation, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from marketplace.common.errors import UserError
+from marketplace.vendors.models import VendorKind
+
+#: ISO 639-1 codes that rows may be kept by.
+LANGUAGES = (
+    *("ar", "cs", "da", "de", "el", "en", "es", "fi", "fr", "he", "hi", "hu", "id", "it"),
+    *("ja", "ko", "nl", "no", "pl", "pt", "ro", "ru", "sv", "th", "tr", "uk", "vi", "zh"),
+)
+VALIDATION_SHARE_MAX = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationWish:
+    """What is to be done with the data, and who may see them for it."""
+
+    #: Kinds of vendor that the owner lets see the data.
+    kinds: tuple[str, ...] = (VendorKind.AUTOMATIC.value,)
+    drop_duplicates: bool = True
+    mask_personal_data: bool = False
+    #: Languages to keep; none keeps all.
+    languages: tuple[str, ...] = ()
+    #: Share of rows set aside, none of which shares a prompt with the training rows.
+    validation_share: float = 0.1
+
+    def to_json(self) -> dict[str, Any]:
+        """Give it as it is stored with a bid."""
+        return asdict(self)
+
+
+def parse_wish(asked: Mapping[str, Any]) -> PreparationWish:
+    """Read a wish from a request or from a bid's row.
+
+    Raises
+    ------
+    UserError
+        ``invalid_preparation``, with the field at fault.
+    """
+    unknown = sorted(set(asked) - set(PreparationWish.__slots__))
+    if unknown:
+        known = ", ".join(PreparationWish.__slots__)
+        raise _invalid(unknown[0], f"There is no setting {unknown[0]!r}; there are {known}.")
+    kinds = _read_names(asked, "kinds", VendorKind.values) or PreparationWish().kinds
+    share = asked.get("validation_share", PreparationWish().validation_share)
+    if isinstance(share, bool) or not isinstance(share, int | float):
+        raise _invalid("validation_share", "The share of held-out rows is a number.")
+    if not 0 <= share <= VALIDATION_SHARE_MAX:
+        raise _invalid(
+            "validation_share", f"The share of held-out rows is 0 to {VALIDATION_SHARE_MAX}."
+        )
+    return PreparationWish(
+        kinds=kinds,
+        drop_duplicates=_read_flag(asked, "drop_duplicates", default=True),
+        mask_personal_data=_read_flag(asked, "mask_personal_data", default=False),
+        languages=_read_names(asked, "languages", LANGUAGES),
+        validation_share=float(share),
+    )
+
+
+def _read_flag(asked: Mapping[str, Any], name: str, *, default: bool) -> bool:
+    value = asked.get(name, default)
+    if not isinstance(value, bool):
+        raise _invalid(name, f"{name} is true or false.")
+    return value
+
+
+def _read_names(asked: Mapping[str, Any], name: str, known: Sequence[str]) -> tuple[str, ...]:
+    value = asked.get(name, ())
+    if not isinstance(value, list | tuple) or not all(one in known for one in value):
+        raise _invalid(name, f"{name} is a list of: {', '.join(known)}.")
+    return tuple(dict.fromkeys(value))
+
+
+def _invalid(field: str, message: str) -> UserError:
+    return UserError("invalid_preparation", message, param=f"preparation.{field}")

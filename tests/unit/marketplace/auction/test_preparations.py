@@ -1,0 +1,323 @@
+"""Data prepared by a vendor between a bid and its job: the work, the plan and the money."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+from django.core.files.base import ContentFile
+
+from marketplace.auction.bidding.quotes import make_quote
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.models import Bid, BidStatus, Reservation
+from marketplace.auction.preparations import conclude_preparations
+from marketplace.auction.settlement import settle_finished
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Node
+from marketplace.fleet.slots import slot_starts_at
+from marketplace.jobs.models import Job, JobStatus, Slice
+from marketplace.jobs.services import cancel_job, slots_dispatch
+from marketplace.payments.selectors import earnings, ledger_check, wallet
+from marketplace.vendors import services
+from marketplace.vendors.deliveries import Delivery
+from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
+from marketplace.vendors.quoting import QuoteFunction
+from marketplace.vendors.services import approve_vendor, prepare_next, register_vendor
+from tests import builders
+from tests import market_builders as market
+from tests.builders import NOW
+from workers.protocol.messages import SliceStatus
+
+pytestmark = pytest.mark.django_db
+
+QUOTES = QuoteFunction(
+    minimum_micros=20_000,
+    micros_per_1000_rows=0,
+    micros_per_1000_tokens=0,
+    base_s=15,
+    s_per_1000_rows=0,
+)
+
+
+def chat(number: int) -> str:
+    asked = f"What does item {number} cost in shop {number * 7} of street {number * 31}?"
+    said = [("user", asked), ("assistant", f"{number * 13} dollars.")]
+    return json.dumps({"messages": [{"role": role, "content": text} for role, text in said]})
+
+
+#: 40 good rows, 50 copies of the first, and 10 rows with a comma too many: 100 lines, 50 rows.
+MESSY = "\n".join(
+    [*map(chat, range(40)), *[chat(0)] * 50, *[chat(n)[:-1] + ",}" for n in range(50, 60)]]
+)
+
+
+@pytest.fixture
+def zone():
+    made = market.zone()
+    made.tokenizer_source = "bundled:finetender-tiny"
+    made.save()
+    return made
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="10")
+
+
+def list_vendor(zone, name="Tidy", kind=VendorKind.AUTOMATIC, rows_per_slot=100, **terms):
+    quotes = QuoteFunction(**{**{f: getattr(QUOTES, f) for f in QUOTES.__slots__}, **terms})
+    vendor = register_vendor(
+        organisation=builders.organisation(),
+        name=name,
+        kind=kind,
+        skills=["repair"],
+        quotes=quotes,
+        rows_per_slot={zone: rows_per_slot},
+        now=NOW,
+    )
+    return approve_vendor(vendor=vendor, approved_by=None, now=NOW)
+
+
+def upload(owner, zone, text=MESSY, *, faulty=10):
+    data = market.dataset(owner, zone, rows=text.count("\n") + 1 - faulty)
+    data.faulty = faulty
+    data.file.save("data", ContentFile(text.encode()), save=False)
+    data.bytes = len(text)
+    data.save()
+    return data
+
+
+def sell(owner, zone, **terms):
+    terms = {"preparation": {"validation_share": 0.0}, "epochs": 3} | terms
+    data = terms.pop("data", None) or upload(owner, zone)
+    bid = market.bid(owner, zone, data=data, **terms)
+    decide_pending_bids(zone=zone, now=NOW)
+    bid.refresh_from_db()
+    return bid, Job.objects.filter(bid_id=bid.pk).first()
+
+
+def clock():
+    return NOW + timedelta(seconds=3)
+
+
+def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(zone, owner):
+    market.node(zone)
+    vendor = list_vendor(zone)
+    bid, job = sell(owner, zone)
+    # 100 lines are 100 rows until they are prepared: 270 samples, three cells after two slots.
+    assert bid.parts["vendor"] == 20_000.0
+    assert bid.payment_micros == 320_000
+    assert [slot for slot, _ in bid.cells] == [103, 104, 105]
+    assert job.awaits_data
+    Node.objects.update(last_heartbeat_at=market.slot_at(zone, 103))
+    slots_dispatch(now=market.slot_at(zone, 103))
+    assert not Slice.objects.exists()
+
+    assert prepare_next(clock=clock)
+    assert not prepare_next(clock=clock)
+    made = Preparation.objects.get(bid_id=bid.pk)
+    assert (made.status, made.rows_in, made.rows_out) == (PreparationStatus.ACCEPTED, 100, 50)
+    assert made.report["dropped"] == {"duplicates": 50}
+    assert made.report["changed"] == {"repair": 10}
+    with made.changes.open("rb") as changes:
+        assert sum("reasons" in json.loads(line) for line in changes) == 60
+    job.refresh_from_db()
+    assert (job.dataset_id, job.dataset.rows, job.awaits_data) == (made.prepared_id, 50, False)
+    assert made.source_id == bid.dataset_id
+
+    assert conclude_preparations(now=clock()) == 1
+    assert conclude_preparations(now=clock()) == 0
+    made.refresh_from_db()
+    job.refresh_from_db()
+    # Half the rows: one of three cells is not needed, and its ask goes back.
+    assert [slot for slot, _ in job.cells] == [103, 104]
+    assert made.refund_micros == 100_000
+    assert wallet(organisation=owner).available_micros == 10_000_000 - 320_000 + 100_000
+    assert earnings(organisation=vendor.organisation).pending_micros == 20_000
+    assert Reservation.objects.filter(bid=bid, released_at=None).count() == 2
+
+    slots_dispatch(now=market.slot_at(zone, 103))
+    market.end_slice(job, status=SliceStatus.FINISHED, now=market.slot_at(zone, 104))
+    assert settle_finished(now=market.slot_at(zone, 104)) == 1
+    bid.refresh_from_db()
+    assert (bid.refund_micros, bid.paid_micros) == (100_000, 220_000)
+    node = Slice.objects.get().node
+    assert earnings(organisation=node.provider.organisation).pending_micros == 200_000
+    assert ledger_check().balanced
+    assert verify_zone(zone).problems == []
+
+
+def test_the_cheapest_vendor_in_time_gets_the_work_and_the_curve_shows_it(zone, owner):
+    market.node(zone)
+    slow = list_vendor(zone, "Slow", base_s=100, minimum_micros=1_000)
+    quick = list_vendor(zone, "Quick", base_s=5, minimum_micros=90_000)
+    data = upload(owner, zone)
+
+    def quote(slots):
+        return make_quote(
+            organisation=owner,
+            zone=zone,
+            dataset=data,
+            deadline_at=slot_starts_at(zone, 101 + slots),
+            preparation={},
+            now=NOW,
+            **market.job_terms(epochs=1),
+        )
+
+    near, far = quote(5), quote(30)
+    assert (near.vendor.name, near.price_micros) == ("Quick", 190_000)
+    assert (far.vendor.name, far.price_micros) == ("Slow", 101_000)
+    assert far.vendor.ready_at == slot_starts_at(zone, 111)
+    assert [point.price_micros for point in near.curve] == [190_000, 101_000]
+    bid, _ = sell(owner, zone, data=data, epochs=1, slots=5, preparation={})
+    assert bid.payment_micros == 190_000
+    assert Preparation.objects.get().vendor == quick
+    assert Preparation.objects.get().other_offers == [[slow.pk, 1_000, 10, 10]]
+
+
+def test_a_bid_that_no_vendor_may_serve_is_refused_and_leaves_no_trace(zone, owner):
+    market.node(zone)
+    list_vendor(zone, kind=VendorKind.HUMAN)
+    with pytest.raises(UserError) as refused:
+        sell(owner, zone, preparation={"kinds": ["automatic"]})
+    assert refused.value.code == "no_vendor"
+    with pytest.raises(UserError) as refused:
+        sell(owner, zone, preparation={"validation_share": 0.9})
+    assert (refused.value.code, refused.value.param) == (
+        "invalid_preparation",
+        "preparation.validation_share",
+    )
+    assert not Bid.objects.exists()
+    assert wallet(organisation=owner).held_micros == 0
+
+
+def test_a_vendor_with_room_for_one_set_prepares_the_second_after_the_first(zone, owner):
+    market.node(zone)
+    list_vendor(zone, rows_per_slot=50)
+    first, _ = sell(owner, zone, epochs=1)
+    second, _ = sell(owner, zone, epochs=1)
+    ready = dict(Preparation.objects.values_list("bid_id", "ready_slot"))
+    assert (ready[first.pk], ready[second.pk]) == (103, 105)
+    tight, _ = sell(owner, zone, epochs=1, slots=5)
+    assert tight.status == BidStatus.REFUSED
+    assert verify_zone(zone).problems == []
+
+
+def test_a_late_vendor_is_replaced_and_the_last_failure_refunds_everything(zone, owner):
+    market.node(zone)
+    cheap = list_vendor(zone, "Cheap", kind=VendorKind.HUMAN)
+    other = list_vendor(zone, "Other", kind=VendorKind.HUMAN, minimum_micros=70_000)
+    bid, job = sell(owner, zone, preparation={"kinds": ["human"]})
+    made = Preparation.objects.get()
+    assert made.vendor == cheap
+
+    late = slot_starts_at(zone, 103)
+    assert conclude_preparations(now=late - timedelta(seconds=1)) == 0
+    assert conclude_preparations(now=late) == 1
+    made.refresh_from_db()
+    job.refresh_from_db()
+    assert (made.vendor, made.ready_slot, made.price_micros) == (other, 106, 70_000)
+    assert made.missed == [{"vendor": cheap.pk, "reason": "The vendor did not deliver in time."}]
+    # The slot that runs stays as it was; nothing runs in it before the data are there.
+    assert [slot for slot, _ in job.cells] == [103, 106, 107, 108]
+    assert job.price_micros == bid.payment_micros == 320_000
+
+    now = slot_starts_at(zone, 106)
+    assert conclude_preparations(now=now) == 1
+    made.refresh_from_db()
+    job.refresh_from_db()
+    assert (made.status, job.status) == (PreparationStatus.FAILED, JobStatus.FAILED)
+    assert settle_finished(now=now) == 1
+    assert wallet(organisation=owner).available_micros == 10_000_000
+    assert [earnings(organisation=v.organisation).pending_micros for v in (cheap, other)] == [0, 0]
+    assert ledger_check().balanced
+    assert verify_zone(zone).problems == []
+
+
+def test_a_next_vendor_that_asks_more_is_paid_by_the_house(zone, owner):
+    market.node(zone)
+    list_vendor(zone, "Cheap", kind=VendorKind.HUMAN)
+    other = list_vendor(zone, "Other", minimum_micros=900_000)
+    bid, job = sell(owner, zone, preparation={"kinds": ["human", "automatic"]}, epochs=1)
+    now = slot_starts_at(zone, 103)
+    assert conclude_preparations(now=now) == 1
+    assert prepare_next(clock=lambda: now)
+    assert conclude_preparations(now=now) == 1
+    cancel_job(job=job, cancelled_by=None, now=now)
+    assert settle_finished(now=now) == 1
+    bid.refresh_from_db()
+    # The vendor's part of the price was used, the cells were not.
+    assert bid.payment_micros == 120_000
+    assert bid.paid_micros == 20_000
+    assert earnings(organisation=other.organisation).pending_micros == 900_000
+    assert ledger_check().balanced
+
+
+def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):
+    market.node(zone)
+    vendor = list_vendor(zone, rows_per_slot=50)
+    _, job = sell(owner, zone)
+    cancel_job(job=job, cancelled_by=None, now=clock())
+    # Settlement waits for the vendor to be told.
+    assert settle_finished(now=clock()) == 0
+    assert conclude_preparations(now=clock()) == 1
+    assert settle_finished(now=clock()) == 1
+    assert not prepare_next(clock=clock)
+    assert Preparation.objects.get().status == PreparationStatus.WITHDRAWN
+    assert wallet(organisation=owner).available_micros == 10_000_000
+    assert earnings(organisation=vendor.organisation).pending_micros == 0
+    # Its slots are free for the next bid.
+    again, _ = sell(owner, zone, epochs=1, slots=5)
+    assert again.status == BidStatus.ADMITTED
+    assert verify_zone(zone).problems == []
+
+
+HOSTILE = {
+    "an archive": (b"PK\x03\x04" + b"\x00" * 4000, "archive"),
+    "a compressed bomb": (b"\x1f\x8b\x08" + b"\x00" * 4000, "compressed"),
+    "no row": (b"\n\n", "empty"),
+    "another schema": (b'{"price": 3}\n', "no usable rows"),
+    "one list": (f"[{chat(1)}]".encode(), "JSON list"),
+    "more rows than were sold": ("\n".join(map(chat, range(101))).encode(), "100 were sold"),
+    "too many bytes": (b"x" * 3_000_000, "bytes"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_delivery_is_refused_and_leaves_no_trace(zone, owner, tmp_path, name):
+    market.node(zone)
+    list_vendor(zone)
+    sell(owner, zone)
+    content, reason = HOSTILE[name]
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(content)
+    made = services._claim(now=NOW)
+    datasets = made.source.__class__.objects.count()
+    delivery = Delivery(training=path, held_out=None, changes=None, report={})
+    with pytest.raises(UserError, match=reason) as refused:
+        services.deliver(preparation=made, delivery=delivery, claim=made.claim, now=NOW)
+    assert refused.value.code == "invalid_delivery"
+    made.refresh_from_db()
+    assert made.status == PreparationStatus.WORKING
+    assert made.source.__class__.objects.count() == datasets
+
+
+def test_a_delivery_counts_once_and_only_under_the_current_claim(zone, owner, tmp_path):
+    market.node(zone)
+    list_vendor(zone)
+    _, job = sell(owner, zone)
+    path = tmp_path / "train.jsonl"
+    path.write_text(chat(1))
+    delivery = Delivery(training=path, held_out=None, changes=None, report={})
+    first = services._claim(now=NOW)
+    second = services._claim(now=NOW + services.CLAIM_LIFE)
+    assert first.claim != second.claim
+    with pytest.raises(UserError, match="Another vendor"):
+        services.deliver(preparation=first, delivery=delivery, claim=first.claim, now=NOW)
+    services.deliver(preparation=second, delivery=delivery, claim=second.claim, now=NOW)
+    with pytest.raises(UserError, match="Another vendor"):
+        services.deliver(preparation=second, delivery=delivery, claim=second.claim, now=NOW)
+    job.refresh_from_db()
+    assert job.dataset_id == Preparation.objects.get().prepared_id
