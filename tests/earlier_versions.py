@@ -10,7 +10,7 @@ import pytest
 
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane import decide
-from marketplace.auction.lane.decisions import record_decisions
+from marketplace.auction.lane.decisions import TakenBid, record_decisions
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.receive import build_arrival
 from marketplace.auction.locks import lock_pending_bids
@@ -41,7 +41,9 @@ def selling_under_residual() -> Iterator[None]:
 def _decide_at_once(lane: Lane, *, limit: int, only: str | None = None) -> int:
     waiting = lock_pending_bids(zone_id=lane.zone.pk, limit=limit, only=only)
     bids = [bid._replace(received_slot=lane.slot, salt=books.commitment_salt()) for bid in waiting]
-    record_decisions(lane, [(bid, lane.apply(build_arrival(lane, bid))) for bid in bids])
+    record_decisions(
+        lane, [TakenBid(bid, lane.apply(build_arrival(lane, bid)), None) for bid in bids]
+    )
     return 0
 
 

@@ -180,10 +180,11 @@ def end_slice(
     fault: protocol.Fault | None = None,
     reason: str = "",
     samples: tuple[protocol.TextSample, ...] = (),
+    **figures: Any,
 ) -> None:
     """The node that has the job reports how its slice ended, ``step`` of all its steps done."""
     held = open_slice(job)
-    total_steps = max(load_job_totals(job).steps, step or 0)
+    total_steps = figures.pop("total_steps", max(load_job_totals(job).steps, step or 0))
     step = total_steps if step is None else step
     if status == protocol.SliceStatus.PAUSED:
         # A node leaves with a checkpoint.
@@ -203,6 +204,7 @@ def end_slice(
             fault=fault,
             reason=reason,
             samples=samples,
+            **figures,
         ),
         now=now,
     )

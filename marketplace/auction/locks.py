@@ -19,6 +19,8 @@ from marketplace.common.db.pipeline import Statement, fetch
 from marketplace.common.db.row_types import list_columns
 from marketplace.common.locks import advisory_lock_statement
 from marketplace.fleet.queries import build_fleet_digest
+from marketplace.jobs.starts import Start
+from workers.protocol.wire import loads
 
 
 class PendingBid(NamedTuple):
@@ -46,6 +48,15 @@ class PendingBid(NamedTuple):
     #: JSON texts, which go on to the job unread.
     adapter: JsonText
     training: JsonText
+    start: JsonText
+
+    @property
+    def warm_start(self) -> Start | None:
+        """The start that it was sold less work for."""
+        if self.start == "null":
+            return None
+        start = loads(Start, self.start)
+        return start if start.cold_units else None
 
 
 def lock_lane(*, zone_id: str) -> tuple[MarketHead | None, object]:
@@ -96,8 +107,8 @@ def lock_received_bids(*, bid_ids: Sequence[str]) -> list[PendingBid]:
 
 
 def _pending(*row: Any) -> PendingBid:
-    *columns, rates, offers, slot, salt, adapter, training = row
-    texts = JsonText(adapter), JsonText(training)
+    *columns, rates, offers, slot, salt, adapter, training, start = row
+    texts = JsonText(adapter), JsonText(training), JsonText(start or "null")
     return PendingBid._make((*columns, json.loads(rates), json.loads(offers), slot, salt, *texts))
 
 

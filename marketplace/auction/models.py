@@ -10,6 +10,7 @@ from django.db import models
 from django.db.models import F, Func, Q, Value
 
 from marketplace.common.models import IdField
+from marketplace.jobs.starts import StartKind
 
 
 class NextArrival(Func):
@@ -64,6 +65,8 @@ class Bid(models.Model):
     adapter: Any = models.JSONField()
     #: ``TrainingSpec`` with every ``auto`` resolved.
     training: Any = models.JSONField()
+    #: ``jobs.starts.Start`` as JSON; null: from fresh weights.
+    start: Any = models.JSONField(null=True)
     #: Names of the settings the owner left to us.
     resolved: Any = models.JSONField(default=list)
     #: Training rows times epochs, as people count them.
@@ -99,6 +102,9 @@ class Bid(models.Model):
     payment_micros = models.BigIntegerField(null=True)
     #: Price parts in micro-dollars, not rounded one by one.
     parts: Any = models.JSONField(null=True)
+    #: With a warm start: the price at the decision without it, beyond which nothing is paid;
+    #: null: there was no plan without it.
+    cold_price_micros = models.BigIntegerField(null=True)
     finish_planned_at = models.DateTimeField(null=True)
     #: ``scheduler.types.Refusal``.
     refusal = models.CharField(max_length=16, default="", blank=True)
@@ -177,6 +183,24 @@ class Bid(models.Model):
             cells = rows.order_by("slot").values_list("slot", "node_id")
             self.first_cells = [list(cell) for cell in cells]
         return self.first_cells
+
+    @property
+    def continued_job_id(self) -> str | None:
+        """The owner's earlier job whose adapter they chose to continue."""
+        start = self.start
+        return start["job_id"] if start and start["kind"] == StartKind.CONTINUED else None
+
+    @property
+    def royalty_micros(self) -> int:
+        """What of the payment is for the owner of the adapter that the job begins with."""
+        return int((self.start or {}).get("royalty_micros", 0))
+
+    @property
+    def excess_micros(self) -> int:
+        """What the payment with a warm start is above the price without it; it is returned."""
+        if self.cold_price_micros is None or self.payment_micros is None:
+            return 0
+        return max(0, self.payment_micros - self.cold_price_micros)
 
     @property
     def paid_micros(self) -> int:

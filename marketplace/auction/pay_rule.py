@@ -5,6 +5,8 @@
   posted. A finished job has done all of its work, however early.
 - Work that was never done is refunded: the share of the whole payment that it is, without a
   vendor's price once the vendor's work was accepted.
+- A warm start that falls behind goes on at no cost to its owner: the house pays for what is done
+  beyond the work that was sold, at the same rate.
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
   the job; the house pays the others for what they did.
 - **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment. It comes out of
@@ -112,7 +114,16 @@ def compute_payout(
         ending = Ending.STOPPED
     undone = 1 - work.share
     asks_undone = math.floor(asks_micros * undone)
-    earned = split_micros(asks_micros - asks_undone, _weigh(work.by_node, posted_rates))
+    weights = _weigh(work.by_node, posted_rates)
+    # What the house adds for work beyond that sold; owners make no money of their own jobs.
+    added = [
+        0 if node.organisation_id == owner_id else amount
+        for node, amount in zip(
+            work.by_node, split_micros(math.floor(asks_micros * work.overrun), weights), strict=True
+        )
+    ]
+    sold = split_micros(asks_micros - asks_undone, weights)
+    earned = [one + more for one, more in zip(sold, added, strict=True)]
     faulty = [node.organisation_id in at_fault for node in work.by_node]
     if ending is Ending.FAILED_BY_HOUSE:
         return _pay_failed(
@@ -135,7 +146,7 @@ def compute_payout(
             for node, amount, less in zip(work.by_node, earned, withheld, strict=True)
         ),
         asks_returned_micros=asks_undone + sum(withheld),
-        borne_pay_micros=0,
+        borne_pay_micros=sum(added),
         borne_credit_micros=credit - sum(withheld),
     )
 

@@ -38,7 +38,7 @@ from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice
 from marketplace.jobs.selectors import list_unsettled_jobs
 from marketplace.jobs.services import add_job_event, mark_job_settled
 from marketplace.payments.locks import WALLET_KINDS, lock_accounts
-from marketplace.payments.models import AccountKind
+from marketplace.payments.models import AccountKind, EarningKind
 from marketplace.payments.selectors import sum_borne
 from marketplace.payments.services import (
     CostSplit,
@@ -49,11 +49,14 @@ from marketplace.payments.services import (
 )
 from marketplace.vendors.models import PreparationStatus
 from marketplace.vendors.selectors import exclude_open, find_preparation
+from marketplace.warm.models import Offer
+from marketplace.warm.outcomes import find_taken_offer, record_outcome
 from scheduler.auction.log import events
 from scheduler.types import Cell
 
 log = logging.getLogger(__name__)
 
+_PENDING = AccountKind.EARNINGS_PENDING
 #: Events in a job's history that mean a delay, and how many of these its owner is shown.
 _HELD_UP = (EventKind.NODE_LOST, EventKind.FAULT, EventKind.REPLAN_WANTED)
 CAUSES_TOLD = 3
@@ -71,6 +74,8 @@ class EndedJob:
     at_fault: tuple[str, ...] = ()
     #: Why money goes back; empty when none does.
     reason: str = ""
+    #: Why a part of the charge does, where that is another reason.
+    refund_reason: str = ""
 
     def find_organisations(self) -> set[str]:
         """Everybody whose earnings may change."""
@@ -121,11 +126,13 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
         if job.settled_at is not None or job.finished_at is None:
             return None
         bid = locks.lock_bid(bid_id=job.bid_id)
-        case = _judge_ending(job)
+        assert bid.payment_micros is not None
+        case, offer = _judge_ending(job), find_taken_offer(job)
         # Before the day's limit is read, so that two jobs of one provider cannot both use it up.
         lock_accounts(
             [(bid.organisation_id, kind) for kind in WALLET_KINDS]
             + [(pk, AccountKind.EARNINGS_PENDING) for pk in case.find_organisations()]
+            + ([] if offer is None else [(offer.organisation_of_donor, _PENDING)])
         )
         due = _compute_payout(
             bid=bid,
@@ -133,8 +140,11 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
             case=case,
             house_limit_micros=_find_house_limit(case.at_fault, now=now),
         )
-        _move_money(bid=bid, case=case, due=due, now=now)
-        bid.refund_micros = due.refund_micros + _find_preparation_refund(job)
+        royalty = _compute_royalty(bid, case, offer)
+        excess = min(bid.excess_micros, bid.payment_micros - due.refund_micros)
+        _return_excess(bid, excess, now=now)
+        _move_money(bid=bid, case=case, due=due, royalty=royalty, now=now)
+        bid.refund_micros = due.refund_micros + excess + _find_preparation_refund(job)
         bid.credit_micros = due.credit_micros
         bid.save(update_fields=["refund_micros", "credit_micros"])
         WorkShare.objects.bulk_create(
@@ -149,9 +159,46 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
             )
             for pay in due.nodes
         )
+        if offer is not None:
+            record_outcome(
+                job=job,
+                offer=offer,
+                royalty_micros=0 if royalty is None else royalty.amount_micros,
+                saved_micros=_compute_saving(bid, case),
+                now=now,
+            )
         _add_events(job, case, due, now)
         mark_job_settled(job=job, now=now, message=_summarize(bid, due))
     return due
+
+
+def _compute_royalty(bid: Bid, case: EndedJob, offer: Offer | None) -> Share | None:
+    """What the owner of the donor gets: its part of the work that was done, less any excess."""
+    if offer is None or not bid.royalty_micros or case.ending is Ending.FAILED_BY_HOUSE:
+        return None
+    due = math.floor(bid.royalty_micros * case.work.share) - bid.excess_micros
+    if due <= 0:
+        return None
+    return Share(offer.organisation_of_donor, due, EarningKind.ROYALTY)
+
+
+def _return_excess(bid: Bid, excess_micros: int, *, now: datetime) -> None:
+    """Give back what a warm start cost more than a cold one would have, at the decision."""
+    if excess_micros:
+        refund_charge(
+            hold_reference=bid.hold_reference,
+            amount_micros=excess_micros,
+            reason="Never above the price without a warm start",
+            now=now,
+        )
+
+
+def _compute_saving(bid: Bid, case: EndedJob) -> int:
+    """What the warm start of a job that succeeded took off its price."""
+    done = case.ending in (Ending.IN_TIME, Ending.LATE)
+    if not done or bid.cold_price_micros is None:
+        return 0
+    return max(0, bid.cold_price_micros - (bid.payment_micros or 0))
 
 
 def compute_cancel_refund(*, bid: Bid, job: Job) -> int:
@@ -166,10 +213,11 @@ def _judge_ending(job: Job) -> EndedJob:
     at_fault = tuple(list_organisations_at_fault(slices))
     assert job.finished_at is not None
     if job.status == JobStatus.SUCCEEDED:
+        undone = "Work that early stopping spared"
         if job.finished_at <= job.deadline_at:
-            return EndedJob(Ending.IN_TIME, work)
+            return EndedJob(Ending.IN_TIME, work, reason=undone)
         at_fault = at_fault or _find_organisation_at(slices, job.deadline_at)
-        return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline")
+        return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", undone)
     if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
         return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
     if job.status == JobStatus.FAILED and not is_user_fault_confirmed(slices):
@@ -256,12 +304,14 @@ def _find_house_limit(at_fault: Sequence[str], *, now: datetime) -> int:
     return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne)
 
 
-def _move_money(*, bid: Bid, case: EndedJob, due: Payout, now: datetime) -> None:
+def _move_money(
+    *, bid: Bid, case: EndedJob, due: Payout, royalty: Share | None, now: datetime
+) -> None:
     if due.refund_micros:
         refund_charge(
             hold_reference=bid.hold_reference,
             amount_micros=due.refund_micros,
-            reason=case.reason,
+            reason=case.refund_reason or case.reason,
             now=now,
         )
     if due.credit_micros:
@@ -276,7 +326,10 @@ def _move_money(*, bid: Bid, case: EndedJob, due: Payout, now: datetime) -> None
     split = CostSplit(
         asks_micros=due.asks_micros,
         asks_returned_micros=due.asks_returned_micros,
-        shares=tuple(Share(pay.work.organisation_id, pay.paid_micros) for pay in due.nodes),
+        shares=(
+            *(Share(pay.work.organisation_id, pay.paid_micros) for pay in due.nodes),
+            *(() if royalty is None else (royalty,)),
+        ),
         credit_withheld_micros=due.credit_micros - due.borne_credit_micros,
         borne_pay_micros=due.borne_pay_micros,
         borne_credit_micros=due.borne_credit_micros,
@@ -286,12 +339,13 @@ def _move_money(*, bid: Bid, case: EndedJob, due: Payout, now: datetime) -> None
 
 
 def _add_events(job: Job, case: EndedJob, due: Payout, now: datetime) -> None:
-    for amount in (due.refund_micros, due.credit_micros):
+    why_refunded = case.refund_reason or case.reason
+    for amount, why in ((due.refund_micros, why_refunded), (due.credit_micros, case.reason)):
         if amount:
             add_job_event(
                 job=job,
                 kind=EventKind.REFUNDED,
-                message=f"{case.reason}: {format_usd(amount)} went back to your wallet.",
+                message=f"{why}: {format_usd(amount)} went back to your wallet.",
                 data={"amount_micros": amount},
                 now=now,
             )

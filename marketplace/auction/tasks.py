@@ -5,6 +5,7 @@ from celery import shared_task
 from marketplace.auction.book import snapshot_store
 from marketplace.auction.lane import improve
 from marketplace.auction.lane import sweep as sweeps
+from marketplace.auction.lane.spare_cells import give_back_spare_cells
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.settlement import settle_finished
@@ -40,6 +41,11 @@ def plans_improve(*, zone_id: str) -> None:
 @shared_task(name="auction.preparations_conclude")
 def preparations_conclude() -> None:
     conclude_preparations(now=clock.now())
+
+
+@shared_task(name="auction.spare_cells_give_back")
+def spare_cells_give_back() -> None:
+    give_back_spare_cells(now=clock.now())
 
 
 @shared_task(name="auction.settle_finished")

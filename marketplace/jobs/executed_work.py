@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.work import load_work_plan
+from marketplace.jobs.work import count_sold_units, load_work_plan
 from workers.protocol.messages import Fault
+from workers.protocol.work import WorkPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,10 @@ class ExecutedWork:
     """What was done of a job; nodes in the order in which they began."""
 
     by_node: tuple[NodeWork, ...]
-    #: Share of the whole job's work that was done: 1 for a job that has finished.
+    #: Share of the work sold that was done: 1 for a job that finished without stopping early.
     share: Fraction
+    #: Work that a warm start did beyond what was sold, as a share of that.
+    overrun: Fraction = Fraction(0)
 
     @property
     def steps(self) -> int:
@@ -65,12 +68,21 @@ def measure_executed_work(job: Job) -> ExecutedWork:
         for node_id in dict.fromkeys(held.node_id for held in slices)
         if steps[node_id]
     )
-    if job.status == JobStatus.SUCCEEDED:
-        return ExecutedWork(by_node, Fraction(1))
+    done = sum(work.units for work in by_node)
+    overrun = Fraction(0) if plan is None else _measure_overrun(job, plan, done)
+    if job.status == JobStatus.SUCCEEDED and not job.stopped_early:
+        return ExecutedWork(by_node, Fraction(1), overrun)
     if plan is None:
         return ExecutedWork((), Fraction(0))
-    done = sum(work.units for work in by_node)
-    return ExecutedWork(by_node, min(Fraction(1), Fraction(done, plan.total_units)))
+    share = min(Fraction(1), Fraction(done, count_sold_units(job, plan)))
+    return ExecutedWork(by_node, share, overrun)
+
+
+def _measure_overrun(job: Job, plan: WorkPlan, done: int) -> Fraction:
+    start = job.start
+    if start is None or not start.steps:
+        return Fraction(0)
+    return max(Fraction(0), Fraction(done, count_sold_units(job, plan)) - 1)
 
 
 def list_slices(job: Job) -> list[Slice]:

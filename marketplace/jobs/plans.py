@@ -15,8 +15,16 @@ from kombu.exceptions import OperationalError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import base_model_ref, slot_ends_at, slot_starts_at, work_costs
 from marketplace.jobs import locks
-from marketplace.jobs.models import CandidatePrompts, Checkpoint, Dataset, Job, NodePlan, Slice
-from marketplace.jobs.selectors import DATASET_BLOB, PROMPTS_BLOB, VALIDATION_BLOB
+from marketplace.jobs.models import (
+    Artifact,
+    CandidatePrompts,
+    Checkpoint,
+    Dataset,
+    Job,
+    NodePlan,
+    Slice,
+)
+from marketplace.jobs.selectors import DATASET_BLOB, PROMPTS_BLOB, START_BLOB, VALIDATION_BLOB
 from workers.protocol.messages import (
     TASK_RUN_SLOT,
     AdapterSpec,
@@ -28,6 +36,7 @@ from workers.protocol.messages import (
     SliceSpec,
     SlotPlan,
     TrainingSpec,
+    WarmStart,
 )
 from workers.protocol.wire import from_json, to_json
 
@@ -196,6 +205,24 @@ def _build_job_spec(zone: Zone, job: Job, lease_token: str) -> JobSpec:
         work_costs=work_costs(zone),
         checkpoint_every_s=zone.checkpoint_every_s,
         lookup=_build_lookup(job, lease_token),
+        warm_start=_build_warm_start(job, lease_token),
+    )
+
+
+def _build_warm_start(job: Job, lease_token: str) -> WarmStart | None:
+    start = job.start
+    if start is None:
+        return None
+    adapter = Artifact.objects.only("sha256", "bytes").get(pk=start.artifact_id)
+    return WarmStart(
+        adapter=BlobRef(
+            url=BLOB_PATH.format(lease_token=lease_token, name=START_BLOB),
+            sha256=adapter.sha256,
+            bytes=adapter.bytes,
+        ),
+        scale=start.scale,
+        steps=start.steps,
+        target_loss=start.target_loss,
     )
 
 

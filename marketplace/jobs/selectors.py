@@ -10,11 +10,13 @@ from typing import BinaryIO, cast
 from django.db.models import F, Q, QuerySet
 from django.db.models.fields.files import FieldFile
 
+from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.executed_work import is_user_fault, list_slices
 from marketplace.jobs.lease_checks import get_current_slice
 from marketplace.jobs.models import (
+    Artifact,
     CandidatePrompts,
     Checkpoint,
     Dataset,
@@ -33,6 +35,8 @@ from workers.protocol.wire import from_json
 DATASET_BLOB = "dataset"
 VALIDATION_BLOB = "validation"
 PROMPTS_BLOB = "prompts"
+#: The adapter that the job begins with.
+START_BLOB = "start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,12 @@ def list_unsettled_jobs() -> QuerySet[Job]:
     )
 
 
+def list_continuable_jobs(organisation: Organisation) -> QuerySet[Job]:
+    """Jobs whose adapters a new job may begin with, newest first."""
+    done = Job.objects.filter(organisation=organisation, status=JobStatus.SUCCEEDED)
+    return done.filter(artifact__isnull=False).order_by("-finished_at", "-pk")
+
+
 def list_job_events(job: Job, *, after_seq: int = 0) -> QuerySet[JobEvent]:
     return JobEvent.objects.filter(job=job, seq__gt=after_seq).order_by("seq")
 
@@ -123,13 +133,15 @@ def find_lease_blob(*, node: Node, lease_token: str, name: str, now: datetime) -
         ``unknown_blob``.
     """
     job = get_current_slice(lease_token=lease_token, node=node, now=now).job
-    found: Dataset | Checkpoint | CandidatePrompts | None
+    found: Dataset | Checkpoint | CandidatePrompts | Artifact | None
     if name == DATASET_BLOB:
         found = job.dataset
     elif name == VALIDATION_BLOB:
         found = job.validation_dataset
     elif name == PROMPTS_BLOB:
         found = CandidatePrompts.objects.filter(job=job).first()
+    elif name == START_BLOB and job.start is not None:
+        found = Artifact.objects.filter(pk=job.start.artifact_id).first()
     else:
         found = list_job_checkpoints(job).filter(pk=name).first()
     if found is None:

@@ -258,9 +258,30 @@ def load_job_totals(job: Job) -> WorkTotals:
 
 def load_work_plan(job: Job) -> WorkPlan:
     """The work of a job, step by step."""
-    training = from_json(TrainingSpec, job.training)
-    tokens, costs = _get_tokens(job), fleet.work_costs(job.zone)
-    data_format, virtual_tokens = job.dataset.format, _count_virtual_tokens(job)
+    return plan_work(
+        tokens=_get_tokens(job),
+        data_format=job.dataset.format,
+        virtual_tokens=_count_virtual_tokens(job),
+        training=from_json(TrainingSpec, job.training),
+        costs=fleet.work_costs(job.zone),
+    )
+
+
+def plan_work(
+    *,
+    tokens: DatasetTokens,
+    data_format: str,
+    virtual_tokens: int,
+    training: TrainingSpec,
+    costs: WorkCosts,
+) -> WorkPlan:
+    """The work of a data set with these settings, step by step.
+
+    Raises
+    ------
+    UserError
+        As ``measure_work``.
+    """
     key = (tokens.pk, data_format, virtual_tokens, training, costs)
     known = _plans.get(key)
     if known is None:
@@ -272,6 +293,12 @@ def load_work_plan(job: Job) -> WorkPlan:
 
 def _count_virtual_tokens(job: Job) -> int:
     return from_json(AdapterSpec, job.spec["adapter"]).virtual_tokens
+
+
+def count_sold_units(job: Job, plan: WorkPlan) -> int:
+    """Work units that the job's owner bought: fewer than all of a job with a warm start."""
+    start = job.start
+    return plan.total_units if start is None or not start.steps else plan.count_until(start.steps)
 
 
 def _get_tokens(job: Job) -> DatasetTokens:
@@ -299,13 +326,17 @@ def measure_job_work(job: Job, *, rates: dict[str, float] | None = None) -> Work
 def compute_work_left_share(job: Job) -> float:
     """Share of the job's work units still to do, from where it would go on: 0 to 1.
 
-    A running job goes on from its step, any other from its newest checkpoint.
+    A running job goes on from its step, any other from its newest checkpoint. Of a warm start only
+    the steps that were sold are to do, until its node says that it fell behind.
     """
-    if not job.total_steps:
+    start = job.start
+    sold_steps = 0 if start is None else start.steps
+    if not job.total_steps and not sold_steps:
         return 1.0
     running = Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
     step = job.step if running else job.checkpoint_step
-    if step == 0:
+    if step == 0 and not sold_steps:
         return 1.0
     plan = load_work_plan(job)
-    return float(1 - Fraction(plan.count_until(step), plan.total_units))
+    last_step = (job.total_steps or sold_steps) if sold_steps else plan.total_steps
+    return float(Fraction(plan.count_between(step, last_step), plan.total_units))

@@ -371,6 +371,8 @@ class EarningKind(models.TextChoices):
     PROVIDER = "provider"
     #: For labelling or cleaning data.
     VENDOR = "vendor"
+    #: For an adapter that another's job began with.
+    ROYALTY = "royalty"
 
 
 class Earning(models.Model):

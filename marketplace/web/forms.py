@@ -11,10 +11,12 @@ from django import forms
 from django.utils import timezone
 
 from marketplace.accounts.models import Organisation, Scope
+from marketplace.auction.bidding.beginnings import CONTINUED, WARM
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
-from marketplace.jobs.models import Dataset
+from marketplace.jobs.models import Dataset, Job
+from marketplace.jobs.selectors import list_continuable_jobs
 from workers.protocol.job_settings import INIT_TEXT_CHARS_MAX
 from workers.protocol.messages import AdapterKind
 
@@ -28,8 +30,9 @@ PARAMS = {
     "file": "file",
     "dataset_id": "dataset",
     "zone": "zone",
+    "model": "model",
 }
-TRAINING = ("epochs", "batch_size", "learning_rate")
+TRAINING = ("epochs", "batch_size", "learning_rate", "early_stopping")
 LORA = ("rank", "alpha", "dropout")
 SOFT_PROMPT = ("virtual_tokens",)
 HYPER = (*TRAINING, *LORA, *SOFT_PROMPT, "target_loss")
@@ -107,6 +110,14 @@ class BidForm(forms.Form):
     dropout = HyperField(label="Dropout")
     learning_rate = HyperField(label="Learning rate")
     batch_size = HyperField(label="Batch size")
+    early_stopping = HyperField(label="Stop early after (checks)")
+    model = forms.ModelChoiceField(
+        label="Begin with",
+        queryset=Job.objects.none(),
+        required=False,
+        empty_label="The base model",
+        widget=forms.Select(attrs={"class": "field"}),
+    )
     deadline = forms.DateTimeField(
         input_formats=[_INPUT_FORMAT, "%Y-%m-%dT%H:%M"],
         widget=forms.DateTimeInput(
@@ -124,6 +135,9 @@ class BidForm(forms.Form):
     )
     prepare = forms.BooleanField(label="Have the data prepared first", required=False)
     mask = forms.BooleanField(label="Replace personal data (not names)", required=False)
+    fresh = forms.BooleanField(label="No warm start", required=False)
+    #: The warm start that the page shows.
+    offer = forms.CharField(max_length=40, required=False, widget=forms.HiddenInput)
     #: Names this submission, so that a double click is one bid.
     key = forms.CharField(max_length=64, widget=forms.HiddenInput)
 
@@ -133,6 +147,7 @@ class BidForm(forms.Form):
         self.fields["dataset"].queryset = Dataset.objects.filter(  # type: ignore[attr-defined]
             organisation=organisation
         ).order_by("-created_at")
+        self.fields["model"].queryset = list_continuable_jobs(organisation)  # type: ignore[attr-defined]
 
     def clean_price(self) -> str:
         """``9,50`` is nine and a half; ``1,000`` could be two amounts and is refused as it is."""
@@ -172,8 +187,25 @@ class BidForm(forms.Form):
         return {"kinds": ["automatic"], "mask_personal_data": self.cleaned_data.get("mask", False)}
 
     @property
+    def continues(self) -> str:
+        """The chosen adapter as the services name a model; empty: none."""
+        job = self.cleaned_data.get("model")
+        return "" if job is None else f"{CONTINUED}{job.pk}"
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether a warm start is wanted where there is one."""
+        return not self.cleaned_data.get("fresh", False)
+
+    @property
+    def begins_with(self) -> str:
+        """What the bid is to begin with: the chosen adapter, or the warm start that was shown."""
+        offer = self.cleaned_data.get("offer", "")
+        return self.continues or (f"{WARM}{offer}" if offer and self.is_warm else "")
+
+    @property
     def has_hyper_errors(self) -> bool:
-        return any(name in self.errors for name in HYPER)
+        return any(name in self.errors for name in (*HYPER, "model"))
 
     def find_field(self, error: UserError) -> str | None:
         """The field that a service's refusal is about."""

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from marketplace.web.views import bids, jobs, market, money, workspace
+from marketplace.web.views import bids, jobs, market, money, warm, workspace
 
 urlpatterns = [
     path("", market.market, name="market"),
@@ -19,6 +19,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/cancel", jobs.job_stop, name="job_stop"),
     path("jobs/<str:job_id>/changes", jobs.changes_download, name="changes_download"),
     path("jobs/<str:job_id>/adapter", jobs.adapter_download, name="adapter_download"),
+    path("jobs/<str:job_id>/adapter/consent", warm.give_adapter, name="adapter_consent"),
     path(
         "jobs/<str:job_id>/checkpoints/<str:checkpoint_id>",
         jobs.checkpoint_download,
@@ -34,6 +35,8 @@ urlpatterns = [
         workspace.list_upload_faults,
         name="upload_faults",
     ),
+    path("datasets/consent", warm.set_organisation, name="consent"),
+    path("datasets/<str:dataset_id>/consent", warm.set_dataset, name="dataset_consent"),
     path("datasets/<str:dataset_id>/delete", workspace.dataset_delete, name="dataset_delete"),
     path("datasets/<str:dataset_id>", workspace.dataset_detail, name="dataset_detail"),
     path("datasets/<str:dataset_id>/faults", workspace.list_dataset_faults, name="dataset_faults"),

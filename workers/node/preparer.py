@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from workers.node.market_client import MarketError, MarketRefusal, ShuttingDownE
 from workers.node.sender import LEASE_LOST
 from workers.protocol import CheckpointRef, Fault, JobSpec, SliceSpec
 from workers.protocol.blobs import hash_file
+from workers.protocol.messages import ProbeResult, ProbeSpec
 from workers.runtime.checkpoint_pipe import format_checkpoint_name
 from workers.runtime.job_sink import JobSink
 from workers.training.faults import SystemFault, UserFault
@@ -36,6 +37,8 @@ class Runtime(Protocol):
     ) -> None: ...
 
     def detach(self, job_id: str, *, checkpoint: bool) -> None: ...
+
+    def probe(self, probe: ProbeSpec, paths: Mapping[str, Path]) -> ProbeResult: ...
 
 
 class PreparationError(Exception):

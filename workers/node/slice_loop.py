@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from workers.node.blob_cache import BlobCache
 from workers.node.market_client import MarketClient, ShuttingDownError
 from workers.node.preparer import PreparationError, Preparer, Runtime
+from workers.node.prober import Prober
 from workers.node.sender import Sender, build_slice_result
 from workers.node.slice_run import SliceRun, SliceState
 from workers.node.slice_sink import SliceSink
@@ -68,6 +69,7 @@ class SliceLoop:
         self._outbox = outbox
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._preparing = ThreadPoolExecutor(2, thread_name_prefix="prepare")
+        self._prober = Prober(runtime=runtime, cache=cache, client=client)
         self._sender = Sender(
             client=client,
             post=self._inbox.put,
@@ -119,6 +121,7 @@ class SliceLoop:
         if self._thread.ident is not None:
             self._thread.join()
         self._preparing.shutdown(cancel_futures=True)
+        self._prober.close()
         self._sender.close()
 
     @property
@@ -179,6 +182,8 @@ class SliceLoop:
             return
         for spec in wanted.values():
             self._want(spec)
+        for probe in plan.probes:
+            self._prober.take(probe)
 
     def _want(self, spec: SliceSpec) -> None:
         """Have a slice of the plan run, going on with what there is of its job."""

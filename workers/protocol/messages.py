@@ -194,6 +194,59 @@ class SliceSpec:
     resume_from: CheckpointRef | None = None
 
 
+#: Rows of a probe, and adapters it compares with the base.
+PROBE_ROWS_MAX, PROBE_ADAPTERS_MAX = 16, 8
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAdapter:
+    """An adapter whose loss on a probe's rows is asked for."""
+
+    name: str
+    blob: BlobRef
+    spec: AdapterSpec
+    #: Its second matrices are multiplied by this.
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSpec:
+    """How well the base, and each of a few adapters, knows some rows: asked of a warm node."""
+
+    token: str
+    #: Unix seconds; an answer after that is not waited for.
+    expires_at: float
+    base_model: BaseModelRef
+    data_format: DataFormat
+    #: JSON lines.
+    rows: tuple[str, ...]
+    sequence_length: int
+    adapters: tuple[ProbeAdapter, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.rows) > PROBE_ROWS_MAX or len(self.adapters) > PROBE_ADAPTERS_MAX:
+            raise ValueError(
+                f"a probe has at most {PROBE_ROWS_MAX} rows and {PROBE_ADAPTERS_MAX} adapters"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLoss:
+    name: str
+    #: ``None``: the adapter could not be used.
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    token: str
+    #: Of the base alone; ``None``: the rows could not be used.
+    base_loss: float | None
+    losses: tuple[ProbeLoss, ...] = ()
+    #: Seconds it took on the node.
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class SlotPlan:
     """What a node runs in the coming slot; jobs absent from it are detached."""
@@ -207,6 +260,8 @@ class SlotPlan:
     version: int = PROTOCOL_VERSION
     #: Of two plans for one slot the one with the higher number holds.
     revision: int = 0
+    #: To be answered once, beside the slices.
+    probes: tuple[ProbeSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +384,8 @@ class JobFigures:
     #: Of a finished soft prompt: the longest run of its virtual tokens that spell out words of a
     #: row, in tokens.
     copied_tokens: int | None = None
+    #: Training rows that a finished adapter says by heart, beyond what held-out rows explain.
+    memorised_rows: int = 0
 
     def __post_init__(self) -> None:
         if len(self.samples) > SAMPLES_MAX:
@@ -459,6 +516,7 @@ PATH_JOIN_MODELS = "/internal/v1/join/models"
 PATH_HEARTBEAT = "/internal/v1/heartbeat"
 PATH_PROGRESS = "/internal/v1/progress"
 PATH_RESULT = "/internal/v1/result"
+PATH_PROBE_RESULT = "/internal/v1/probes"
 #: PUT, one safetensors file. Format with ``lease_token`` and ``step``.
 PATH_CHECKPOINT = "/internal/v1/leases/{lease_token}/checkpoints/{step}"
 #: PUT, one zip of the adapter's directory. Format with ``lease_token``.

@@ -6,7 +6,8 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -14,12 +15,21 @@ from typing import Any, TypeVar
 
 import torch
 
-from workers.protocol.messages import AdapterKind, BaseModelRef, Fault, JobSpec, PromptLookup
+from workers.protocol.messages import (
+    AdapterKind,
+    BaseModelRef,
+    Fault,
+    JobSpec,
+    ProbeResult,
+    ProbeSpec,
+    PromptLookup,
+)
 from workers.runtime.admission import check_settings, prepare
 from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_pipe import CheckpointPipe, snapshot_job
 from workers.runtime.job_sink import JobSink
 from workers.runtime.memory_plan import find_device_limit_gb, fit, job_memory_gb, state_gb
+from workers.runtime.probe import answer_probe
 from workers.runtime.resident import ResidentBase, load_resident
 from workers.runtime.running_job import RunningJob
 from workers.runtime.thread_choice import use_best_threads
@@ -169,6 +179,27 @@ class NodeRuntime:
         self._thread.join()
         self._checkpoints.close()
         self._drain()
+
+    def probe(self, probe: ProbeSpec, paths: Mapping[str, Path]) -> ProbeResult:
+        """Measure a base and some adapters on a few rows, between the steps of the jobs here.
+
+        Parameters
+        ----------
+        paths : mapping of str to Path
+            Zips of the adapters by name.
+
+        Raises
+        ------
+        UserFault, SystemFault
+            As ``load_resident``.
+        """
+        return answer_probe(
+            probe,
+            resident=self.resident(probe.base_model),
+            paths=paths,
+            call=self._call,
+            is_over=lambda: time.time() >= probe.expires_at,
+        )
 
     def resident(self, ref: BaseModelRef) -> ResidentBase:
         """The base model, loaded if it is not there yet.

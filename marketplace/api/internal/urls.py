@@ -10,6 +10,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("heartbeat", views.heartbeat, name="node-heartbeat"),
     path("progress", views.progress, name="node-progress"),
     path("result", views.result, name="node-result"),
+    path("probes", views.probe_result, name="node-probe-result"),
+    path("probes/<str:token>/blobs/<str:name>", views.probe_blob, name="node-probe-blob"),
     path(
         "leases/<str:lease_token>/checkpoints/<int:step>", views.checkpoint, name="node-checkpoint"
     ),

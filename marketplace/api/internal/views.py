@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
@@ -23,11 +24,14 @@ from marketplace.common.threads import run_in_thread
 from marketplace.fleet import services as fleet
 from marketplace.jobs import selectors as jobs_selectors
 from marketplace.jobs import services as jobs
+from marketplace.jobs.models import Artifact
+from marketplace.warm.probes import find_probe_blob, record_probe_result
 from workers.protocol.messages import (
     Heartbeat,
     JoinModelsReply,
     JoinModelsRequest,
     JoinRequest,
+    ProbeResult,
     ProgressReport,
     SliceResult,
 )
@@ -72,6 +76,14 @@ def result(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": outcome.status_after, "repeated": outcome.repeated})
 
 
+@node_endpoint("POST")
+def probe_result(request: HttpRequest) -> HttpResponse:
+    node = authenticate_node(request)
+    found = message(request, ProbeResult)
+    record_probe_result(node=node, result=found, now=clock.now())
+    return JsonResponse({})
+
+
 @node_endpoint("PUT")
 def checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpResponse:
     stored = jobs.store_checkpoint(
@@ -100,10 +112,22 @@ def adapter(request: HttpRequest, lease_token: str) -> HttpResponse:
 @csrf_exempt
 async def blob(request: HttpRequest, lease_token: str, name: str) -> HttpResponseBase:
     """A file of a leased job, whole or from where an earlier download broke off."""
+    return await _answer_blob(request, lambda: _open_blob(request, lease_token, name))
+
+
+@csrf_exempt
+async def probe_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
+    """An adapter that a node was asked to probe."""
+    return await _answer_blob(request, lambda: _open_probe_blob(request, token, name))
+
+
+async def _answer_blob(
+    request: HttpRequest, open_file: Callable[[], FileDownload]
+) -> HttpResponseBase:
     if request.method != "GET":
         return method_refusal("GET")
     try:
-        return await run_in_thread(lambda: _open_blob(request, lease_token, name))
+        return await run_in_thread(open_file)
     except RangeNotSatisfiable as error:
         response = refusal(request, error)
         response["Content-Range"] = f"bytes */{error.size}"
@@ -116,6 +140,15 @@ def _open_blob(request: HttpRequest, lease_token: str, name: str) -> FileDownloa
     found = jobs_selectors.find_lease_blob(
         node=authenticate_node(request), lease_token=lease_token, name=name, now=clock.now()
     )
+    return _serve(request, found)
+
+
+def _open_probe_blob(request: HttpRequest, token: str, name: str) -> FileDownload:
+    node = authenticate_node(request)
+    return _serve(request, find_probe_blob(node=node, token=token, name=name, now=clock.now()))
+
+
+def _serve(request: HttpRequest, found: jobs_selectors.Blob | Artifact) -> FileDownload:
     return FileDownload(
         found.file.open("rb"),
         size=found.bytes,

@@ -98,6 +98,7 @@ def _build_new_bid(
         deadline_at=body["deadline"],
         idempotency_key=asked.idempotency_key,
         preparation=body.get("preparation"),
+        model=body["model"],
     )
 
 

@@ -39,7 +39,15 @@ class WorkRequest(StrictSerializer):
     training = SettingsField(
         required=False,
         default=dict,
-        help_text="epochs, batch_size, learning_rate, sequence_length and so on, or 'auto'.",
+        help_text="epochs, batch_size, learning_rate, sequence_length, early_stopping and so on, "
+        "or 'auto'.",
+    )
+    model = serializers.CharField(
+        max_length=60,
+        required=False,
+        default="",
+        help_text="What to begin with: 'ft:' and the id of a job of yours whose adapter is to be "
+        "continued, or the model of a quote's warm start. Without it, the zone's base model.",
     )
     preparation = SettingsField(
         required=False,
@@ -54,6 +62,11 @@ class WorkRequest(StrictSerializer):
 class QuoteRequest(WorkRequest):
     dataset_id = serializers.CharField(max_length=40)
     deadline = DeadlineField()
+    warm_start = serializers.BooleanField(
+        required=False,
+        default=False,
+        help_text="Look for a warm start. While warm_start.outlook is 'asked', ask again.",
+    )
 
 
 class BidRequest(WorkRequest):

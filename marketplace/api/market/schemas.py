@@ -11,6 +11,8 @@ from rest_framework import serializers as s
 from marketplace.api.market.requests import BatchRequest, BidRequest, BidUploadRequest
 from marketplace.auction.models import BidStatus
 from marketplace.jobs.models import JobStatus
+from marketplace.jobs.starts import StartKind
+from marketplace.warm.offers import Outlook
 
 Fields = dict[str, Any]
 
@@ -116,6 +118,14 @@ RECEIPT = _shape(
         "signature": s.CharField(help_text="Ed25519, over the other members."),
     },
 )
+START = inline_serializer(
+    name="Start",
+    fields={
+        "kind": s.ChoiceField([str(kind) for kind in StartKind]),
+        "model": s.CharField(allow_null=True, help_text="'ft:' and the id of one of your jobs."),
+    },
+    allow_null=True,
+)
 BID_FIELDS: Fields = {
     "id": s.CharField(),
     "object": s.ChoiceField(["bid"]),
@@ -131,6 +141,7 @@ BID_FIELDS: Fields = {
     "resolved": s.ListField(
         child=s.CharField(), help_text="Settings that were 'auto' or left out."
     ),
+    "start": deepcopy(START),
     "work": WORK,
     "receipt": RECEIPT,
     "decision": DECISION,
@@ -194,6 +205,15 @@ QUOTE = _shape(
         "adapter": s.DictField(),
         "training": s.DictField(),
         "resolved": _list(s.CharField()),
+        "start": deepcopy(START),
+        "warm_start": _shape(
+            "WarmStart",
+            {
+                "outlook": s.ChoiceField([str(outlook) for outlook in Outlook]),
+                "model": s.CharField(allow_null=True, help_text="What to bid with."),
+                "cold_price": _usd(allow_null=True),
+            },
+        ),
         "work": WORK,
         "expires_at": s.DateTimeField(),
         "position": s.IntegerField(),
@@ -306,6 +326,11 @@ JOB = _shape(
         "progress": s.DictField(),
         "fault": s.CharField(allow_null=True),
         "failure_reason": s.CharField(allow_null=True),
+        "start": deepcopy(START),
+        "stopped_early": s.BooleanField(help_text="It ended before its last step."),
+        "best_step": s.IntegerField(
+            allow_null=True, help_text="Step whose weights early stopping chose."
+        ),
         "seq": s.IntegerField(),
     },
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from marketplace.api.market.fields import moment, usd
+from marketplace.auction.bidding.beginnings import WARM
 from marketplace.auction.bidding.quotes import Quote
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.book.decision_rows import serialize_parts
@@ -18,6 +19,7 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.journal import serialize_progress
 from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent, Upload
+from marketplace.jobs.starts import StartKind
 from marketplace.vendors.models import Preparation
 from workers.protocol.messages import TextSample
 from workers.protocol.wire import to_json
@@ -46,6 +48,7 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "adapter": bid.adapter,
         "training": bid.training,
         "resolved": bid.resolved,
+        "start": serialize_start(bid.start),
         "work": work_shape(
             samples=bid.samples,
             units=bid.compute_demand,
@@ -124,6 +127,8 @@ def serialize_quote(quote: Quote) -> dict[str, Any]:
         "adapter": to_json(terms.adapter),
         "training": to_json(terms.training),
         "resolved": list(terms.resolved),
+        "start": serialize_start(quote.measured.start and to_json(quote.measured.start)),
+        "warm_start": _warm_start_shape(quote),
         "work": work_shape(
             samples=work.samples,
             units=work.compute_demand,
@@ -141,6 +146,24 @@ def serialize_quote(quote: Quote) -> dict[str, Any]:
             "ready_at": moment(quote.vendor.ready_at),
         },
     }
+
+
+def _warm_start_shape(quote: Quote) -> dict[str, Any]:
+    start = quote.measured.start
+    offer_id = "" if start is None else start.offer_id
+    return {
+        "outlook": quote.outlook,
+        "model": f"{WARM}{offer_id}" if offer_id else None,
+        "cold_price": usd(quote.cold_price_micros),
+    }
+
+
+def serialize_start(start: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a job begins with; of another organisation's adapter only that it is one."""
+    if start is None:
+        return None
+    own = start["kind"] != StartKind.DONOR
+    return {"kind": start["kind"], "model": f"ft:{start['job_id']}" if own else None}
 
 
 def serialize_zone(zone: Zone, *, now: datetime) -> dict[str, Any]:
@@ -255,6 +278,9 @@ def serialize_job(job: Job) -> dict[str, Any]:
         "progress": serialize_progress(job),
         "fault": job.fault or None,
         "failure_reason": job.failure_reason or None,
+        "start": serialize_start(job.spec.get("start")),
+        "stopped_early": job.stopped_early,
+        "best_step": job.best_step,
         "seq": job.seq,
     }
 

@@ -72,6 +72,8 @@ class QuotesView(MarketView):
             dataset=get_dataset(organisation, asked["dataset_id"]),
             adapter=asked["adapter"],
             training=asked["training"],
+            model=asked["model"],
+            is_warm=asked["warm_start"],
             deadline_at=asked["deadline"],
             preparation=asked["preparation"],
             now=clock.now(),

@@ -8,17 +8,28 @@ from datetime import datetime
 from typing import Any
 
 from marketplace.accounts.models import Organisation
+from marketplace.auction.bidding.beginnings import (
+    build_start,
+    build_warm_start,
+    check_same_job,
+    fill_settings,
+    find_beginning,
+)
 from marketplace.auction.bidding.terms import JobTerms, resolve_terms
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import load_rates, model_shape
+from marketplace.fleet.selectors import load_rates, model_shape, work_costs
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import ensure_dataset_tokens
-from marketplace.jobs.work import Work, measure_work
+from marketplace.jobs.starts import Start
+from marketplace.jobs.work import Work, measure_work, plan_work
 from marketplace.vendors.offers import measure_raw_data
 from marketplace.vendors.wishes import PreparationWish
+from marketplace.warm.models import Offer
+from marketplace.warm.offers import PlannedJob
 from workers.protocol.messages import DataFormat
+from workers.protocol.row_order import count_validation_rows
 
 #: A crowd of bids need not read the same few rows each time; they move slowly.
 RATES_KEPT_S = 1.0
@@ -31,6 +42,10 @@ class MeasuredJob:
 
     terms: JobTerms
     work: Work
+    #: ``None``: from fresh weights.
+    start: Start | None = None
+    #: Of a warm start: what the job is without it.
+    cold_work: Work | None = None
 
 
 def measure_job(
@@ -41,19 +56,20 @@ def measure_job(
     adapter: Mapping[str, Any],
     training: Mapping[str, Any],
     wish: PreparationWish | None = None,
-    now: datetime | None = None,
+    model: str = "",
+    now: datetime,
 ) -> MeasuredJob:
     """Resolve a job's settings and measure its work.
 
     With a ``wish`` the data are prepared first, and the work is what it would be if every line of
-    the file were a row such as the usable ones are. With ``now``, the zone's rates may be up to
-    ``RATES_KEPT_S`` old.
+    the file were a row such as the usable ones are. ``model`` names what it begins with, such as
+    ``ft:`` and one of the owner's jobs. The zone's rates may be up to ``RATES_KEPT_S`` old.
 
     Raises
     ------
     UserError
-        ``invalid_hyperparameter``, ``unknown_dataset``, ``unfit_dataset`` or
-        ``zone_closed``.
+        ``invalid_hyperparameter``, ``unknown_dataset``, ``unfit_dataset``, ``zone_closed`` or
+        those of ``find_beginning``.
     """
     if not zone.is_open:
         raise Conflict(
@@ -62,23 +78,25 @@ def measure_job(
     if dataset.organisation_id != organisation.pk:
         raise unknown_dataset()
     _check_kind(dataset, encoder=model_shape(zone).encoder)
+    beginning = find_beginning(
+        model,
+        organisation=organisation,
+        zone=zone,
+        dataset=dataset,
+        now=now,
+    )
     tokens = ensure_dataset_tokens(dataset=dataset, zone=zone)
     rows = dataset.rows if wish is None else measure_raw_data(dataset).rows
     if wish is not None and wish.validation_share:
         # The vendor holds rows out; all that it leaves are trained on.
         training = {**training, "validation_share": 0.0}
     terms = resolve_terms(
-        adapter=adapter,
+        adapter=adapter if beginning is None else fill_settings(adapter, beginning),
         training=training,
         rows=rows,
         longest_row_tokens=tokens.longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
         model=model_shape(zone),
-    )
-    rates = (
-        load_rates(zone)
-        if now is None
-        else _rates.get(zone.pk, now=now, read=lambda: load_rates(zone))
     )
     work = measure_work(
         zone=zone,
@@ -86,7 +104,7 @@ def measure_job(
         data_format=dataset.format,
         adapter=terms.adapter,
         training=terms.training,
-        rates=rates,
+        rates=_rates.get(zone.pk, now=now, read=lambda: load_rates(zone)),
     )
     if rows != dataset.rows:
         work = replace(
@@ -94,7 +112,48 @@ def measure_job(
             compute_demand=-(-work.compute_demand * rows // dataset.rows),
             samples=work.samples * rows // dataset.rows,
         )
-    return MeasuredJob(terms=terms, work=work)
+    _check_can_stop(terms, dataset)
+    cold = MeasuredJob(terms, work)
+    if beginning is None:
+        return cold
+    if beginning.offer is None:
+        return replace(cold, start=build_start(beginning, terms.adapter))
+    planned = plan_cold(cold, organisation=organisation, zone=zone, dataset=dataset)
+    check_same_job(beginning.offer, planned, is_prepared=wish is not None)
+    return apply_offer(cold, beginning.offer, planned)
+
+
+def apply_offer(cold: MeasuredJob, offer: Offer, planned: PlannedJob) -> MeasuredJob:
+    """The job with a warm start: the same settings, and the work of the steps that are sold."""
+    warm = replace(cold.work, compute_demand=planned.plan.count_until(offer.steps))
+    return MeasuredJob(cold.terms, warm, build_warm_start(offer), cold_work=cold.work)
+
+
+def plan_cold(
+    measured: MeasuredJob, *, organisation: Organisation, zone: Zone, dataset: Dataset
+) -> PlannedJob:
+    """A job as warm starts are looked for."""
+    plan = plan_work(
+        tokens=ensure_dataset_tokens(dataset=dataset, zone=zone),
+        data_format=dataset.format,
+        virtual_tokens=measured.terms.adapter.virtual_tokens,
+        training=measured.terms.training,
+        costs=work_costs(zone),
+    )
+    terms = measured.terms
+    return PlannedJob(organisation, zone, dataset, terms.adapter, terms.training, plan)
+
+
+def _check_can_stop(terms: JobTerms, dataset: Dataset) -> None:
+    """Refuse early stopping without rows to see it by; a node would, once it is paid for."""
+    share = terms.training.validation_share
+    if terms.training.early_stopping and not count_validation_rows(rows=dataset.rows, share=share):
+        raise UserError(
+            "invalid_hyperparameter",
+            "Early stopping looks at the loss on held-out rows, and this job holds out none. Give "
+            "a larger training.validation_share, or switch training.early_stopping off with 0.",
+            param="training.early_stopping",
+        )
 
 
 def _check_kind(dataset: Dataset, *, encoder: bool) -> None:

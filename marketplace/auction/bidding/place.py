@@ -58,6 +58,8 @@ class NewBid:
     idempotency_key: str | None
     #: What a vendor is to do with the data first; ``None``: they are trained on as they are.
     preparation: Mapping[str, Any] | None = None
+    #: What it begins with, as in ``measure_job``.
+    model: str = ""
     #: SHA-256 of what is asked for.
     request_hash: str = field(init=False)
 
@@ -72,6 +74,7 @@ class NewBid:
                 "price_micros": self.price_micros,
                 "deadline_at": self.deadline_at.isoformat(),
                 **({} if self.preparation is None else {"preparation": dict(self.preparation)}),
+                **({"model": self.model} if self.model else {}),
             },
             sort_keys=True,
             separators=(",", ":"),
@@ -164,6 +167,7 @@ def _draft(asked: NewBid, *, now: datetime) -> Bid:
         adapter=asked.adapter,
         training=asked.training,
         wish=wish,
+        model=asked.model,
         now=now,
     )
     offers = []
@@ -182,6 +186,7 @@ def _draft(asked: NewBid, *, now: datetime) -> Bid:
         created_at=now,
         adapter=to_json(measured.terms.adapter),
         training=to_json(measured.terms.training),
+        start=None if measured.start is None else to_json(measured.start),
         resolved=list(measured.terms.resolved),
         samples=measured.work.samples,
         compute_demand=measured.work.compute_demand,

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.measure import (
+    MeasuredJob,
+    apply_offer,
+    measure_job,
+    plan_cold,
+)
 from marketplace.auction.bidding.refusals import describe_refusal
 from marketplace.auction.bidding.terms import check_deadline
 from marketplace.auction.book import engine_cache as books
+from marketplace.auction.royalties import list_royalties
 from marketplace.auction.task_values import build_task
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, slot_at, slot_ends_at, slot_starts_at
@@ -20,6 +26,7 @@ from marketplace.vendors.models import Vendor
 from marketplace.vendors.offers import collect_offers, find_capacities, read_offers
 from marketplace.vendors.quoting import Offer
 from marketplace.vendors.wishes import parse_wish
+from marketplace.warm.offers import Outlook, find_offer
 from scheduler import types as scheduler
 
 #: A quote is shown as good for so long; any decision may move the price sooner.
@@ -70,6 +77,17 @@ class Quote:
     expires_at: datetime
     #: ``None`` where the data are trained on as they are, or nothing fits.
     vendor: QuotedVendor | None = None
+    #: Whether there is a warm start for the job, where it names nothing to begin with itself.
+    outlook: Outlook = Outlook.NONE
+    #: With a warm start: the price without it; ``None`` when no such plan fits.
+    cold_price_micros: int | None = None
+
+    @property
+    def saved_share(self) -> float:
+        """What a warm start takes off the price, as a share of it."""
+        if not self.cold_price_micros or self.price_micros is None:
+            return 0.0
+        return max(0.0, 1 - self.price_micros / self.cold_price_micros)
 
 
 def make_quote(
@@ -82,8 +100,13 @@ def make_quote(
     deadline_at: datetime,
     preparation: Mapping[str, Any] | None = None,
     now: datetime,
+    model: str = "",
+    is_warm: bool = True,
 ) -> Quote:
     """The price of a job for one deadline, and by deadline.
+
+    Where there is a warm start and the job names nothing to begin with, the quote is for it, unless
+    ``is_warm`` says otherwise.
 
     Expires with the current slot, whose end takes away the first cells it may
     use, and in any case after ``QUOTE_LIFE``.
@@ -102,11 +125,19 @@ def make_quote(
         adapter=adapter,
         training=training,
         wish=wish,
+        model=model,
         now=now,
     )
     offers: list[Offer] = []
+    outlook = Outlook.NONE
     if wish is not None:
         offers = collect_offers(zone=zone, dataset=dataset, wish=wish, now=now)
+    elif is_warm and not model:
+        planned = plan_cold(measured, organisation=organisation, zone=zone, dataset=dataset)
+        found = find_offer(planned, now=now)
+        outlook = found.outlook
+        if found.offer is not None:
+            measured = apply_offer(measured, found.offer, planned)
     slot = slot_at(zone, now)
     deadline_slot = last_slot_until(zone, deadline_at)
     task = build_task(
@@ -117,7 +148,13 @@ def make_quote(
         vendors=read_offers([offer.to_json() for offer in offers]),
     )
     capacities = find_capacities(zone=zone, vendor_ids={offer.vendor_id for offer in offers})
+    cold_price = None
     with books.read_book(zone=zone, now=now) as book:
+        if measured.cold_work is not None:
+            assert measured.start is not None
+            task = replace(task, vendors=list_royalties(measured.start))
+            cold = replace(task, compute_demand=measured.cold_work.compute_demand, vendors=())
+            cold_price = book.engine.quote(cold, slot=slot).price
         answer = book.engine.quote(task, slot=slot, capacities=capacities)
         head_hash = book.engine.head_hash
     curve = tuple(
@@ -144,6 +181,8 @@ def make_quote(
         head_hash=head_hash,
         made_at=now,
         expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot + 1)),
+        outlook=outlook,
+        cold_price_micros=None if cold_price is None else int(cold_price),
         vendor=_find_vendor(zone, schedule, offers),
     )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from marketplace.auction import locks
 from marketplace.auction.book.decision_rows import build_decision_columns
@@ -13,6 +13,7 @@ from marketplace.auction.lane import wakeups
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.receive import build_arrival, void_receipts
 from marketplace.auction.lane.vendor_work import AdmittedWithVendor, open_vendor_work
+from marketplace.auction.lane.warm_reserves import reserve_worst_cases
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid, BidStatus, hold_reference
 from marketplace.common.db.bulk_writes import JsonText, send_updates
@@ -39,8 +40,33 @@ def decide_received_bids(lane: Lane) -> tuple[int, int]:
     late = [pk for pk, bid in bids.items() if bid.received_slot != lane.slot]
     void_receipts(lane, late, reason="late")
     in_time = [bids[pk] for pk in lane.book.engine.open_receipts]
-    decided = [(bid, lane.apply(build_arrival(lane, bid))) for bid in in_time]
+    decided: list[TakenBid] = []
+    for bid in in_time:
+        arrival = build_arrival(lane, bid)
+        cold_price = _quote_cold(lane, bid, arrival.task)
+        decided.append(TakenBid(bid, lane.apply(arrival), cold_price))
     return len(decided), record_decisions(lane, decided) if decided else 0
+
+
+def _quote_cold(lane: Lane, bid: PendingBid, task: scheduler.Task) -> int | None:
+    """With a warm start, the price at this moment without it: its owner never pays more.
+
+    ``None`` where there is no warm start, or no plan without it.
+    """
+    start = bid.warm_start
+    if start is None:
+        return None
+    cold = replace(task, compute_demand=start.cold_units, vendors=())
+    price = lane.book.engine.quote(cold, slot=lane.slot).price
+    return None if price is None else int(price)
+
+
+class TakenBid(NamedTuple):
+    """A bid that the engine has just decided."""
+
+    bid: PendingBid
+    entry: ChainEntry
+    cold_price_micros: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +88,9 @@ class _Decided:
         return self.schedule is not None and self.schedule.ready_slot is not None
 
 
-def record_decisions(lane: Lane, entries: Sequence[tuple[PendingBid, ChainEntry]]) -> int:
+def record_decisions(lane: Lane, taken: Sequence[TakenBid]) -> int:
     """Everything that follows from decisions, in the lane's transaction; how many were admitted."""
-    decided = [_decided(lane, bid, entry) for bid, entry in entries]
+    decided = [_decided(lane, one) for one in taken]
     send_updates(Bid, DECISION_FIELDS, [(of.bid.pk, *of.columns.values()) for of in decided])
     admitted = [of for of in decided if of.columns["status"] == BidStatus.ADMITTED]
     nodes = lane.book.nodes
@@ -94,6 +120,9 @@ def record_decisions(lane: Lane, entries: Sequence[tuple[PendingBid, ChainEntry]
     settle_holds(settlements=[_conclusion(of) for of in decided], now=lane.now)
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
     lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]
+    reserve_worst_cases(
+        lane, bid_ids=[of.bid.pk for of in admitted if of.bid.warm_start is not None]
+    )
     return len(admitted)
 
 
@@ -109,16 +138,19 @@ DECISION_FIELDS = [
     "winning_price_micros",
     "winning_deadline_at",
     "winning_deadline_price_micros",
+    "cold_price_micros",
 ]
 
 
-def _decided(lane: Lane, bid: PendingBid, entry: ChainEntry) -> _Decided:
+def _decided(lane: Lane, taken: TakenBid) -> _Decided:
+    bid, entry, cold_price_micros = taken
     decision = entry.outcome
     assert isinstance(decision, scheduler.Decision)
     columns = build_decision_columns(decision, zone=lane.zone) | {
         "decided_at": lane.now,
         "position": entry.position,
         "decision_hash": entry.hash,
+        "cold_price_micros": cold_price_micros,
     }
     schedule = decision.schedule if decision.admitted else None
     return _Decided(
@@ -144,7 +176,9 @@ def _opening(lane: Lane, of: _Decided) -> Opening:
         zone=lane.zone,
         dataset_id=bid.dataset_id,
         name=bid.name,
-        spec=JsonText(f'{{"adapter": {bid.adapter}, "training": {bid.training}}}'),
+        spec=JsonText(
+            f'{{"adapter": {bid.adapter}, "training": {bid.training}, "start": {bid.start}}}'
+        ),
         cells=of.cells,
         deadline_at=bid.deadline_at,
         price_micros=of.columns["payment_micros"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from django.conf import settings
@@ -14,6 +15,7 @@ from marketplace.auction.book.engine_cache import commitment_salt
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid
+from marketplace.auction.royalties import list_royalties
 from marketplace.auction.task_values import build_task
 from marketplace.auction.witnesses.keys import SigningKey, load_signing_key
 from marketplace.common.db.bulk_writes import send_updates
@@ -79,6 +81,8 @@ def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
         vendors=read_offers(bid.offers),
         owner=name_owner(zone_id=lane.zone.pk, organisation_id=bid.organisation_id),
     )
+    if bid.warm_start is not None:
+        task = replace(task, vendors=list_royalties(bid.warm_start))
     return events.BidArrived(
         task=task,
         slot=bid.received_slot,

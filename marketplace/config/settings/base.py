@@ -47,6 +47,7 @@ INSTALLED_APPS = [
     "marketplace.express",
     "marketplace.auction",
     "marketplace.vendors",
+    "marketplace.warm",
     "marketplace.jobs",
     "marketplace.payments",
     "marketplace.fleet",
@@ -198,6 +199,7 @@ CELERY_TASK_ROUTES = {
     "auction.decide_pending_bids": {"queue": "lane"},
     "auction.sweep": {"queue": "lane"},
     "auction.jobs_replan": {"queue": "lane"},
+    "auction.spare_cells_give_back": {"queue": "lane"},
     "auction.prices_apply": {"queue": "lane"},
     "vendors.prepare": {"queue": "preparation"},
     "vendors.inspect": {"queue": "preparation"},
@@ -242,6 +244,7 @@ CELERY_BEAT_SCHEDULE = {
     "prompts": _every("express.record_finished_jobs", "BEAT_PROMPTS_S", 5),
     "tiers": _every("tiers.tick", "BEAT_TIERS_S", 2),
     "machines": _every("tiers.reconcile", "BEAT_MACHINES_S", 10),
+    "donors": _every("warm.list_donors", "BEAT_DONORS_S", 5),
 }
 
 # --- People -----------------------------------------------------------------------------------

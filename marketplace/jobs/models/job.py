@@ -12,6 +12,8 @@ from django.db.models import Q
 from marketplace.common.ids import new_id
 from marketplace.jobs.models.datasets import Dataset
 from marketplace.jobs.models.states import FaultOf, JobStatus
+from marketplace.jobs.starts import Start
+from workers.protocol.wire import from_json
 
 if TYPE_CHECKING:
     from marketplace.jobs.models.journal import JobEvent
@@ -44,7 +46,7 @@ class Job(models.Model):
     #: A vendor prepares its data: no slice is opened before they are there.
     awaits_data = models.BooleanField(default=False, db_default=False)
     name = models.CharField(max_length=64)
-    #: ``{"adapter": AdapterSpec, "training": TrainingSpec}`` as JSON.
+    #: ``{"adapter": AdapterSpec, "training": TrainingSpec, "start": Start or None}`` as JSON.
     spec = models.JSONField()
     status = models.CharField(max_length=12, choices=JobStatus.choices, default=JobStatus.QUEUED)
     #: ``[[slot, node id], ...]`` in slot order, past ones included.
@@ -73,6 +75,10 @@ class Job(models.Model):
     samples_per_s = models.FloatField(null=True)
     memory_gb = models.FloatField(null=True)
     trained_tokens = models.PositiveBigIntegerField(default=0)
+    #: It succeeded before its last step because it learnt no more.
+    stopped_early = models.BooleanField(default=False, db_default=False)
+    #: Step whose weights the adapter has, where early stopping chose them.
+    best_step = models.PositiveIntegerField(null=True)
     #: When the job will end at its present speed.
     eta_at = models.DateTimeField(null=True)
     progressed_at = models.DateTimeField(null=True)
@@ -161,6 +167,12 @@ class Job(models.Model):
     @property
     def training(self) -> dict[str, Any]:
         return self.spec["training"]
+
+    @property
+    def start(self) -> Start | None:
+        """What it begins with, if not with fresh weights."""
+        value = self.spec.get("start")
+        return None if value is None else from_json(Start, value)
 
     def node_in(self, slot: int) -> str | None:
         """The node of the job's cell in a slot."""

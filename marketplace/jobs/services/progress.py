@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
+from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at
 from marketplace.fleet.services import record_node_speed
@@ -52,6 +53,7 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
                 _update_job(job, event, now)
             publish_progress(job=job, points=points, log=_collect_log_lines(shown))
             job.save()
+            _note_warm_start(job, events)
         if events:
             held.last_seq = events[-1].seq
             held.last_step = max(held.first_step, events[-1].step)
@@ -84,6 +86,16 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
         checkpoint_and_stop=not stays or _leaves_now(job, node, slot, now),
         last_seq=held.last_seq,
     )
+
+
+def _note_warm_start(job: Job, events: list[ProgressEvent]) -> None:
+    """Have the slots given back that a warm start does not need once it is at its target."""
+    start = job.start
+    if start is None or start.target_loss is None:
+        return
+    losses = [event.valid_loss for event in events if event.valid_loss is not None]
+    if losses and losses[-1] <= start.target_loss:
+        enqueue("auction.spare_cells_give_back")
 
 
 def _leaves_now(job: Job, node: Node, slot: int, now: datetime) -> bool:

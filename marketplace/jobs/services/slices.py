@@ -29,7 +29,7 @@ from marketplace.jobs.models import (
 from marketplace.jobs.services.life import close_slice, end_job, fail, mark_for_replan
 from marketplace.jobs.services.uploads import set_aside_checkpoint
 from marketplace.jobs.transitions import set_status
-from marketplace.jobs.work import load_job_totals
+from marketplace.jobs.work import load_job_totals, load_work_plan
 from workers.protocol import messages as protocol
 from workers.protocol.messages import Heartbeat, HeartbeatReply, SliceResult
 from workers.protocol.wire import to_json
@@ -202,12 +202,13 @@ def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -
         now=now,
         counted_step=result.step,
     )
+    job.stopped_early, job.best_step = result.stopped_early, result.best_step
     fleet.note_node_work(node=held.node)
     end_job(
         job=job,
         status=JobStatus.SUCCEEDED,
         kind=EventKind.SUCCEEDED,
-        message="Finished; the adapter is ready.",
+        message=_describe_end(result),
         now=now,
         data={
             "step": job.step,
@@ -220,9 +221,16 @@ def _apply_finished(job: Job, held: Slice, result: SliceResult, now: datetime) -
 
 
 def _check_all_done(job: Job, result: SliceResult) -> None:
-    """Refuse an end before all of the work is done."""
+    """Refuse an end before all of the work is done.
+
+    A job may stop early where its settings say so, a warm start where it reached its target loss.
+    """
     planned = load_job_totals(job).steps
     if result.step == result.total_steps == planned:
+        return
+    if result.stopped_early and _may_stop_early(job, result):
+        return
+    if _has_reached_target(job, result):
         return
     raise UserError(
         "work_missing",
@@ -230,6 +238,42 @@ def _check_all_done(job: Job, result: SliceResult) -> None:
         f"This result says {result.step} of {result.total_steps}.",
         status=409,
     )
+
+
+def _describe_end(result: SliceResult) -> str:
+    if not result.stopped_early:
+        return "Finished; the adapter is ready."
+    if result.best_step is None:
+        return f"Ended after step {result.step} of {result.total_steps}, at its target score."
+    return (
+        f"Stopped early after step {result.step} of {result.total_steps}: the validation loss fell "
+        f"no further. The adapter has the weights of step {result.best_step}."
+    )
+
+
+def _may_stop_early(job: Job, result: SliceResult) -> bool:
+    """Whether the settings let a job end there.
+
+    It is at its target score, or so many evaluations as they name lie between the best step and the
+    last.
+    """
+    patience, plan = job.training.get("early_stopping", 0), load_work_plan(job)
+    best, loss = result.best_step, result.valid_loss_after
+    if loss is not None and loss <= job.training.get("target_loss", 0.0):
+        return 0 < result.step < plan.total_steps and plan.is_evaluated_at(result.step)
+    if not patience or best is None or not 0 <= best < result.step < plan.total_steps:
+        return False
+    if not (plan.is_evaluated_at(best) and plan.is_evaluated_at(result.step)):
+        return False
+    return plan.count_evaluations(result.step) - plan.count_evaluations(best) >= patience
+
+
+def _has_reached_target(job: Job, result: SliceResult) -> bool:
+    start, loss = job.start, result.valid_loss_after
+    if start is None or start.target_loss is None or loss is None:
+        return False
+    enough = result.step >= start.steps > 0 and load_work_plan(job).is_evaluated_at(result.step)
+    return enough and loss <= start.target_loss
 
 
 def _apply_paused(job: Job, held: Slice, result: SliceResult, now: datetime) -> None:

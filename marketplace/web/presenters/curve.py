@@ -31,6 +31,7 @@ def quote_data(quote: Quote) -> dict[str, Any]:
                 "rounding": quote.parts.rounding,
             },
             quote.price_micros,
+            is_royalty=quote.measured.start is not None,
         )
     )
     return {

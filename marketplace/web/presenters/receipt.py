@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from marketplace.auction.models import Bid, WorkShare
 from marketplace.auction.pay_rule import PAY_RULE
-from marketplace.common.money import SMALL_MICROS, TINY_MICROS, count_decimals
+from marketplace.common.money import SMALL_MICROS, TINY_MICROS, count_decimals, format_usd_exact
+from marketplace.jobs.models import Job
 from marketplace.payments.selectors import find_distribution
 
 _LABELS = {
@@ -41,19 +42,24 @@ class PaymentReceipt:
     #: Who got the node asks, once the job has ended: words, what for, micro-dollars.
     payees: tuple[tuple[str, str, int], ...]
     decimals: int
+    #: Sentences on how the job came to cost other than its plan.
+    notes: tuple[str, ...] = ()
 
     @property
     def asks_micros(self) -> int:
         return sum(micros for _, _, micros in self.payees)
 
 
-def build_receipt(bid: Bid, *, settled_at: datetime | None) -> PaymentReceipt:
+def build_receipt(bid: Bid, *, job: Job) -> PaymentReceipt:
     """The receipt of an admitted bid, its parts to the micro-dollar."""
+    settled_at = job.settled_at
     payment_micros = bid.payment_micros or 0
     whys = _explain_lines(bid)
     lines = tuple(
         replace(line, why=whys[line.key])
-        for line in price_lines(bid.parts or {}, payment_micros, exact=True)
+        for line in price_lines(
+            bid.parts or {}, payment_micros, exact=True, is_royalty=bool(bid.royalty_micros)
+        )
     )
     money: list[tuple[str, datetime | None, int]] = [
         ("Held in your wallet", bid.created_at, bid.price_micros),
@@ -66,7 +72,34 @@ def build_receipt(bid: Bid, *, settled_at: datetime | None) -> PaymentReceipt:
         money.append(("Credited for a late end", settled_at, bid.credit_micros))
     payees = _list_payees(bid)
     shown = [line.micros for line in lines] + [micros for _, _, micros in (*money, *payees)]
-    return PaymentReceipt(lines, tuple(money), payees, count_decimals([payment_micros, *shown]))
+    return PaymentReceipt(
+        *(lines, tuple(money), payees, count_decimals([payment_micros, *shown])),
+        notes=tuple(_list_notes(bid, job)),
+    )
+
+
+def _list_notes(bid: Bid, job: Job) -> Iterator[str]:
+    if job.start is not None and bid.cold_price_micros is not None:
+        paid = (bid.payment_micros or 0) - bid.excess_micros
+        saved = max(0, bid.cold_price_micros - paid)
+        yield (
+            f"The warm start saved {format_usd_exact(saved)}: without it the price at the decision "
+            f"was {format_usd_exact(bid.cold_price_micros)}. The proof is of the "
+            f"{job.start.steps:,} steps that were sold; steps beyond them cost you nothing."
+        )
+    if job.stopped_early and job.best_step is None:
+        yield (
+            f"Training ended after step {job.step:,} of {job.total_steps:,}, at its target score. "
+            f"The price and its proof are of all {job.total_steps:,} steps; what was not done is "
+            "returned."
+        )
+    elif job.stopped_early:
+        yield (
+            f"Training stopped early after step {job.step:,} of {job.total_steps:,}, because the "
+            f"validation loss fell no further; the adapter has the weights of step "
+            f"{job.best_step:,}. The price and its proof are of all {job.total_steps:,} steps; "
+            "what was not done is returned."
+        )
 
 
 def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
@@ -91,7 +124,9 @@ def _explain_lines(bid: Bid) -> dict[str, str]:
     slots = f"{len(cells):,} slot{'s' * (len(cells) != 1)}"
     nodes = len({node for _, node in cells})
     return {
-        "vendor": "Paid to the vendor that cleans the data before training.",
+        "vendor": "For the owner of the adapter that the job begins with."
+        if bid.royalty_micros
+        else "Paid to the vendor that cleans the data before training.",
         "operational": f"What providers ask for your share of {slots} on {nodes} "
         f"node{'s' * (nodes != 1)}. {PAY_RULE}",
         "compute": f"{bid.compute_demand:,.0f} units of work. It rises as slots fill up and is "
@@ -102,6 +137,10 @@ def _explain_lines(bid: Bid) -> dict[str, str]:
     }
 
 
+def _label(key: str, *, is_royalty: bool) -> str:
+    return "Royalty" if key == "vendor" and is_royalty else _LABELS[key]
+
+
 def quantum_of(total_micros: int) -> int:
     """What one shown unit is worth: cents, or hundredths of a cent under a dollar."""
     if total_micros >= SMALL_MICROS or total_micros == 0:
@@ -110,11 +149,16 @@ def quantum_of(total_micros: int) -> int:
 
 
 def price_lines(
-    parts: Mapping[str, float], total_micros: int, *, exact: bool = False
+    parts: Mapping[str, float],
+    total_micros: int,
+    *,
+    exact: bool = False,
+    is_royalty: bool = False,
 ) -> list[PriceLine]:
     """Parts rounded by largest remainder, so that they sum to the rounded total.
 
     ``exact`` rounds to the micro-dollar, for receipts; otherwise to what a headline shows.
+    ``is_royalty``: the fee is for the owner of a warm start's adapter.
     """
     quantum = 1 if exact else quantum_of(total_micros)
     total_units = round(total_micros / quantum)
@@ -129,7 +173,7 @@ def price_lines(
     for key in by_remainder[: max(0, missing)]:
         units[key] += 1
     return [
-        PriceLine(key, _LABELS[key], count * quantum)
+        PriceLine(key, _label(key, is_royalty=is_royalty), count * quantum)
         for key, count in units.items()
         if count or key in ("operational", "compute", "memory")
     ]

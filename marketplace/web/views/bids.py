@@ -43,6 +43,7 @@ from marketplace.web.forms import (
 from marketplace.web.presenters.curve import curve_table, horizon_ends_at, quote_data
 from marketplace.web.presenters.plans import build_bid_ribbon
 from marketplace.web.presenters.receipt import price_lines
+from marketplace.web.presenters.warm import present_warm_quote
 from marketplace.web.templatetags.finetender import usd_input
 from marketplace.web.views.requests import PageRequest, page
 from marketplace.web.views.uploads import (
@@ -103,6 +104,7 @@ def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
         name=data["name"],
         adapter=form.adapter,
         training=form.training,
+        model=form.begins_with,
         price_micros=parse_price(data["price"]),
         deadline_at=data["deadline"],
         idempotency_key=f"form-{data['key']}",
@@ -182,9 +184,10 @@ def _form_page(
         "refusal_is_marked": refusal_is_marked,
         "quote_data": None if quote is None else quote_data(quote),
         "curve_table": [] if quote is None else curve_table(quote),
-        "models": _models(request.organisation, zones, form, dataset, chosen=zone),
+        "models": _models(request.organisation, zones, form, dataset, chosen=zone, now=now),
         "now": now,
         **_describe_preparation(zone, dataset, now=now),
+        "warm": None if quote is None else present_warm_quote(quote),
         "resolved": None if quote is None else quote.measured.terms,
     }
     return render(request, "web/bid_new.html", context, status=status)
@@ -223,6 +226,8 @@ def _quote(
             dataset=dataset,
             adapter=form.adapter,
             training=form.training,
+            model=form.continues,
+            is_warm=form.is_warm,
             deadline_at=deadline,
             preparation=form.preparation,
             now=now,
@@ -272,11 +277,17 @@ class ModelChoice:
 
 
 def _models(
-    organisation: Organisation, zones: Any, form: BidForm, dataset: Dataset | None, *, chosen: Any
+    organisation: Organisation,
+    zones: Any,
+    form: BidForm,
+    dataset: Dataset | None,
+    *,
+    chosen: Any,
+    now: datetime,
 ) -> list[ModelChoice]:
     choices = []
     for zone in zones:
-        measured = _measured(organisation, zone, form, dataset)
+        measured = _measured(organisation, zone, form, dataset, now=now)
         memory = [node.memory_gb for node in nodes_on_sale(zone)]
         needs = None if measured is None else zone.base_memory_gb + measured.work.memory_demand_gb
         largest = max(memory, default=None)
@@ -286,7 +297,12 @@ def _models(
 
 
 def _measured(
-    organisation: Organisation, zone: Zone, form: BidForm, dataset: Dataset | None
+    organisation: Organisation,
+    zone: Zone,
+    form: BidForm,
+    dataset: Dataset | None,
+    *,
+    now: datetime,
 ) -> MeasuredJob | None:
     if dataset is None:
         return None
@@ -297,6 +313,8 @@ def _measured(
             dataset=dataset,
             adapter=form.adapter,
             training=form.training,
+            model=form.continues,
+            now=now,
         )
     except UserError:
         return None
@@ -313,7 +331,8 @@ def _read_initial_prompt(bid: Bid) -> dict[str, Any]:
 
 def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
     """Terms of an earlier bid, or what the address names."""
-    asked = {name: request.GET[name] for name in ("dataset", "zone", "name") if name in request.GET}
+    named = ("dataset", "zone", "name", "model")
+    asked = {name: request.GET[name] for name in named if name in request.GET}
     if "again" in request.GET:
         bid = get_bid(request.organisation, request.GET["again"])
         settings = {
@@ -334,6 +353,7 @@ def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
                 "zone": bid.zone.name,
                 "name": bid.name,
                 "price": usd_input(bid.price_micros),
+                "model": bid.continued_job_id or "",
             }
         )
     if "deadline" in request.GET:
@@ -371,7 +391,9 @@ def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
         assert bid.payment_micros is not None
         context |= {
             "job_id": find_job_ids([bid]).get(bid.pk),
-            "lines": price_lines(bid.parts or {}, bid.payment_micros),
+            "lines": price_lines(
+                bid.parts or {}, bid.payment_micros, is_royalty=bool(bid.royalty_micros)
+            ),
             "kept_micros": bid.price_micros - bid.payment_micros,
             "ribbon": build_bid_ribbon(bid, now=now),
         }

@@ -37,6 +37,7 @@ from marketplace.vendors.selectors import find_preparation
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, node_label
 from marketplace.web.presenters.progress import plan_data
 from marketplace.web.presenters.receipt import build_receipt, price_lines
+from marketplace.web.presenters.warm import present_lineage
 from marketplace.web.templatetags.finetender import usd
 from marketplace.web.views.requests import PageRequest, page
 
@@ -122,6 +123,8 @@ def _rows(bids: list[Bid], *, now: datetime) -> list[dict[str, Any]]:
 def _share(job: Job | None) -> float | None:
     if job is None or not job.total_steps:
         return None
+    if job.status == JobStatus.SUCCEEDED:
+        return 1.0
     return min(1.0, job.step / job.total_steps)
 
 
@@ -216,16 +219,23 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         "latest_events": _list_events(events[:LATEST_EVENTS]),
         "checkpoints": checkpoints,
         "artifact": artifact,
-        "lines": price_lines(bid.parts or {}, payment_micros),
-        "receipt": build_receipt(bid, settled_at=job.settled_at),
+        "lines": price_lines(bid.parts or {}, payment_micros, is_royalty=bool(bid.royalty_micros)),
+        "receipt": build_receipt(bid, job=job),
+        "lineage": present_lineage(job, bid),
         "node_name": _current_node(job),
-        "config_text": json.dumps({"base_model": job.zone.base_model_name, **job.spec}, indent=2),
+        "config_text": _format_config(job),
         # The plan of a short job is shown to the second.
         "time_seconds": job.deadline_at - bid.created_at < SHORT,
         **_cancel_effect(bid, job),
         "series": load_metric_series(job)[-400:],
     }
     return render(request, "web/job.html", context)
+
+
+def _format_config(job: Job) -> str:
+    """A job's settings; whose adapter a warm start began with is not among them."""
+    settings = {name: job.spec[name] for name in ("adapter", "training")}
+    return json.dumps({"base_model": job.zone.base_model_name, **settings}, indent=2)
 
 
 def _tabs(job: Job, events: list[Any], checkpoints: list[Any]) -> list[dict[str, Any]]:

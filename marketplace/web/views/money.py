@@ -23,6 +23,7 @@ from marketplace.payments.funding import (
 )
 from marketplace.payments.models import AccountKind, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import StatementRow, wallet, wallet_statement
+from marketplace.warm.selectors import list_royalties
 from marketplace.web.views.requests import PageRequest, page
 
 ROWS_PER_PAGE = 30
@@ -65,6 +66,7 @@ def wallet_page(request: PageRequest) -> HttpResponse:
         if can_take_demo_money(organisation=organisation)
         else 0,
         "funds_request": find_funds_request(organisation=organisation),
+        "royalties": list_royalties(organisation),
     }
     return render(request, "web/wallet.html", context)
 

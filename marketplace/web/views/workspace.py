@@ -19,6 +19,7 @@ from marketplace.common.downloads import LinesDownload
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
 from marketplace.jobs.services import delete_dataset
+from marketplace.warm.selectors import get_consent, get_dataset_consent
 from marketplace.web.acting import CHOSEN
 from marketplace.web.forms import ApiKeyForm, UploadForm
 from marketplace.web.views.requests import PageRequest, page
@@ -55,6 +56,7 @@ def dataset_list(request: PageRequest) -> HttpResponse:
         "datasets": datasets[:DATASETS_LISTED],
         "uploads": open_uploads.order_by("-created_at")[:DATASETS_LISTED],
         "limit_bytes": settings.UPLOAD_BYTES_MAX,
+        "consent": get_consent(request.organisation),
     }
     return render(request, "web/datasets.html", context, status=error.status if error else 200)
 
@@ -103,7 +105,12 @@ def dataset_delete(request: PageRequest, dataset_id: str) -> HttpResponse:
 @require_http_methods(["GET"])
 def dataset_detail(request: PageRequest, dataset_id: str) -> HttpResponse:
     dataset = _get_dataset(request, dataset_id)
-    return render(request, "web/dataset.html", {"dataset": dataset})
+    context = {
+        "dataset": dataset,
+        "consent": get_dataset_consent(dataset),
+        "of_owner": get_consent(request.organisation),
+    }
+    return render(request, "web/dataset.html", context)
 
 
 @page

@@ -11,6 +11,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import LogEntry, Reservation, WorkShare
 from marketplace.auction.settlement import compute_cancel_refund, settle_finished
+from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.slots import slot_ends_at
 from marketplace.jobs.models import Job, JobEvent
@@ -165,6 +166,70 @@ def test_early_success_frees_unused_cells_and_pays_the_node_for_all_of_the_work(
     assert bid.refund_micros == 0
     assert earned(node) == 300_000
     assert paid_nodes(bid) == [(node.name, 36, 300_000, 300_000)]
+    assert house_balances()["revenue"] == 0
+    assert verify_zone(zone).problems == []
+
+
+def stopping(zone, owner, **terms):
+    """A job of 36 steps that may stop after one evaluation that is no lower; evaluated every 4."""
+    training = market.job_terms(epochs=3, early_stopping=1, eval_every_steps=4)["training"]
+    return sold(owner, zone, training=training, **terms)
+
+
+def test_work_that_early_stopping_spares_is_refunded(zone, owner):
+    node = market.node(zone)
+    bid, job = stopping(zone, owner)
+    run(job, zone, 101)
+    now = market.slot_at(zone, 101)
+    market.end_slice(
+        job, status=SliceStatus.FINISHED, step=12, now=now, stopped_early=True, best_step=8
+    )
+    settled(job, bid, now)
+    assert (job.status, job.stopped_early, job.best_step) == ("succeeded", True, 8)
+    # A third of the steps were done.
+    assert (bid.refund_micros, bid.credit_micros) == (200_000, 0)
+    assert wallet(organisation=owner) == Wallet(available_micros=9_900_000, held_micros=0)
+    assert earned(node) == 100_000
+    assert house_balances()["revenue"] == 0
+    messages = list(JobEvent.objects.filter(job=job).values_list("message", flat=True))
+    assert any("Stopped early after step 12 of 36" in message for message in messages)
+    assert any("Work that early stopping spared: $0.20 went back" in text for text in messages)
+    assert verify_zone(zone).problems == []
+
+
+@pytest.mark.parametrize(
+    ("step", "best"),
+    [(12, None), (12, 12), (12, 10), (11, 4), (36, 8), (12, -1), (4, 8)],
+)
+def test_an_early_stop_that_the_settings_do_not_allow_is_refused(zone, owner, step, best):
+    market.node(zone)
+    _, job = stopping(zone, owner)
+    run(job, zone, 101)
+    with pytest.raises(UserError) as caught:
+        market.end_slice(
+            job,
+            status=SliceStatus.FINISHED,
+            step=step,
+            total_steps=37,
+            now=market.slot_at(zone, 101),
+            stopped_early=True,
+            best_step=best,
+        )
+    assert caught.value.code == "work_missing"
+
+
+def test_a_late_job_that_stopped_early_gets_its_refund_and_its_credit(zone, owner):
+    node = market.node(zone)
+    bid, job = stopping(zone, owner, slots=3)
+    run(job, zone, 101, 102, 103)
+    Job.objects.filter(pk=job.pk).update(deadline_at=slot_ends_at(zone, 102))
+    now = market.slot_at(zone, 103)
+    market.end_slice(
+        job, status=SliceStatus.FINISHED, step=12, now=now, stopped_early=True, best_step=8
+    )
+    settled(job, bid, now)
+    assert (bid.refund_micros, bid.credit_micros) == (200_000, 75_000)
+    assert earned(node) == 25_000
     assert house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []
 

@@ -182,7 +182,7 @@ def test_a_result_of_a_node_that_was_built_before_samples_has_none(site: Site) -
 
 def test_a_receipt_adds_up_to_the_micro_dollar(site: Site) -> None:
     bid, job = sold(site)
-    receipt = build_receipt(bid, settled_at=job.settled_at)
+    receipt = build_receipt(bid, job=job)
     assert sum(line.micros for line in receipt.lines) == bid.payment_micros
     assert [micros for _, _, micros in receipt.money] == [
         bid.price_micros,
@@ -194,7 +194,7 @@ def test_a_receipt_adds_up_to_the_micro_dollar(site: Site) -> None:
 
 def test_a_receipt_says_who_got_the_node_asks_and_adds_up(site: Site) -> None:
     bid, job = sold(site)
-    assert build_receipt(bid, settled_at=None).payees == ()
+    assert build_receipt(bid, job=job).payees == ()
     held = begun(job)
     report = build.report(held, build.event(1, step=6))
     record_progress(node=held.node, report=report, now=held.opened_at)
@@ -203,7 +203,8 @@ def test_a_receipt_says_who_got_the_node_asks_and_adds_up(site: Site) -> None:
     cancel_job(job=job, cancelled_by=None, now=held.opened_at)
     settle_finished(now=held.opened_at)
     bid.refresh_from_db()
-    receipt = build_receipt(bid, settled_at=held.opened_at)
+    job.refresh_from_db()
+    receipt = build_receipt(bid, job=job)
     [provider, returned] = receipt.payees
     assert provider[:2] == (
         site.node.provider.organisation.name,
@@ -218,10 +219,20 @@ def test_a_receipt_says_who_got_the_node_asks_and_adds_up(site: Site) -> None:
 
 
 def test_a_receipt_names_what_went_back(site: Site) -> None:
-    bid, _ = sold(site)
-    bid.refund_micros, bid.credit_micros = 1_000, 14_625
-    money = build_receipt(bid, settled_at=NOW).money
+    bid, job = sold(site)
+    bid.refund_micros, bid.credit_micros, job.settled_at = 1_000, 14_625, NOW
+    money = build_receipt(bid, job=job).money
     assert money[3:] == (("Returned to you", NOW, 1_000), ("Credited for a late end", NOW, 14_625))
+
+
+def test_a_receipt_says_that_training_stopped_early(site: Site) -> None:
+    bid, job = sold(site)
+    assert build_receipt(bid, job=job).notes == ()
+    job.stopped_early, job.step, job.total_steps, job.best_step = True, 9, 12, 6
+    [note] = build_receipt(bid, job=job).notes
+    assert "stopped early after step 9 of 12" in note
+    assert "weights of step 6" in note
+    assert "The price and its proof are of all 12 steps" in note
 
 
 def test_reports_carry_when_they_were_made(site: Site) -> None:

@@ -23,6 +23,7 @@ from workers.protocol import (
     ProgressReport,
     SliceResult,
 )
+from workers.protocol.messages import PATH_PROBE_RESULT, ProbeResult
 from workers.protocol.wire import from_json, to_json
 
 TINY = BaseModelRef(name="tiny", source="bundled:finetender-tiny")
@@ -52,6 +53,7 @@ class MarketDouble:
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.heartbeats: list[Heartbeat] = []
         self.joins: list[JoinRequest] = []
+        self.probe_results: list[ProbeResult] = []
         self.heartbeat_reply = HeartbeatReply()
         self.join_token = "join-token"
         self.join_reply = JoinReply(
@@ -165,6 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(market.join_reply)
         if self.headers.get("Authorization") != f"Bearer {market.token}":
             return self._problem(401, "unknown_node")
+        if path == PATH_PROBE_RESULT:
+            market.probe_results.append(from_json(ProbeResult, json.loads(body)))
+            return self._answer({})
         if path == "/internal/v1/heartbeat":
             market.heartbeats.append(from_json(Heartbeat, json.loads(body)))
             return self._answer(market.heartbeat_reply)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from workers.node.credentials import StateDir
 from workers.node.market_client import MarketClient, Patience
 from workers.node.slice_loop import SliceLoop
 from workers.protocol import (
+    AdapterSpec,
+    BlobRef,
     CheckpointRef,
     DataFormat,
     Fault,
@@ -27,6 +30,7 @@ from workers.protocol import (
     SliceStatus,
     SlotPlan,
 )
+from workers.protocol.messages import ProbeAdapter, ProbeSpec
 from workers.training.checkpoint import TrainingState, save_checkpoint
 from workers.training.faults import SystemFault, UserFault
 from workers.training.job import TrainingProgress
@@ -579,3 +583,50 @@ def test_results_are_json_the_protocol_reads(world):
     world.runtime.fail("job-a", Fault.SYSTEM, "x" * 5000)
     assert len(world.result().reason) == 1000
     assert json.dumps(world.result().reason)
+
+
+def probe_of(world, *, token="probe", for_s=60.0) -> ProbeSpec:
+    """A probe of three adapters; of the last the market has no file any more."""
+    good, cut = (world.market.blob(text) for text in (b"1.5", b"2.5"))
+    return ProbeSpec(
+        token=token,
+        expires_at=time.time() + for_s,
+        base_model=TINY,
+        data_format=DataFormat.TEXT,
+        rows=('{"text": "a"}',),
+        sequence_length=64,
+        adapters=tuple(
+            ProbeAdapter(name, blob, AdapterSpec())
+            for name, blob in (
+                ("good", good),
+                ("changed", replace(cut, sha256="0" * 64)),
+                ("gone", BlobRef(url="/blobs/gone", sha256="1" * 64, bytes=3)),
+            )
+        ),
+    )
+
+
+def test_a_probe_beside_slices_is_answered_once_with_what_could_be_had(world):
+    probe = probe_of(world)
+    late = probe_of(world, token="late", for_s=-1.0)
+    world.started(world.slice(), probes=(probe, late))
+    world.market.wait_until(lambda: world.market.probe_results)
+    # The same plan again, as a broker may deliver it.
+    world.plan(world.slice(), probes=(probe, late))
+    other = probe_of(world, token="other")
+    world.plan(world.slice(), revision=2, probes=(other,))
+    world.market.wait_until(lambda: len(world.market.probe_results) == 2)
+    first, second = world.market.probe_results
+    assert (first.token, second.token) == ("probe", "other")
+    assert (first.base_loss, [one.loss for one in first.losses]) == (3.0, [1.5, None, None])
+    assert "job-a" in world.runtime.attached
+
+
+def test_a_market_that_takes_no_answer_costs_the_node_nothing(world):
+    world.market.trouble = lambda _, path: 404 if path.endswith("/probes") else None
+    world.started(world.slice(), probes=(probe_of(world),))
+    world.market.wait_until(
+        lambda: any(path.endswith("/probes") for _, path, _ in world.market.requests)
+    )
+    assert "job-a" in world.runtime.attached
+    assert world.market.probe_results == []

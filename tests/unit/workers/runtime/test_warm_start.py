@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,21 @@ from tests.unit.workers.training_builders import (
     attach,
     completion_rows,
     job_spec,
+    random_examples,
+    training_job,
     write_jsonl,
 )
-from workers.protocol.messages import BlobRef, WarmStart
+from workers.protocol.messages import (
+    AdapterSpec,
+    BlobRef,
+    DataFormat,
+    ProbeAdapter,
+    ProbeSpec,
+    WarmStart,
+)
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
+from workers.runtime.running_job import count_memorised_rows
 from workers.training.checkpoint import load_checkpoint
 from workers.training.faults import SystemFault, UserFault
 
@@ -173,3 +184,48 @@ def test_an_adapter_that_does_not_fit_the_job_is_refused_with_a_sentence(
     with pytest.raises(SystemFault, match="not on this node"):
         attach(runtime, spec, data)
     assert runtime.jobs() == ()
+
+
+def probe_of(base, *names: str, rows: tuple[str, ...] | None = None, for_s: float = 60.0):
+    lines = tuple(json.dumps(row) for row in completion_rows(16))
+    return ProbeSpec(
+        token="probe",
+        expires_at=time.time() + for_s,
+        base_model=base,
+        data_format=DataFormat.COMPLETION,
+        rows=lines if rows is None else rows,
+        sequence_length=128,
+        adapters=tuple(ProbeAdapter(name, BLOB, AdapterSpec(rank=4, alpha=8.0)) for name in names),
+    )
+
+
+def test_a_probe_measures_the_base_and_each_adapter_and_leaves_nothing_behind(
+    runtime, base, earlier, tmp_path
+) -> None:
+    damaged = bad_zip(earlier.folder, tmp_path / "nan", "nan")
+    paths = {"good": earlier.zip, "damaged": damaged}
+    found = runtime.probe(probe_of(base, "good", "damaged", "absent"), paths)
+    good, *others = found.losses
+    assert found.base_loss is not None
+    assert good.loss is not None
+    assert good.loss < 0.9 * found.base_loss
+    assert [(one.name, one.loss) for one in others] == [("damaged", None), ("absent", None)]
+    resident = runtime.resident(base)
+    assert resident.model.slots == {}
+    assert resident.trainer.jobs == {}
+    # With no adapter the base is found again.
+    assert runtime.probe(probe_of(base), {}).base_loss == pytest.approx(found.base_loss, rel=1e-5)
+
+
+def test_what_a_probe_cannot_measure_in_time_or_at_all_is_left_open(runtime, base, earlier) -> None:
+    late = runtime.probe(probe_of(base, "good", for_s=-1.0), {"good": earlier.zip})
+    assert [one.loss for one in late.losses] == [None]
+    assert runtime.probe(probe_of(base, "good", rows=("{}",)), {}).base_loss is None
+
+
+def test_rows_said_by_heart_are_counted_where_held_out_rows_do_not_explain_them() -> None:
+    job = training_job("a", random_examples(20, seed=1))
+    job.row_losses[:] = [0.05] * 3 + [0.2] * 17
+    for held_out, count in ((3.0, 3), (0.4, 0), (None, 0)):
+        job.progress.valid_loss_after = held_out
+        assert count_memorised_rows(job) == count

@@ -1,0 +1,36 @@
+"""What a job begins with, if not with fresh weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class StartKind(StrEnum):
+    #: The owner chose an adapter of theirs to continue.
+    CONTINUED = "continued"
+    #: The house offered a warm start: from an earlier adapter of the owner's, or from another's.
+    OWN = "own"
+    DONOR = "donor"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The adapter that a job begins with, as it stands in bids and jobs."""
+
+    kind: StartKind
+    artifact_id: str
+    #: Whose result the adapter is.
+    job_id: str
+    #: Its second matrices are multiplied by this.
+    scale: float = 1.0
+    #: Of a warm start: the steps that were sold, and the validation loss at which they are enough.
+    #: 0: all steps of the job.
+    steps: int = 0
+    target_loss: float | None = None
+    #: The warm start's offer; empty where the owner chose.
+    offer_id: str = ""
+    #: Work units of the job without the warm start.
+    cold_units: int = 0
+    #: What the donor's owner gets of the price.
+    royalty_micros: int = 0

@@ -1,0 +1,164 @@
+"""Finished adapters as donors: listed once they are there, and the nearest found for a job."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from django.db.models import Exists, OuterRef, Q
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.ttl_cache import TtlCache
+from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Artifact, JobStatus, Slice, SliceStatus
+from marketplace.warm.consents import filter_given
+from marketplace.warm.embeddings import WIDTH, Vector, ensure_embedding, unpack
+from marketplace.warm.models import Donor
+from scheduler.merging.warm_starts import CANDIDATES_MAX, choose_candidates
+from workers.protocol.messages import AdapterKind, AdapterSpec, DataFormat
+
+log = logging.getLogger(__name__)
+
+#: Formats whose rows a probe can be made of.
+FORMATS = (DataFormat.CHAT, DataFormat.COMPLETION, DataFormat.INSTRUCTION, DataFormat.TEXT)
+#: Adapters listed by one run; the next one takes the rest.
+BATCH_LIMIT = 50
+#: Share of its training rows that an adapter may say by heart and be given to others.
+MEMORISED_SHARE_MAX = 0.01
+#: Seconds that a zone's list of given donors may be old; the choice is checked once more.
+LISTED_S = 5.0
+
+
+def name_shape(adapter: AdapterSpec | Mapping[str, Any]) -> str:
+    """What adapters must share for one to begin with the other: rank and modules."""
+    if isinstance(adapter, AdapterSpec):
+        kind, rank, targets = adapter.kind, adapter.rank, adapter.target_modules
+    else:
+        kind, rank = adapter.get("kind", AdapterKind.LORA), adapter["rank"]
+        targets = adapter.get("target_modules")
+    text = f"{kind}|{rank}|{','.join(sorted(targets)) if targets else 'all'}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def list_new_donors(*, now: datetime) -> int:
+    """List adapters that finished since, with what their data is like; how many."""
+    listed = Donor.objects.filter(artifact=OuterRef("pk"))
+    fresh = (
+        Artifact.objects.filter(
+            job__status=JobStatus.SUCCEEDED,
+            job__valid_loss_before__gt=0,
+            job__valid_loss__gt=0,
+            job__dataset__format__in=FORMATS,
+        )
+        .exclude(Exists(listed))
+        .select_related("job__dataset")
+        .order_by("created_at")
+    )
+    made = 0
+    for artifact in fresh[:BATCH_LIMIT]:
+        try:
+            _list_donor(artifact, now)
+            made += 1
+        # A file that is gone must not keep the others from being listed.
+        except OSError as error:
+            log.warning("adapter %s is no donor: %s", artifact.pk, error)
+    return made
+
+
+def _list_donor(artifact: Artifact, now: datetime) -> None:
+    job = artifact.job
+    Donor.objects.get_or_create(
+        artifact=artifact,
+        defaults={
+            "job": job,
+            "organisation_id": job.organisation_id,
+            "zone_id": job.zone_id,
+            "shape": name_shape(job.spec["adapter"]),
+            "data_sha256": job.dataset.sha256,
+            "vector": ensure_embedding(job.dataset).tobytes(),
+            "loss_before": job.valid_loss_before,
+            "loss_after": job.valid_loss,
+            "has_memorised": _has_memorised(artifact),
+            "created_at": now,
+        },
+    )
+
+
+def _has_memorised(artifact: Artifact) -> bool:
+    """Whether the node's scan found more of its training rows said by heart than may be."""
+    finished = Slice.objects.filter(job=artifact.job, status=SliceStatus.FINISHED)
+    result = finished.values_list("result", flat=True).first() or {}
+    by_heart = result.get("memorised_rows", 0)
+    return by_heart > MEMORISED_SHARE_MAX * artifact.job.dataset.rows
+
+
+class _Listed:
+    """The given donors of a zone and shape, ready to be searched."""
+
+    def __init__(self, zone_id: str, shape: str) -> None:
+        rows = filter_given(Donor.objects.filter(zone=zone_id, shape=shape))
+        found = list(rows.order_by("-created_at").values_list("pk", "organisation_id", "vector"))
+        self.ids = [pk for pk, _, _ in found]
+        self.owners = np.array([owner for _, owner, _ in found])
+        vectors = b"".join(bytes(vector) for _, _, vector in found)
+        self.vectors = np.frombuffer(vectors, dtype=np.float32).reshape(-1, WIDTH)
+
+
+_listed: TtlCache[_Listed] = TtlCache(for_s=LISTED_S)
+
+
+def has_donors(*, organisation: Organisation, zone: Zone, shape: str) -> bool:
+    """Whether there is any adapter that the organisation's jobs might begin with."""
+    known = Donor.objects.filter(zone=zone, shape=shape)
+    return known.filter(Q(organisation=organisation) | Q(has_memorised=False)).exists()
+
+
+def find_own_twin(
+    *, organisation: Organisation, zone: Zone, shape: str, data_sha256: str
+) -> Donor | None:
+    """The organisation's newest adapter that was trained on the very same rows."""
+    own = Donor.objects.filter(organisation=organisation, zone=zone, shape=shape)
+    return own.filter(data_sha256=data_sha256).order_by("-created_at").first()
+
+
+def find_candidates(
+    *,
+    organisation: Organisation,
+    zone: Zone,
+    shape: str,
+    vector: Vector,
+    uses_donors: bool,
+    now: datetime,
+) -> list[Donor]:
+    """Donors to probe for a job, at most ``CANDIDATES_MAX``: its owner's own first, then others'.
+
+    Of each the nearest by what their data is like.
+    """
+    own = list(
+        Donor.objects.filter(organisation=organisation, zone=zone, shape=shape)
+        .order_by("-created_at")
+        .values_list("pk", "vector")[:1000]
+    )
+    vectors = [unpack(vector) for _, vector in own]
+    table = np.stack(vectors) if vectors else np.zeros((0, WIDTH), dtype=np.float32)
+    chosen = [own[row][0] for row in choose_candidates(vector, table, most=CANDIDATES_MAX // 2)]
+    if uses_donors:
+        key = f"{zone.pk}|{shape}"
+        listed = _listed.get(key, now=now, read=lambda: _Listed(zone.pk, shape))
+        others = np.flatnonzero(listed.owners != organisation.pk)
+        most = CANDIDATES_MAX - len(chosen)
+        rows = choose_candidates(vector, listed.vectors[others], most=most)
+        chosen += [listed.ids[others[row]] for row in rows]
+    found = Donor.objects.select_related("job", "artifact").in_bulk(chosen)
+    return [found[pk] for pk in chosen if pk in found]
+
+
+def is_usable(donor: Donor, *, organisation: Organisation, uses_donors: bool) -> bool:
+    """Whether an organisation's job may begin with a donor now."""
+    if donor.organisation_id == organisation.pk:
+        return True
+    return uses_donors and filter_given(Donor.objects.filter(pk=donor.pk)).exists()

@@ -1,0 +1,192 @@
+"""Consents, donors, probes and offers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+
+from marketplace.common.models import IdField
+
+
+class Consent(models.Model):
+    """What an organisation allows of warm starts, unless a data set or an adapter says otherwise.
+
+    Without a row nothing is allowed.
+    """
+
+    organisation_id: str
+
+    organisation = models.OneToOneField(
+        "accounts.Organisation", primary_key=True, on_delete=models.PROTECT, related_name="+"
+    )
+    #: Jobs may begin with adapters of others.
+    uses_donors = models.BooleanField(default=False)
+    #: Jobs of others may begin with its adapters.
+    gives_adapters = models.BooleanField(default=False)
+    changed_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.organisation_id
+
+
+class DatasetConsent(models.Model):
+    """What the owner of a data set says otherwise for it; null: as the organisation."""
+
+    dataset_id: str
+
+    dataset = models.OneToOneField(
+        "jobs.Dataset", primary_key=True, on_delete=models.CASCADE, related_name="+"
+    )
+    uses_donors = models.BooleanField(null=True)
+    gives_adapters = models.BooleanField(null=True)
+
+    def __str__(self) -> str:
+        return self.dataset_id
+
+
+class DatasetEmbedding(models.Model):
+    """What a data set's text is like; computed once."""
+
+    dataset = models.OneToOneField(
+        "jobs.Dataset", primary_key=True, on_delete=models.CASCADE, related_name="+"
+    )
+    #: ``float32[embeddings.WIDTH]``, a unit vector.
+    vector = models.BinaryField()
+
+    def __str__(self) -> str:
+        return str(self.pk)
+
+
+class Donor(models.Model):
+    """A finished adapter that jobs may begin with: its owner's own, and others' by consent."""
+
+    organisation_id: str
+    zone_id: str
+    artifact_id: str
+    job_id: str
+
+    artifact = models.OneToOneField(
+        "jobs.Artifact", primary_key=True, on_delete=models.CASCADE, related_name="+"
+    )
+    job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="+")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
+    )
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    #: What adapters must share for one to begin with the other; see ``donors.name_shape``.
+    shape = models.CharField(max_length=64)
+    #: Of its training data.
+    data_sha256 = models.CharField(max_length=64)
+    vector = models.BinaryField()
+    #: Validation loss before and after its own training.
+    loss_before = models.FloatField()
+    loss_after = models.FloatField()
+    #: The scan found text of its rows in it: it is nobody's donor but its owner's.
+    has_memorised = models.BooleanField()
+    #: What its owner says for this adapter; null: as for its data set.
+    is_given = models.BooleanField(null=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["zone", "shape"], name="warm_donor_shape")]
+
+    def __str__(self) -> str:
+        return self.job_id
+
+
+class Probe(models.Model):
+    """A warm node was asked for losses on a few rows of a data set; and its answer."""
+
+    dataset_id: str
+    node_id: str
+    zone_id: str
+
+    id = IdField(prefix="probe")
+    token = models.CharField(max_length=64, unique=True)
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    dataset = models.ForeignKey("jobs.Dataset", on_delete=models.CASCADE, related_name="+")
+    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="+")
+    shape = models.CharField(max_length=64)
+    #: Artifacts probed, nearest first.
+    artifact_ids: Any = models.JSONField()
+    asked_at = models.DateTimeField()
+    #: An answer after that is not taken.
+    expires_at = models.DateTimeField()
+    answered_at = models.DateTimeField(null=True)
+    base_loss = models.FloatField(null=True)
+    #: As ``artifact_ids``; null where one could not be measured.
+    losses: Any = models.JSONField(default=list)
+    #: Seconds it took on the node.
+    seconds = models.FloatField(null=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["dataset", "zone", "shape", "-asked_at"], name="warm_probe_latest")
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class Offer(models.Model):
+    """A warm start as it was offered for a job, and what became of it."""
+
+    organisation_id: str
+    zone_id: str
+    dataset_id: str
+    donor_id: str
+    job_id: str | None
+
+    id = IdField(prefix="warm")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
+    )
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    dataset = models.ForeignKey("jobs.Dataset", on_delete=models.CASCADE, related_name="+")
+    donor = models.ForeignKey(Donor, on_delete=models.PROTECT, related_name="offers")
+    #: SHA-256 of the settings it holds for.
+    settings_hash = models.CharField(max_length=64)
+    #: ``jobs.starts.StartKind`` and ``scheduler.merging.warm_starts.Likeness``.
+    kind = models.CharField(max_length=12)
+    likeness = models.CharField(max_length=12)
+    scale = models.FloatField()
+    target_loss = models.FloatField()
+    #: Steps and work units sold, and those of the cold job.
+    steps = models.PositiveIntegerField()
+    total_steps = models.PositiveIntegerField()
+    units = models.PositiveBigIntegerField()
+    cold_units = models.PositiveBigIntegerField()
+    royalty_micros = models.BigIntegerField()
+    made_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+
+    #: The job that began with it; one at most.
+    job = models.OneToOneField("jobs.Job", null=True, on_delete=models.PROTECT, related_name="+")
+    #: Share of the cold work after which the job was at its target; null: not measured yet.
+    needed_share = models.FloatField(null=True)
+    measured_at = models.DateTimeField(null=True)
+    #: What the donor's owner got, and what the job's owner saved.
+    royalty_paid_micros = models.BigIntegerField(default=0)
+    saved_micros = models.BigIntegerField(default=0)
+
+    class Meta:
+        indexes = [
+            models.Index(
+                fields=["organisation", "dataset", "zone", "settings_hash", "-made_at"],
+                name="warm_offer_latest",
+            ),
+            models.Index(
+                fields=["zone", "likeness", "-measured_at"],
+                condition=Q(needed_share__isnull=False),
+                name="warm_offer_measured",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def organisation_of_donor(self) -> str:
+        return self.donor.organisation_id

@@ -1,0 +1,276 @@
+"""Warm starts as offers: which adapter, how much less work, and what the donor gets.
+
+1. An own adapter that was trained on the very same rows needs no probe.
+2. Otherwise a warm node is asked for the losses of the base and of at most eight donors on 16 rows:
+   own ones first, then those of others where both sides allow it. The one of the lowest loss is
+   taken, if it is well below the base's.
+3. The offer sells the share of the work that earlier starts of its kind needed, with a margin.
+
+Without an answer in time, without rows to see the result by, or without a donor there is no offer:
+the job is sold cold. What is offered does not depend on any bid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from django.db import transaction
+
+from marketplace.accounts.models import Organisation
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import nodes_on_sale
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.starts import StartKind
+from marketplace.warm.consents import may_use_donors
+from marketplace.warm.donors import (
+    FORMATS,
+    find_candidates,
+    find_own_twin,
+    has_donors,
+    is_usable,
+    name_shape,
+)
+from marketplace.warm.embeddings import ensure_embedding
+from marketplace.warm.models import Donor, Offer, Probe
+from marketplace.warm.probes import ask_probe
+from scheduler.merging.warm_starts import (
+    OBSERVED_MAX,
+    RELATED_SCALE,
+    TARGET_SLACK,
+    Likeness,
+    choose_start,
+    find_warm_steps,
+    judge_likeness,
+    predict_target_loss,
+    quote_share,
+)
+from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.row_order import count_validation_rows
+from workers.protocol.wire import dumps
+from workers.protocol.work import WorkPlan
+
+#: An offer, and a probe's answer, hold so long.
+OFFER_LIFE = timedelta(hours=1)
+#: A donor's owner gets this share of what the saved work would have cost at the lowest ask.
+ROYALTY_PERCENT = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A job as it would be trained cold."""
+
+    organisation: Organisation
+    zone: Zone
+    dataset: Dataset
+    adapter: AdapterSpec
+    training: TrainingSpec
+    #: Its work, step by step.
+    plan: WorkPlan
+
+    @property
+    def settings_hash(self) -> str:
+        return hashlib.sha256(dumps([self.adapter, self.training]).encode()).hexdigest()
+
+
+class Outlook(StrEnum):
+    """Whether there is a warm start for a job."""
+
+    OFFERED = "offered"
+    #: A node was asked; its answer is not there yet.
+    ASKED = "asked"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is for a job."""
+
+    outlook: Outlook
+    offer: Offer | None = None
+
+
+def find_offer(job: PlannedJob, *, now: datetime) -> Found:
+    """The job's offer, made now if it can be; a node is asked where that is what is missing."""
+    if not _can_start_warm(job):
+        return Found(Outlook.NONE)
+    uses_donors = may_use_donors(job.dataset)
+    known = _find_known(job, uses_donors=uses_donors, now=now)
+    if known is not None:
+        return Found(Outlook.OFFERED, known)
+    shape = name_shape(job.adapter)
+    twin = find_own_twin(
+        organisation=job.organisation,
+        zone=job.zone,
+        shape=shape,
+        data_sha256=job.dataset.sha256,
+    )
+    if twin is not None:
+        target = twin.loss_after * TARGET_SLACK
+        return _make_offer(job, twin, Likeness.SAME_DATA, target_loss=target, now=now)
+    probe = _find_probe(job, shape, now=now)
+    if probe is None:
+        probe = _ask(job, shape, uses_donors=uses_donors, now=now)
+    if probe is None or (probe.answered_at is None and now > probe.expires_at):
+        return Found(Outlook.NONE)
+    if probe.answered_at is None:
+        return Found(Outlook.ASKED)
+    return _offer_best(job, probe, uses_donors=uses_donors, now=now)
+
+
+def find_usable_offer(
+    offer_id: str, *, organisation: Organisation, zone: Zone, dataset: Dataset, now: datetime
+) -> Offer | None:
+    """An offer that a bid names, if the job may still begin with it."""
+    offer = (
+        Offer.objects.select_related("donor__job", "donor__artifact")
+        .filter(pk=offer_id, organisation=organisation, zone=zone, dataset=dataset)
+        .filter(expires_at__gt=now, job=None)
+        .first()
+    )
+    if offer is None:
+        return None
+    uses_donors = may_use_donors(dataset)
+    usable = is_usable(offer.donor, organisation=organisation, uses_donors=uses_donors)
+    return offer if usable else None
+
+
+def _can_start_warm(job: PlannedJob) -> bool:
+    held_out = count_validation_rows(rows=job.dataset.rows, share=job.training.validation_share)
+    return (
+        job.dataset.format in FORMATS
+        and job.adapter.kind is AdapterKind.LORA
+        and held_out > 0
+        and job.plan.total_steps > job.plan.evaluation_interval
+    )
+
+
+def _find_known(job: PlannedJob, *, uses_donors: bool, now: datetime) -> Offer | None:
+    offers = Offer.objects.filter(
+        organisation=job.organisation,
+        zone=job.zone,
+        dataset=job.dataset,
+        settings_hash=job.settings_hash,
+        expires_at__gt=now,
+        job=None,
+    )
+    offer = offers.select_related("donor__job").order_by("-made_at").first()
+    if offer is None:
+        return None
+    usable = is_usable(offer.donor, organisation=job.organisation, uses_donors=uses_donors)
+    return offer if usable else None
+
+
+def _find_probe(job: PlannedJob, shape: str, *, now: datetime) -> Probe | None:
+    probes = Probe.objects.filter(
+        dataset=job.dataset, zone=job.zone, shape=shape, asked_at__gt=now - OFFER_LIFE
+    )
+    return probes.order_by("-asked_at").first()
+
+
+def _ask(job: PlannedJob, shape: str, *, uses_donors: bool, now: datetime) -> Probe | None:
+    if not has_donors(organisation=job.organisation, zone=job.zone, shape=shape):
+        # Most quotes: no file is read for them.
+        return None
+    donors = find_candidates(
+        organisation=job.organisation,
+        zone=job.zone,
+        shape=shape,
+        vector=ensure_embedding(job.dataset),
+        uses_donors=uses_donors,
+        now=now,
+    )
+    if not donors:
+        return None
+    return ask_probe(
+        zone=job.zone,
+        dataset=job.dataset,
+        shape=shape,
+        sequence_length=job.training.sequence_length,
+        donors=[(donor, RELATED_SCALE) for donor in donors],
+        now=now,
+    )
+
+
+def _offer_best(job: PlannedJob, probe: Probe, *, uses_donors: bool, now: datetime) -> Found:
+    """The offer that an answered probe leads to. The same answer leads to the same offer."""
+    known = Donor.objects.select_related("job").in_bulk(probe.artifact_ids)
+    losses = [
+        loss
+        if (donor := known.get(pk)) is not None
+        and is_usable(donor, organisation=job.organisation, uses_donors=uses_donors)
+        else None
+        for pk, loss in zip(probe.artifact_ids, probe.losses, strict=True)
+    ]
+    at = None if probe.base_loss is None else choose_start(probe.base_loss, losses)
+    if at is None or probe.base_loss is None:
+        return Found(Outlook.NONE)
+    donor, loss = known[probe.artifact_ids[at]], losses[at]
+    target = predict_target_loss(
+        probe.base_loss, donor_before=donor.loss_before, donor_after=donor.loss_after
+    )
+    if target is None or loss is None:
+        return Found(Outlook.NONE)
+    likeness = judge_likeness(probe.base_loss, loss)
+    return _make_offer(job, donor, likeness, target_loss=target, now=now)
+
+
+def _make_offer(
+    job: PlannedJob, donor: Donor, likeness: Likeness, *, target_loss: float, now: datetime
+) -> Found:
+    plan = job.plan
+    # An organisation whose own starts fell behind is not sold the others' gains.
+    share = max(
+        quote_share(likeness, _list_observed(job.zone, likeness)),
+        quote_share(likeness, _list_observed(job.zone, likeness, of=job.organisation)),
+    )
+    steps = find_warm_steps(share, total_steps=plan.total_steps, interval=plan.evaluation_interval)
+    if steps >= plan.total_steps:
+        return Found(Outlook.NONE)
+    units = plan.count_until(steps)
+    scale = RELATED_SCALE if likeness is Likeness.RELATED else 1.0
+    is_own = donor.organisation_id == job.organisation.pk
+    royalty = 0 if is_own else _price_royalty(job.zone, plan.total_units - units)
+    with transaction.atomic():
+        offer = Offer.objects.create(
+            organisation=job.organisation,
+            zone=job.zone,
+            dataset=job.dataset,
+            donor=donor,
+            settings_hash=job.settings_hash,
+            kind=StartKind.OWN if is_own else StartKind.DONOR,
+            likeness=likeness,
+            scale=scale * donor.job.spec["adapter"]["alpha"] / job.adapter.alpha,
+            target_loss=target_loss,
+            steps=steps,
+            total_steps=plan.total_steps,
+            units=units,
+            cold_units=plan.total_units,
+            royalty_micros=royalty,
+            made_at=now,
+            expires_at=now + OFFER_LIFE,
+        )
+    return Found(Outlook.OFFERED, offer)
+
+
+def _list_observed(
+    zone: Zone, likeness: Likeness, *, of: Organisation | None = None
+) -> list[float]:
+    """What the latest starts of the kind needed, the oldest first."""
+    measured = Offer.objects.filter(zone=zone, likeness=likeness, needed_share__isnull=False)
+    if of is not None:
+        measured = measured.filter(organisation=of)
+    shares = measured.order_by("-measured_at").values_list("needed_share", flat=True)
+    return [share for share in shares[:OBSERVED_MAX] if share is not None][::-1]
+
+
+def _price_royalty(zone: Zone, saved_units: int) -> int:
+    """The donor's part of what the saved work costs at the zone's lowest ask, rounded down."""
+    asks = [
+        node.ask_micros / node.compute_capacity
+        for node in nodes_on_sale(zone)
+        if node.compute_capacity > 0
+    ]
+    return int(saved_units * min(asks, default=0.0) * ROYALTY_PERCENT // 100)

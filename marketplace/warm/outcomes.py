@@ -1,0 +1,55 @@
+"""What became of warm starts: where they reached their target, what they saved, and royalties."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from marketplace.jobs.models import Job, JobStatus, MetricPoint
+from marketplace.jobs.work import load_work_plan
+from marketplace.warm.models import Offer
+
+
+def find_taken_offer(job: Job) -> Offer | None:
+    """The offer that a job began with."""
+    start = job.start
+    if start is None or not start.offer_id:
+        return None
+    offers = Offer.objects.select_related("donor__job", "donor__organisation")
+    return offers.filter(pk=start.offer_id).first()
+
+
+def record_outcome(
+    *, job: Job, offer: Offer, royalty_micros: int, saved_micros: int, now: datetime
+) -> None:
+    """Note, once, what a job that ended took of its cold work: later offers go by it."""
+    if offer.measured_at is not None:
+        return
+    offer.job_id = job.pk
+    offer.needed_share = measure_needed_share(job, offer)
+    offer.measured_at = now
+    offer.royalty_paid_micros, offer.saved_micros = royalty_micros, saved_micros
+    offer.save(
+        update_fields=[
+            "job",
+            "needed_share",
+            "measured_at",
+            "royalty_paid_micros",
+            "saved_micros",
+        ]
+    )
+
+
+def measure_needed_share(job: Job, offer: Offer) -> float | None:
+    """Share of the cold work after which the job was at its target loss.
+
+    The first evaluation at or below the target counts, not the end: a job that was sold too many
+    steps runs them all. One that was never there needed all of its work. ``None``: it did not run
+    to an end.
+    """
+    if job.status != JobStatus.SUCCEEDED:
+        return None
+    points = MetricPoint.objects.filter(job=job, valid_loss__lte=offer.target_loss)
+    step = points.order_by("step").values_list("step", flat=True).first()
+    if step is None:
+        return 1.0
+    return load_work_plan(job).count_until(step) / offer.cold_units

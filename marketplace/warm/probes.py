@@ -1,0 +1,226 @@
+"""Asking a warm node what the base and a few adapters lose on a data set's first rows.
+
+The question travels with the node's plan, beside its slices, and is answered over HTTPS. It is
+answered within ``PROBE_S`` or not at all: the job is then sold cold.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from marketplace.common.errors import NotFound
+from marketplace.common.locks import advisory_lock
+from marketplace.fleet.models import Node, Zone
+from marketplace.fleet.selectors import (
+    base_model_ref,
+    node_is_silent,
+    nodes_on_sale,
+    slot_at,
+    slot_ends_at,
+    slot_starts_at,
+)
+from marketplace.jobs.models import Artifact, Dataset, NodePlan
+from marketplace.jobs.plans import send_plans
+from marketplace.warm.embeddings import read_first_rows
+from marketplace.warm.models import Donor, Probe
+from workers.protocol.messages import (
+    PROBE_ROWS_MAX,
+    AdapterSpec,
+    BlobRef,
+    DataFormat,
+    ProbeAdapter,
+    ProbeResult,
+    ProbeSpec,
+    SlotPlan,
+)
+from workers.protocol.records import Row
+from workers.protocol.wire import from_json, to_json
+
+#: Seconds a node has for its answer.
+PROBE_S = 10.0
+#: Characters of all rows of a probe: it travels with a plan.
+ROWS_CHARS_MAX = 64_000
+BLOB_PATH = "/internal/v1/probes/{token}/blobs/{name}"
+_TOKEN_BYTES = 32
+
+
+def ask_probe(
+    *,
+    zone: Zone,
+    dataset: Dataset,
+    shape: str,
+    sequence_length: int,
+    donors: Sequence[tuple[Donor, float]],
+    now: datetime,
+) -> Probe | None:
+    """Ask a warm node of the zone; ``None``: there is none, or the rows cannot be sent.
+
+    Parameters
+    ----------
+    donors
+        Each with what its second matrices are multiplied by.
+    """
+    rows = build_probe_rows(read_first_rows(dataset, PROBE_ROWS_MAX))
+    node = _find_warm_node(zone, now)
+    if node is None or not rows:
+        return None
+    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    expires_at = now + timedelta(seconds=PROBE_S)
+    spec = ProbeSpec(
+        token=token,
+        expires_at=expires_at.timestamp(),
+        base_model=base_model_ref(zone),
+        data_format=DataFormat.CHAT if dataset.format == DataFormat.CHAT else _plain(dataset),
+        rows=tuple(rows),
+        sequence_length=sequence_length,
+        adapters=tuple(_build_adapter(donor, scale, token) for donor, scale in donors),
+    )
+    # A dispatch at the same moment would make a plan without the question.
+    with advisory_lock("jobs.dispatch", zone.pk, wait=True):
+        probe = Probe.objects.create(
+            token=token,
+            zone=zone,
+            dataset=dataset,
+            node=node,
+            shape=shape,
+            artifact_ids=[donor.pk for donor, _ in donors],
+            asked_at=now,
+            expires_at=expires_at,
+        )
+        _add_to_plan(zone, node, spec, now)
+    send_plans(now=now)
+    return probe
+
+
+def _plain(dataset: Dataset) -> DataFormat:
+    is_text = dataset.format == DataFormat.TEXT
+    return DataFormat.TEXT if is_text else DataFormat.COMPLETION
+
+
+def build_probe_rows(rows: Sequence[Row]) -> list[str]:
+    """Rows as JSON lines, whatever file they came from."""
+    lines: list[str] = []
+    left = ROWS_CHARS_MAX
+    for row in rows:
+        line = _write_row(row)
+        left -= len(line)
+        if left < 0:
+            break
+        lines.append(line)
+    return lines
+
+
+def _write_row(row: Row) -> str:
+    if row.format == DataFormat.CHAT:
+        turns = [{"role": part.role, "content": part.text} for part in row.segments]
+        return json.dumps({"messages": turns})
+    if row.format == DataFormat.TEXT:
+        return json.dumps({"text": "".join(part.text for part in row.segments)})
+    prompt = "".join(part.text for part in row.segments if not part.train)
+    answer = "".join(part.text for part in row.segments if part.train)
+    return json.dumps({"prompt": prompt, "completion": answer})
+
+
+def _find_warm_node(zone: Zone, now: datetime) -> Node | None:
+    """A node that is there, with the base model resident; the one asked longest ago first."""
+    nodes = [node for node in nodes_on_sale(zone) if not node_is_silent(node, now)]
+    asked = dict(
+        Probe.objects.filter(node__in=nodes).order_by("asked_at").values_list("node", "asked_at")
+    )
+    earliest = datetime.min.replace(tzinfo=now.tzinfo)
+    return min(nodes, key=lambda node: (asked.get(node.pk, earliest), node.pk), default=None)
+
+
+def _build_adapter(donor: Donor, scale: float, token: str) -> ProbeAdapter:
+    artifact = donor.artifact
+    url = BLOB_PATH.format(token=token, name=artifact.pk)
+    return ProbeAdapter(
+        name=artifact.pk,
+        blob=BlobRef(url=url, sha256=artifact.sha256, bytes=artifact.bytes),
+        spec=from_json(AdapterSpec, donor.job.spec["adapter"]),
+        scale=scale,
+    )
+
+
+def _add_to_plan(zone: Zone, node: Node, spec: ProbeSpec, now: datetime) -> None:
+    """Give the node's plan of this slot again, with the question. Call under the dispatch lock."""
+    slot = slot_at(zone, now)
+    latest = NodePlan.objects.filter(node=node).order_by("-slot", "-revision").first()
+    is_present = latest is not None and latest.slot == slot
+    if latest is not None and is_present:
+        plan, tokens, revision = latest.plan, latest.lease_tokens, latest.revision + 1
+        plan = plan | {"revision": revision, "probes": []}
+    else:
+        # Leases that go on into this slot are named by the plan of its dispatch.
+        if latest is not None and latest.lease_tokens:
+            return
+        tokens, revision = [], 1
+        empty = SlotPlan(
+            node_id=node.pk,
+            slot=slot,
+            starts_at=slot_starts_at(zone, slot).timestamp(),
+            ends_at=slot_ends_at(zone, slot).timestamp(),
+            revision=revision,
+        )
+        plan = to_json(empty)
+    NodePlan.objects.create(
+        node=node,
+        slot=slot,
+        revision=revision,
+        plan=plan | {"probes": [to_json(spec)]},
+        lease_tokens=tokens,
+        ends_at=slot_ends_at(zone, slot),
+        made_at=now,
+    )
+
+
+def record_probe_result(*, node: Node, result: ProbeResult, now: datetime) -> None:
+    """Take a node's answer, once and in time; of any other nothing is stored.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_probe``: nothing of the kind was asked of this node.
+    """
+    with transaction.atomic():
+        probe = (
+            Probe.objects.select_for_update(of=("self",))
+            .filter(token=result.token, node=node)
+            .first()
+        )
+        if probe is None:
+            raise NotFound("unknown_probe", "This node was not asked that.")
+        if probe.answered_at is not None or now > probe.expires_at:
+            return
+        by_name = {loss.name: loss.loss for loss in result.losses}
+        probe.losses = [_check_loss(by_name.get(name)) for name in probe.artifact_ids]
+        probe.base_loss = _check_loss(result.base_loss)
+        probe.seconds = result.seconds
+        probe.answered_at = now
+        probe.save(update_fields=["losses", "base_loss", "seconds", "answered_at"])
+
+
+def _check_loss(loss: float | None) -> float | None:
+    return loss if loss is not None and math.isfinite(loss) and loss >= 0 else None
+
+
+def find_probe_blob(*, node: Node, token: str, name: str, now: datetime) -> Artifact:
+    """An adapter that a node is to probe now.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_blob``.
+    """
+    probe = Probe.objects.filter(token=token, node=node, expires_at__gt=now).first()
+    known = probe is not None and probe.answered_at is None and name in probe.artifact_ids
+    artifact = Artifact.objects.filter(pk=name).first() if known else None
+    if artifact is None:
+        raise NotFound("unknown_blob", f"This probe has no file {name[:80]!r}.")
+    return artifact

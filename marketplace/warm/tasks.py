@@ -1,0 +1,11 @@
+"""Celery tasks; each may run twice."""
+
+from celery import shared_task
+
+from marketplace.common import clock
+from marketplace.warm import donors
+
+
+@shared_task(name="warm.list_donors")
+def list_donors() -> None:
+    donors.list_new_donors(now=clock.now())

@@ -1,0 +1,110 @@
+"""Warm starts in words: of a quote, and of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from marketplace.auction.bidding.quotes import Quote
+from marketplace.auction.models import Bid
+from marketplace.common.money import format_usd
+from marketplace.jobs.models import Job
+from marketplace.jobs.starts import Start, StartKind
+from marketplace.warm.models import Offer
+from marketplace.warm.offers import Outlook
+from marketplace.warm.selectors import find_donor, list_starts_from
+
+
+@dataclass(frozen=True, slots=True)
+class WarmQuote:
+    """What the quote card says of a warm start."""
+
+    #: A node is being asked: the page looks again.
+    is_asked: bool
+    offer_id: str = ""
+    lead: str = ""
+    guarantee: str = ""
+
+
+GUARANTEE = (
+    "Never above the price without it. If training is not as far as expected by then, it goes on "
+    "to all of its steps at no cost to you."
+)
+
+
+def present_warm_quote(quote: Quote) -> WarmQuote | None:
+    """The warm start of a quote in words; ``None`` without one."""
+    if quote.outlook is Outlook.ASKED:
+        return WarmQuote(is_asked=True)
+    start = quote.measured.start
+    if start is None or not start.offer_id:
+        return None
+    whose = "your own earlier adapter" if start.kind == StartKind.OWN else "a given adapter"
+    percent = round(100 * quote.saved_share)
+    lead = (
+        f"About {percent} % less with a warm start from {whose}."
+        if percent
+        else f"A warm start from {whose}; no slot fewer by this deadline."
+    )
+    return WarmQuote(is_asked=False, offer_id=start.offer_id, lead=lead, guarantee=GUARANTEE)
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a job's weights come from, and what came of them."""
+
+    #: Sentences.
+    notes: tuple[str, ...]
+    #: The owner's own job it began with.
+    own_job: Job | None
+    #: Jobs of the owner's that began with its adapter.
+    followers: tuple[Job, ...]
+    #: Whether its adapter may be given to others' jobs at all, and whether it is.
+    can_be_given: bool
+    is_given: bool
+    royalties_micros: int
+
+
+def present_lineage(job: Job, bid: Bid) -> Lineage:
+    """What a job's owner is shown of its lineage: of others' jobs only that there are such."""
+    start, donor = job.start, find_donor(job)
+    offers = list_starts_from(job)
+    own = [offer.job for offer in offers if offer.organisation_id == job.organisation_id]
+    others = len(offers) - len(own)
+    notes = [] if start is None else [_describe_start(start)]
+    if start is not None and bid.cold_price_micros is not None:
+        notes.append(
+            f"The warm start saved {format_usd(_count_saving(bid))}: without it the price was "
+            f"{format_usd(bid.cold_price_micros)}."
+        )
+    if others:
+        notes.append(
+            f"{others} job{'s' * (others != 1)} of others began with this adapter, which earned "
+            f"you {format_usd(_sum_royalties(offers))}."
+        )
+    own_job = None
+    if start is not None and start.kind != StartKind.DONOR:
+        own_job = Job.objects.filter(pk=start.job_id, organisation=job.organisation_id).first()
+    return Lineage(
+        notes=tuple(notes),
+        own_job=own_job,
+        followers=tuple(follower for follower in own if follower is not None),
+        can_be_given=donor is not None and not donor.has_memorised,
+        is_given=donor is not None and donor.given,  # type: ignore[attr-defined]
+        royalties_micros=_sum_royalties(offers),
+    )
+
+
+def _count_saving(bid: Bid) -> int:
+    paid = (bid.payment_micros or 0) - bid.excess_micros
+    return max(0, (bid.cold_price_micros or 0) - paid)
+
+
+def _sum_royalties(offers: list[Offer]) -> int:
+    return sum(offer.royalty_paid_micros for offer in offers)
+
+
+def _describe_start(start: Start) -> str:
+    if start.kind == StartKind.CONTINUED:
+        return "Continues from an adapter of yours."
+    whose = "an earlier adapter of yours" if start.kind == StartKind.OWN else "a given adapter"
+    return f"Began warm, with {whose}, and was sold {start.steps:,} steps."

@@ -1,0 +1,68 @@
+"""Consents to warm starts: of an organisation, a data set and an adapter."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from marketplace.common import clock
+from marketplace.common.errors import NotFound, UserError
+from marketplace.jobs.models import Dataset
+from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
+from marketplace.web.views.requests import PageRequest, page
+
+#: What a data set's form sends.
+_CHOICES = {"yes": True, "no": False}
+
+
+@page
+@require_POST
+def set_organisation(request: PageRequest) -> HttpResponse:
+    set_consent(
+        organisation=request.organisation,
+        uses_donors="uses_donors" in request.POST,
+        gives_adapters="gives_adapters" in request.POST,
+        now=clock.now(),
+    )
+    messages.success(request, "What you allow of warm starts is stored.")
+    return redirect("dataset_list")
+
+
+@page
+@require_POST
+def set_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
+    found = Dataset.objects.filter(organisation=request.organisation)
+    dataset = found.filter(pk=dataset_id.replace("\0", "")).first()
+    if dataset is None:
+        raise NotFound("unknown_dataset", "There is no such data set of yours.")
+    set_dataset_consent(
+        dataset=dataset,
+        uses_donors=_CHOICES.get(request.POST.get("uses_donors", "")),
+        gives_adapters=_CHOICES.get(request.POST.get("gives_adapters", "")),
+    )
+    messages.success(request, "What this data set allows of warm starts is stored.")
+    return redirect("dataset_detail", dataset_id=dataset.pk)
+
+
+@page
+@require_POST
+def give_adapter(request: PageRequest, job_id: str) -> HttpResponse:
+    is_given = request.POST.get("give") == "yes"
+    try:
+        set_adapter_consent(
+            organisation=request.organisation,
+            job_id=job_id.replace("\0", ""),
+            is_given=is_given,
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        words = (
+            "Jobs of others may begin with this adapter now."
+            if is_given
+            else "The adapter is withdrawn: no further job of others begins with it."
+        )
+        messages.success(request, words)
+    return redirect("job_detail", job_id=job_id)

@@ -1,0 +1,327 @@
+"""Warm starts in the market: who may begin with what, for how much, and what becomes of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from marketplace.auction.bidding.quotes import make_quote
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.spare_cells import give_back_spare_cells
+from marketplace.auction.models import Bid, Reservation
+from marketplace.auction.settlement import settle_finished
+from marketplace.common.errors import NotFound, UserError
+from marketplace.jobs.models import Artifact, MetricPoint
+from marketplace.jobs.services import record_progress, slots_dispatch
+from marketplace.payments.models import Earning
+from marketplace.payments.selectors import earnings, house_balances, ledger_check
+from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
+from marketplace.warm.models import Donor, Offer, Probe
+from marketplace.warm.offers import Outlook
+from marketplace.warm.probes import PROBE_S, find_probe_blob, record_probe_result
+from tests import builders
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.builders import NOW
+from tests.warm_builders import (
+    LATER,
+    TRAINING,
+    answer,
+    bid_warm,
+    data_of,
+    ended,
+    finished,
+    live_node,
+    quote,
+)
+from workers.protocol.messages import ProbeResult
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def zone():
+    return market.zone()
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="50")
+
+
+@pytest.fixture
+def giver():
+    """An organisation that gives its adapters to others."""
+    organisation = builders.organisation(usd="50")
+    set_consent(organisation=organisation, uses_donors=False, gives_adapters=True, now=NOW)
+    return organisation
+
+
+def test_a_second_job_on_the_same_rows_is_sold_less_work_without_a_probe(zone, owner):
+    live_node(zone)
+    data = data_of(owner, zone)
+    earlier = finished(owner, zone, data=data)
+    offered = quote(owner, zone, data)
+    start = offered.measured.start
+    assert (offered.outlook, start.kind, start.job_id) == (Outlook.OFFERED, "own", earlier.pk)
+    assert not Probe.objects.exists()
+    assert (start.steps, start.scale, start.royalty_micros) == (4, 1.0, 0)
+    # A tenth of the work: one cell instead of three.
+    assert (offered.price_micros, offered.cold_price_micros) == (100_000, 300_000)
+    assert round(offered.saved_share, 3) == 0.667
+    # Asked again, it is the same offer.
+    assert quote(owner, zone, data).measured.start == start
+    bid, job = bid_warm(owner, zone, data, offered)
+    assert (bid.payment_micros, bid.cold_price_micros) == (100_000, 300_000)
+    assert job.start.target_loss == pytest.approx(1.02)
+
+
+def test_slots_for_the_worst_case_are_reserved_and_given_back_once_the_run_is_ahead(zone, owner):
+    live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    bid, job = bid_warm(owner, zone, data, quote(owner, zone, data))
+    # Paid for one slot; three are what the job takes without a warm start.
+    assert bid.payment_micros == 100_000
+    assert [slot for slot, _ in job.cells] == [105, 106, 107]
+    now = market.slot_at(zone, 105)
+    slots_dispatch(now=now)
+    held = market.open_slice(job)
+    for seq, loss in ((1, 1.03), (2, 1.02)):
+        event = build.event(seq, step=3, total_steps=4, valid_loss=loss)
+        record_progress(node=held.node, report=build.report(held, event), now=now)
+        assert give_back_spare_cells(now=now) == (loss == 1.02)
+    job.refresh_from_db()
+    # The present slot, and one more for the last step.
+    assert [slot for slot, _ in job.cells] == [105, 106]
+    kept = Reservation.objects.filter(bid=bid, released_at=None).order_by("slot")
+    assert list(kept.values_list("slot", flat=True)) == [105, 106]
+    assert give_back_spare_cells(now=now) == 0
+    assert verify_zone(zone).problems == []
+
+
+def ask_others(owner, zone, giver):
+    """A quote for which a node is asked about a donor of another organisation."""
+    donor = finished(giver, zone)
+    set_consent(organisation=owner, uses_donors=True, gives_adapters=False, now=NOW)
+    data = data_of(owner, zone, word="letter")
+    assert quote(owner, zone, data).outlook is Outlook.ASKED
+    return donor, data
+
+
+def test_a_donor_that_knows_the_rows_lowers_the_price_and_earns_a_royalty(zone, owner, giver):
+    node = live_node(zone)
+    donor, data = ask_others(owner, zone, giver)
+    probe = answer(node, 4.0, 1.5)
+    assert len(probe.rows) == 16
+    assert [one.scale for one in probe.adapters] == [0.5]
+    offered = quote(owner, zone, data)
+    start = offered.measured.start
+    assert (offered.outlook, start.kind, start.job_id) == (Outlook.OFFERED, "donor", donor.pk)
+    assert offered.price_micros < offered.cold_price_micros
+    assert offered.parts.vendor == start.royalty_micros > 0
+    bid, job = bid_warm(owner, zone, data, offered)
+    assert bid.payment_micros == offered.price_micros
+    assert verify_zone(zone).problems == []
+    slots_dispatch(now=market.slot_at(zone, job.cells[0][0]))
+    held = market.open_slice(job)
+    MetricPoint.objects.create(
+        job=job, slice=held, seq=1, at=NOW, step=4, epoch=0.1, valid_loss=0.9
+    )
+    ended(job, zone, step=start.steps, total_steps=start.steps, valid_loss_after=0.9)
+    now = market.slot_at(zone, 110)
+    assert settle_finished(now=now) == 2
+    earning = Earning.objects.get(kind="royalty")
+    assert (earning.organisation, earning.amount_micros) == (giver, start.royalty_micros)
+    offer = Offer.objects.get(pk=start.offer_id)
+    assert offer.job == job
+    # Four steps of eight rows.
+    assert offer.needed_share == 32 / 270
+    assert offer.royalty_paid_micros == start.royalty_micros
+    assert offer.saved_micros == 300_000 - bid.payment_micros
+    bid.refresh_from_db()
+    assert bid.refund_micros == 0
+    assert ledger_check().balanced
+
+
+def test_without_consent_on_both_sides_nobody_is_asked(zone, owner, giver):
+    live_node(zone)
+    donor = finished(giver, zone)
+    data = data_of(owner, zone)
+    assert quote(owner, zone, data).outlook is Outlook.NONE
+    set_consent(organisation=owner, uses_donors=True, gives_adapters=True, now=NOW)
+    set_dataset_consent(dataset=data, uses_donors=False, gives_adapters=None)
+    assert quote(owner, zone, data).outlook is Outlook.NONE
+    set_dataset_consent(dataset=data, uses_donors=None, gives_adapters=None)
+    set_adapter_consent(organisation=giver, job_id=donor.pk, is_given=False)
+    other = market.zone()
+    live_node(other)
+    assert quote(owner, other, data_of(owner, other)).outlook is Outlook.NONE
+    assert not Probe.objects.exists()
+    with pytest.raises(NotFound):
+        set_adapter_consent(organisation=owner, job_id=donor.pk, is_given=True)
+
+
+def test_an_adapter_that_says_its_rows_by_heart_is_nobodys_donor_but_its_owners(zone, owner, giver):
+    live_node(zone)
+    data = data_of(giver, zone)
+    finished(giver, zone, data=data, memorised=2)
+    assert Donor.objects.get().has_memorised
+    set_consent(organisation=owner, uses_donors=True, gives_adapters=False, now=NOW)
+    assert quote(owner, zone, data_of(owner, zone)).outlook is Outlook.NONE
+    assert quote(giver, zone, data).outlook is Outlook.OFFERED
+
+
+@pytest.mark.parametrize("how", ["adapter", "data set", "organisation"])
+def test_a_withdrawal_ends_offers_and_leaves_no_trace_of_the_bid(zone, owner, giver, how):
+    node = live_node(zone)
+    donor, data = ask_others(owner, zone, giver)
+    answer(node, 4.0, 1.5)
+    offer_id = quote(owner, zone, data).measured.start.offer_id
+    if how == "adapter":
+        set_adapter_consent(organisation=giver, job_id=donor.pk, is_given=False)
+    elif how == "data set":
+        set_dataset_consent(dataset=donor.dataset, uses_donors=None, gives_adapters=False)
+    else:
+        set_consent(organisation=giver, uses_donors=False, gives_adapters=False, now=NOW)
+    bids = Bid.objects.count()
+    with pytest.raises(UserError) as caught:
+        market.bid(owner, zone, data=data, model=f"warm:{offer_id}", now=LATER, **TRAINING)
+    assert caught.value.code == "offer_ended"
+    assert Bid.objects.count() == bids
+    # The quote is cold again.
+    again = quote(owner, zone, data)
+    assert (again.outlook, again.measured.start) == (Outlook.NONE, None)
+
+
+def test_an_offer_holds_for_its_settings_its_owner_and_its_time(zone, owner, giver):
+    node = live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    answer(node, 4.0, 1.5)
+    model = f"warm:{quote(owner, zone, data).measured.start.offer_id}"
+    stranger = builders.organisation(usd="50")
+    for terms in (
+        {"owner": owner, "data": data, "epochs": 4, "now": LATER},
+        {"owner": stranger, "data": data_of(stranger, zone), "epochs": 3, "now": LATER},
+        {"owner": owner, "data": data, "epochs": 3, "now": LATER + timedelta(hours=1)},
+    ):
+        who = terms.pop("owner")
+        with pytest.raises(UserError) as caught:
+            market.bid(who, zone, model=model, **terms)
+        assert caught.value.code == "offer_ended"
+
+
+@pytest.mark.parametrize(
+    ("base", "losses"), [(4.0, [3.9]), (4.0, [None]), (None, [1.0]), (4.0, [float("inf")])]
+)
+def test_a_donor_that_knows_no_more_than_the_base_is_not_taken(zone, owner, giver, base, losses):
+    node = live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    answer(node, base, *losses)
+    found = quote(owner, zone, data)
+    assert (found.outlook, found.measured.start, found.cold_price_micros) == (
+        Outlook.NONE, None, None,
+    )  # fmt: skip
+
+
+def test_an_answer_that_comes_too_late_or_from_another_node_is_not_taken(zone, owner, giver):
+    node = live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    late = LATER + timedelta(seconds=PROBE_S + 1)
+    other = live_node(zone)
+    probe = Probe.objects.get()
+    with pytest.raises(NotFound):
+        record_probe_result(node=other, result=ProbeResult(probe.token, 4.0), now=LATER)
+    answer(node, 4.0, 1.0, now=late)
+    probe.refresh_from_db()
+    assert (probe.answered_at, probe.losses) == (None, [])
+    assert quote(owner, zone, data, now=late).outlook is Outlook.NONE
+
+
+def test_adapters_are_served_to_the_node_that_probes_them_and_until_its_time_is_over(
+    zone, owner, giver
+):
+    node = live_node(zone)
+    donor, _ = ask_others(owner, zone, giver)
+    probe, name = Probe.objects.get(), Artifact.objects.get(job=donor).pk
+    asked = {"token": probe.token, "name": name, "now": LATER}
+    assert find_probe_blob(node=node, **asked).pk == name
+    for change in (
+        {"node": live_node(zone)},
+        {"name": "art_other"},
+        {"now": LATER + timedelta(seconds=PROBE_S)},
+    ):
+        with pytest.raises(NotFound):
+            find_probe_blob(**({"node": node} | asked | change))
+
+
+def test_with_no_node_that_is_warm_the_quote_is_cold(zone, owner, giver):
+    live_node(zone)
+    finished(giver, zone)
+    set_consent(organisation=owner, uses_donors=True, gives_adapters=False, now=NOW)
+    data = data_of(owner, zone)
+    silent = NOW + timedelta(hours=1)
+    found = make_quote(
+        organisation=owner,
+        zone=zone,
+        dataset=data,
+        deadline_at=silent + timedelta(seconds=200),
+        now=silent,
+        **market.job_terms(**TRAINING),
+    )
+    assert found.outlook is Outlook.NONE
+    assert not Probe.objects.exists()
+
+
+def test_a_payment_above_the_cold_price_goes_back_out_of_the_royalty(zone, owner, giver):
+    node = live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    answer(node, 4.0, 1.5)
+    bid, job = bid_warm(owner, zone, data, quote(owner, zone, data))
+    # As if prices had fallen between the quote and the decision.
+    royalty = bid.royalty_micros
+    Bid.objects.filter(pk=bid.pk).update(cold_price_micros=bid.payment_micros - royalty // 2)
+    ended(job, zone, step=job.start.steps, total_steps=job.start.steps, valid_loss_after=0.9)
+    settle_finished(now=market.slot_at(zone, 110))
+    bid.refresh_from_db()
+    assert bid.paid_micros == bid.cold_price_micros
+    assert Earning.objects.get(kind="royalty").amount_micros == royalty - royalty // 2
+    assert ledger_check().balanced
+
+
+def test_a_start_that_falls_behind_costs_its_owner_nothing_and_its_node_is_paid_by_the_house(
+    zone, owner
+):
+    node = live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    settle_finished(now=LATER)
+    before = earnings(organisation=node.provider.organisation).pending_micros
+    bid, job = bid_warm(owner, zone, data, quote(owner, zone, data))
+    assert bid.payment_micros == 100_000
+    # It never was at its target and ran all of its 36 steps instead of 4.
+    ended(job, zone, valid_loss_after=2.0)
+    settle_finished(now=market.slot_at(zone, 110))
+    bid.refresh_from_db()
+    assert bid.paid_micros == 100_000
+    earned = earnings(organisation=node.provider.organisation).pending_micros - before
+    assert earned == 100_000 * 270 // 32
+    offer = Offer.objects.get()
+    assert offer.needed_share == 1.0
+    assert house_balances()["refunds"] == 100_000 - earned
+    assert ledger_check().balanced
+    # The next offer to this organisation is of more work.
+    again = quote(owner, zone, data).measured.start
+    assert again is None or again.steps > 4
+
+
+@pytest.mark.parametrize(("step", "loss"), [(4, 1.03), (4, None), (3, 0.5), (5, 0.5)])
+def test_a_warm_start_above_its_target_or_before_its_steps_is_not_finished(zone, owner, step, loss):
+    live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    _, job = bid_warm(owner, zone, data, quote(owner, zone, data))
+    with pytest.raises(UserError) as caught:
+        ended(job, zone, step=step, total_steps=4, valid_loss_after=loss)
+    assert caught.value.code == "work_missing"

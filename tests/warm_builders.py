@@ -1,0 +1,101 @@
+"""Jobs that end with a validation loss, and answers to probes, for tests of warm starts."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+from django.core.files.base import ContentFile
+
+from marketplace.auction.bidding.quotes import make_quote
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.fleet.slots import slot_ends_at
+from marketplace.jobs.models import Job, NodePlan
+from marketplace.jobs.services import slots_dispatch
+from marketplace.warm.donors import list_new_donors
+from marketplace.warm.probes import record_probe_result
+from tests import market_builders as market
+from tests.builders import NOW
+from workers.protocol.messages import ProbeLoss, ProbeResult, SliceStatus, SlotPlan
+from workers.protocol.wire import from_json
+
+#: Ten evaluations over 36 steps: every 4.
+TRAINING = {"epochs": 3}
+#: In slot 104, when earlier jobs have ended.
+LATER = NOW + timedelta(seconds=41)
+
+
+def live_node(zone):
+    return market.node(zone, last_heartbeat_at=LATER)
+
+
+def data_of(owner, zone, *, word="parcel"):
+    data = market.dataset(owner, zone)
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": f"Where is my {word} {i}?"},
+                {"role": "assistant", "content": f"Dear friend, your {word} comes soon."},
+            ]
+        }
+        for i in range(100)
+    ]
+    data.file.save("data", ContentFile("\n".join(map(json.dumps, rows)).encode()))
+    return data
+
+
+def finished(owner, zone, *, data=None, memorised=0, **terms) -> Job:
+    """A job that ran to its end and took its validation loss from 4 to 1."""
+    data = data or data_of(owner, zone)
+    bid = market.bid(owner, zone, data=data, **TRAINING, **terms)
+    decide_pending_bids(zone=zone, now=NOW)
+    return ended(Job.objects.get(bid_id=bid.pk), zone, memorised=memorised)
+
+
+def ended(job, zone, *, memorised=0, valid_loss_after=1.0, **figures) -> Job:
+    now = market.slot_at(zone, job.cells[0][0])
+    slots_dispatch(now=now)
+    market.end_slice(
+        job,
+        status=SliceStatus.FINISHED,
+        now=now,
+        valid_loss_before=4.0,
+        valid_loss_after=valid_loss_after,
+        memorised_rows=memorised,
+        **figures,
+    )
+    # Its lease is off the node's plan.
+    slots_dispatch(now=now + timedelta(seconds=market.SLOT_S))
+    list_new_donors(now=NOW)
+    job.refresh_from_db()
+    return job
+
+
+def quote(owner, zone, data, *, now=LATER, **terms):
+    return make_quote(
+        organisation=owner,
+        zone=zone,
+        dataset=data,
+        deadline_at=slot_ends_at(zone, 130),
+        now=now,
+        **(market.job_terms(**TRAINING) | terms),
+    )
+
+
+def answer(node, base, *losses, now=LATER):
+    """The node answers what it was asked last."""
+    plan = from_json(SlotPlan, NodePlan.objects.filter(node=node).latest("pk").plan)
+    [probe] = plan.probes
+    found = [ProbeLoss(one.name, loss) for one, loss in zip(probe.adapters, losses, strict=True)]
+    record_probe_result(
+        node=node, result=ProbeResult(probe.token, base, tuple(found), 0.5), now=now
+    )
+    return probe
+
+
+def bid_warm(owner, zone, data, offered):
+    offer_id = offered.measured.start.offer_id
+    bid = market.bid(owner, zone, data=data, model=f"warm:{offer_id}", now=LATER, **TRAINING)
+    decide_pending_bids(zone=zone, now=LATER)
+    bid.refresh_from_db()
+    return bid, Job.objects.get(bid_id=bid.pk)
