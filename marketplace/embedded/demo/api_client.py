@@ -47,7 +47,7 @@ def place_bid(
     say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Upload the data set, ask for the price, and bid twice that; the admitted bid."""
-    dataset = upload_dataset(market, zone, content=content)
+    dataset = upload_dataset(market, zone, content=content, is_messy=preparation is not None)
     say(f"Data set {dataset['name']}: {dataset['rows']} rows, {dataset['tokens']} tokens")
     deadline = (datetime.now(UTC) + timedelta(seconds=within_s)).isoformat()
     work = {"zone": zone, "dataset_id": dataset["id"], "training": training, "deadline": deadline}
@@ -80,9 +80,11 @@ def place_bid(
 
 
 def upload_dataset(
-    market: httpx.Client, zone: str, *, content: bytes | None = None
+    market: httpx.Client, zone: str, *, content: bytes | None = None, is_messy: bool = False
 ) -> dict[str, Any]:
     """Send a file, the bundled one by default, and wait until it is read; its data set.
+
+    Lines of a messy file that are no rows yet are left to its preparation.
 
     Raises
     ------
@@ -90,7 +92,8 @@ def upload_dataset(
         The file was refused, or is not read in time.
     """
     file = (DATASET.name, content or DATASET.read_bytes())
-    answer = market.post("/api/datasets", data={"zone": zone}, files={"file": file})
+    asked = {"zone": zone, "faulty_lines": "leave_out" if is_messy else "refuse"}
+    answer = market.post("/api/datasets", data=asked, files={"file": file})
     found = parse_answer(answer)
     if answer.status_code == httpx.codes.CREATED:
         return found
