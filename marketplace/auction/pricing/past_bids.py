@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
 
-from marketplace.auction.models import LogEntry
+from django.db.models import Count, Sum
+
+from marketplace.auction.models import Bid, BidStatus, LogEntry
 from marketplace.auction.queries import iterate_logged_bids
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at, slot_starts_at
 from marketplace.fleet.slots import slots_per_day
 from scheduler.auction.log.events import task_from_json
-from scheduler.auction.prices import EmptyZone, select_counted
+from scheduler.auction.prices import EmptyZone, bursts, select_counted
 from scheduler.auction.prices.bursts import LEAST_BURST, is_burst
 from scheduler.types import Task
 
@@ -148,6 +150,17 @@ def has_burst(*, zone: Zone, slot: int, solved: int, last: int) -> bool:
         today=before["bids_today"] * before["every"]
         + each * len(select_counted(tasks, empty, won=won)),
         slots=slot + 2 - before["day_start"],
+    )
+
+
+def has_sold_much(*, zone: Zone, solved: int) -> bool:
+    """Whether much was sold since the solve at a log position."""
+    since = Bid.objects.filter(zone=zone, position__gt=solved, status=BidStatus.ADMITTED)
+    found = since.aggregate(jobs=Count("pk"), sold=Sum("compute_demand", default=0.0))
+    return bursts.has_sold_much(
+        found["sold"],
+        jobs=found["jobs"],
+        capacities=[scheduler_node(zone, node).compute_capacity for node in nodes_on_sale(zone)],
     )
 
 

@@ -27,6 +27,7 @@ from marketplace.auction.pricing.past_bids import (
     choose_span,
     find_log_start_slot,
     has_burst,
+    has_sold_much,
     load_past_bids,
 )
 from marketplace.common.locks import advisory_session_lock
@@ -98,8 +99,10 @@ def find_due_solve(*, zone: Zone, now: datetime) -> DueSolve | None:
         return due
     fresh = due.slot < pricing.applied_slot + _every(zone, due.slot)
     if fresh and due.fleet == pricing.attempted_fleet:
-        burst = has_burst(zone=zone, slot=due.slot, solved=applied, last=head.position)
-        return due if burst else None
+        moved = has_sold_much(zone=zone, solved=applied) or has_burst(
+            zone=zone, slot=due.slot, solved=applied, last=head.position
+        )
+        return due if moved else None
     return due
 
 

@@ -1,6 +1,6 @@
 """The ``lagrangian`` policy: prices solved against a forecast of arrivals."""
 
-from scheduler.auction.prices.bursts import has_burst
+from scheduler.auction.prices.bursts import has_burst, has_sold_much
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
 from scheduler.auction.prices.forecast import Forecast, forecast_futures
 from scheduler.auction.prices.solve import Settings, solve_prices
@@ -11,6 +11,7 @@ __all__ = [
     "Settings",
     "forecast_futures",
     "has_burst",
+    "has_sold_much",
     "select_counted",
     "solve_prices",
 ]

@@ -1,4 +1,8 @@
-"""When so many bids came that prices should not wait for their next turn."""
+"""When so many bids came, or so much was sold, that prices should not wait for their turn.
+
+Between solves a price stands, however much is bought at it: it is right for the next cell and
+not for the next hundred. Who buys many cells at once would have them all at the price of one.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from scheduler.types import Task
 
 #: Bids after which prices are solved again: in mean slots of the day so far, and at least.
 BURST, LEAST_BURST = 1.3, 20
+#: Work sold after which prices are solved again: in slots of all that is on sale, and in jobs.
+MOST_SOLD, LEAST_SOLD = 1.0, 4
 
 
 def has_burst(
@@ -47,3 +53,18 @@ def has_burst(
 def is_burst(*, bids: int, today: int, slots: int) -> bool:
     """Tell whether so many counted bids in a slot are a burst on a day of so many."""
     return bids >= max(BURST * today / max(slots, 1), LEAST_BURST)
+
+
+def has_sold_much(sold: float, *, jobs: int, capacities: Sequence[float]) -> bool:
+    """Tell whether so much was sold since a solve that another is due.
+
+    Parameters
+    ----------
+    sold : float
+        Samples of the jobs admitted since.
+    jobs : int
+        How many those are.
+    capacities : sequence of float
+        Samples a slot of each node on sale.
+    """
+    return jobs >= LEAST_SOLD and sold > MOST_SOLD * sum(capacities)

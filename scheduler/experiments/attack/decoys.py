@@ -38,7 +38,7 @@ class Size:
     futures: int
 
 
-QUICK = Size(days=10, slots=24, futures=2)
+QUICK = Size(days=6, slots=24, futures=2)
 FULL = Size(days=6, slots=72, futures=6)
 
 

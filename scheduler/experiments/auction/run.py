@@ -10,7 +10,7 @@ from math import inf
 
 from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import EmptyZone, Settings, has_burst, solve_prices
+from scheduler.auction.prices import EmptyZone, Settings, has_burst, has_sold_much, solve_prices
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
 from scheduler.experiments.auction.bounds import make_capacity
 from scheduler.experiments.auction.max_form.engine import make_engine
@@ -88,8 +88,11 @@ def run_policy(
     recent: list[Task] = []
     held: defaultdict[str, float] = defaultdict(float)
     won = set(past_won)
+    capacities = [node.compute_capacity for node in engine.nodes]
+    sold: list[float] = []
 
     def solve(upto: int, first: int) -> None:
+        sold.clear()
         engine.transition(
             solve_prices(
                 engine,
@@ -116,7 +119,10 @@ def run_policy(
         if task.owner and held[task.owner] + task.compute_demand > most_held:
             decisions.append(_turn_away(task))
             continue
-        if solves and has_burst(recent, tasks[:index], zone=empty, slots=slot + 1, won=won):
+        if solves and (
+            has_sold_much(sum(sold), jobs=len(sold), capacities=capacities)
+            or has_burst(recent, tasks[:index], zone=empty, slots=slot + 1, won=won)
+        ):
             solve(index, slot)
             recent.clear()
         recent.append(task)
@@ -126,6 +132,7 @@ def run_policy(
         if decision.admitted and decision.parts is not None:
             held[task.owner] += task.compute_demand
             won.add(task.id)
+            sold.append(task.compute_demand)
             welfare += task.bid - decision.parts.vendor - decision.parts.operational
             revenue += decision.payment
     return DayResult(

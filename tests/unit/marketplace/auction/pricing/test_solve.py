@@ -393,18 +393,39 @@ def test_a_burst_has_prices_solved_again_within_its_slot(zone, owner):
         apply(zone, at(slot, zone))
     quiet = at(107, zone)
     assert not solve(zone, quiet)
-    crowd(owner, zone, now=quiet, count=19)
+    # Worth more than their cells cost, and less than those sell for.
+    poor = {"now": quiet, "price_micros": 310_000}
+    crowd(owner, zone, count=19, **poor)
     assert not solve(zone, quiet)
     # 36 bids of eight slots, with what else is in the log: twenty of one slot are a burst.
-    crowd(owner, zone, now=quiet, count=1)
+    crowd(owner, zone, count=1, **poor)
     assert solve(zone, quiet)
     assert apply(zone, quiet)
     # Those have been seen.
     assert not solve(zone, quiet)
-    crowd(owner, zone, now=quiet, count=19)
+    crowd(owner, zone, count=19, **poor)
     assert not solve(zone, quiet)
     # Nor are bids of the slot before a burst of this one.
     assert not solve(zone, at(108, zone))
+    assert verify_zone(zone).problems == []
+
+
+def test_prices_are_solved_again_when_much_was_sold(zone, owner):
+    for slot in range(101, 108):
+        refresh_zone(zone=zone, now=at(slot, zone))
+        solve(zone, at(slot, zone))
+        apply(zone, at(slot, zone))
+    now = at(107, zone)
+    assert not solve(zone, now)
+    # One node has four places in a slot: three jobs of three cells do, and are three jobs.
+    crowd(owner, zone, now=now, count=3)
+    assert Bid.objects.filter(status="admitted").count() == 3
+    assert not solve(zone, now)
+    crowd(owner, zone, now=now, count=1)
+    assert Bid.objects.filter(status="admitted").count() == 4
+    assert solve(zone, now)
+    assert apply(zone, now)
+    assert not solve(zone, now)
     assert verify_zone(zone).problems == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.auction.prices import EmptyZone, has_burst, select_counted
+from scheduler.auction.prices import EmptyZone, has_burst, has_sold_much, select_counted
 from scheduler.auction.prices.counted_bids import find_most
 from scheduler.types import LaborVendor
 from tests.unit.scheduler.auction.builders import node, task
@@ -76,3 +76,13 @@ def test_what_an_owner_won_counts_whole_and_as_many_of_its_refused_bids() -> Non
     counted = select_counted([*others, *flood], ZONE, won=won)
     assert counted == (*others, *flood[:30], *flood[70:])
     assert select_counted(flood, ZONE, won=won) == tuple(flood)
+
+
+@pytest.mark.parametrize(
+    ("sold", "jobs", "much"),
+    [(31.0, 4, True), (30.0, 4, False), (31.0, 3, False), (0.0, 0, False)],
+)
+def test_much_is_sold_when_four_jobs_took_more_than_a_slot_of_all_nodes(
+    sold: float, jobs: int, much: bool
+) -> None:
+    assert has_sold_much(sold, jobs=jobs, capacities=[10.0, 20.0]) is much
