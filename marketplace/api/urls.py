@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from marketplace.api.market import bids, datasets, jobs, zones
+from marketplace.api.market import bids, datasets, express, jobs, zones
 from marketplace.api.openapi import SchemaView
 from marketplace.api.views import UnknownAddressView
 
@@ -20,6 +20,13 @@ urlpatterns = [
     path("bids:batch", bids.BidBatchView.as_view(), name="api-bids-batch"),
     path("bids/<str:bid_id>", bids.BidView.as_view(), name="api-bid"),
     path("bids/<str:bid_id>/cancel", bids.BidCancelView.as_view(), name="api-bid-cancel"),
+    path("express", express.ExpressRequestsView.as_view(), name="api-express"),
+    path("express/quotes", express.ExpressQuotesView.as_view(), name="api-express-quotes"),
+    path(
+        "express/<str:request_id>",
+        express.ExpressRequestView.as_view(),
+        name="api-express-request",
+    ),
     path("datasets", datasets.DatasetsView.as_view(), name="api-datasets"),
     path("datasets/<str:dataset_id>", datasets.DatasetView.as_view(), name="api-dataset"),
     path("uploads/<str:upload_id>", datasets.UploadView.as_view(), name="api-upload"),

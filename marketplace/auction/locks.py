@@ -32,10 +32,11 @@ class PendingBid(NamedTuple):
     pk: str
     organisation_id: str
     placed_by_id: str | None
-    dataset_id: str
+    dataset_id: str | None
     name: str
     price_micros: int
     deadline_at: datetime
+    not_before_slot: int | None
     compute_demand: float
     memory_demand_gb: float
     #: s_ik, by GPU type.

@@ -41,7 +41,7 @@ class Bid(models.Model):
     zone_id: str
     organisation_id: str
     placed_by_id: str | None
-    dataset_id: str
+    dataset_id: str | None
     id = IdField(prefix="bid")
     # The indexes below begin with these two.
     zone = models.ForeignKey(
@@ -53,7 +53,10 @@ class Bid(models.Model):
     placed_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
     )
-    dataset = models.ForeignKey("jobs.Dataset", on_delete=models.PROTECT, related_name="+")
+    #: Null: the express lane buys cells for jobs to come, and no job is opened for the bid.
+    dataset = models.ForeignKey(
+        "jobs.Dataset", on_delete=models.PROTECT, null=True, related_name="+"
+    )
     name = models.CharField(max_length=64)
     status = models.CharField(max_length=12, choices=BidStatus.choices, default=BidStatus.PENDING)
     #: Order of arrival. Drawn before commit, so a lower number may appear later.
@@ -91,6 +94,8 @@ class Bid(models.Model):
     receipt = models.TextField(default="", db_default="", blank=True)
     #: Slot it was received in, and so is decided in.
     received_slot = models.BigIntegerField(null=True)
+    #: No cell before this slot; null: from the next one on.
+    not_before_slot = models.BigIntegerField(null=True)
     #: What the log's commitments to it are made with; only its owner learns it.
     salt = models.CharField(max_length=32, default="", db_default="", blank=True)
 
@@ -120,6 +125,9 @@ class Bid(models.Model):
     failures = models.PositiveIntegerField(default=0, db_default=0)
     #: The others go ahead of it until then; null: it has its turn.
     retry_at = models.DateTimeField(null=True)
+
+    #: Seconds from its request in which the express lane certified its end; null: an auction's bid.
+    slo_s = models.FloatField(null=True)
 
     #: Slot in which the lane last looked for a new plan of the job and found none.
     replanned_slot = models.BigIntegerField(null=True)

@@ -38,6 +38,16 @@ PAY_RULE = (
 _TOLERANCE = 1e-6
 
 
+#: What comes back of an express job's price when it is late, percent, by how late it is as a share
+#: of its SLO; the published schedule.
+EXPRESS_REFUNDS = ((0.1, 25), (0.5, 50), (math.inf, 100))
+
+
+def find_express_refund(*, late_s: float, slo_s: float) -> int:
+    """The percentage of an express job's price that comes back when it ends so late."""
+    return next(percent for share, percent in EXPRESS_REFUNDS if late_s <= share * slo_s)
+
+
 class Ending(Enum):
     """How a job ended, as far as money goes."""
 

@@ -25,14 +25,15 @@ DECISIONS_SHOWN = 20
 
 
 def list_bids(organisation: Organisation, *, status: str | None = None) -> QuerySet[Bid]:
-    """An organisation's bids, newest first.
+    """An organisation's bids, newest first; its express lane's own are left out.
 
     Raises
     ------
     UserError
         ``invalid_status``: there is no such status.
     """
-    bids = Bid.objects.filter(organisation=organisation).select_related("zone").order_by("-pk")
+    own = Bid.objects.filter(organisation=organisation, dataset__isnull=False)
+    bids = own.select_related("zone").order_by("-pk")
     if status is None:
         return bids
     if status not in BidStatus.values:

@@ -22,7 +22,13 @@ from marketplace.auction import locks
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Bid, Reservation, WorkShare
-from marketplace.auction.pay_rule import Ending, Payout, compute_asks, compute_payout
+from marketplace.auction.pay_rule import (
+    Ending,
+    Payout,
+    compute_asks,
+    compute_payout,
+    find_express_refund,
+)
 from marketplace.common.money import MAX_MICROS, format_usd
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
@@ -139,6 +145,7 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
             job=job,
             case=case,
             house_limit_micros=_find_house_limit(case.at_fault, now=now),
+            credit_percent=_find_credit_percent(bid, job),
         )
         royalty = _compute_royalty(bid, case, offer)
         excess = min(bid.excess_micros, bid.payment_micros - due.refund_micros)
@@ -241,7 +248,18 @@ def _find_preparation_refund(job: Job) -> int:
     return 0 if preparation is None else preparation.refund_micros
 
 
-def _compute_payout(*, bid: Bid, job: Job, case: EndedJob, house_limit_micros: int) -> Payout:
+def _find_credit_percent(bid: Bid, job: Job) -> int:
+    """What of the payment the owner gets back for a missed deadline."""
+    if bid.slo_s is None:
+        return settings.SLA_CREDIT_PERCENT
+    assert job.finished_at is not None
+    late_s = (job.finished_at - job.deadline_at).total_seconds()
+    return find_express_refund(late_s=late_s, slo_s=bid.slo_s)
+
+
+def _compute_payout(
+    *, bid: Bid, job: Job, case: EndedJob, house_limit_micros: int, credit_percent: int = 0
+) -> Payout:
     assert bid.payment_micros is not None
     preparation = find_preparation(job)
     parts = bid.parts or {}
@@ -256,7 +274,7 @@ def _compute_payout(*, bid: Bid, job: Job, case: EndedJob, house_limit_micros: i
         vendor_micros=math.ceil(parts.get("vendor", 0.0)) if is_prepared else 0,
         work=case.work,
         ending=case.ending,
-        credit_percent=settings.SLA_CREDIT_PERCENT,
+        credit_percent=credit_percent,
         owner_id=bid.organisation_id,
         at_fault=case.at_fault,
         house_limit_micros=house_limit_micros,

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, 
 from prometheus_client.multiprocess import MultiProcessCollector
 from redis.asyncio import Redis
 
+from marketplace.express.gauges import ExpressCollector
 from marketplace.tiers.gauges import TiersCollector
 
 
@@ -53,4 +54,5 @@ def _registry() -> CollectorRegistry:
     shared = CollectorRegistry()
     MultiProcessCollector(shared)
     shared.register(TiersCollector())
+    shared.register(ExpressCollector())
     return shared

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from marketplace.console import machines, nodes, overview, providers
+from marketplace.console import express, machines, nodes, overview, providers
 
 urlpatterns = [
     path("nodes", nodes.show_nodes, name="node_list"),
@@ -13,6 +13,7 @@ urlpatterns = [
     path("nodes/<str:node_id>/revoke", nodes.end_node_token, name="node_revoke"),
     path("nodes/tokens/<str:token_id>/revoke", nodes.end_join_token, name="join_token_revoke"),
     path("operator", overview.show_overview, name="operator"),
+    path("operator/express", express.show_lanes, name="operator_express"),
     path("operator/machines", machines.show_machines, name="operator_machines"),
     path("operator/providers", providers.show_providers, name="operator_providers"),
     path(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import BinaryIO, cast
 
 import numpy as np
@@ -33,6 +33,10 @@ from workers.protocol.records import LineError, read_rows
 
 log = logging.getLogger(__name__)
 
+#: For so long after its opening a job is offered prompts; later ones it does not miss.
+LOOKED_FOR = timedelta(hours=1)
+#: Jobs that ended longer ago are not looked at any more.
+RECORDED_FOR = timedelta(days=1)
 #: Prompts that a job's lookup compares at most.
 CANDIDATES_MAX = 60
 #: Share of the time left to a job that its lookup may take, and seconds at most.
@@ -96,14 +100,21 @@ def prepare_lookups(*, now: datetime) -> int:
         started_at__isnull=True,
         spec__adapter__looks_up=True,
         candidate_prompts__isnull=True,
+        created_at__gt=now - LOOKED_FOR,
     ).select_related("zone", "dataset")
-    return sum(prepare_lookup(job=job, now=now) for job in waiting[:BATCH_LIMIT])
+    return sum(
+        prepare_lookup(job=job, task=describe_dataset(job.dataset), now=now)
+        for job in waiting[:BATCH_LIMIT]
+    )
 
 
-def prepare_lookup(*, job: Job, now: datetime) -> bool:
-    """Store the candidates of one job's lookup, once; false where the bank has none for it."""
+def prepare_lookup(*, job: Job, task: Features, now: datetime) -> bool:
+    """Store the candidates of one job's lookup, once; false where the bank has none for it.
+
+    ``task`` is what its data set is about.
+    """
     tokens = int(job.spec["adapter"]["virtual_tokens"])
-    chosen = choose_candidates(job=job, tokens=tokens)
+    chosen = choose_candidates(job=job, task=task, tokens=tokens)
     if not chosen:
         return False
     content = build_prompts_file(
@@ -132,7 +143,7 @@ def prepare_lookup(*, job: Job, now: datetime) -> bool:
     return True
 
 
-def choose_candidates(*, job: Job, tokens: int) -> list[BankPrompt]:
+def choose_candidates(*, job: Job, task: Features, tokens: int) -> list[BankPrompt]:
     """The prompts of the most similar tasks: shared ones, and those of the job's organisation."""
     allowed = BankPrompt.objects.filter(
         Q(is_shared=True) | Q(organisation=job.organisation_id),
@@ -143,8 +154,8 @@ def choose_candidates(*, job: Job, tokens: int) -> list[BankPrompt]:
     known = list(allowed.order_by("pk").values_list("pk", "features"))
     if not known:
         return []
-    table = np.stack([_read_features(features) for _, features in known])
-    order = rank_by_likeness(describe_dataset(job.dataset), table)[:CANDIDATES_MAX]
+    table = np.stack([read_features(features) for _, features in known])
+    order = rank_by_likeness(task, table)[:CANDIDATES_MAX]
     found = BankPrompt.objects.in_bulk([known[place][0] for place in order])
     # Withdrawn since: its values are gone.
     return [found[known[i][0]] for i in order if found[known[i][0]].withdrawn_at is None]
@@ -166,7 +177,9 @@ def record_finished_jobs(*, now: datetime) -> int:
     known = LookupRecord.objects.values("job_id")
     finished = (
         Job.objects.filter(
-            status=JobStatus.SUCCEEDED, spec__adapter__kind=str(AdapterKind.SOFT_PROMPT)
+            status=JobStatus.SUCCEEDED,
+            spec__adapter__kind=str(AdapterKind.SOFT_PROMPT),
+            finished_at__gt=now - RECORDED_FOR,
         )
         .exclude(pk__in=known)
         .select_related("zone", "dataset", "organisation")
@@ -262,6 +275,7 @@ def _load_figures(job: Job) -> tuple[dict[str, float] | None, int | None]:
     return lookup, copied
 
 
-def _read_features(content: bytes) -> Features:
+def read_features(content: bytes) -> Features:
+    """Features as they are stored."""
     features = np.frombuffer(bytes(content), dtype="<f4")
     return features if len(features) == WIDTH else np.zeros(WIDTH, dtype=np.float32)

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
+from marketplace.auction.models import hold_reference
 from marketplace.common.models import IdField
 
 
@@ -107,3 +108,170 @@ class LookupRecord(models.Model):
 
     def __str__(self) -> str:
         return f"lookup of {self.job_id}"
+
+
+class ExpressLane(models.Model):
+    """What an operator chose for the express lane of a zone, and what it sells at now."""
+
+    zone = models.OneToOneField(
+        "fleet.Zone", primary_key=True, on_delete=models.PROTECT, related_name="express_lane"
+    )
+    #: Whose wallet pays for the seats.
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
+    )
+    is_open = models.BooleanField(default=True)
+    #: Bounds of the floor; bursts go up to the second as well.
+    least_seats = models.PositiveIntegerField(default=1)
+    most_seats = models.PositiveIntegerField(default=4)
+    #: Most that a seat may cost in a slot: the limit of the lane's own bids.
+    seat_limit_micros = models.BigIntegerField()
+    #: Most that the floor may cost in an hour.
+    budget_micros_per_h = models.BigIntegerField()
+    #: What a seat's second is sold for, above what the last seats cost.
+    markup_percent = models.PositiveIntegerField(default=50)
+    #: Surcharge at the least SLO; half of it at twice that.
+    urgency_percent = models.PositiveIntegerField(default=50)
+    slo_max_s = models.FloatField(default=180.0)
+
+    #: Posted rate of a seat, micro-dollars a second; null until a seat was bought.
+    rate_micros = models.BigIntegerField(null=True)
+    #: Seats that the newsvendor rule wants now.
+    floor_seats = models.PositiveIntegerField(default=0)
+    ticked_at = models.DateTimeField(null=True)
+
+    zone_id: str
+    organisation_id: str
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(least_seats__lte=models.F("most_seats")),
+                name="express_lane_bounds_rise",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"express lane of {self.zone_id}"
+
+
+class Seat(models.Model):
+    """Cells that the lane bid for: one job's place on a node, slot after slot."""
+
+    #: The lane's bid in the auction.
+    bid_id = models.CharField(max_length=40, primary_key=True)
+    lane = models.ForeignKey(ExpressLane, on_delete=models.PROTECT, related_name="seats")
+    #: First bid of the chain of cells that it goes on; its own where it begins one.
+    root = models.CharField(max_length=40)
+    #: Bought for jobs that wait, above the floor.
+    is_burst = models.BooleanField()
+    first_slot = models.BigIntegerField()
+    last_slot = models.BigIntegerField()
+    created_at = models.DateTimeField()
+    #: When its provider was paid and what was not used went back.
+    settled_at = models.DateTimeField(null=True)
+
+    lane_id: str
+
+    class Meta:
+        indexes = [models.Index(fields=["lane", "last_slot"], name="express_seat_present")]
+
+    def __str__(self) -> str:
+        return f"seat {self.bid_id}"
+
+
+class RequestStatus(models.TextChoices):
+    PENDING = "pending", "Pending"
+    ADMITTED = "admitted", "Certified"
+    #: A later SLO can be certified; nothing is held for it.
+    OFFERED = "offered", "Later"
+    REFUSED = "refused", "Refused"
+
+
+class ExpressRequest(models.Model):
+    """One prompt-tuning job that asks for an SLO, and what the lane answered."""
+
+    id = IdField(prefix="express")
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    placed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    dataset = models.ForeignKey("jobs.Dataset", on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=64)
+    status = models.CharField(
+        max_length=12, choices=RequestStatus.choices, default=RequestStatus.PENDING
+    )
+    #: Seconds from the request in which the job is to be done.
+    slo_s = models.FloatField()
+    #: ``AdapterSpec`` and ``TrainingSpec`` with every ``auto`` resolved.
+    adapter: Any = models.JSONField()
+    training: Any = models.JSONField()
+    resolved: Any = models.JSONField(default=list)
+    samples = models.PositiveBigIntegerField()
+    compute_demand = models.FloatField()
+    memory_demand_gb = models.FloatField()
+    rates: Any = models.JSONField()
+    #: Seconds of a seat that it takes at most, without and for a lookup.
+    work_s = models.FloatField()
+    lookup_s = models.FloatField()
+    #: What its rows are about; see ``task_features``.
+    features = models.BinaryField()
+    #: Posted rate and surcharge when it was asked, and what it costs at most; held until the
+    #: answer.
+    price: Any = models.JSONField()
+    limit_micros = models.BigIntegerField()
+    idempotency_key = models.CharField(max_length=255, null=True)
+    request_hash = models.CharField(max_length=64)
+    created_at = models.DateTimeField()
+
+    answered_at = models.DateTimeField(null=True)
+    #: ``scheduler.prompts.answers.answer_question``'s.
+    answer: Any = models.JSONField(null=True)
+    #: Place of the answer in the zone's log, and its hash there.
+    position = models.BigIntegerField(null=True)
+    decision_hash = models.CharField(max_length=64, default="", blank=True)
+    #: The admitted job's bid, made of the answer, and the first bid of the chain it sits on.
+    bid_id = models.CharField(max_length=40, default="", blank=True)
+    seat_bid_id = models.CharField(max_length=40, default="", blank=True)
+
+    zone_id: str
+    organisation_id: str
+    dataset_id: str
+    placed_by_id: str | None
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organisation", "idempotency_key"],
+                condition=Q(idempotency_key__isnull=False),
+                name="express_request_one_per_idempotency_key",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["zone", "created_at"],
+                condition=Q(status="pending"),
+                name="express_request_pending",
+            ),
+            models.Index(fields=["organisation", "-created_at"], name="express_request_of"),
+            models.Index(
+                fields=["seat_bid_id"],
+                condition=~Q(seat_bid_id=""),
+                name="express_request_seat",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.id} ({self.status})"
+
+    @property
+    def planned_bid_id(self) -> str:
+        """The bid that it becomes once it is admitted, and whose hold it has from the first."""
+        return self.id.replace("express", "bid", 1)
+
+    @property
+    def hold_reference(self) -> str:
+        return hold_reference(self.planned_bid_id)

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from marketplace.web.views import bids, jobs, market, money, warm, workspace
+from marketplace.web.views import bids, express, jobs, market, money, warm, workspace
 
 urlpatterns = [
     path("", market.market, name="market"),
@@ -26,6 +26,10 @@ urlpatterns = [
         name="checkpoint_download",
     ),
     path("jobs/<str:job_id>/<str:tab>", jobs.job_detail, name="job_tab"),
+    path("express", express.express_new, name="express_new"),
+    path("express/bank", express.prompt_bank, name="prompt_bank"),
+    path("express/bank/<str:prompt_id>/withdraw", express.prompt_withdraw, name="prompt_withdraw"),
+    path("express/<str:request_id>", express.express_answer, name="express_answer"),
     path("wallet", money.wallet_page, name="wallet"),
     path("wallet/ask", money.ask_for_money, name="wallet_ask"),
     path("datasets", workspace.dataset_list, name="dataset_list"),

@@ -74,9 +74,9 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``answer`` (an :class:`~scheduler.prompts.admission.Answer`), ``slo_s`` that is certified,
-        ``seat``, ``start_s``, ``end_s`` and ``price_micros``; those but the first are ``None`` in
-        a refusal, which has ``least_slo_s`` instead.
+        ``answer`` (an :class:`~scheduler.prompts.admission.Answer`), ``least_slo_s``, and, in what
+        is no refusal, ``slo_s`` that is certified, ``seat``, ``start_s``, ``end_s``, ``looks_up``
+        and ``price_micros``; they are ``None`` otherwise.
 
     Raises
     ------
@@ -91,7 +91,8 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
     latest_s = float(question["latest_s"])
     stretches = [s for s in STRETCHES if job.submitted_s + job.slo_s * s <= latest_s]
     least_s = _least_slo_s(job, now_s, rules)
-    no: dict[str, Any] = dict.fromkeys(("slo_s", "seat", "start_s", "end_s", "price_micros"))
+    names = ("slo_s", "seat", "start_s", "end_s", "looks_up", "price_micros")
+    no: dict[str, Any] = dict.fromkeys(names)
     if job.due_s > latest_s:
         return no | {"answer": str(Answer.FULL), "least_slo_s": least_s}
     found = admit_job(
@@ -106,33 +107,33 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
         "seat": _choose_seat(seats, promise.start_s),
         "start_s": promise.start_s,
         "end_s": promise.end_s,
+        "looks_up": promise.course.looks_up,
         "price_micros": compute_price_micros(
-            work_s=job.work_gpu_s, least_slo_s=least_s, slo_s=promise.job.slo_s, **question["price"]
+            work_s=job.work_gpu_s, slo_s=promise.job.slo_s, **question["price"]
         ),
         "least_slo_s": least_s,
     }
 
 
 def compute_price_micros(
-    *, work_s: float, least_slo_s: float, slo_s: float, rate_micros: int, urgency_percent: int
+    *, work_s: float, slo_s: float, rate_micros: int, urgency_percent: int
 ) -> int:
     """The posted price of a job, by its SLO.
 
-    ``rate * work * (1 + urgency * least / SLO)``, rounded up: the least SLO there is costs the
+    ``rate * work * (1 + urgency * work / SLO)``, rounded up: an SLO as long as the work costs the
     whole surcharge, one twice as long half of it.
 
     Parameters
     ----------
     work_s : float
         Seconds of a seat, at most.
-    least_slo_s, slo_s : float
-        The shortest SLO that an idle seat keeps, and the job's.
+    slo_s : float
     rate_micros : int
         Posted rate of a seat, micro-dollars a second.
     urgency_percent : int
-        Surcharge at the least SLO.
+        Surcharge at the shortest SLO.
     """
-    share = min(1.0, least_slo_s / slo_s)
+    share = min(1.0, work_s / slo_s)
     return math.ceil(rate_micros * work_s * (1.0 + urgency_percent / 100.0 * share))
 
 

@@ -69,6 +69,17 @@ class QuoteRequest(WorkRequest):
     )
 
 
+class ExpressQuoteRequest(WorkRequest):
+    dataset_id = serializers.CharField(max_length=40)
+
+
+class ExpressRequestBody(ExpressQuoteRequest):
+    name = serializers.CharField(max_length=64, required=False, default="", allow_blank=True)
+    slo_s = serializers.FloatField(
+        min_value=0.001, max_value=1e6, help_text="Seconds from now in which it is to be done."
+    )
+
+
 class BidRequest(WorkRequest):
     name = serializers.CharField(max_length=200, required=False, default="")
     price = PriceField(help_text="The most the job is worth to you, in dollars.")

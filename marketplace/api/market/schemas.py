@@ -408,3 +408,40 @@ CANCEL_PREVIEW = _shape(
         "refund": _usd(),
     },
 )
+
+EXPRESS_QUOTE = _shape(
+    "ExpressQuote",
+    {
+        "zone": s.CharField(),
+        "least_slo_s": s.FloatField(help_text="The shortest SLO that an idle seat keeps."),
+        "longest_slo_s": s.FloatField(),
+        "prices": _shape("ExpressPrice", {"slo_s": s.FloatField(), "price": _usd()}, many=True),
+    },
+)
+EXPRESS_ANSWER = _shape(
+    "ExpressAnswer",
+    {
+        "id": s.CharField(),
+        "object": s.ChoiceField(["express_request"]),
+        "status": s.ChoiceField(["pending", "admitted", "offered", "refused"]),
+        "zone": s.CharField(),
+        "dataset_id": s.CharField(),
+        "name": s.CharField(),
+        "slo_s": s.FloatField(help_text="As asked for."),
+        "adapter": s.DictField(),
+        "training": s.DictField(),
+        "created_at": s.DateTimeField(),
+        "answered_at": s.DateTimeField(allow_null=True),
+        "certified_slo_s": s.FloatField(
+            allow_null=True, help_text="Certified, or of an offer: what could be."
+        ),
+        "due_at": s.DateTimeField(allow_null=True),
+        "price": _usd(allow_null=True),
+        "least_slo_s": s.FloatField(allow_null=True),
+        "reason": s.CharField(allow_null=True),
+        "position": s.IntegerField(allow_null=True, help_text="Of the answer in the zone's log."),
+        "decision_hash": s.CharField(allow_null=True),
+        "bid_id": s.CharField(allow_null=True),
+        "job_id": s.CharField(allow_null=True),
+    },
+)

@@ -37,7 +37,8 @@ from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.log import events
 from scheduler.auction.log.events import event_from_json
 from scheduler.auction.log.heads import has_valid_signature, signed_head_from_json
-from scheduler.types import Decision, Node, Task
+from scheduler.prompts.answers import answer_question
+from scheduler.types import Cell, Decision, Node, Task
 
 #: Bids compared with their entries at a time.
 CHUNK = 1000
@@ -70,6 +71,10 @@ class VerifyReport:
     solved_again: int = 0
     taken_as_logged: int = 0
     problems: list[str] = field(default_factory=list)
+    #: Jobs of the express lane with the cells that they sit in.
+    express: dict[str, tuple[tuple[str, Cell], ...]] = field(
+        default_factory=dict[str, tuple[tuple[str, Cell], ...]]
+    )
     #: Posted rates, which ``pricing.daily_rates`` makes again.
     posted: list[PostedEntry] = field(default_factory=list)
 
@@ -112,6 +117,8 @@ def _verify(zone: Zone) -> VerifyReport:
         found.entries += 1
         if isinstance(entry.event, events.PricesSolved):
             solved = entry.position
+        if isinstance(entry.event, events.ExpressAnswered):
+            _answer_compare(entry, found)
         if isinstance(entry.event, events.RatesPosted):
             found.posted.append(PostedEntry(entry.position, entry.event, engine.nodes))
         if isinstance(entry.event, events.BidArrived):
@@ -135,7 +142,7 @@ def _verify(zone: Zone) -> VerifyReport:
     found.problems += _signed_heads_compare(zone)
     found.problems += _strays(zone, found)
     found.problems += _reservations_compare(zone, engine)
-    found.problems += _job_plans_compare(zone, engine)
+    found.problems += _job_plans_compare(zone, engine, found)
     found.problems += _pricing_compare(zone, engine, solved)
     return found
 
@@ -219,6 +226,38 @@ def _decisions_compare(zone: Zone, decided: list[ChainEntry], found: VerifyRepor
             found.problems.append(f"{bid.pk} (position {entry.position}): {problem}")
 
 
+def _answer_compare(entry: ChainEntry, found: VerifyReport) -> None:
+    """Answer a question of the express lane again, and compare what follows from it."""
+    event = entry.event
+    assert isinstance(event, events.ExpressAnswered)
+    here = f"{event.job_id} (position {entry.position})"
+    try:
+        again = answer_question(event.question)
+    except (ValueError, KeyError, TypeError) as error:
+        found.problems.append(f"{here}: its question cannot have been asked: {error}")
+        return
+    if again != event.answer:
+        found.problems.append(f"{here}: the question has another answer")
+    if not event.seats:
+        return
+    found.decisions += 1
+    found.express[event.job_id] = event.seats
+    tasks = {task_id for task_id, _ in event.seats}
+    if Bid.objects.filter(pk__in=tasks, dataset__isnull=True).count() != len(tasks):
+        found.problems.append(f"{here}: it sits in cells that the lane did not buy")
+    bid = Bid.objects.filter(pk=event.job_id).first()
+    if bid is None:
+        found.problems.append(f"{here}: its bid is gone")
+        return
+    stored = (bid.position, bid.decision_hash, bid.payment_micros, bid.slo_s)
+    logged = (entry.position, entry.hash, again["price_micros"], again["slo_s"])
+    if stored != logged:
+        found.problems.append(f"{here}: the bid says {stored}, the log has {logged}")
+    hold = Hold.objects.filter(reference=bid.hold_reference).first()
+    price = Job.objects.filter(bid_id=bid.pk).values_list("price_micros", flat=True).first()
+    found.problems += [f"{here}: {problem}" for problem in _money_problems(bid, hold, price)]
+
+
 def _bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> Iterator[str]:
     assert isinstance(entry.outcome, Decision)
     expected = build_decision_columns(entry.outcome, zone=zone) | {
@@ -255,7 +294,8 @@ def _money_problems(bid: Bid, hold: Hold | None, job_price: int | None) -> Itera
     if bid.status == BidStatus.ADMITTED:
         if hold.status != HoldStatus.CHARGED or hold.charged_micros != bid.payment_micros:
             yield f"{hold.charged_micros} was charged, the payment is {bid.payment_micros}"
-        if job_price != bid.payment_micros:
+        # Cells bought for the express lane's jobs to come have none of their own.
+        if bid.dataset_id is not None and job_price != bid.payment_micros:
             yield f"the job's price is {job_price}, the payment is {bid.payment_micros}"
     elif hold.status != HoldStatus.RELEASED:
         yield f"it was refused and its hold is {hold.status}"
@@ -318,13 +358,21 @@ def _reservations_compare(zone: Zone, engine: Engine) -> list[str]:
     ]
 
 
-def _job_plans_compare(zone: Zone, engine: Engine) -> list[str]:
+def _job_plans_compare(zone: Zone, engine: Engine, found: VerifyReport) -> list[str]:
     """Cells still to come in which a job is to run on a node on sale, and that it does not hold.
+
+    A job of the express lane may run in the cells of its seat.
 
     Cells on the house's machines that are not on sale are no business of the auction.
     """
     first, on_sale = engine.horizon.first_slot, {node.id for node in engine.nodes}
     held = {(hold.task_id, hold.cell.slot, hold.cell.node) for hold in engine.reservations()}
+    held |= {
+        (bid_id, cell.slot, cell.node)
+        for bid_id, seats in found.express.items()
+        for task_id, cell in seats
+        if (task_id, cell.slot, cell.node) in held
+    }
     jobs = Job.objects.filter(zone=zone, status__in=Job.ACTIVE, needs_replan=False)
     planned = {
         (bid_id, slot, node)

@@ -107,12 +107,14 @@ def record_decisions(lane: Lane, taken: Sequence[TakenBid]) -> int:
             posted=lane.book.engine.find_posted_rates(of.cells),
         )
     )
-    job_ids = open_jobs(openings=[_opening(lane, of) for of in admitted], now=lane.now)
+    # Cells bought for jobs to come are the express lane's.
+    with_jobs = [of for of in admitted if of.bid.dataset_id is not None]
+    job_ids = open_jobs(openings=[_opening(lane, of) for of in with_jobs], now=lane.now)
     open_vendor_work(
         lane,
         [
             AdmittedWithVendor(of.bid.pk, job_id, of.schedule)
-            for of, job_id in zip(admitted, job_ids, strict=True)
+            for of, job_id in zip(with_jobs, job_ids, strict=True)
             if of.schedule is not None and of.has_vendor
         ],
     )
@@ -169,6 +171,7 @@ def _conclusion(of: _Decided) -> HoldSettlement:
 
 def _opening(lane: Lane, of: _Decided) -> Opening:
     bid = of.bid
+    assert bid.dataset_id is not None
     return Opening(
         bid_id=bid.pk,
         organisation_id=bid.organisation_id,

@@ -75,7 +75,7 @@ def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
         bid,
         task_id=bid.pk,
         # The slot it was received in runs already: cells from the next one on are sold.
-        arrival_slot=bid.received_slot + 1,
+        arrival_slot=max(bid.received_slot + 1, bid.not_before_slot or 0),
         deadline_slot=last_slot_until(lane.zone, bid.deadline_at),
         bid=float(bid.price_micros),
         vendors=read_offers(bid.offers),

@@ -203,6 +203,7 @@ CELERY_TASK_ROUTES = {
     "auction.prices_apply": {"queue": "lane"},
     "vendors.prepare": {"queue": "preparation"},
     "vendors.inspect": {"queue": "preparation"},
+    "express.answer_requests": {"queue": "lane"},
 }
 CELERY_TASK_PUBLISH_RETRY_POLICY = {
     "max_retries": 2,
@@ -240,6 +241,7 @@ CELERY_BEAT_SCHEDULE = {
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
     "broker": _every("fleet.broker_restore", "BEAT_BROKER_S", 10),
     "idempotency": _every("api.idempotency_sweep", "BEAT_IDEMPOTENCY_S", 3600),
+    "express": _every("express.tick", "BEAT_EXPRESS_S", 2),
     "lookups": _every("express.prepare_lookups", "BEAT_LOOKUPS_S", 1),
     "prompts": _every("express.record_finished_jobs", "BEAT_PROMPTS_S", 5),
     "tiers": _every("tiers.tick", "BEAT_TIERS_S", 2),

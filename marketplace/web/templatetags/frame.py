@@ -34,7 +34,12 @@ class OrganisationChoice:
 
 
 #: Pages below another's address that the menu names beside it.
-_IN_THE_MENU_THEMSELVES = ("bid_new", "operator_machines", "operator_providers")
+_IN_THE_MENU_THEMSELVES = (
+    "bid_new",
+    "operator_express",
+    "operator_machines",
+    "operator_providers",
+)
 
 
 @register.simple_tag(takes_context=True)
@@ -55,6 +60,7 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
             (
                 link("Jobs", "job_list", "jobs"),
                 link("New bid", "bid_new", "plus"),
+                link("Express", "express_new", "bolt"),
                 link("Datasets", "dataset_list", "data"),
             ),
         ),
@@ -65,8 +71,9 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
     if request.user.is_operator:
         machines = link("Machines", "operator_machines", "tiers")
         providers = link("Providers", "operator_providers", "node")
+        lanes = link("Express lanes", "operator_express", "bolt")
         groups.append(
-            NavGroup("House", (link("Overview", "operator", "home"), machines, providers))
+            NavGroup("House", (link("Overview", "operator", "home"), machines, lanes, providers))
         )
     return tuple(groups)
 

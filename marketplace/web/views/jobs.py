@@ -137,7 +137,9 @@ def _left_s(job: Job | None, now: datetime) -> float | None:
 def _month(organisation: Organisation, *, now: datetime) -> dict[str, Any]:
     """The tiles above the list: this month in the visitor's zone."""
     begins_at = timezone.localtime(now).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    bids = Bid.objects.filter(organisation=organisation, created_at__gte=begins_at)
+    bids = Bid.objects.filter(
+        organisation=organisation, created_at__gte=begins_at, dataset__isnull=False
+    )
     sums = bids.aggregate(
         bids=Count("pk", filter=~Q(status__in=(BidStatus.PENDING, BidStatus.CANCELLED))),
         won=Count("pk", filter=Q(status=BidStatus.ADMITTED)),

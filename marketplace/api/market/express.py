@@ -1,0 +1,143 @@
+"""``/api/express``: prompt tuning within an SLO, answered at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.api.callers import caller
+from marketplace.api.idempotency import idempotency_key
+from marketplace.api.market import schemas
+from marketplace.api.market.fields import moment, usd
+from marketplace.api.market.owned import get_dataset
+from marketplace.api.market.requests import ExpressQuoteRequest, ExpressRequestBody, checked
+from marketplace.api.views import MarketView
+from marketplace.common import clock
+from marketplace.express.models import ExpressRequest, RequestStatus
+from marketplace.express.requests import (
+    get_request,
+    measure_express_job,
+    place_request,
+    wait_for_answer,
+)
+from marketplace.fleet.selectors import get_open_zone
+from marketplace.jobs.models import Job
+
+#: SLOs that a quote prices, as multiples of the least.
+QUOTED = (1.1, 1.5, 2.0, 3.0, 5.0, 8.0)
+
+
+class ExpressQuotesView(MarketView):
+    """What a prompt-tuning job costs by SLO; reserves nothing."""
+
+    scopes = {"POST": "bids:read"}
+    throttle_kind = "quotes"
+
+    @extend_schema(
+        request=ExpressQuoteRequest, responses={200: schemas.EXPRESS_QUOTE, 400: schemas.PROBLEM}
+    )
+    def post(self, request: Request) -> Response:
+        organisation = caller(request).organisation
+        asked = checked(ExpressQuoteRequest, request.data)
+        terms = measure_express_job(
+            organisation=organisation,
+            zone=get_open_zone(asked["zone"]),
+            dataset=get_dataset(organisation, asked["dataset_id"]),
+            adapter=asked["adapter"],
+            training=asked["training"],
+            now=clock.now(),
+        )
+        slos = [terms.least_slo_s * factor for factor in QUOTED]
+        return Response(
+            {
+                "zone": asked["zone"],
+                "least_slo_s": terms.least_slo_s,
+                "longest_slo_s": terms.lane.slo_max_s,
+                "prices": [
+                    {"slo_s": slo_s, "price": usd(terms.price_micros(slo_s))}
+                    for slo_s in slos
+                    if slo_s <= terms.lane.slo_max_s
+                ],
+            }
+        )
+
+
+class ExpressRequestsView(MarketView):
+    """Ask for an SLO: 201 with a certificate, 200 with a later SLO or a no, 202 to look again."""
+
+    scopes = {"POST": "bids:write"}
+
+    @extend_schema(
+        request=ExpressRequestBody,
+        responses={
+            200: schemas.EXPRESS_ANSWER,
+            201: schemas.EXPRESS_ANSWER,
+            202: schemas.EXPRESS_ANSWER,
+            400: schemas.PROBLEM,
+        },
+    )
+    def post(self, request: Request) -> Response:
+        who = caller(request)
+        asked = checked(ExpressRequestBody, request.data)
+        dataset = get_dataset(who.organisation, asked["dataset_id"])
+        key = idempotency_key(request)
+        placed = place_request(
+            organisation=who.organisation,
+            placed_by=who.user,
+            zone=get_open_zone(asked["zone"]),
+            dataset=dataset,
+            name=asked["name"] or dataset.name[:64],
+            adapter=asked["adapter"],
+            training=asked["training"],
+            slo_s=asked["slo_s"],
+            idempotency_key=None if key is None else f"api-{key}",
+            now=clock.now(),
+        )
+        found = wait_for_answer(placed)
+        statuses = {RequestStatus.ADMITTED: 201, RequestStatus.PENDING: 202}
+        return Response(
+            serialize_express(found),
+            status=statuses.get(RequestStatus(found.status), 200),
+            headers={"Location": f"/api/express/{found.pk}"},
+        )
+
+
+class ExpressRequestView(MarketView):
+    scopes = {"GET": "bids:read"}
+
+    @extend_schema(operation_id="express_read", responses={200: schemas.EXPRESS_ANSWER})
+    def get(self, request: Request, request_id: str) -> Response:
+        return Response(serialize_express(get_request(caller(request).organisation, request_id)))
+
+
+def serialize_express(asked: ExpressRequest) -> dict[str, Any]:
+    """A request with the lane's answer."""
+    answer = asked.answer or {}
+    job = Job.objects.filter(bid_id=asked.bid_id).first() if asked.bid_id else None
+    due_s = answer.get("slo_s")
+    return {
+        "id": asked.pk,
+        "object": "express_request",
+        "status": asked.status,
+        "zone": asked.zone.name,
+        "dataset_id": asked.dataset_id,
+        "name": asked.name,
+        "slo_s": asked.slo_s,
+        "adapter": asked.adapter,
+        "training": asked.training,
+        "created_at": moment(asked.created_at),
+        "answered_at": moment(asked.answered_at),
+        "certified_slo_s": due_s,
+        "due_at": None if due_s is None else moment(asked.created_at + timedelta(seconds=due_s)),
+        "price": usd(answer.get("price_micros")),
+        "least_slo_s": answer.get("least_slo_s"),
+        "reason": answer.get("answer"),
+        "position": asked.position,
+        "decision_hash": asked.decision_hash or None,
+        "bid_id": asked.bid_id or None,
+        "job_id": None if job is None else job.pk,
+    }

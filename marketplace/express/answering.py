@@ -1,0 +1,263 @@
+"""The lane's answers: one writer per zone, in its log, with all that follows in one transaction.
+
+Every answer is worked out by ``scheduler.prompts.answers`` from a question that goes into the
+zone's log with it. An admitted job becomes a bid that has won, at the posted price, and a job in
+the cells of its seat, which starts at once. A lane that dies in between has answered nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from marketplace.auction.lane import wakeups
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.lane import Lane
+from marketplace.auction.models import Bid, BidStatus
+from marketplace.express.bank import prepare_lookup, read_features
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
+from marketplace.express.seats import buy_seats, load_seats
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at, slot_ends_at
+from marketplace.jobs.models import Job
+from marketplace.jobs.services import Opening, open_jobs
+from marketplace.payments.holds import HoldSettlement, settle_holds
+from scheduler.auction import ChainEntry
+from scheduler.auction.log import events
+from scheduler.prompts.admission import Answer
+from scheduler.prompts.answers import answer_question, build_question
+from scheduler.prompts.jobs import TuningJob
+from scheduler.prompts.rules import LaneRules
+from scheduler.types import Cell
+
+log = logging.getLogger(__name__)
+
+#: Requests of one transaction; more wait for the next.
+BATCH_LIMIT = 64
+#: A job runs on one seat; a seat that comes free is seen at once.
+RULES = LaneRules(max_gpus=1, connect_s=0.0, exchange_share=0.0, round_s=0.0, predicted_gain=1.0)
+#: Of the seats, the share that one organisation's jobs may sit on while there are several.
+FAIR_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    request: ExpressRequest
+    answer: dict[str, Any]
+    cells: tuple[Cell, ...]
+
+
+def answer_requests(*, zone: Zone, now: datetime) -> int:
+    """Answer the requests that wait in a zone, in fair order; how many.
+
+    Where a request finds all seats taken, and the operator's bound allows more, the lane first bids
+    for a burst of unsold cells.
+    """
+    lane_terms = ExpressLane.objects.select_related("zone").filter(zone=zone).first()
+    if lane_terms is None or not _list_waiting(zone).exists():
+        return 0
+    if _wants_burst(lane_terms, now=now):
+        decide_pending_bids(zone=zone, now=now)
+    with enter_lane(zone=zone, now=now) as lane:
+        waiting = list(_list_waiting(zone).select_for_update()[:BATCH_LIMIT])
+        answered: list[_Answered] = []
+        for request in _order_fairly(zone, waiting):
+            answered.append(_answer(lane, lane_terms, request))
+        settle_holds(settlements=[_conclude(of) for of in answered], now=now)
+        wakeups.notify_decided(bid_ids=[of.request.pk for of in answered])
+    return len(answered)
+
+
+def _list_waiting(zone: Zone):
+    return ExpressRequest.objects.filter(zone=zone, status=RequestStatus.PENDING).order_by(
+        "created_at", "pk"
+    )
+
+
+def _wants_burst(lane: ExpressLane, *, now: datetime) -> bool:
+    """Bid for seats where more requests wait than seats are idle; whether any was bid for."""
+    waiting = list(_list_waiting(lane.zone)[:BATCH_LIMIT])
+    seats = load_seats(lane, now=now)
+    idle = sum(seat.free_at <= now for seat in seats)
+    short = min(len(waiting) - idle, lane.most_seats - len(seats))
+    if short < 1:
+        return False
+    first = slot_at(lane.zone, now) + 1
+    due_at = max(request.created_at + timedelta(seconds=request.slo_s) for request in waiting)
+    last = max(first, slot_at(lane.zone, due_at) + 1)
+    return bool(
+        buy_seats(lane, first_slot=first, last_slot=last, count=short, is_burst=True, now=now)
+    )
+
+
+def _order_fairly(zone: Zone, waiting: Sequence[ExpressRequest]) -> list[ExpressRequest]:
+    """Organisations with fewest jobs in the lane first; of each the oldest request first."""
+    taken = count_active_jobs(zone)
+    ordered: list[ExpressRequest] = []
+    left = list(waiting)
+    while left:
+        following = min(left, key=lambda one: (taken[one.organisation_id], one.created_at, one.pk))
+        taken[following.organisation_id] += 1
+        left.remove(following)
+        ordered.append(following)
+    return ordered
+
+
+def count_active_jobs(zone: Zone) -> Counter[str]:
+    """Jobs of the lane that have not ended, by organisation."""
+    of_lane = ExpressRequest.objects.filter(zone=zone, status=RequestStatus.ADMITTED)
+    recent = of_lane.order_by("-created_at").values_list("bid_id", flat=True)[:1000]
+    active = Job.objects.filter(bid_id__in=list(recent), status__in=Job.ACTIVE)
+    return Counter(active.values_list("organisation_id", flat=True))
+
+
+def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest) -> _Answered:
+    """Answer one request and write what follows, but for the money. Call in the lane."""
+    now, base, zone = lane.now, request.created_at, terms.zone
+    seats = load_seats(terms, now=now)
+    own = count_active_jobs(zone)[request.organisation_id]
+    if len(seats) > 1 and own >= math.ceil(len(seats) * FAIR_SHARE):
+        # Beyond an organisation's share, seats are for others.
+        seats = []
+    due_at = base + timedelta(seconds=request.slo_s)
+    seats = [seat for seat in seats if slot_ends_at(zone, seat.last_slot) >= due_at]
+    ends = [(slot_ends_at(zone, seat.last_slot) - base).total_seconds() for seat in seats]
+    question = build_question(
+        TuningJob(
+            request.pk,
+            zone.base_model_name,
+            0.0,
+            request.slo_s,
+            request.work_s,
+            request.lookup_s,
+        ),
+        (),
+        [(seat.name, (seat.free_at - base).total_seconds()) for seat in seats],
+        (now - base).total_seconds(),
+        rules=RULES,
+        boot_s=0.0,
+        latest_s=min(ends, default=0.0),
+        price=request.price,
+    )
+    answer = answer_question(question)
+    seat = next((one for one in seats if one.name == answer["seat"]), None)
+    taken: tuple[tuple[str, Cell], ...] = ()
+    if answer["answer"] == Answer.CERTIFIED and seat is not None:
+        start_at = base + timedelta(seconds=answer["start_s"])
+        first, last = slot_at(zone, start_at), slot_at(zone, due_at)
+        taken = tuple(one for one in seat.cells if first <= one[1].slot <= last)
+    cells = tuple(cell for _, cell in taken)
+    bid_id = request.planned_bid_id
+    entry = lane.apply(
+        events.ExpressAnswered(
+            job_id=bid_id if cells else request.pk,
+            question=question,
+            answer=answer,
+            seats=taken,
+        )
+    )
+    root = seat.root if seat is not None and cells else ""
+    _record(request, answer, entry, bid_id=bid_id if cells else "", root=root, now=now)
+    if cells:
+        _open_job(lane, request, answer, entry, cells=cells, bid_id=bid_id)
+    return _Answered(request, answer, cells)
+
+
+def _record(
+    request: ExpressRequest,
+    answer: dict[str, Any],
+    entry: ChainEntry,
+    *,
+    bid_id: str,
+    root: str,
+    now: datetime,
+) -> None:
+    statuses = {Answer.CERTIFIED: RequestStatus.ADMITTED, Answer.LATER: RequestStatus.OFFERED}
+    request.status = statuses.get(Answer(answer["answer"]), RequestStatus.REFUSED)
+    if request.status == RequestStatus.ADMITTED and not bid_id:
+        raise RuntimeError(f"{request.pk} was certified without a cell")
+    request.answer, request.answered_at = answer, now
+    request.position, request.decision_hash = entry.position, entry.hash
+    request.bid_id = bid_id
+    request.seat_bid_id = root
+    request.save()
+
+
+def _open_job(
+    lane: Lane,
+    request: ExpressRequest,
+    answer: dict[str, Any],
+    entry: ChainEntry,
+    *,
+    cells: tuple[Cell, ...],
+    bid_id: str,
+) -> None:
+    """The admitted job: a bid that won at the posted price, and its work."""
+    price_micros = int(answer["price_micros"])
+    due_at = request.created_at + timedelta(seconds=answer["slo_s"])
+    Bid.objects.create(
+        pk=bid_id,
+        zone_id=request.zone_id,
+        organisation_id=request.organisation_id,
+        placed_by_id=request.placed_by_id,
+        dataset_id=request.dataset_id,
+        name=request.name,
+        status=BidStatus.ADMITTED,
+        price_micros=request.limit_micros,
+        deadline_at=due_at,
+        adapter=request.adapter,
+        training=request.training,
+        resolved=request.resolved,
+        samples=request.samples,
+        compute_demand=request.compute_demand,
+        memory_demand_gb=request.memory_demand_gb,
+        rates=request.rates,
+        request_hash=request.request_hash,
+        created_at=request.created_at,
+        decided_at=lane.now,
+        position=entry.position,
+        decision_hash=entry.hash,
+        payment_micros=price_micros,
+        parts={"vendor": 0, "operational": 0, "compute": price_micros, "memory": 0, "rounding": 0},
+        finish_planned_at=request.created_at + timedelta(seconds=answer["end_s"]),
+        slo_s=answer["slo_s"],
+    )
+    [job_id] = open_jobs(
+        openings=[
+            Opening(
+                bid_id=bid_id,
+                organisation_id=request.organisation_id,
+                created_by_id=request.placed_by_id,
+                zone=lane.zone,
+                dataset_id=request.dataset_id,
+                name=request.name,
+                spec={
+                    "adapter": request.adapter | {"looks_up": answer["looks_up"]},
+                    "training": request.training,
+                },
+                cells=cells,
+                deadline_at=due_at,
+                price_micros=price_micros,
+            )
+        ],
+        now=lane.now,
+    )
+    # Its last slot may end later: it counts as late only beyond the SLO.
+    Job.objects.filter(pk=job_id).update(finish_planned_at=due_at)
+    if answer["looks_up"]:
+        job = Job.objects.select_related("zone", "dataset").get(pk=job_id)
+        prepare_lookup(job=job, task=read_features(request.features), now=lane.now)
+
+
+def _conclude(of: _Answered) -> HoldSettlement:
+    """An admitted job pays its price and gets the rest back, the others get everything back."""
+    return HoldSettlement(
+        hold_reference=of.request.hold_reference,
+        charge_micros=int(of.answer["price_micros"]) if of.cells else None,
+    )

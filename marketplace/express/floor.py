@@ -1,0 +1,210 @@
+"""The floor: how many seats the lane holds ahead of demand, and what they cost.
+
+Every tick the newsvendor rule is asked how many seats recent demand repays, within the operator's
+bounds and budget; what is missing of them is bid for, slot after slot, ahead of the longest SLO on
+sale. When a seat's slots are over its providers are paid for the cells as they were sold, used or
+not, and what the bid paid above that is the house's.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Sum
+
+from marketplace.auction.models import Bid, BidStatus, Reservation
+from marketplace.auction.pay_rule import compute_asks
+from marketplace.common.queue import enqueue
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
+from marketplace.express.seats import buy_seats, load_seats
+from marketplace.fleet.models import NodeStatus
+from marketplace.fleet.selectors import slot_at
+from marketplace.jobs.models import Job
+from marketplace.payments.services import CostSplit, Share, distribute_charge
+from scheduler.prompts.floor import newsvendor_floor
+
+log = logging.getLogger(__name__)
+
+#: The past that demand is looked at over, and the distance of its moments.
+HISTORY_S, STEP_S = 600.0, 10.0
+#: A seat that is missing costs this many times what an idle one does: the refund of a late job
+#: and the customer who was told no.
+SHORTAGE_TO_IDLE = 4.0
+#: Slots that a seat is bid for beyond the longest SLO on sale.
+SPARE_SLOTS = 6
+
+
+def run_ticks(*, now: datetime) -> int:
+    """Keep every open lane's floor; how many seats were bid for."""
+    bought = 0
+    for lane in ExpressLane.objects.select_related("zone").filter(is_open=True).order_by("pk"):
+        try:
+            settle_seats(lane, now=now)
+            bought += keep_floor(lane, now=now)
+            enqueue("express.answer_requests", zone_id=lane.zone_id)
+        except Exception:
+            # One lane must not keep the others waiting.
+            log.exception("the express lane of %s could not be kept; it is tried again", lane.pk)
+    return bought
+
+
+def keep_floor(lane: ExpressLane, *, now: datetime) -> int:
+    """Post the lane's rate and bid for what its floor lacks; how many seats were bid for."""
+    lane.rate_micros = find_rate_micros(lane)
+    lane.floor_seats = find_floor(lane, now=now)
+    lane.ticked_at = now
+    lane.save(update_fields=["rate_micros", "floor_seats", "ticked_at"])
+    zone = lane.zone
+    slot = slot_at(zone, now)
+    horizon_last = slot + zone.horizon_slots - 1
+    wanted = min(slot + math.ceil(lane.slo_max_s / zone.slot_s) + 1, horizon_last)
+    tried = _list_tried(lane, now=now)
+    bought: list[str] = []
+    # Those that reach furthest are the floor; others end with their slots.
+    chains = sorted(
+        (seat for seat in load_seats(lane, now=now) if not seat.is_burst),
+        key=lambda seat: (-seat.last_slot, seat.root),
+    )[: lane.floor_seats]
+    for seat in chains:
+        following = seat.last_slot + 1
+        if seat.last_slot < wanted and (seat.root, following) not in tried:
+            last = min(max(wanted, following) + SPARE_SLOTS, horizon_last)
+            bought += buy_seats(
+                lane, first_slot=following, last_slot=last, count=1, root=seat.root, now=now
+            )
+    new = sum(root == bid_id for bid_id, root, _ in _list_new(lane, now=now))
+    lacking = lane.floor_seats - len(chains) - new
+    if lacking > 0:
+        last = min(wanted + SPARE_SLOTS, horizon_last)
+        bought += buy_seats(lane, first_slot=slot + 2, last_slot=last, count=lacking, now=now)
+    return len(bought)
+
+
+def _list_new(lane: ExpressLane, *, now: datetime) -> list[tuple[str, str, int]]:
+    """Bid, chain and first slot of what was bid for within the last slot and has no cell yet.
+
+    A bid that was refused is tried again a slot later, not at once.
+    """
+    since = now - timedelta(seconds=lane.zone.slot_s)
+    seats = Seat.objects.filter(lane=lane, is_burst=False, created_at__gt=since)
+    admitted = Bid.objects.filter(pk__in=seats.values("pk"), status=BidStatus.ADMITTED)
+    without = seats.exclude(pk__in=admitted.values("pk"))
+    return list(without.values_list("pk", "root", "first_slot"))
+
+
+def _list_tried(lane: ExpressLane, *, now: datetime) -> set[tuple[str, int]]:
+    """Chains and the slots at which going on was bid for within the last slot."""
+    return {(root, first) for _, root, first in _list_new(lane, now=now)}
+
+
+def find_floor(lane: ExpressLane, *, now: datetime) -> int:
+    """The seats that recent demand repays, within bounds and budget."""
+    found = newsvendor_floor(
+        list_demand(lane, now=now),
+        shortage=SHORTAGE_TO_IDLE,
+        idle=1.0,
+        least=lane.least_seats,
+        most=lane.most_seats,
+    )
+    per_hour = _seat_cost_micros(lane) * 3600.0 / lane.zone.slot_s
+    affordable = int(lane.budget_micros_per_h // per_hour) if per_hour else found
+    return min(found, affordable)
+
+
+def list_demand(lane: ExpressLane, *, now: datetime) -> list[int]:
+    """Seats that requests held or waited for, at evenly spaced moments of the recent past."""
+    begin = now - timedelta(seconds=HISTORY_S)
+    requests = ExpressRequest.objects.filter(zone=lane.zone_id, created_at__gte=begin)
+    spans: list[tuple[datetime, datetime]] = []
+    ended = dict(
+        Job.objects.filter(bid_id__in=requests.exclude(bid_id="").values("bid_id")).values_list(
+            "bid_id", "finished_at"
+        )
+    )
+    for request in requests:
+        if request.status == RequestStatus.ADMITTED:
+            until = ended.get(request.bid_id) or now
+        else:
+            # One that was told no would have sat there for its work.
+            until = request.created_at + timedelta(seconds=request.work_s)
+        spans.append((request.created_at, until))
+    moments = [begin + timedelta(seconds=STEP_S * i) for i in range(int(HISTORY_S / STEP_S) + 1)]
+    return [sum(start <= at < end for start, end in spans) for at in moments]
+
+
+def find_rate_micros(lane: ExpressLane) -> int | None:
+    """What a seat's second is sold for: what the last seats cost, and the markup."""
+    cost = _seat_cost_micros(lane)
+    if not cost:
+        return lane.rate_micros
+    return math.ceil(cost / lane.zone.slot_s * (1 + lane.markup_percent / 100))
+
+
+def _seat_cost_micros(lane: ExpressLane) -> float:
+    """Mean price of a slot of the last seats bought; before any, the lane's limit."""
+    latest = Seat.objects.filter(lane=lane).order_by("-created_at")[:20]
+    bids = Bid.objects.filter(
+        pk__in=[seat.pk for seat in latest], status=BidStatus.ADMITTED
+    ).values_list("pk", "payment_micros")
+    paid = dict(bids)
+    slots = sum(seat.last_slot - seat.first_slot + 1 for seat in latest if seat.pk in paid)
+    return sum(paid.values()) / slots if slots else 0.0
+
+
+def settle_seats(lane: ExpressLane, *, now: datetime) -> int:
+    """Pay the providers of seats whose slots are over, once each; how many seats."""
+    over = Seat.objects.filter(
+        lane=lane, settled_at__isnull=True, last_slot__lt=slot_at(lane.zone, now)
+    )
+    settled = 0
+    for seat in over.order_by("pk")[:50]:
+        settled += settle_seat(seat, now=now)
+    return settled
+
+
+def settle_seat(seat: Seat, *, now: datetime) -> bool:
+    """Pay for the cells of one seat; false when it was done before or is not decided yet."""
+    with transaction.atomic():
+        seat = Seat.objects.select_for_update().get(pk=seat.pk)
+        bid = Bid.objects.get(pk=seat.pk)
+        if seat.settled_at is not None or bid.status == BidStatus.PENDING:
+            return False
+        if bid.status == BidStatus.ADMITTED:
+            _pay_providers(bid, now=now)
+        seat.settled_at = now
+        seat.save(update_fields=["settled_at"])
+    return True
+
+
+def _pay_providers(bid: Bid, *, now: datetime) -> None:
+    """Share the operational cost of a seat among the nodes whose cells it kept.
+
+    What a lost node does not get stays with the house, whose promises it broke.
+    """
+    assert bid.payment_micros is not None
+    due: defaultdict[str, int] = defaultdict(int)
+    kept = Reservation.objects.filter(bid=bid, released_at__isnull=True)
+    for organisation_id, cost in (
+        kept.exclude(node__status=NodeStatus.SUSPENDED)
+        .values("node__provider__organisation_id")
+        .annotate(cost=Sum("operational_cost_micros"))
+        .values_list("node__provider__organisation_id", "cost")
+    ):
+        due[organisation_id] += cost
+    operational = float((bid.parts or {}).get("operational", 0.0))
+    left = compute_asks(operational=operational, payment_micros=bid.payment_micros)
+    shares: list[Share] = []
+    for organisation_id, cost in sorted(due.items()):
+        paid = min(cost, left)
+        left -= paid
+        shares.append(Share(organisation_id, paid))
+    split = CostSplit(
+        asks_micros=sum(share.amount_micros for share in shares),
+        asks_returned_micros=0,
+        shares=tuple(shares),
+    )
+    distribute_charge(hold_reference=bid.hold_reference, split=split, now=now)

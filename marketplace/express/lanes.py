@@ -1,0 +1,56 @@
+"""Opening, changing and closing the express lane of a zone."""
+
+from __future__ import annotations
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.errors import UserError
+from marketplace.express.models import ExpressLane
+from marketplace.fleet.models import Zone
+
+#: The most seats a lane may hold.
+SEATS_MAX = 1000
+
+
+def set_lane(
+    *,
+    zone: Zone,
+    organisation: Organisation,
+    is_open: bool,
+    least_seats: int,
+    most_seats: int,
+    seat_limit_micros: int,
+    budget_micros_per_h: int,
+    slo_max_s: float,
+) -> ExpressLane:
+    """Open a zone's lane with these bounds, or change them.
+
+    ``organisation`` pays for the seats: it needs money in its wallet.
+
+    Raises
+    ------
+    UserError
+        ``invalid_lane``: a bound that no lane can have.
+    """
+    if not 0 <= least_seats <= most_seats <= SEATS_MAX:
+        raise _refuse(f"Seats are 0 to {SEATS_MAX}, the least no more than the most.", "seats")
+    if seat_limit_micros <= 0 or budget_micros_per_h <= 0:
+        raise _refuse("Limit and budget must be above zero.", "budget")
+    if not 1.0 <= slo_max_s <= zone.slot_s * zone.horizon_slots:
+        raise _refuse("The longest SLO is 1 s to the zone's horizon.", "slo_max_s")
+    lane, _ = ExpressLane.objects.update_or_create(
+        zone=zone,
+        defaults={
+            "organisation": organisation,
+            "is_open": is_open,
+            "least_seats": least_seats,
+            "most_seats": most_seats,
+            "seat_limit_micros": seat_limit_micros,
+            "budget_micros_per_h": budget_micros_per_h,
+            "slo_max_s": slo_max_s,
+        },
+    )
+    return lane
+
+
+def _refuse(sentence: str, param: str) -> UserError:
+    return UserError("invalid_lane", sentence, param=param)

@@ -1,0 +1,290 @@
+"""Asking the lane: measured, priced, held and stored; the zone's lane answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from concurrent.futures import wait
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection, transaction
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.auction.bidding import listener as listening
+from marketplace.auction.bidding.listener import listener
+from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.terms import check_name
+from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.common.queue import enqueue
+from marketplace.express.bank import CANDIDATES_MAX, describe_dataset
+from marketplace.express.models import BankPrompt, ExpressLane, ExpressRequest, RequestStatus
+from marketplace.express.seats import find_seat_memory_gb
+from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Dataset
+from marketplace.jobs.work import count_units_per_row
+from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.payments.models import Hold
+from scheduler.prompts.answers import compute_price_micros
+from workers.protocol.messages import AdapterKind
+from workers.protocol.wire import to_json
+
+#: Seconds from an answer to the first step: the order, the data and the base's first pass.
+START_S = 2.0
+#: By how much a run may outlast the zone's measured speed.
+SAFETY = 1.25
+#: Losses of halving over the most candidates, and the share of a row's work that one is.
+LOOKUP_LOSSES = CANDIDATES_MAX + 3 * CANDIDATES_MAX + 12 * 15
+FORWARD_SHARE = 1 / 3
+#: Seconds a request waits for its answer before it is told where to look.
+WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressTerms:
+    """What a job is for the lane, and what it costs by SLO."""
+
+    lane: ExpressLane
+    measured: MeasuredJob
+    #: Seconds of a seat, at most: without a lookup, and for one.
+    work_s: float
+    lookup_s: float
+
+    @property
+    def least_slo_s(self) -> float:
+        """The shortest SLO that an idle seat keeps."""
+        return self.work_s
+
+    def price_micros(self, slo_s: float) -> int:
+        """The posted price at an SLO."""
+        return compute_price_micros(work_s=self.work_s, slo_s=slo_s, **self.posted)
+
+    @property
+    def posted(self) -> dict[str, int]:
+        """The lane's rate and surcharge now."""
+        return {
+            "rate_micros": self.lane.rate_micros or 0,
+            "urgency_percent": self.lane.urgency_percent,
+        }
+
+
+def get_open_lane(zone: Zone) -> ExpressLane:
+    """The zone's lane, if it sells now.
+
+    Raises
+    ------
+    Conflict
+        ``no_express_lane``.
+    """
+    lane = ExpressLane.objects.select_related("zone").filter(zone=zone, is_open=True).first()
+    if lane is None or lane.rate_micros is None:
+        raise Conflict(
+            "no_express_lane",
+            f"The zone {zone.name} has no express lane now. Place a bid instead.",
+            param="zone",
+        )
+    return lane
+
+
+def measure_express_job(
+    *,
+    organisation: Organisation,
+    zone: Zone,
+    dataset: Dataset,
+    adapter: Mapping[str, Any],
+    training: Mapping[str, Any],
+    now: datetime,
+) -> ExpressTerms:
+    """Resolve a prompt-tuning job's settings and measure it for the lane.
+
+    Raises
+    ------
+    UserError
+        As ``measure_job``, and ``not_prompt_tuning``.
+    Conflict
+        As ``get_open_lane``.
+    """
+    lane = get_open_lane(zone)
+    adapter = {"kind": str(AdapterKind.SOFT_PROMPT)} | dict(adapter)
+    if adapter["kind"] != AdapterKind.SOFT_PROMPT:
+        raise UserError(
+            "not_prompt_tuning",
+            "The express lane tunes soft prompts only. Place a bid for a LoRA adapter.",
+            param="adapter.kind",
+        )
+    measured = measure_job(
+        organisation=organisation,
+        zone=zone,
+        dataset=dataset,
+        adapter=adapter,
+        training=training,
+        now=now,
+    )
+    work = measured.work
+    slowest = min(work.rates.values(), default=0.0)
+    if not slowest:
+        raise Conflict("no_express_lane", "No node of the zone can run this job now.", param="zone")
+    if work.memory_demand_gb > find_seat_memory_gb(zone):
+        raise UserError(
+            "too_large_for_the_lane",
+            f"The job needs {work.memory_demand_gb:.3f} GB and a seat of the lane has "
+            f"{find_seat_memory_gb(zone):.3f} GB. Give a smaller batch or shorter rows.",
+            param="training.batch_size",
+        )
+    work_s = START_S + SAFETY * work.compute_demand / slowest * zone.slot_s
+    lookup_s = 0.0
+    if measured.terms.adapter.looks_up and BankPrompt.objects.filter(withdrawn_at=None).exists():
+        adapter_tokens = measured.terms.adapter.virtual_tokens
+        row_tokens = min(dataset.longest_row_tokens, measured.terms.training.sequence_length)
+        units = count_units_per_row(zone=zone, row_tokens=row_tokens + adapter_tokens)
+        lookup_s = LOOKUP_LOSSES * units * FORWARD_SHARE / slowest * zone.slot_s
+    return ExpressTerms(lane, measured, work_s, lookup_s)
+
+
+def place_request(
+    *,
+    organisation: Organisation,
+    placed_by: User | None,
+    zone: Zone,
+    dataset: Dataset,
+    name: str,
+    adapter: Mapping[str, Any],
+    training: Mapping[str, Any],
+    slo_s: float,
+    idempotency_key: str | None,
+    now: datetime,
+) -> ExpressRequest:
+    """Ask the zone's lane for an SLO, and hold the posted price; the lane answers.
+
+    Raises
+    ------
+    UserError
+        ``invalid_slo`` with the least that can be certified, and those of ``measure_express_job``.
+    Conflict
+        ``idempotency_key_reused``.
+    PaymentRequired
+        ``insufficient_funds``.
+    """
+    text = json.dumps(
+        [zone.pk, dataset.sha256, name, dict(adapter), dict(training), slo_s],
+        sort_keys=True,
+        default=str,
+    )
+    request_hash = hashlib.sha256(text.encode()).hexdigest()
+    earlier = _find_earlier(organisation, idempotency_key, request_hash)
+    if earlier is not None:
+        return earlier
+    terms = measure_express_job(
+        organisation=organisation,
+        zone=zone,
+        dataset=dataset,
+        adapter=adapter,
+        training=training,
+        now=now,
+    )
+    _check_slo(slo_s, terms)
+    work = terms.measured.work
+    request = ExpressRequest(
+        zone=zone,
+        organisation=organisation,
+        placed_by=placed_by,
+        dataset=dataset,
+        name=check_name(name),
+        slo_s=slo_s,
+        adapter=to_json(terms.measured.terms.adapter),
+        training=to_json(terms.measured.terms.training),
+        resolved=list(terms.measured.terms.resolved),
+        samples=work.samples,
+        compute_demand=work.compute_demand,
+        memory_demand_gb=work.memory_demand_gb,
+        rates=work.rates,
+        work_s=terms.work_s,
+        lookup_s=terms.lookup_s,
+        features=describe_dataset(dataset).astype("<f4").tobytes() if terms.lookup_s else b"",
+        price=terms.posted,
+        limit_micros=terms.price_micros(slo_s),
+        idempotency_key=idempotency_key,
+        request_hash=request_hash,
+        created_at=now,
+    )
+    with transaction.atomic():
+        [hold] = place_holds(
+            wanted=[HoldRequest(organisation.pk, request.limit_micros, request.hold_reference)],
+            now=now,
+        )
+        if not isinstance(hold, Hold):
+            raise hold
+        # Under the wallet's lock: the same key twice at once is one request.
+        earlier = _find_earlier(organisation, idempotency_key, request_hash)
+        if earlier is not None:
+            transaction.set_rollback(True)
+            return earlier
+        request.save(force_insert=True)
+        enqueue("express.answer_requests", zone_id=zone.pk)
+    return request
+
+
+def _check_slo(slo_s: float, terms: ExpressTerms) -> None:
+    if not terms.least_slo_s <= slo_s <= terms.lane.slo_max_s:
+        raise UserError(
+            "invalid_slo",
+            f"The SLO is {slo_s:g} s. This job takes up to {terms.least_slo_s:.1f} s and the lane "
+            f"sells SLOs up to {terms.lane.slo_max_s:g} s; give one in between, fewer epochs, or "
+            "place a bid.",
+            param="slo_s",
+            extra={
+                "least_slo_s": round(terms.least_slo_s, 1),
+                "longest_slo_s": terms.lane.slo_max_s,
+            },
+        )
+
+
+def _find_earlier(
+    organisation: Organisation, key: str | None, request_hash: str
+) -> ExpressRequest | None:
+    if key is None:
+        return None
+    earlier = ExpressRequest.objects.filter(organisation=organisation, idempotency_key=key).first()
+    if earlier is not None and earlier.request_hash != request_hash:
+        raise Conflict(
+            "idempotency_key_reused",
+            f"The idempotency key was used for {earlier.pk} with another request. "
+            "Send a new key with a new request.",
+        )
+    return earlier
+
+
+def get_request(organisation: Organisation, request_id: str) -> ExpressRequest:
+    """An organisation's own request.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_request``.
+    """
+    found = ExpressRequest.objects.filter(organisation=organisation, pk=request_id)
+    request = found.select_related("zone", "dataset").first()
+    if request is None:
+        raise NotFound("unknown_request", "You have no such express request.")
+    return request
+
+
+def wait_for_answer(request: ExpressRequest, *, timeout_s: float | None = None) -> ExpressRequest:
+    """The request once it is answered, or as it stands after ``timeout_s`` (``WAIT_S``).
+
+    Call outside a transaction, as ``wait_for_bid``.
+    """
+    ends_at = time.monotonic() + (WAIT_S if timeout_s is None else timeout_s)
+    listener.listen()
+    with listener.expecting(request.pk) as answered:
+        while True:
+            found = ExpressRequest.objects.select_related("zone", "dataset").get(pk=request.pk)
+            left_s = ends_at - time.monotonic()
+            if left_s <= 0 or found.status != RequestStatus.PENDING:
+                return found
+            if not connection.in_atomic_block:
+                connection.close()
+            wait([answered], timeout=min(left_s, listening.LOOK_EVERY_S))

@@ -1,0 +1,348 @@
+"""The express lane: seats bought from the auction, answers in its log, and the money of both."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.models import Bid, BidStatus, LogEntry, Reservation
+from marketplace.auction.settlement import settle_finished
+from marketplace.common.errors import Conflict, PaymentRequired, UserError
+from marketplace.express import answering
+from marketplace.express.answering import answer_requests
+from marketplace.express.floor import keep_floor, settle_seats
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
+from marketplace.express.requests import measure_express_job, place_request
+from marketplace.express.seats import load_seats
+from marketplace.fleet.models import Node, NodeStatus
+from marketplace.jobs.models import Job, JobStatus, Slice
+from marketplace.jobs.services import finish_slice, leases_sweep, slots_dispatch, store_adapter
+from marketplace.payments.models import Earning
+from marketplace.payments.selectors import wallet
+from tests import builders
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.builders import NOW
+from workers.protocol.messages import AdapterSpec
+from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.wire import from_json
+
+pytestmark = pytest.mark.django_db
+
+#: The first slot whose cells the floor has.
+OPEN_AT = NOW + timedelta(seconds=31)
+TRAINING = {"epochs": 1, "batch_size": 8, "sequence_length": 64, "validation_share": 0.1}
+ADAPTER = {"virtual_tokens": 4}
+
+
+@pytest.fixture
+def zone():
+    made = market.zone(horizon_slots=40)
+    for _ in range(2):
+        market.node(made, last_heartbeat_at=OPEN_AT)
+    return made
+
+
+@pytest.fixture
+def lane(zone):
+    """A lane with one seat, sold from ``OPEN_AT`` on."""
+    return open_lane(zone)
+
+
+def open_lane(zone, **terms):
+    house = builders.organisation()
+    builders.fund_wallet(house, usd="5000")
+    made = ExpressLane.objects.create(
+        zone=zone,
+        organisation=house,
+        **{
+            "least_seats": 1,
+            "most_seats": 1,
+            "seat_limit_micros": 20_000_000,
+            "budget_micros_per_h": 10**12,
+            "slo_max_s": 150.0,
+        }
+        | terms,
+    )
+    keep_floor(made, now=NOW)
+    decide_pending_bids(zone=zone, now=NOW)
+    keep_floor(made, now=NOW)
+    return made
+
+
+@pytest.fixture
+def owner():
+    made = builders.organisation()
+    builders.fund_wallet(made, usd="1000")
+    return made
+
+
+def ask(owner, zone, *, slo_s=100.0, key=None, now=OPEN_AT, rows=20, **terms):
+    return place_request(
+        organisation=owner,
+        placed_by=builders.owner_of(owner),
+        zone=zone,
+        dataset=terms.pop("dataset", None) or market.dataset(owner, zone, rows=rows),
+        name="express",
+        adapter=ADAPTER,
+        training=TRAINING,
+        slo_s=slo_s,
+        idempotency_key=key,
+        now=now,
+    )
+
+
+def answered(request, *, now=OPEN_AT):
+    assert answer_requests(zone=request.zone, now=now) >= 1
+    request.refresh_from_db()
+    return request
+
+
+def finish(job, *, now):
+    held = Slice.objects.select_related("node").get(job=job, status="open")
+    adapter = from_json(AdapterSpec, job.spec["adapter"])
+    store_adapter(
+        node=held.node,
+        lease_token=held.lease_token,
+        content=io.BytesIO(build.adapter_zip(adapter=adapter)),
+        now=now,
+    )
+    steps = -(-18 // 8)
+    result = build.result(held, Ended.FINISHED, step=steps, copied_tokens=0)
+    finish_slice(node=held.node, result=replace(result, total_steps=steps), now=now)
+
+
+def is_verified(zone):
+    report = verify_zone(zone)
+    return report.problems
+
+
+def test_the_floor_is_bought_from_the_auction_and_opens_no_job(zone, lane):
+    [seat] = Seat.objects.all()
+    bid = Bid.objects.get(pk=seat.pk)
+    assert (bid.status, bid.dataset_id) == (BidStatus.ADMITTED, None)
+    assert 0 < bid.payment_micros < bid.price_micros
+    cells = Reservation.objects.filter(bid=bid, released_at=None).order_by("slot")
+    assert [cell.slot for cell in cells] == list(range(seat.first_slot, seat.last_slot + 1))
+    assert not Job.objects.exists()
+    lane.refresh_from_db()
+    assert lane.rate_micros > 0
+    # What is covered is not bid for again.
+    assert keep_floor(lane, now=NOW) == 0
+    assert is_verified(zone) == []
+
+
+def test_a_chain_goes_on_where_it_ends_and_no_slot_is_bought_twice(zone, lane):
+    [first] = Seat.objects.all()
+    later = market.slot_at(zone, first.last_slot - 4)
+    assert keep_floor(lane, now=later) == 1
+    # Not decided yet: not bid for again.
+    assert keep_floor(lane, now=later) == 0
+    decide_pending_bids(zone=zone, now=later)
+    second = Seat.objects.exclude(pk=first.pk).get()
+    assert (second.root, second.first_slot) == (first.pk, first.last_slot + 1)
+    slots = Reservation.objects.filter(released_at=None).values_list("slot", flat=True)
+    assert len(set(slots)) == len(slots)
+    assert keep_floor(lane, now=later) == 0
+    assert is_verified(zone) == []
+
+
+def test_a_job_is_certified_starts_at_once_and_pays_the_posted_price(zone, lane, owner):
+    price = measure_express_job(
+        organisation=owner,
+        zone=zone,
+        dataset=market.dataset(owner, zone, rows=20),
+        adapter=ADAPTER,
+        training=TRAINING,
+        now=OPEN_AT,
+    ).price_micros(100.0)
+    before = wallet(organisation=owner).available_micros
+    request = answered(ask(owner, zone))
+    assert request.status == RequestStatus.ADMITTED
+    assert request.answer["price_micros"] == price
+    assert wallet(organisation=owner).available_micros == before - price
+
+    [started] = slots_dispatch(now=OPEN_AT).started
+    job = Job.objects.get(pk=started)
+    seats = {(cell.slot, cell.node) for _, cell in load_seats(lane, now=OPEN_AT)[0].cells}
+    assert {tuple(cell) for cell in job.cells} <= seats
+    assert job.deadline_at == OPEN_AT + timedelta(seconds=100)
+    entry = LogEntry.objects.get(zone=zone, position=request.position)
+    assert (entry.kind, entry.hash) == ("ExpressAnswered", request.decision_hash)
+    assert is_verified(zone) == []
+
+
+def test_a_second_answer_changes_nothing(zone, lane, owner):
+    request = answered(ask(owner, zone))
+    assert answer_requests(zone=zone, now=OPEN_AT) == 0
+    assert Job.objects.count() == 1
+    assert ask(owner, zone, key=None).pk != request.pk
+
+
+def test_one_key_is_one_request(zone, lane, owner):
+    data = market.dataset(owner, zone, rows=20)
+    first = ask(owner, zone, key="k", dataset=data)
+    assert ask(owner, zone, key="k", dataset=data).pk == first.pk
+    with pytest.raises(Conflict) as refused:
+        ask(owner, zone, key="k", dataset=data, slo_s=90.0)
+    assert refused.value.code == "idempotency_key_reused"
+    assert ExpressRequest.objects.count() == 1
+
+
+def test_a_taken_seat_gives_a_later_slo_or_a_no_and_everything_back(zone, lane, owner):
+    answered(ask(owner, zone, slo_s=60.0))
+    other = builders.organisation()
+    builders.fund_wallet(other, usd="1000")
+    before = wallet(organisation=other)
+    later = answered(ask(other, zone, slo_s=60.0))
+    full = answered(ask(other, zone, slo_s=40.0))
+    assert later.status == RequestStatus.OFFERED
+    assert later.answer["slo_s"] > 60.0
+    assert later.answer["price_micros"] < later.limit_micros
+    assert full.status in (RequestStatus.OFFERED, RequestStatus.REFUSED)
+    assert wallet(organisation=other) == before
+    assert Job.objects.count() == 1
+    assert is_verified(zone) == []
+
+
+@pytest.mark.parametrize("slo_s", [-1.0, 0.0, 1.0, 1e9, float("nan")])
+def test_an_slo_that_cannot_be_kept_is_refused_with_the_least(zone, lane, owner, slo_s):
+    with pytest.raises(UserError) as refused:
+        ask(owner, zone, slo_s=slo_s)
+    assert (refused.value.code, refused.value.param) == ("invalid_slo", "slo_s")
+    assert refused.value.extra["least_slo_s"] > 0
+    assert not ExpressRequest.objects.exists()
+
+
+def test_a_lora_and_an_empty_wallet_are_refused(zone, lane, owner):
+    with pytest.raises(UserError) as refused:
+        measure_express_job(
+            organisation=owner,
+            zone=zone,
+            dataset=market.dataset(owner, zone),
+            adapter={"kind": "lora"},
+            training=TRAINING,
+            now=OPEN_AT,
+        )
+    assert refused.value.code == "not_prompt_tuning"
+    with pytest.raises(PaymentRequired):
+        ask(builders.organisation(), zone)
+    assert not ExpressRequest.objects.exists()
+
+
+def test_a_zone_without_a_lane_says_so(zone, owner):
+    with pytest.raises(Conflict) as refused:
+        ask(owner, zone)
+    assert refused.value.code == "no_express_lane"
+
+
+def test_a_price_that_rises_meanwhile_is_not_charged(zone, lane, owner):
+    request = ask(owner, zone)
+    ExpressLane.objects.update(rate_micros=10**9)
+    assert answered(request).answer["price_micros"] == request.limit_micros
+
+
+def test_a_burst_takes_unsold_cells_when_all_seats_are_taken(zone, owner):
+    lane = open_lane(zone, most_seats=3)
+    answered(ask(owner, zone, slo_s=60.0))
+    other = builders.organisation()
+    builders.fund_wallet(other, usd="1000")
+    request = answered(ask(other, zone, slo_s=90.0))
+    assert request.status == RequestStatus.ADMITTED
+    assert Seat.objects.get(pk=request.seat_bid_id).is_burst
+    assert lane.seats.count() == 2
+    assert is_verified(zone) == []
+
+
+def test_one_organisation_does_not_get_all_seats(zone, owner):
+    open_lane(zone, least_seats=2, most_seats=2)
+    first, second = ask(owner, zone), ask(owner, zone)
+    other = builders.organisation()
+    builders.fund_wallet(other, usd="1000")
+    third = ask(other, zone)
+    answer_requests(zone=zone, now=OPEN_AT)
+    status = [ExpressRequest.objects.get(pk=one.pk).status for one in (first, second, third)]
+    assert status == [RequestStatus.ADMITTED, RequestStatus.REFUSED, RequestStatus.ADMITTED]
+
+
+@pytest.mark.parametrize(
+    ("ends_after_s", "percent"), [(90.0, 0), (105.0, 25), (140.0, 50), (160.0, 100)]
+)
+def test_a_late_job_is_refunded_by_the_published_schedule(zone, lane, owner, ends_after_s, percent):
+    before = wallet(organisation=owner).available_micros
+    request = answered(ask(owner, zone))
+    slots_dispatch(now=OPEN_AT)
+    job = Job.objects.get(bid_id=request.bid_id)
+    Slice.objects.update(lease_expires_at=OPEN_AT + timedelta(seconds=900))
+    finish(job, now=OPEN_AT + timedelta(seconds=ends_after_s))
+    settle_finished(now=OPEN_AT + timedelta(seconds=ends_after_s + 1))
+    job.refresh_from_db()
+    assert (job.status, job.settled_at is None) == (JobStatus.SUCCEEDED, False)
+    price = request.answer["price_micros"]
+    paid = before - wallet(organisation=owner).available_micros
+    assert paid == price - price * percent // 100
+
+
+def test_providers_are_paid_for_seats_used_or_not_once(zone, lane):
+    [seat] = Seat.objects.all()
+    assert settle_seats(lane, now=OPEN_AT) == 0
+    over = market.slot_at(zone, seat.last_slot + 1)
+    assert settle_seats(lane, now=over) == 1
+    assert settle_seats(lane, now=over) == 0
+    bid = Bid.objects.get(pk=seat.pk)
+    due = sum(Reservation.objects.filter(bid=bid).values_list("operational_cost_micros", flat=True))
+    assert sum(Earning.objects.values_list("amount_micros", flat=True)) == due > 0
+
+
+def test_an_altered_answer_is_found(zone, lane, owner):
+    request = answered(ask(owner, zone))
+    Bid.objects.filter(pk=request.bid_id).update(slo_s=5.0)
+    assert any("the bid says" in problem for problem in is_verified(zone))
+
+
+def test_a_lane_that_dies_in_an_answer_has_answered_nothing(zone, lane, owner, monkeypatch):
+    request = ask(owner, zone)
+    entries = LogEntry.objects.count()
+
+    def die(**_):
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(answering, "settle_holds", die)
+        with pytest.raises(RuntimeError, match="killed"):
+            answer_requests(zone=zone, now=OPEN_AT)
+    request.refresh_from_db()
+    assert request.status == RequestStatus.PENDING
+    assert not Job.objects.exists()
+    assert not Bid.objects.filter(pk=request.planned_bid_id).exists()
+    assert LogEntry.objects.filter(kind="ExpressAnswered").count() == 0
+    assert LogEntry.objects.count() >= entries
+    assert answered(request).status == RequestStatus.ADMITTED
+    assert Job.objects.count() == 1
+    assert is_verified(zone) == []
+
+
+def test_a_job_whose_node_dies_is_planned_again_at_no_cost(zone, lane, owner):
+    request = answered(ask(owner, zone))
+    slots_dispatch(now=OPEN_AT)
+    job = Job.objects.get(bid_id=request.bid_id)
+    lost = job.cells[0][1]
+    paid = wallet(organisation=owner)
+    Node.objects.filter(pk=lost).update(status=NodeStatus.OFFLINE)
+    later = OPEN_AT + timedelta(seconds=2)
+    leases_sweep(now=later)
+    with enter_lane(zone=zone, now=later):
+        pass
+    job.refresh_from_db()
+    assert not job.needs_replan
+    ahead = [node for slot, node in job.cells if slot > 103]
+    assert ahead
+    assert lost not in ahead
+    assert wallet(organisation=owner) == paid
+    assert is_verified(zone) == []
