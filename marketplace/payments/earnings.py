@@ -24,10 +24,11 @@ from marketplace.payments.models import (
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A provider's part of a payment."""
+    """A provider's part of a payment, or the royalty of a donor's owner."""
 
     organisation_id: str
     amount_micros: int
+    kind: EarningKind = EarningKind.PROVIDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class CostSplit:
         )
         if min(amounts) < 0:
             raise ValueError(f"no part of a split can be negative: {self}")
-        paid = sum(share.amount_micros for share in self.shares)
+        paid = sum(s.amount_micros for s in self.shares if s.kind == EarningKind.PROVIDER)
         if self.asks_micros + self.borne_pay_micros != paid + self.asks_returned_micros:
             raise ValueError(f"the parts do not add up to the operational cost: {self}")
 
@@ -77,10 +78,10 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
     ValueError
         The split takes more than is left of the charge.
     """
-    totals: defaultdict[str, int] = defaultdict(int)
+    totals: defaultdict[tuple[str, EarningKind], int] = defaultdict(int)
     for share in split.shares:
-        totals[share.organisation_id] += share.amount_micros
-    totals_paid = {pk: amount for pk, amount in totals.items() if amount}
+        totals[share.organisation_id, share.kind] += share.amount_micros
+    totals_paid = {key: amount for key, amount in totals.items() if amount}
     organisation_id = (
         Hold.objects.filter(reference=hold_reference)
         .values_list("organisation_id", flat=True)
@@ -91,7 +92,7 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
     with transaction.atomic():
         locked = lock_accounts(
             [(organisation_id, kind) for kind in WALLET_KINDS]
-            + [(pk, AccountKind.EARNINGS_PENDING) for pk in totals_paid]
+            + [(pk, AccountKind.EARNINGS_PENDING) for pk, _ in totals_paid]
         )
         hold = lock_hold(hold_reference)
         if hold.distributed_at is not None:
@@ -112,10 +113,10 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
                 locked=locked,
                 now=now,
             )
-        for pk, amount in totals_paid.items():
+        for (pk, kind), amount in totals_paid.items():
             _create_earning(
                 organisation_id=pk,
-                kind=EarningKind.PROVIDER,
+                kind=kind,
                 reference=hold_reference,
                 amount_micros=amount,
                 now=now,
@@ -138,12 +139,12 @@ def _list_distribution_amounts(
     *,
     left_micros: int,
     vendor_micros: int,
-    totals_paid: Mapping[str, int],
+    totals_paid: Mapping[tuple[str, EarningKind], int],
     split: CostSplit,
 ) -> dict[Account, int]:
     """What each account gains; the revenue is what is left of the payment, never a debt."""
     amounts: defaultdict[Account, int] = defaultdict(int)
-    for pk, amount in totals_paid.items():
+    for (pk, _), amount in totals_paid.items():
         amounts[Account(pk, AccountKind.EARNINGS_PENDING)] += amount
     amounts[house(AccountKind.CLEARING)] = -left_micros
     amounts[house(AccountKind.REFUNDS)] = -split.borne_pay_micros
