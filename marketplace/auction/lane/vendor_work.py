@@ -33,11 +33,12 @@ def open_vendor_work(lane: Lane, admitted: Sequence[AdmittedWithVendor]) -> None
 def _build(lane: Lane, of: AdmittedWithVendor, bid: Bid) -> NewPreparation:
     chosen, ready_slot = of.schedule.vendor, of.schedule.ready_slot
     assert ready_slot is not None
+    assert bid.dataset is not None
     vendor_id, price_micros, *_ = bid.offers[chosen]
     return NewPreparation(
         bid_id=bid.pk,
         job_id=of.job_id,
-        source_id=bid.dataset_id,
+        source_id=bid.dataset.pk,
         wish=bid.preparation,
         rows_bound=measure_raw_data(bid.dataset).rows,
         vendor_id=vendor_id,
