@@ -89,7 +89,6 @@ def node(made: Zone, *, of: Provider | None = None, **terms: Any) -> Node:
         "memory_gb": 8.0,
         "ask_micros": 4 * CELL_MICROS,
         "status": NodeStatus.ONLINE,
-        "queue": f"node.{number}",
         "api_token_hash": f"hash-{number}",
         "facts": {},
         "joined_at": NOW,

@@ -1,6 +1,9 @@
 """What the web server serves: pages, API and websockets."""
 
+import asyncio
 import os
+import signal
+import threading
 from typing import Any
 
 from channels.auth import AuthMiddlewareStack
@@ -16,20 +19,50 @@ django_application = get_asgi_application()
 
 from marketplace.api.handler import ApiHandler  # noqa: E402
 from marketplace.api.internal.body_limit import BodyLimitMiddleware  # noqa: E402
+from marketplace.api.internal.plans import waiting_nodes  # noqa: E402
 from marketplace.config.routing import websocket_router  # noqa: E402
+from workers.protocol.plan_queue import PATH_NEXT_PLAN  # noqa: E402
 
 api_application = ApiHandler()
 
 
 async def http_application(scope: Any, receive: Any, send: Any) -> None:
-    """The API through its own handler, everything else through Django's."""
-    is_api = scope["path"].startswith("/api/")
-    await (api_application if is_api else django_application)(scope, receive, send)
+    """The API, and nodes' waits, through a handler without threads; the rest through Django's."""
+    waits = scope["path"].startswith("/api/") or scope["path"] == PATH_NEXT_PLAN
+    await (api_application if waits else django_application)(scope, receive, send)
+
+
+async def lifespan_application(_scope: Any, receive: Any, send: Any) -> None:
+    """The server's start and end.
+
+    It stops once all requests are answered, so nodes that wait are answered when it is told to.
+    """
+    await receive()
+    if threading.current_thread() is threading.main_thread():
+        _call_before_stop(asyncio.get_running_loop(), signal.SIGTERM, signal.SIGINT)
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await send({"type": "lifespan.shutdown.complete"})
+
+
+def _call_before_stop(loop: asyncio.AbstractEventLoop, *numbers: signal.Signals) -> None:
+    """Put the end of the nodes' waits before what the server does on these signals."""
+    for number in numbers:
+        handle = signal.getsignal(number)
+
+        def stop(*arguments: Any, handle: Any = handle) -> None:
+            # The signal may have come while a lock was held: on the event loop, none is.
+            loop.call_soon_threadsafe(waiting_nodes.stop)
+            if callable(handle):
+                handle(*arguments)
+
+        signal.signal(number, stop)
 
 
 application = ProtocolTypeRouter(
     {
         "http": BodyLimitMiddleware(http_application),
+        "lifespan": lifespan_application,
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(websocket_router)),
     }
 )

@@ -15,7 +15,7 @@ from django.views.debug import ExceptionReporter
 SUBSTITUTE = "********"
 #: Settings that are secrets, and settings that are addresses with a password in them.
 SECRETS = ("SECRET_KEY", "METRICS_TOKEN", "EMAIL_HOST_PASSWORD")
-ADDRESSES = ("REDIS_URL", "CELERY_BROKER_URL", "NODE_BROKER_URL")
+ADDRESSES = ("REDIS_URL", "CELERY_BROKER_URL")
 
 
 class RedactingReporter(ExceptionReporter):

@@ -39,7 +39,7 @@ class NodeAdmin(OperatorsView):
     list_filter = ("status", "tier", "zone", "gpu_type")
     search_fields = ("id", "name", "provider__organisation__name")
     list_select_related = ("zone", "provider__organisation", "gpu_type")
-    exclude = ("api_token_hash", "broker_password_hash")
+    exclude = ("api_token_hash", "old_api_token_hash", "plan_session")
     actions = ("drain", "put_back", "reset_speed", "suspend", "lift_suspension")
 
     @admin.action(description="Drain: sell no more of it", permissions=["view"])

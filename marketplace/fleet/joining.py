@@ -10,12 +10,6 @@ from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict, NotAllowed, UserError
 from marketplace.fleet import locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
-from marketplace.fleet.broker import (
-    node_broker_url,
-    node_password,
-    password_hash,
-    set_broker_user,
-)
 from marketplace.fleet.models import (
     GONE,
     Ask,
@@ -131,8 +125,6 @@ def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
                 "join_token_used",
                 "This join token was used by another node. Create one token for each node.",
             )
-    # After the commit; a process that dies here is caught up with by the retry, or by the sweep.
-    set_broker_user(node)
     return _build_join_reply(node, token.zone, request.token)
 
 
@@ -168,7 +160,6 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
         node.ask_micros = token.ask_micros
         node.available_from_at = token.available_from_at
         node.available_until_at = token.available_until_at
-    node.queue = f"node.{node.pk}"
     node.gpu_type = gpu_type
     node.self_test_speed = speed
     node.measured_speeds = []
@@ -180,9 +171,9 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     node.left_at = None
     node.last_heartbeat_at = now
     node.api_token_hash = secret_hash(node_api_token(join_secret=request.token, node_id=node.pk))
-    node.broker_password_hash = password_hash(
-        node_password(node_id=node.pk, join_secret=request.token)
-    )
+    node.api_token_set_at = now
+    node.old_api_token_hash = ""
+    node.plan_session = ""
     node.facts = to_json(facts)
     node.save()
     latest = Ask.objects.filter(node=node).order_by("-set_at", "-pk").first()
@@ -234,8 +225,6 @@ def _build_join_reply(node: Node, zone: Zone, join_secret: str) -> JoinReply:
     return JoinReply(
         node_id=node.pk,
         api_token=node_api_token(join_secret=join_secret, node_id=node.pk),
-        broker_url=node_broker_url(node=node, join_secret=join_secret),
-        queue=node.queue,
         heartbeat_every_s=zone.heartbeat_every_s,
         base_models=(selectors.base_model_ref(zone),),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from marketplace.common.errors import Conflict
+from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Zone
 
 
@@ -35,6 +35,21 @@ def lock_present_node(node_id: str) -> Node:
     node = lock_node(node_id)
     if node.status == NodeStatus.LEFT:
         raise Conflict("node_left", "This node has left already.")
+    return node
+
+
+def lock_token_holder(node_id: str, token_hash: str) -> Node:
+    """The node, while that is its token or the one before, whose successor was never used.
+
+    Raises
+    ------
+    NotAllowed
+        ``node_token_replaced``.
+    """
+    node = lock_node(node_id)
+    is_before = token_hash == node.old_api_token_hash and node.old_api_token_until_at is None
+    if token_hash != node.api_token_hash and not is_before:
+        raise NotAllowed("node_token_replaced", "This node has another token already.", status=401)
     return node
 
 

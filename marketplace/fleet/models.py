@@ -162,11 +162,15 @@ class Node(models.Model):
     memory_used_gb = models.FloatField(null=True)
     #: Slices that failed by the house's fault since the last checkpoint or adapter.
     faults_in_row = models.PositiveIntegerField(default=0)
-    queue = models.CharField(max_length=64, unique=True)
     #: SHA-256 of the node's bearer token.
     api_token_hash = models.CharField(max_length=64, unique=True)
-    #: SHA-256 of the password of its broker user; empty where nodes share the broker's own.
-    broker_password_hash = models.CharField(max_length=64, default="", blank=True)
+    api_token_set_at = models.DateTimeField(null=True)
+    #: Of the token before it; empty where there is none.
+    old_api_token_hash = models.CharField(max_length=64, default="", blank=True, db_index=True)
+    #: Null until the newer token was used: its answer may have been lost.
+    old_api_token_until_at = models.DateTimeField(null=True)
+    #: The process of the node that gets its plans.
+    plan_session = models.CharField(max_length=64, default="", blank=True)
     #: ``NodeFacts`` of the last self-test.
     facts = models.JSONField()
     joined_at = models.DateTimeField()

@@ -20,23 +20,29 @@ def create_join_secret() -> str:
     return JOIN_PREFIX + secrets.token_urlsafe(_BYTES)
 
 
+def create_node_secret() -> str:
+    """A bearer token in place of an older one."""
+    return NODE_PREFIX + secrets.token_urlsafe(_BYTES)
+
+
+def create_session() -> str:
+    """The name of a session; the node's token is what opens it."""
+    return secrets.token_urlsafe(16)
+
+
 def secret_hash(secret: str) -> str:
     # What somebody sends may hold half of a surrogate pair; no secret of ours does.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def node_secret(*, join_secret: str, node_id: str, purpose: str) -> str:
-    """A node's credential, derived so that a retried join gets the same one.
+def node_api_token(*, join_secret: str, node_id: str) -> str:
+    """A node's first bearer token, derived so that a retried join gets the same one.
 
     Only who holds both the join token and the site's ``SECRET_KEY`` can compute it, and the
     answer to a join that was lost on the way can be given again although no secret is stored.
     """
-    message = "\0".join((purpose, node_id, join_secret)).encode()
-    return hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).hexdigest()
-
-
-def node_api_token(*, join_secret: str, node_id: str) -> str:
-    return NODE_PREFIX + node_secret(join_secret=join_secret, node_id=node_id, purpose="api")
+    message = "\0".join(("api", node_id, join_secret)).encode()
+    return NODE_PREFIX + hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).hexdigest()
 
 
 def used_by_hash(*, name: str, hostname: str) -> str:

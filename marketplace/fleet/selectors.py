@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
@@ -38,6 +38,7 @@ __all__ = [
     "activation_bytes",
     "base_model_ref",
     "find_node_by_api_token",
+    "find_nodes_by_api_tokens",
     "find_provider",
     "find_zone_tokenizer",
     "first_slot_from",
@@ -227,13 +228,24 @@ def activation_bytes(zone: Zone) -> int:
     return 4 if zone.dtype in ("float32", "auto") else 2
 
 
-def find_node_by_api_token(token: str) -> Node | None:
+def find_node_by_api_token(token: str, *, now: datetime) -> Node | None:
     """The node that holds a bearer token."""
-    return (
-        Node.objects.select_related("zone", "provider")
-        .filter(api_token_hash=secret_hash(token))
-        .first()
+    return find_nodes_by_api_tokens([token], now=now).get(token)
+
+
+def find_nodes_by_api_tokens(tokens: Iterable[str], *, now: datetime) -> dict[str, Node]:
+    """The nodes that hold these bearer tokens, by token."""
+    hashes = {secret_hash(token): token for token in tokens}
+    still_valid = Q(old_api_token_until_at=None) | Q(old_api_token_until_at__gt=now)
+    nodes = Node.objects.select_related("zone", "provider").filter(
+        Q(api_token_hash__in=hashes) | Q(still_valid, old_api_token_hash__in=hashes)
     )
+    return {
+        hashes[held]: node
+        for node in nodes
+        for held in (node.api_token_hash, node.old_api_token_hash)
+        if held in hashes
+    }
 
 
 def silent_since(zone: Zone, now: datetime) -> datetime:

@@ -13,7 +13,6 @@ from marketplace.accounts.models import User
 from marketplace.common.errors import Conflict
 from marketplace.fleet import base_models, locks, selectors
 from marketplace.fleet.asks import check_ask, check_availability
-from marketplace.fleet.broker import restore_broker_users
 from marketplace.fleet.joining import create_join_token, join_node, list_join_models
 from marketplace.fleet.models import (
     GONE,
@@ -32,7 +31,13 @@ from marketplace.fleet.suspensions import (
     suspend_node,
     suspend_provider,
 )
-from marketplace.fleet.tokens import revoke_join_token, revoke_node_token
+from marketplace.fleet.tokens import (
+    note_token_use,
+    open_plan_session,
+    revoke_join_token,
+    revoke_node_token,
+    rotate_node_token,
+)
 from workers.protocol.messages import Heartbeat
 from workers.protocol.model_shape import ModelShape
 
@@ -51,13 +56,15 @@ __all__ = [
     "list_join_models",
     "note_node_fault",
     "note_node_work",
+    "note_token_use",
+    "open_plan_session",
     "record_heartbeat",
     "record_node_speed",
     "reset_node_speed",
-    "restore_nodes_broker_users",
     "retire_node",
     "revoke_join_token",
     "revoke_node_token",
+    "rotate_node_token",
     "set_node_ask",
     "set_node_availability",
     "set_policy_settings",
@@ -198,11 +205,6 @@ def sweep_offline_nodes(*, now: datetime) -> tuple[str, ...]:
             leaving.update(status=NodeStatus.LEFT, left_at=now)
             heard.update(status=NodeStatus.OFFLINE)
     return tuple(sorted(changed))
-
-
-def restore_nodes_broker_users() -> tuple[str, ...]:
-    """Give nodes back the broker users that a restarted Redis forgot; the ids of those nodes."""
-    return restore_broker_users(Node.objects.order_by("pk"))
 
 
 def set_node_ask(*, node: Node, ask_micros: int, set_by: User | None, now: datetime) -> Node:

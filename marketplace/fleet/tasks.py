@@ -9,8 +9,3 @@ from marketplace.fleet import services
 @shared_task(name="fleet.offline_sweep")
 def offline_sweep() -> None:
     services.sweep_offline_nodes(now=clock.now())
-
-
-@shared_task(name="fleet.broker_restore")
-def broker_restore() -> None:
-    services.restore_nodes_broker_users()

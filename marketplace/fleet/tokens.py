@@ -1,16 +1,26 @@
-"""Taking credentials back: a join token before its use, a node's token after it."""
+"""Credentials over time: taken back, exchanged, and used by one process at a time."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from functools import partial
+from datetime import datetime, timedelta
 
 from django.db import transaction
 
 from marketplace.fleet import locks, selectors
-from marketplace.fleet.broker import delete_broker_user
+from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import JoinToken, Node, NodeStatus
-from marketplace.fleet.secrets import create_join_secret, secret_hash
+from marketplace.fleet.secrets import (
+    create_join_secret,
+    create_node_secret,
+    create_session,
+    secret_hash,
+)
+
+#: Age from which a node asks for another token. Longer than a join token lives: the answer to a
+#: join, given again, names the first token.
+TOKEN_ROTATES_AFTER = timedelta(hours=36)
+#: How long the token before stays valid once the newer one is in use: calls are under way.
+OLD_TOKEN_GRACE = timedelta(minutes=1)
 
 
 def revoke_join_token(*, token: JoinToken, now: datetime) -> None:
@@ -19,7 +29,7 @@ def revoke_join_token(*, token: JoinToken, now: datetime) -> None:
 
 
 def revoke_node_token(*, node: Node, now: datetime) -> Node:
-    """End the node's credentials at once, with the market and with the broker.
+    """End the node's credentials at once; a request in which it waits for plans is refused.
 
     The node is silent from then on: its jobs are planned again, and it comes back only with a new
     join token. The one it joined with gives its credentials to nobody again.
@@ -35,14 +45,63 @@ def revoke_node_token(*, node: Node, now: datetime) -> Node:
         node = locks.lock_present_node(node.pk)
         # The hash of a secret that nobody was given.
         node.api_token_hash = secret_hash(create_join_secret())
-        node.broker_password_hash = ""
+        node.old_api_token_hash = ""
         node.last_heartbeat_at = selectors.silent_since(node.zone, now)
         if node.status != NodeStatus.SUSPENDED:
             node.status = NodeStatus.OFFLINE
         node.save(
+            update_fields=["api_token_hash", "old_api_token_hash", "last_heartbeat_at", "status"]
+        )
+        call_nodes([node.pk])
+    return node
+
+
+def is_token_old(node: Node, *, now: datetime) -> bool:
+    """Whether the node should ask for another token."""
+    return node.api_token_set_at is None or now - node.api_token_set_at >= TOKEN_ROTATES_AFTER
+
+
+def rotate_node_token(*, node: Node, token: str, now: datetime) -> str:
+    """Another bearer token for the node that holds ``token``.
+
+    That one stays valid until the new one was used and a little longer, so an answer lost on the
+    way, or a node that dies before it stored it, shuts no node out. Asking again gives another.
+
+    Raises
+    ------
+    NotAllowed
+        ``node_token_replaced``: it was revoked or replaced meanwhile.
+    """
+    secret = create_node_secret()
+    with transaction.atomic():
+        locked = locks.lock_token_holder(node.pk, secret_hash(token))
+        if secret_hash(token) == locked.api_token_hash:
+            locked.old_api_token_hash = locked.api_token_hash
+        locked.old_api_token_until_at = None
+        locked.api_token_hash = secret_hash(secret)
+        locked.api_token_set_at = now
+        locked.save(
             update_fields=[
-                *("api_token_hash", "broker_password_hash", "last_heartbeat_at", "status")
+                *("api_token_hash", "api_token_set_at"),
+                *("old_api_token_hash", "old_api_token_until_at"),
             ]
         )
-        transaction.on_commit(partial(delete_broker_user, node))
-    return node
+    return secret
+
+
+def note_token_use(*, node: Node, token: str, now: datetime) -> None:
+    """A node that uses its newer token needs the one before no longer."""
+    unsettled = node.old_api_token_hash and node.old_api_token_until_at is None
+    if unsettled and secret_hash(token) == node.api_token_hash:
+        until = now + OLD_TOKEN_GRACE
+        same = Node.objects.filter(pk=node.pk, api_token_hash=node.api_token_hash)
+        same.filter(old_api_token_until_at=None).update(old_api_token_until_at=until)
+
+
+def open_plan_session(*, node: Node) -> str:
+    """Begin a process's taking of plans, and end that of the node's earlier process."""
+    session = create_session()
+    with transaction.atomic():
+        Node.objects.filter(pk=node.pk).update(plan_session=session)
+        call_nodes([node.pk])
+    return session

@@ -78,7 +78,7 @@ class ArtifactAdmin(OperatorsView):
 
 @admin.register(NodePlan)
 class NodePlanAdmin(OperatorsView):
-    list_display = ("node", "slot", "revision", "made_at", "sent_at")
+    list_display = ("node", "slot", "revision", "made_at", "taken_at")
     list_filter = ("node",)
     list_select_related = ("node",)
     exclude = ("plan", "lease_tokens")

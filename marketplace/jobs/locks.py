@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from django.db.models import QuerySet
 
-from marketplace.jobs.models import Job, NodePlan, Slice, SliceStatus, Upload
+from marketplace.jobs.models import Job, Slice, SliceStatus, Upload
 
 
 def lock_job(job_id: str) -> Job:
@@ -49,16 +49,6 @@ def lock_open_slice(job: Job) -> Slice | None:
         .select_related("node")
         .filter(job=job, status=SliceStatus.OPEN)
         .first()
-    )
-
-
-def lock_unsent_plans(plan_ids: Iterable[int]) -> list[NodePlan]:
-    """Plans to send, less those that someone else is sending now."""
-    return list(
-        NodePlan.objects.select_for_update(of=("self",), skip_locked=True)
-        .select_related("node")
-        .filter(pk__in=list(plan_ids), sent_at__isnull=True)
-        .order_by("pk")
     )
 
 

@@ -1,20 +1,14 @@
-"""Building the plan a node gets, and handing it to the node's queue."""
+"""Building the plans that nodes get."""
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from celery import current_app
-from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
-from kombu.exceptions import OperationalError
-
+from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import base_model_ref, slot_ends_at, slot_starts_at, work_costs
-from marketplace.jobs import locks
 from marketplace.jobs.models import (
     Artifact,
     CandidatePrompts,
@@ -26,7 +20,6 @@ from marketplace.jobs.models import (
 )
 from marketplace.jobs.selectors import DATASET_BLOB, PROMPTS_BLOB, START_BLOB, VALIDATION_BLOB
 from workers.protocol.messages import (
-    TASK_RUN_SLOT,
     AdapterSpec,
     BlobRef,
     CheckpointRef,
@@ -40,8 +33,6 @@ from workers.protocol.messages import (
 )
 from workers.protocol.wire import from_json, to_json
 
-logger = logging.getLogger(__name__)
-
 BLOB_PATH = "/internal/v1/leases/{lease_token}/blobs/{name}"
 
 
@@ -53,7 +44,9 @@ def record_plans(
     leased: Mapping[str, Sequence[str]],
     now: datetime,
 ) -> list[NodePlan]:
-    """Store the plans that differ from the last ones sent. Call under the zone's dispatch lock.
+    """Store the plans that differ from the last ones and call the nodes that wait for them.
+
+    Call under the zone's dispatch lock.
 
     A node that stays idle gets no further plan.
 
@@ -74,7 +67,7 @@ def record_plans(
         return []
     slices = _load_slices(token for node_id in changed for token in leased.get(node_id, ()))
     checkpoints = _load_newest_checkpoints(held.job_id for own in slices.values() for held in own)
-    return NodePlan.objects.bulk_create(
+    plans = NodePlan.objects.bulk_create(
         NodePlan(
             node_id=node_id,
             slot=slot,
@@ -90,6 +83,8 @@ def record_plans(
         )
         for node_id, revision in changed.items()
     )
+    call_nodes(changed)
+    return plans
 
 
 def _load_slices(lease_tokens: Iterable[str]) -> defaultdict[str, list[Slice]]:
@@ -114,35 +109,6 @@ def _load_newest_checkpoints(job_ids: Iterable[str]) -> dict[str, Checkpoint]:
     stored = Checkpoint.objects.filter(job__in=set(job_ids)).exclude(file="")
     newest = stored.order_by("job_id", "-step", "-pk").distinct("job_id")
     return {checkpoint.job_id: checkpoint for checkpoint in newest}
-
-
-def send_plans(*, now: datetime) -> tuple[NodePlan, ...]:
-    """Send what was recorded and not sent yet, each node's latest only.
-
-    A process that dies between sending and noting it sends again: a node takes the same plan twice
-    as once. A broker that is down leaves the plans for the next beat.
-    """
-    later = NodePlan.objects.filter(node=OuterRef("node")).filter(
-        Q(slot__gt=OuterRef("slot")) | Q(slot=OuterRef("slot"), revision__gt=OuterRef("revision"))
-    )
-    waiting = NodePlan.objects.filter(~Exists(later), sent_at__isnull=True, ends_at__gt=now)
-    sent: list[NodePlan] = []
-    with transaction.atomic():
-        for plan in locks.lock_unsent_plans(waiting.values_list("pk", flat=True)):
-            try:
-                current_app.send_task(  # type: ignore[operator]
-                    TASK_RUN_SLOT,
-                    kwargs={"plan": plan.plan},
-                    queue=plan.node.queue,
-                    expires=(plan.ends_at - now).total_seconds(),
-                )
-            except (OperationalError, OSError) as error:
-                logger.warning("plan %s of %s waits: %s", plan.slot, plan.node_id, error)
-                continue
-            plan.sent_at = now
-            plan.save(update_fields=["sent_at"])
-            sent.append(plan)
-    return tuple(sent)
 
 
 def _build_slot_plan(

@@ -1,4 +1,4 @@
-"""Real node processes: killed, stopped, sent away, and their broker restarted."""
+"""Real node processes: killed, stopped, sent away, and without their market for a while."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from celery import Celery
 
-from marketplace.embedded.servers import prepare_redis, wait_for_redis
 from tests.unit.workers.node.market_double import TINY, Lease, MarketDouble
 from tests.unit.workers.training_builders import save_tiny_base
 from workers.models import DATASETS
 from workers.node.credentials import Credentials, StateDir, save_credentials
 from workers.node.process import EXIT_OK, EXIT_SENT_AWAY, EXIT_SETTINGS, EXIT_UNUSABLE
 from workers.protocol import (
-    TASK_RUN_SLOT,
     BaseModelRef,
     CheckpointRef,
     DataFormat,
@@ -30,7 +27,7 @@ from workers.protocol import (
     SlotPlan,
     TrainingSpec,
 )
-from workers.protocol.wire import to_json
+from workers.protocol.plan_queue import PATH_NEXT_PLAN
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -39,38 +36,15 @@ JOB = "ftjob-1"
 LONG = TrainingSpec(epochs=200, learning_rate=1e-3, sequence_length=64, validation_share=0.0)
 
 
-class Broker:
-    """A Redis of this test's own, to stop and start."""
-
-    def __init__(self, folder: Path) -> None:
-        self._server = prepare_redis(data_dir=folder)
-        self._process: subprocess.Popen[bytes] | None = None
-        self.url = self._server.url
-        self.start()
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            self._server.program.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        wait_for_redis(self._server)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-
 class NodeProcess:
     def __init__(
         self,
         folder: Path,
         market: MarketDouble,
-        broker: Broker,
         *,
         base: BaseModelRef = TINY,
     ) -> None:
         self.state = StateDir(folder / "state")
-        self.broker = broker
         self.log = folder / "node.log"
         self._processes: list[subprocess.Popen[bytes]] = []
         save_credentials(
@@ -80,8 +54,6 @@ class NodeProcess:
                 name="box",
                 node_id="node_1",
                 api_token=market.token,
-                broker_url=broker.url,
-                queue="node.node_1",
                 heartbeat_every_s=0.5,
                 base_models=(base,),
             ),
@@ -112,15 +84,8 @@ def market() -> Iterator[MarketDouble]:
 
 
 @pytest.fixture
-def broker(tmp_path) -> Iterator[Broker]:
-    broker = Broker(tmp_path)
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture
-def node(tmp_path, market, broker) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path, market, broker)
+def node(tmp_path, market) -> Iterator[NodeProcess]:
+    node = NodeProcess(tmp_path, market)
     yield node
     node.kill_all()
 
@@ -149,16 +114,14 @@ def lease(
     )
 
 
-def send(broker: Broker, slot: int, *slices: SliceSpec) -> None:
+def send(market: MarketDouble, slot: int, *slices: SliceSpec) -> None:
     now = time.time()
-    plan = SlotPlan("node_1", slot, now, now + 300, slices)
-    with Celery("market", broker=broker.url, set_as_current=False) as app:
-        app.send_task(TASK_RUN_SLOT, kwargs={"plan": to_json(plan)}, queue="node.node_1")
+    market.send(SlotPlan("node_1", slot, now, now + 300, slices))
 
 
-def test_a_job_outlives_the_killing_of_its_node(market, broker, node):
+def test_a_job_outlives_the_killing_of_its_node(market, node):
     process = node.start()
-    send(broker, 1, lease(market, "first"))
+    send(market, 1, lease(market, "first"))
     first = market.leases["first"]
     market.wait_until(lambda: len(first.checkpoints) >= 2, timeout_s=120)
     process.send_signal(signal.SIGKILL)
@@ -171,7 +134,7 @@ def test_a_job_outlives_the_killing_of_its_node(market, broker, node):
     for path in (node.state.work / JOB).glob("*"):
         path.unlink()
     process = node.start()
-    send(broker, 2, lease(market, "second", resume=(stored, first.checkpoints[stored])))
+    send(market, 2, lease(market, "second", resume=(stored, first.checkpoints[stored])))
     second = market.leases["second"]
     market.wait_until(lambda: second.events and second.events[-1].step > seen, timeout_s=120)
     # A quick node has stepped on before its first report leaves.
@@ -190,21 +153,32 @@ def test_a_job_outlives_the_killing_of_its_node(market, broker, node):
     assert max(second.checkpoints) == second.result.step
 
 
-def test_plans_arrive_after_the_broker_was_away(market, broker, node):
+def test_a_node_goes_on_without_its_market_and_takes_its_plan_when_it_is_back(market, node):
     process = node.start()
-    send(broker, 1, lease(market, "first"))
+    send(market, 1, lease(market, "first"))
     market.wait_until(lambda: market.leases["first"].events, timeout_s=120)
-    broker.stop()
+    refused: list[str] = []
+
+    def refuse(_: str, path: str) -> int | None:
+        if path != PATH_NEXT_PLAN:
+            return None
+        refused.append(path)
+        return 503
+
+    market.trouble = refuse
+    market.end_waits()
     seen = market.leases["first"].events[-1].step
-    market.wait_until(lambda: market.leases["first"].events[-1].step > seen, timeout_s=60)
-    broker.start()
-    send(broker, 2)
+    market.wait_until(
+        lambda: refused and market.leases["first"].events[-1].step > seen, timeout_s=60
+    )
+    send(market, 2)
+    market.trouble = lambda _method, _path: None
     market.wait_until(lambda: market.leases["first"].result, timeout_s=120)
     assert market.leases["first"].result.status is SliceStatus.PAUSED
     assert process.poll() is None
 
 
-def test_a_node_whose_token_was_taken_back_ends(market, broker, node):
+def test_a_node_whose_token_was_taken_back_ends(market, node):
     process = node.start()
     market.wait_until(lambda: market.heartbeats, timeout_s=120)
     market.token = "another"
@@ -212,7 +186,7 @@ def test_a_node_whose_token_was_taken_back_ends(market, broker, node):
     assert "The market does not accept this node" in node.log.read_text()
 
 
-def test_a_second_process_on_the_same_state_is_refused(market, broker, node):
+def test_a_second_process_on_the_same_state_is_refused(market, node):
     first = node.start()
     market.wait_until(lambda: market.heartbeats, timeout_s=120)
     assert node.start().wait(60) == EXIT_SETTINGS
@@ -220,11 +194,11 @@ def test_a_second_process_on_the_same_state_is_refused(market, broker, node):
     assert first.poll() is None
 
 
-def test_a_damaged_base_model_ends_the_node_with_a_sentence(tmp_path, market, broker):
+def test_a_damaged_base_model_ends_the_node_with_a_sentence(tmp_path, market):
     ref = save_tiny_base(tmp_path / "base")
     weights = tmp_path / "base" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:2000])
-    node = NodeProcess(tmp_path, market, broker, base=ref)
+    node = NodeProcess(tmp_path, market, base=ref)
     try:
         assert node.start().wait(120) == EXIT_UNUSABLE
     finally:

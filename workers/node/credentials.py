@@ -2,7 +2,7 @@
 
 Everything a node keeps lies in one directory that only its user may read::
 
-    node.json        address of the market, node id, API token, broker, queue
+    node.json        address of the market, node id, API token
     cache/           data sets by their hash
     work/            the runtime's files: checkpoints and adapters, a folder per job
     outbox/          files on their way to the market
@@ -36,8 +36,6 @@ class Credentials:
     name: str
     node_id: str
     api_token: str
-    broker_url: str
-    queue: str
     heartbeat_every_s: float
     base_models: tuple[BaseModelRef, ...]
     #: ``cpu`` or ``cuda``.

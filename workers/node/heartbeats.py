@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from workers.node.market_client import (
+    SENT_AWAY,
     MarketClient,
     MarketRefusal,
     MarketUnreachableError,
@@ -18,9 +19,6 @@ from workers.node.slice_loop import SliceLoop
 from workers.protocol import PATH_HEARTBEAT, Heartbeat, HeartbeatReply
 
 log = logging.getLogger(__name__)
-
-#: Answers that mean this node is not one of the market's any more.
-_SENT_AWAY = frozenset({401, 403, 404, 410})
 
 
 class Heartbeats:
@@ -66,7 +64,7 @@ class Heartbeats:
         except MarketUnreachableError as error:
             log.warning("the market does not answer: %s", error)
         except MarketRefusal as refusal:
-            if refusal.status in _SENT_AWAY:
+            if refusal.status in SENT_AWAY:
                 self._node.refused(str(refusal))
             log.error("a heartbeat was refused: %s", refusal)
         else:

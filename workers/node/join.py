@@ -117,8 +117,6 @@ def register(options: argparse.Namespace) -> Credentials:
         name=name,
         node_id=reply.node_id,
         api_token=reply.api_token,
-        broker_url=reply.broker_url,
-        queue=reply.queue,
         heartbeat_every_s=reply.heartbeat_every_s,
         base_models=reply.base_models,
         device=options.device or facts.device,

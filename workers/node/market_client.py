@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CHUNK_BYTES = 256 * 1024
+#: Answers that mean this node is not one of the market's any more.
+SENT_AWAY = frozenset({401, 403, 404, 410})
 #: Clocks that differ by less are taken to agree: the market tells its time in whole seconds.
 _CLOCK_TOLERANCE_S = 2.0
 
@@ -102,6 +104,10 @@ class MarketClient:
 
     def close(self) -> None:
         self._http.close()
+
+    def use_token(self, token: str) -> None:
+        """Bear this token from the next call on."""
+        self._http.headers["Authorization"] = f"Bearer {token}"
 
     def __enter__(self) -> MarketClient:
         return self

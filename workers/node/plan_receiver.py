@@ -11,6 +11,8 @@ from celery.worker import state
 from workers.node.celery_app import build_celery_app
 from workers.node.celery_tasks import register_tasks
 from workers.node.credentials import Credentials
+from workers.node.market_client import MarketClient
+from workers.node.plan_puller import PlanPuller
 from workers.protocol import SlotPlan
 
 log = logging.getLogger(__name__)
@@ -19,12 +21,31 @@ _LONGEST_PAUSE_S = 30.0
 
 
 class PlanReceiver:
-    """Consumes the node's queue until it is closed; the broker may come and go."""
+    """Consumes the node's queue until it is closed; the market may come and go.
 
-    def __init__(self, credentials: Credentials, *, offer: Callable[[SlotPlan], None]) -> None:
-        self._app = build_celery_app(broker_url=credentials.broker_url, queue=credentials.queue)
+    Parameters
+    ----------
+    offer
+        Called with each plan.
+    refused, rotated
+        As in ``PlanPuller``.
+    """
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        client: MarketClient,
+        *,
+        offer: Callable[[SlotPlan], None],
+        refused: Callable[[str], None],
+        rotated: Callable[[str], None],
+    ) -> None:
+        self._puller = PlanPuller(
+            client, node_id=credentials.node_id, refused=refused, rotated=rotated
+        )
+        self._queue = f"node.{credentials.node_id}"
+        self._app = build_celery_app(queue=self._queue, plans=self._puller)
         register_tasks(self._app, offer=offer)
-        self._queue = credentials.queue
         self._name = f"{credentials.node_id}@{credentials.name}"
         self._closing = threading.Event()
         #: Set once the queue is consumed for the first time.
@@ -34,11 +55,13 @@ class PlanReceiver:
     def start(self) -> None:
         # Celery keeps this wish per process; an earlier receiver may have left it set.
         state.should_stop = None
+        self._puller.start()
         self._thread.start()
 
     def close(self, *, timeout_s: float = 10.0) -> None:
         """Stop consuming; what was received is handed over already."""
         self._closing.set()
+        self._puller.close()
         state.should_stop = 0
         self._thread.join(timeout_s)
 

@@ -1,7 +1,8 @@
 """``python -m workers run``: one process that trains what the market plans for this node.
 
-Threads: the main one waits for signals; ``plans`` receives from Celery, ``node`` owns all
-slices, ``training`` is the runtime's loop, ``heartbeat`` beats, small pools fetch and send.
+Threads: the main one waits for signals; ``plan-puller`` asks the market, ``plans`` is the Celery
+worker, ``node`` owns all slices, ``training`` is the runtime's loop, ``heartbeat`` beats, small
+pools fetch and send.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -26,6 +28,7 @@ from workers.node.credentials import (
     StateDir,
     default_state_dir,
     load_credentials,
+    save_credentials,
 )
 
 log = logging.getLogger(__name__)
@@ -136,6 +139,7 @@ class NodeProcess:
         from workers.runtime.node_runtime import NodeRuntime
 
         self._credentials = credentials
+        self._state = state
         self._grace_s = grace_s
         self._stop_asked = threading.Event()
         #: Once set, no call to the market waits or starts.
@@ -165,7 +169,13 @@ class NodeProcess:
             every_s=credentials.heartbeat_every_s,
             memory_used_gb=lambda: memory_used_gb(credentials.device),
         )
-        self._plans = PlanReceiver(credentials, offer=self._node.offer)
+        self._plans = PlanReceiver(
+            credentials,
+            self._client,
+            offer=self._node.offer,
+            refused=self._node.refused,
+            rotated=self._keep_token,
+        )
 
     def run(self) -> int:
         from workers.training.faults import TrainingFault
@@ -201,6 +211,10 @@ class NodeProcess:
             self._hand_over()
         status = self._close()
         return EXIT_UNUSABLE if is_device_lost and status == EXIT_OK else status
+
+    def _keep_token(self, token: str) -> None:
+        self._credentials = replace(self._credentials, api_token=token)
+        save_credentials(self._state, self._credentials)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._stop_asked.is_set():

@@ -480,12 +480,10 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class JoinReply:
-    """The node's own credentials: one API token, one broker user, one queue."""
+    """The node's own credentials; all that it does later is under its token."""
 
     node_id: str
     api_token: str
-    broker_url: str
-    queue: str
     heartbeat_every_s: float
     base_models: tuple[BaseModelRef, ...]
 
@@ -540,5 +538,5 @@ ADAPTER_FILES = (
     "chat_template.jinja",
 )
 
-#: Celery task a node's queue receives; its one keyword is ``plan``, a ``SlotPlan`` as JSON value.
+#: Celery task of a node; its one keyword is ``plan``, a ``SlotPlan`` as JSON value.
 TASK_RUN_SLOT = "workers.run_slot"

@@ -126,7 +126,7 @@ def _has_api_key(headers: Headers) -> bool:
 
 def _is_node(headers: Headers) -> bool:
     secret = _find_secret(headers)
-    return secret is not None and find_node_by_api_token(secret) is not None
+    return secret is not None and find_node_by_api_token(secret, now=clock.now()) is not None
 
 
 def _find_secret(headers: Headers) -> str | None:

@@ -18,10 +18,12 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
+from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.problems import CONTENT_TYPE, build_problem_body
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import find_node_by_api_token
+from marketplace.fleet.services import note_token_use
 from workers.protocol.wire import ProtocolError, dumps, loads
 
 log = logging.getLogger(__name__)
@@ -70,13 +72,18 @@ def authenticate_node(request: HttpRequest) -> Node:
     ------
     NodeUnknown
     """
-    header = request.headers.get("Authorization", "")
-    node = (
-        find_node_by_api_token(header.removeprefix(_BEARER)) if header.startswith(_BEARER) else None
-    )
+    now, token = clock.now(), find_bearer_token(request)
+    node = find_node_by_api_token(token, now=now)
     if node is None:
         raise NodeUnknown
+    note_token_use(node=node, token=token, now=now)
     return node
+
+
+def find_bearer_token(request: HttpRequest) -> str:
+    """The token a request bears; empty where it bears none, which is no node's."""
+    header = request.headers.get("Authorization", "")
+    return header.removeprefix(_BEARER) if header.startswith(_BEARER) else ""
 
 
 def message(request: HttpRequest, kind: type[T]) -> T:

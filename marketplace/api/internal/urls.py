@@ -2,11 +2,14 @@
 
 from django.urls import URLPattern, URLResolver, path
 
-from marketplace.api.internal import views
+from marketplace.api.internal import plans, views
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("join", views.join, name="node-join"),
     path("join/models", views.list_join_models, name="node-join-models"),
+    path("token", views.rotate_token, name="node-token"),
+    path("plans/session", views.open_plan_session, name="node-plan-session"),
+    path("plans/next", plans.get_next_plan, name="node-plan-next"),
     path("heartbeat", views.heartbeat, name="node-heartbeat"),
     path("progress", views.progress, name="node-progress"),
     path("result", views.result, name="node-result"),

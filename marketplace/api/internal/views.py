@@ -11,6 +11,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.api.internal.endpoint import (
     authenticate_node,
+    find_bearer_token,
     message,
     method_refusal,
     node_endpoint,
@@ -35,6 +36,7 @@ from workers.protocol.messages import (
     ProgressReport,
     SliceResult,
 )
+from workers.protocol.plan_queue import NodeToken, PlanSession
 
 #: Of the uploaded file, in hex; without it only the length tells whether it came whole.
 SHA256_HEADER = "X-Content-SHA256"
@@ -52,6 +54,17 @@ def list_join_models(request: HttpRequest) -> HttpResponse:
 def join(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
     return reply(fleet.join_node(request=message(request, JoinRequest), now=clock.now()))
+
+
+@node_endpoint("POST")
+def rotate_token(request: HttpRequest) -> HttpResponse:
+    node, token = authenticate_node(request), find_bearer_token(request)
+    return reply(NodeToken(fleet.rotate_node_token(node=node, token=token, now=clock.now())))
+
+
+@node_endpoint("POST")
+def open_plan_session(request: HttpRequest) -> HttpResponse:
+    return reply(PlanSession(fleet.open_plan_session(node=authenticate_node(request))))
 
 
 @node_endpoint("POST")

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from django.core.cache import cache
 from django.db import transaction
 
-from marketplace.common.db.pipeline import Statement, send
+from marketplace.common.db.notifications import notify
 from marketplace.common.queue import enqueue
 
 log = logging.getLogger(__name__)
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 DECIDED_CHANNEL = "auction_decided"
 #: Seconds a wake-up on its way suppresses others; the sweep comes as often.
 WAKE_ONCE_S = 2
-#: PostgreSQL refuses a NOTIFY payload of 8000 bytes; an id has 30 and a comma.
-IDS_PER_NOTIFY = 240
 
 
 def wake_lane(*, zone_id: str) -> None:
@@ -50,10 +48,7 @@ def clear_lane_wakeup(*, zone_id: str) -> None:
 
 def notify_decided(*, bid_ids: Iterable[str]) -> None:
     """Wake the requests that wait for these bids when the present transaction commits."""
-    ids = list(bid_ids)
-    for start in range(0, len(ids), IDS_PER_NOTIFY):
-        payload = ",".join(ids[start : start + IDS_PER_NOTIFY])
-        send(Statement("SELECT pg_notify(%s, %s)", (DECIDED_CHANNEL, payload)))
+    notify(DECIDED_CHANNEL, bid_ids)
 
 
 def _wake_key(zone_id: str) -> str:

@@ -174,10 +174,6 @@ CHANNEL_LAYERS = {
 # --- Celery -----------------------------------------------------------------------------------
 
 CELERY_BROKER_URL = environment.celery_broker(REDIS_URL)
-#: The broker's address as nodes reach it, where that is another than ours.
-NODE_BROKER_URL = environment.text("NODE_BROKER_URL", "")
-#: Nodes get the market's own broker user: only where every node is trusted.
-NODE_BROKER_SHARED = environment.flag("NODE_BROKER_SHARED", default=False)
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     #: Seconds after which an unacknowledged task is given to another worker.
@@ -239,7 +235,6 @@ CELERY_BEAT_SCHEDULE = {
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
-    "broker": _every("fleet.broker_restore", "BEAT_BROKER_S", 10),
     "idempotency": _every("api.idempotency_sweep", "BEAT_IDEMPOTENCY_S", 3600),
     "express": _every("express.tick", "BEAT_EXPRESS_S", 2),
     "lookups": _every("express.prepare_lookups", "BEAT_LOOKUPS_S", 1),

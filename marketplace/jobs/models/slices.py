@@ -74,7 +74,7 @@ class Slice(models.Model):
 
 
 class NodePlan(models.Model):
-    """A ``SlotPlan`` as it was or will be sent to a node."""
+    """A ``SlotPlan`` for a node, which takes the newest one."""
 
     node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="plans")
     slot = models.BigIntegerField()
@@ -85,18 +85,14 @@ class NodePlan(models.Model):
     lease_tokens = models.JSONField()
     ends_at = models.DateTimeField()
     made_at = models.DateTimeField()
-    sent_at = models.DateTimeField(null=True)
+    #: When the node was first given it.
+    taken_at = models.DateTimeField(null=True)
 
     node_id: str
 
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["node", "slot", "revision"], name="jobs_node_plan_once")
-        ]
-        indexes = [
-            models.Index(
-                fields=["made_at"], condition=Q(sent_at__isnull=True), name="jobs_plan_unsent"
-            )
         ]
 
     def __str__(self) -> str:

@@ -5,6 +5,7 @@
 - ``datasets``: a data set's tokens are counted for another zone.
 - ``life``: a job is opened, re-planned, cancelled, failed, settled.
 - ``dispatch``: at slot boundaries, and whenever something changed, nodes get their plans.
+- ``handout``: a node that asks gets its newest plan.
 - ``progress``: what running jobs report.
 - ``uploads``: checkpoints and adapters.
 - ``leases``: how a slice ends: with a result, or because its node was lost.
@@ -15,6 +16,7 @@ from marketplace.jobs.services.datasets import (
     is_dataset_counted,
 )
 from marketplace.jobs.services.dispatch import slots_dispatch
+from marketplace.jobs.services.handout import hand_out_plans
 from marketplace.jobs.services.intake import (
     decide_upload,
     delete_dataset,
@@ -57,6 +59,7 @@ __all__ = [
     "fail_job",
     "finish_slice",
     "give_prepared_data",
+    "hand_out_plans",
     "is_dataset_counted",
     "leases_sweep",
     "mark_job_settled",

@@ -35,7 +35,7 @@ from marketplace.fleet.selectors import (
 from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus
-from marketplace.jobs.plans import record_plans, send_plans
+from marketplace.jobs.plans import record_plans
 from marketplace.jobs.services.life import mark_for_replan
 from marketplace.jobs.transitions import set_status
 
@@ -59,19 +59,22 @@ class Dispatch:
 
     #: Ids of jobs that got a lease.
     started: tuple[str, ...]
-    #: Plans handed to nodes' queues.
-    sent: tuple[NodePlan, ...]
+    #: What nodes have to take now.
+    plans: tuple[NodePlan, ...]
 
 
 def slots_dispatch(*, now: datetime) -> Dispatch:
-    """Bring every node's plan up to date and send what changed."""
+    """Bring every node's plan up to date and call the nodes whose plan changed."""
     started: list[str] = []
+    plans: list[NodePlan] = []
     for zone in Zone.objects.order_by("pk"):
         with advisory_lock("jobs.dispatch", zone.pk, wait=False) as held:
             # The holder is doing this very work.
             if held:
-                started += _dispatch_zone(zone, now)
-    return Dispatch(started=tuple(started), sent=send_plans(now=now))
+                done = _dispatch_zone(zone, now)
+                started += done.started
+                plans += done.plans
+    return Dispatch(started=tuple(started), plans=tuple(plans))
 
 
 def handover_at(zone: Zone, slot: int) -> datetime:
@@ -129,7 +132,7 @@ class _ZoneView:
         )
 
 
-def _dispatch_zone(zone: Zone, now: datetime) -> list[str]:
+def _dispatch_zone(zone: Zone, now: datetime) -> Dispatch:
     slot = slot_at(zone, now)
     leased = Slice.objects.filter(job__zone=zone, status=SliceStatus.OPEN)
     held_jobs = list(leased.select_related("job").only(*_LOOKED_AT))
@@ -160,9 +163,9 @@ def _dispatch_zone(zone: Zone, now: datetime) -> list[str]:
                 started.append(job.pk)
         # What changed above is read again; most seconds nothing did.
         held_now = leased.select_related("job").only(*_LOOKED_AT) if changing else held_jobs
-        _record_plans(present, held_now)
+        plans = _record_plans(present, held_now)
     NodePlan.objects.filter(node__zone=zone, made_at__lt=now - PLANS_KEPT).delete()
-    return started
+    return Dispatch(started=tuple(started), plans=tuple(plans))
 
 
 def _find_stranded_jobs(zone: Zone, slot: int) -> set[str]:
@@ -272,7 +275,7 @@ def _open_slice(present: _ZoneView, job: Job, node: Node) -> None:
     )
 
 
-def _record_plans(present: _ZoneView, held_now: Iterable[Slice]) -> None:
+def _record_plans(present: _ZoneView, held_now: Iterable[Slice]) -> list[NodePlan]:
     leased: dict[str, list[str]] = defaultdict(list)
     for held in held_now:
         if held.job.node_in(present.slot) == held.node_id:
@@ -282,4 +285,6 @@ def _record_plans(present: _ZoneView, held_now: Iterable[Slice]) -> None:
         for _, node in sorted(present.nodes.items())
         if node.status not in (*GONE, NodeStatus.STOPPING)
     ]
-    record_plans(zone=present.zone, nodes=told, slot=present.slot, leased=leased, now=present.now)
+    return record_plans(
+        zone=present.zone, nodes=told, slot=present.slot, leased=leased, now=present.now
+    )

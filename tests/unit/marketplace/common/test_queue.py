@@ -15,9 +15,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def broker():
     with Redis.from_url(settings.REDIS_URL) as client:
-        client.delete("lane", "default", "node.n1")
+        client.delete("lane", "default")
         yield client
-        client.delete("lane", "default", "node.n1")
+        client.delete("lane", "default")
 
 
 def test_a_task_is_sent_by_name_to_its_route_once_committed(broker) -> None:
@@ -31,12 +31,6 @@ def test_a_task_is_sent_by_name_to_its_route_once_committed(broker) -> None:
         "zone": "finetender-tiny"
     }
     assert message["content-type"] == "application/json"
-
-
-def test_a_named_queue_wins_over_the_routes(broker) -> None:
-    enqueue("workers.run_slot", queue="node.n1", slot=4)
-    assert broker.llen("node.n1") == 1
-    assert broker.llen("default") == 0
 
 
 def test_a_rollback_sends_nothing(broker) -> None:

@@ -39,7 +39,7 @@ def test_every_list_and_every_row_opens_without_a_secret(office):
     slots_dispatch(now=NOW)
     held = build.lease(job)
     node.refresh_from_db()
-    secrets = [held.lease_token, node.api_token_hash, node.broker_password_hash, reply.api_token]
+    secrets = [held.lease_token, node.api_token_hash, reply.api_token]
     pages = [reverse(name) for name in ours()]
     assert len(pages) == 14
     pages += [

@@ -71,7 +71,7 @@ def test_dispatching_again_in_the_slot_makes_no_second_plan():
 
     again = slots_dispatch(now=at(3))
 
-    assert (again.started, again.sent) == ((), ())
+    assert (again.started, again.plans) == ((), ())
     assert NodePlan.objects.get().plan == first.plan
     assert Slice.objects.filter(job=job).count() == 1
 

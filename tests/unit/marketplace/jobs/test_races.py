@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import io
-import json
 
 import pytest
-from celery import current_app
-from django.conf import settings
-from redis import Redis
 
 from marketplace.jobs.models import (
     Artifact,
@@ -22,7 +17,6 @@ from marketplace.jobs.models import (
     Slice,
     SliceStatus,
 )
-from marketplace.jobs.plans import send_plans
 from marketplace.jobs.services import (
     LeaseLost,
     cancel_job,
@@ -54,26 +48,12 @@ def running():
     return job, node, build.lease(job)
 
 
-@pytest.fixture
-def broker():
-    with Redis.from_url(settings.REDIS_URL) as client:
-        client.flushdb()
-        yield client
-        client.flushdb()
-
-
-def plans_in(broker: Redis, queue: str) -> list[dict]:
-    """The plans that wait in a node's queue, oldest first."""
-    bodies = [json.loads(raw)["body"] for raw in reversed(broker.lrange(queue, 0, -1))]
-    return [json.loads(base64.b64decode(body))[1]["plan"] for body in bodies]
-
-
 def assert_seqs_rise(job: Job) -> None:
     seqs = list(JobEvent.objects.filter(job=job).order_by("pk").values_list("seq", flat=True))
     assert seqs == sorted(set(seqs))
 
 
-def test_two_dispatchers_at_once_make_one_plan_and_send_it(broker):
+def test_two_dispatchers_at_once_make_one_plan():
     zone = market.zone()
     node = market.node(zone)
     jobs = [build.job(zone, (0, node)) for _ in range(3)]
@@ -86,53 +66,6 @@ def test_two_dispatchers_at_once_make_one_plan_and_send_it(broker):
     )
     assert NodePlan.objects.count() == 1
     assert Slice.objects.count() == 3
-    (plan,) = plans_in(broker, node.queue)
-    assert plan == NodePlan.objects.get().plan
-
-
-def test_a_plan_that_could_not_be_sent_is_sent_by_the_next_beat(broker, monkeypatch):
-    zone = market.zone()
-    node = market.node(zone)
-    build.job(zone, (0, node))
-    send = current_app.send_task
-
-    def refuse(*_args: object, **_kwargs: object) -> None:
-        raise ConnectionRefusedError("no broker")
-
-    monkeypatch.setattr(current_app, "send_task", refuse)
-    assert slots_dispatch(now=NOW).sent == ()
-    monkeypatch.setattr(current_app, "send_task", send)
-
-    (sent,) = slots_dispatch(now=at(1)).sent
-
-    assert (sent.sent_at, NodePlan.objects.count()) == (at(1), 1)
-    (plan,) = plans_in(broker, node.queue)
-    assert plan == sent.plan
-
-
-def test_only_the_newest_of_the_plans_that_wait_is_sent(broker, monkeypatch):
-    zone = market.zone()
-    node = market.node(zone)
-    first = build.job(zone, (0, node))
-    monkeypatch.setattr("marketplace.jobs.services.dispatch.send_plans", lambda *, now: ())
-    slots_dispatch(now=NOW)
-    second = build.job(zone, (0, node), now=at(1))
-    slots_dispatch(now=at(1))
-
-    (sent,) = send_plans(now=at(2))
-
-    (plan,) = plans_in(broker, node.queue)
-    assert plan == sent.plan
-    assert {part["job"]["job_id"] for part in plan["slices"]} == {first.pk, second.pk}
-    assert send_plans(now=at(3)) == ()
-
-
-def test_a_plan_whose_slot_is_over_is_never_sent(broker, monkeypatch):
-    zone = market.zone()
-    build.job(zone, (0, market.node(zone)))
-    monkeypatch.setattr("marketplace.jobs.services.dispatch.send_plans", lambda *, now: ())
-    slots_dispatch(now=NOW)
-    assert send_plans(now=at(10)) == ()
 
 
 def test_two_results_for_one_lease_at_once_count_once(running):

@@ -22,6 +22,17 @@ from workers.protocol import (
     ProgressReply,
     ProgressReport,
     SliceResult,
+    SlotPlan,
+)
+from workers.protocol.plan_queue import (
+    PATH_NEXT_PLAN,
+    PATH_PLAN_SESSION,
+    PATH_TOKEN,
+    SUPERSEDED,
+    NextPlanReply,
+    NextPlanRequest,
+    NodeToken,
+    PlanSession,
 )
 from workers.protocol.messages import PATH_PROBE_RESULT, ProbeResult
 from workers.protocol.wire import from_json, to_json
@@ -55,12 +66,16 @@ class MarketDouble:
         self.joins: list[JoinRequest] = []
         self.probe_results: list[ProbeResult] = []
         self.heartbeat_reply = HeartbeatReply()
+        self.plan: SlotPlan | None = None
+        self.plan_requests: list[NextPlanRequest] = []
+        self.session = ""
+        self.rotate_token = False
+        #: How often the waits of nodes were ended before their time.
+        self.waits_ended = 0
         self.join_token = "join-token"
         self.join_reply = JoinReply(
             node_id="node_1",
             api_token=token,
-            broker_url="memory://",
-            queue="node.node_1",
             heartbeat_every_s=0.2,
             base_models=(TINY,),
         )
@@ -89,6 +104,7 @@ class MarketDouble:
     def close(self) -> None:
         if not self._thread.is_alive():
             return
+        self.end_waits()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -98,6 +114,18 @@ class MarketDouble:
         url = url or f"/blobs/{digest}"
         self.blobs[url] = content
         return BlobRef(url=url, sha256=digest, bytes=len(content))
+
+    def send(self, plan: SlotPlan) -> None:
+        """Make this the node's newest plan."""
+        with self.changed:
+            self.plan = plan
+            self.changed.notify_all()
+
+    def end_waits(self) -> None:
+        """Answer the nodes that wait for plans, as a market that restarts does."""
+        with self.changed:
+            self.waits_ended += 1
+            self.changed.notify_all()
 
     def wait_until(self, condition: Callable[[], Any], *, timeout_s: float = 30.0) -> None:
         with self.changed:
@@ -173,6 +201,14 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/internal/v1/heartbeat":
             market.heartbeats.append(from_json(Heartbeat, json.loads(body)))
             return self._answer(market.heartbeat_reply)
+        if path == PATH_PLAN_SESSION:
+            market.session = f"session-{len(market.requests)}"
+            return self._answer(PlanSession(market.session))
+        if path == PATH_NEXT_PLAN:
+            return self._next_plan(from_json(NextPlanRequest, json.loads(body)))
+        if path == PATH_TOKEN:
+            market.token, market.rotate_token = f"{market.token}-next", False
+            return self._answer(NodeToken(market.token))
         if path == "/internal/v1/progress":
             return self._progress(from_json(ProgressReport, json.loads(body)))
         if path == "/internal/v1/result":
@@ -187,6 +223,36 @@ class _Handler(BaseHTTPRequestHandler):
         if path in market.blobs:
             return self._blob(market.blobs[path])
         return self._problem(404, "not_found")
+
+    def _next_plan(self, request: NextPlanRequest) -> None:
+        market, token = self.market, self.headers.get("Authorization")
+        market.plan_requests.append(request)
+        ended = market.waits_ended
+        market.changed.notify_all()
+
+        def is_news() -> bool:
+            return (
+                market.waits_ended > ended
+                or market.rotate_token
+                or token != f"Bearer {market.token}"
+                or request.session != market.session
+                or self._newer(request) is not None
+            )
+
+        market.changed.wait_for(is_news, min(request.wait_s, 25.0))
+        if token != f"Bearer {market.token}":
+            return self._problem(401, "unknown_node")
+        if request.session != market.session:
+            return self._problem(409, SUPERSEDED)
+        plan = self._newer(request)
+        if plan is None:
+            return self._answer(NextPlanReply(rotate_token=market.rotate_token))
+        return self._answer(NextPlanReply(to_json(plan), plan.slot, plan.revision))
+
+    def _newer(self, request: NextPlanRequest) -> SlotPlan | None:
+        plan = self.market.plan
+        held = (request.held_slot or -1, request.held_revision)
+        return None if plan is None or (plan.slot, plan.revision) <= held else plan
 
     def _lease(self, token: str) -> Lease | None:
         lease = self.market.leases.get(token)

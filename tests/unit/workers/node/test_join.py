@@ -71,7 +71,6 @@ def test_joining_measures_registers_and_keeps_the_credentials(market, tmp_path, 
     credentials = load_credentials(state)
     assert credentials.node_id == "node_1"
     assert credentials.market_url == market.url
-    assert credentials.queue == "node.node_1"
     assert credentials.memory_gb == facts.memory_gb
     assert stat.S_IMODE(state.credentials.stat().st_mode) == 0o600
     assert "Joined as box-1 (node_1)." in capsys.readouterr().out

@@ -1,13 +1,15 @@
-"""Plans over Celery, and the files a node keeps its credentials in."""
+"""Plans from the market's HTTPS through a Celery worker, and a node's credentials on its disk."""
 
 import dataclasses
 import logging
 import stat
 import threading
+from collections.abc import Iterator
 
 import pytest
 from celery import Celery
 
+from tests.unit.workers.node.market_double import MarketDouble
 from workers.node.celery_app import build_celery_app
 from workers.node.celery_tasks import register_tasks
 from workers.node.credentials import (
@@ -18,8 +20,11 @@ from workers.node.credentials import (
     load_credentials,
     save_credentials,
 )
+from workers.node.market_client import MarketClient
+from workers.node.plan_puller import PlanPuller
 from workers.node.plan_receiver import PlanReceiver
 from workers.protocol import TASK_RUN_SLOT, BaseModelRef, SlotPlan
+from workers.protocol.plan_queue import PATH_NEXT_PLAN, SUPERSEDED
 from workers.protocol.wire import to_json
 
 PLAN = SlotPlan(node_id="node_1", slot=3, starts_at=0.0, ends_at=1.0)
@@ -28,10 +33,14 @@ CREDENTIALS = Credentials(
     name="box",
     node_id="node_1",
     api_token="secret-token",
-    broker_url="memory://",
-    queue="node.node_1",
     heartbeat_every_s=1.0,
     base_models=(BaseModelRef(name="tiny", source="bundled:finetender-tiny"),),
+)
+
+
+#: Of a market that nothing asks.
+PULLER = PlanPuller(
+    MarketClient("https://market.example"), node_id="node_1", refused=print, rotated=print
 )
 
 
@@ -42,7 +51,7 @@ class TestTask:
 
     @pytest.fixture
     def app(self, offered) -> Celery:
-        app = build_celery_app(broker_url="memory://", queue="node.node_1")
+        app = build_celery_app(queue="node.node_1", plans=PULLER)
         register_tasks(app, offer=offered.append)
         return app
 
@@ -67,27 +76,110 @@ class TestTask:
         assert own == [TASK_RUN_SLOT]
 
 
-def test_plans_sent_by_name_arrive_in_order():
-    received: list[SlotPlan] = []
-    arrived = threading.Event()
+class Node:
+    """The plans part of a node's process, and what it was told."""
 
-    def offer(plan: SlotPlan) -> None:
-        received.append(plan)
-        if plan.slot == 5:
-            arrived.set()
+    def __init__(self, market: MarketDouble) -> None:
+        self.client = MarketClient(market.url, token=market.token)
+        self.offered: list[SlotPlan] = []
+        self.tokens: list[str] = []
+        self.refusals: list[str] = []
+        self._changed = threading.Condition()
+        self.receiver = PlanReceiver(
+            CREDENTIALS,
+            self.client,
+            offer=lambda plan: self._note(self.offered, plan),
+            refused=lambda reason: self._note(self.refusals, reason),
+            rotated=lambda token: self._note(self.tokens, token),
+        )
 
-    receiver = PlanReceiver(CREDENTIALS, offer=offer)
-    receiver.start()
-    try:
-        assert receiver.ready.wait(30)
-        sender = Celery("market", broker="memory://", set_as_current=False)
-        for slot in (3, 4, 5):
-            plan = to_json(dataclasses.replace(PLAN, slot=slot))
-            sender.send_task(TASK_RUN_SLOT, kwargs={"plan": plan}, queue="node.node_1")
-        assert arrived.wait(30)
-    finally:
-        receiver.close()
-    assert [plan.slot for plan in received] == [3, 4, 5]
+    def _note(self, where, value) -> None:
+        with self._changed:
+            where.append(value)
+            self._changed.notify_all()
+
+    def wait_until(self, condition) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, 30)
+
+    def close(self) -> None:
+        self.receiver.close()
+        self.client.close()
+
+
+@pytest.fixture
+def market() -> Iterator[MarketDouble]:
+    market = MarketDouble()
+    yield market
+    market.close()
+
+
+@pytest.fixture
+def node(market) -> Iterator[Node]:
+    node = Node(market)
+    node.receiver.start()
+    yield node
+    node.close()
+
+
+def plan(slot: int, revision: int = 1) -> SlotPlan:
+    return dataclasses.replace(PLAN, slot=slot, revision=revision)
+
+
+class TestReceiving:
+    def test_plans_arrive_in_order_each_once(self, market, node):
+        for number in (3, 4, 5):
+            market.send(plan(number))
+            node.wait_until(lambda number=number: len(node.offered) == number - 2)
+        assert node.offered == [plan(3), plan(4), plan(5)]
+        market.wait_until(lambda: len(market.plan_requests) == 4)
+        held = [(asked.held_slot, asked.held_revision) for asked in market.plan_requests]
+        assert held == [(None, 0), (3, 1), (4, 1), (5, 1)]
+
+    def test_a_plan_whose_answer_was_lost_is_asked_for_again(self, market, node):
+        lost = iter(["drop"])
+        market.wait_until(lambda: market.plan_requests)
+        market.trouble = lambda _, path: next(lost, None) if path == PATH_NEXT_PLAN else None
+        market.send(plan(3))
+        node.wait_until(lambda: len(node.offered) == 1)
+        market.send(plan(4))
+        node.wait_until(lambda: len(node.offered) == 2)
+        assert node.offered == [plan(3), plan(4)]
+
+    def test_a_market_that_fails_and_is_away_is_asked_until_it_answers(self, market, node):
+        market.wait_until(lambda: market.plan_requests)
+        answers = iter([503, "drop", 500])
+        market.trouble = lambda _, path: next(answers, None) if path == PATH_NEXT_PLAN else None
+        market.send(plan(3))
+        market.send(plan(4))
+        node.wait_until(lambda: node.offered and node.offered[-1] == plan(4))
+        assert node.refusals == []
+
+    def test_a_token_is_exchanged_when_the_market_asks_and_stored_before_it_is_used(
+        self, market, node
+    ):
+        market.wait_until(lambda: market.plan_requests)
+        with market.changed:
+            market.rotate_token = True
+            market.changed.notify_all()
+        node.wait_until(lambda: node.tokens)
+        market.send(plan(3))
+        node.wait_until(lambda: node.offered)
+        assert node.tokens == ["node-token-next"]
+        assert node.refusals == []
+
+    def test_a_process_whose_session_another_ends_is_told_and_asks_no_more(self, market, node):
+        market.wait_until(lambda: market.plan_requests)
+        second = Node(market)
+        second.receiver.start()
+        try:
+            node.wait_until(lambda: node.refusals)
+            market.send(plan(3))
+            second.wait_until(lambda: second.offered)
+        finally:
+            second.close()
+        assert node.refusals == [f"The market says {SUPERSEDED}."]
+        assert (node.offered, second.offered, second.refusals) == ([], [plan(3)], [])
 
 
 class TestCredentials:

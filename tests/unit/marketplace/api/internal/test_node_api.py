@@ -93,7 +93,6 @@ def test_a_node_joins_trains_and_delivers_over_http(clock):
 
     asked = protocol.JoinRequest(token=secret, name="gpu-1", facts=build.facts())
     joined = from_json(protocol.JoinReply, stranger.post(protocol.PATH_JOIN, asked).json())
-    assert joined.queue == f"node.{joined.node_id}"
     node = NodeClient(joined.api_token)
     beat = protocol.Heartbeat(node_id=joined.node_id, at=NOW.timestamp())
     answer = node.post(protocol.PATH_HEARTBEAT, beat)

@@ -346,13 +346,13 @@ def test_caller_who_leaves_while_the_bid_waits_finds_it_under_the_key(api, zone,
     request = request_of(api, body_of(api, zone), key="k1")
     leaving = LeavingCaller(request)
     placed = threading.Event()
-    expecting = listening.DecisionListener.expecting
+    expecting = listening.NotificationListener.expecting
 
     def expecting_noted(listener, bid_id):
         placed.set()
         return expecting(listener, bid_id)
 
-    monkeypatch.setattr(listening.DecisionListener, "expecting", expecting_noted)
+    monkeypatch.setattr(listening.NotificationListener, "expecting", expecting_noted)
 
     async def talk(client):
         gone = asyncio.create_task(leaving.send())
