@@ -11,8 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
+from marketplace.embedded.house import wait_for_web
+from tests.conftest import Market
 from tests.faults.steps import buy_longest
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
@@ -47,14 +50,45 @@ def checkpoints(events: list[dict[str, Any]]) -> list[int]:
     return [event["data"]["step"] for event in events if event["kind"] == "checkpointed"]
 
 
+class Sockets:
+    """What the node's process is seen to be connected to."""
+
+    def __init__(self, market: Market) -> None:
+        self._market = market
+        self.peers: set[tuple[str, int]] = set()
+
+    def look(self) -> None:
+        process = psutil.Process(self._market.house.stack.pid("node"))
+        found = process.net_connections(kind="inet")
+        self.peers |= {(one.raddr.ip, one.raddr.port) for one in found if one.raddr}
+
+
 def test_a_job_whose_node_is_killed_goes_on_from_its_checkpoint_at_no_cost(market, api):
+    """Meanwhile the web server, in which the node waits for its plan, is restarted."""
     bid = buy_longest(api, market.zone, name="outlives-its-node", epochs=EPOCHS)
     job_id = bid["job_id"]
-    wait_for(api, job_id, lambda job: job["status"] == "running", within_s=240)
+    sockets = Sockets(market)
+
+    def is_running(job: dict[str, Any]) -> bool:
+        sockets.look()
+        return job["status"] == "running"
+
+    wait_for(api, job_id, is_running, within_s=240)
     ends_at = time.monotonic() + 120
     while not checkpoints(events_of(api, job_id)):
+        sockets.look()
         assert time.monotonic() < ends_at
         time.sleep(0.2)
+    # It trains, and has spoken with the market's one address and with nothing else.
+    address = httpx.URL(market.house.url)
+    assert sockets.peers == {(address.host, address.port)}
+
+    began = time.monotonic()
+    market.house.stack.stop("web")
+    # It answers the node, which waits for up to 25 seconds, before it ends.
+    assert time.monotonic() - began < 15
+    market.house.stack.start("web")
+    wait_for_web(market.house)
 
     os.kill(market.house.stack.pid("node"), signal.SIGKILL)
     # Kept down until its lease has run out: one that is back sooner simply goes on.

@@ -10,6 +10,7 @@ from queue import Empty
 from typing import Any, NoReturn
 
 from kombu.transport import virtual
+from kombu.utils.scheduling import FairCycle
 
 from workers.node.plan_puller import PlanPuller
 
@@ -46,6 +47,7 @@ class Channel(virtual.Channel):
 
 class Transport(virtual.Transport):
     Channel = Channel
+    cycle: FairCycle
     driver_type = "https"
     driver_name = "finetender"
     #: No pause between looks: each waits by itself.

@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 from django.db import connections
+from psycopg import sql
 
 from marketplace.common.db.pipeline import Statement, send
 
@@ -116,7 +117,7 @@ class NotificationListener:
         while True:
             try:
                 with self._connect() as connection:
-                    connection.execute(f"LISTEN {self._channel}")
+                    connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
                     self._ready.set()
                     while not self._stop_if_unused(LINGER_S):
                         for note in connection.notifies(timeout=RETRY_S / 2):

@@ -24,6 +24,7 @@ from workers.protocol import (
     SliceResult,
     SlotPlan,
 )
+from workers.protocol.messages import PATH_PROBE_RESULT, ProbeResult
 from workers.protocol.plan_queue import (
     PATH_NEXT_PLAN,
     PATH_PLAN_SESSION,
@@ -34,7 +35,6 @@ from workers.protocol.plan_queue import (
     NodeToken,
     PlanSession,
 )
-from workers.protocol.messages import PATH_PROBE_RESULT, ProbeResult
 from workers.protocol.wire import from_json, to_json
 
 TINY = BaseModelRef(name="tiny", source="bundled:finetender-tiny")
