@@ -1,0 +1,150 @@
+"""``python -m workers.bench memory``: what training was predicted to take, and what it took.
+
+Each case trains in a process of its own on the CPU, which counts the pages it really had at its
+largest (``workers.runtime.peak_memory``), the libraries' own left out. Freed tensors go back to the
+system at once there, so that the figure is the tensors and no fragmentation, which is what the
+unused share of a device is for. The prediction is ``workers.protocol.memory``, by which the market
+sells and nodes plan; it should be up to 10 % above the measurement and never below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import GPT2Config, LlamaConfig, Qwen3Config
+
+from workers.bench.cases import BenchCase
+from workers.bench.contestants import Fused
+from workers.protocol.memory import Engine, PackSizing, total_gb
+from workers.runtime.peak_memory import measure_growth
+from workers.training.architectures import read_shape
+
+MOST_ABOVE = 1.10
+#: glibc maps what is larger by itself, and so gives it back when it is freed.
+_RETURNED = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCase:
+    name: str
+    family: str
+    ranks: tuple[int, ...]
+    #: Tokens of a pack; each job has sequences of ``length`` for more than that.
+    pack_tokens: int
+    length: int
+    recompute: bool = False
+
+
+CASES = (
+    MemoryCase("llama, 1 job", "llama", (8,), 1024, 128),
+    MemoryCase("llama, 8 jobs", "llama", (8,) * 8, 1024, 64),
+    MemoryCase("llama, 8 jobs of rank 64", "llama", (64,) * 8, 1024, 64),
+    MemoryCase("llama, 4 jobs, recomputed", "llama", (16,) * 4, 2048, 256, recompute=True),
+    MemoryCase("qwen3, 4 jobs", "qwen3", (16,) * 4, 1024, 128),
+    MemoryCase("gpt2, 4 jobs", "gpt2", (16,) * 4, 1024, 128),
+)
+
+
+def build_config(family: str) -> Any:
+    """A base of some 40 million weights: enough that what a process takes besides is little."""
+    sizes = {
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 16384,
+        "max_position_embeddings": 1024,
+        "tie_word_embeddings": True,
+    }
+    if family == "gpt2":
+        return GPT2Config(
+            n_embd=512,
+            n_layer=8,
+            n_head=8,
+            n_positions=1024,
+            vocab_size=16384,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    return Qwen3Config(**sizes, head_dim=64) if family == "qwen3" else LlamaConfig(**sizes)
+
+
+def measure_case(case: MemoryCase) -> dict[str, Any]:
+    """Predicted and measured GB of one case, in this process."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    # What the libraries take once is no case's.
+    warm = torch.ones(512, 512)
+    (warm @ warm).sum().item()
+    gc.collect()
+    config = build_config(case.family)
+    bench = BenchCase(
+        case.name,
+        case.family,
+        len(case.ranks),
+        max(1, 2 * case.pack_tokens // (case.length * len(case.ranks))),
+        case.length,
+        rank=case.ranks[0],
+    )
+    with measure_growth() as growth:
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        fused = Fused(bench, model, 3)
+        fused.trainer.token_budget = case.pack_tokens
+        fused.trainer.model.checkpoint_layers = case.recompute
+        fused.step()
+    assert growth.peak_bytes is not None, "this system does not count a process's pages"
+    shape = read_shape(config)
+    base_gb = sum(p.numel() * p.element_size() for p in fused.base_parameters) / 1e9
+    predicted = total_gb(
+        shape,
+        Engine("cpu", 4),
+        base_gb=base_gb,
+        pack=PackSizing(fused.trainer.largest_pack, case.recompute),
+        ranks=case.ranks,
+    )
+    measured = growth.peak_bytes / 1e9
+    return {
+        "bench": "memory",
+        **asdict(case),
+        "predicted_gb": round(predicted, 3),
+        "measured_gb": round(measured, 3),
+        "ratio": round(predicted / measured, 3),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m workers.bench memory", description=__doc__)
+    parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument("--case", type=int, default=None, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.case is not None:
+        print(json.dumps(measure_case(CASES[chosen.case])), flush=True)
+        return 0
+    is_good = True
+    for number, case in enumerate(CASES):
+        if chosen.only not in case.name:
+            continue
+        command = [sys.executable, "-m", "workers.bench", "memory", "--case", str(number)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ | _RETURNED
+        )
+        if done.returncode:
+            sys.stderr.write(done.stderr)
+            return 1
+        row = json.loads(done.stdout.splitlines()[-1])
+        is_good = is_good and 1.0 <= row["ratio"] <= MOST_ABOVE
+        print(json.dumps(row), flush=True)
+    return 0 if is_good else 1
