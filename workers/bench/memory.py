@@ -23,7 +23,16 @@ from transformers import GPT2Config, LlamaConfig, Qwen3Config
 
 from workers.bench.cases import BenchCase
 from workers.bench.contestants import Fused
-from workers.protocol.memory import Engine, PackSizing, total_gb
+from workers.protocol.memory import (
+    GB,
+    USABLE_SHARE,
+    Engine,
+    PackSizing,
+    job_bytes,
+    size_node,
+    total_gb,
+)
+from workers.protocol.model_shape import ModelShape, parse_model_shape
 from workers.runtime.peak_memory import measure_growth
 from workers.training.architectures import read_shape
 
@@ -51,6 +60,92 @@ CASES = (
     MemoryCase("qwen3, 4 jobs", "qwen3", (16,) * 4, 1024, 128),
     MemoryCase("gpt2, 4 jobs", "gpt2", (16,) * 4, 1024, 128),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBase:
+    """A published model by the sizes in its configuration."""
+
+    shape: ModelShape
+    #: GB of its weights on a GPU.
+    gb: float
+
+
+def _describe_base(gb: float, model_type: str, **sizes: int) -> SharedBase:
+    return SharedBase(parse_model_shape({"model_type": model_type, "head_dim": 128, **sizes}), gb)
+
+
+_LLAMA_3 = {"vocab_size": 128256, "num_key_value_heads": 8}
+_QWEN_3 = {"vocab_size": 151936, "num_key_value_heads": 8}
+#: Weights in bfloat16, or in 4 bits with a scale for each 64, embeddings in bfloat16; and 5 %.
+SHARED_BASES = {
+    "Llama-3.2-1B": _describe_base(
+        2.6,
+        "llama",
+        **_LLAMA_3,
+        hidden_size=2048,
+        num_hidden_layers=16,
+        intermediate_size=8192,
+        num_attention_heads=32,
+        head_dim=64,
+    ),
+    "Llama-3.1-8B": _describe_base(
+        16.9,
+        "llama",
+        **_LLAMA_3,
+        hidden_size=4096,
+        num_hidden_layers=32,
+        intermediate_size=14336,
+        num_attention_heads=32,
+    ),
+    "Qwen3-8B": _describe_base(
+        17.2,
+        "qwen3",
+        **_QWEN_3,
+        hidden_size=4096,
+        num_hidden_layers=36,
+        intermediate_size=12288,
+        num_attention_heads=32,
+    ),
+    "Qwen3-32B, 4-bit": _describe_base(
+        21.7,
+        "qwen3",
+        **_QWEN_3,
+        hidden_size=5120,
+        num_hidden_layers=64,
+        intermediate_size=25600,
+        num_attention_heads=64,
+    ),
+    "Llama-3.1-70B, 4-bit": _describe_base(
+        44.8,
+        "llama",
+        **_LLAMA_3,
+        hidden_size=8192,
+        num_hidden_layers=80,
+        intermediate_size=28672,
+        num_attention_heads=64,
+    ),
+}
+#: GB that the driver shows.
+SHARED_GPUS = {"A40-48": 47.7, "A100-40": 42.4, "A100-80": 85.0, "H100-80": 85.0, "H200": 150.0}
+#: What a job of default settings trains, and the longest row that a node must hold.
+_DEFAULT_RANK, _LONGEST_TOKENS = 16, 2048
+
+
+def count_sharing_jobs(base: SharedBase, gpu_gb: float) -> int:
+    """Jobs of default settings whose memory fits beside the base and a pack."""
+    engine = Engine("cuda", 2)
+    sized = size_node(
+        base.shape,
+        engine,
+        base_gb=base.gb,
+        limit_gb=USABLE_SHARE["cuda"] * gpu_gb,
+        longest_tokens=_LONGEST_TOKENS,
+    )
+    if sized is None:
+        return 0
+    job = job_bytes(base.shape, engine, rank=_DEFAULT_RANK, target_modules=None, pack=sized.pack)
+    return int(sized.jobs_gb / (job / GB))
 
 
 def build_config(family: str) -> Any:
@@ -128,8 +223,16 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m workers.bench memory", description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name has this in it")
+    parser.add_argument(
+        "--sharing", action="store_true", help="only how many default jobs share each GPU"
+    )
     parser.add_argument("--case", type=int, default=None, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
+    if chosen.sharing:
+        for name, base in SHARED_BASES.items():
+            jobs = {gpu: count_sharing_jobs(base, gb) for gpu, gb in SHARED_GPUS.items()}
+            print(json.dumps({"bench": "sharing", "base": name, "base_gb": base.gb, **jobs}))
+        return 0
     if chosen.case is not None:
         print(json.dumps(measure_case(CASES[chosen.case])), flush=True)
         return 0

@@ -34,7 +34,7 @@ STATE_BYTES = 16
 _LOGIT_BYTES = 12
 _FLOAT_BYTES = 4
 #: What a device's process has besides: workspaces of kernels, tables of a pack.
-_BESIDES_BYTES = 24e6
+BESIDES_BYTES = 24e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,35 @@ class PackSizing:
     token_budget: int
     #: Recompute blocks in the backward pass.
     recompute: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSizing:
+    """How a node's memory is shared out before any job is on it."""
+
+    pack: PackSizing
+    #: Base model, a chunk of logits, one pack and what a process has besides.
+    own_gb: float
+    #: What is left for jobs.
+    jobs_gb: float
+
+
+def size_node(
+    shape: ModelShape, engine: Engine, *, base_gb: float, limit_gb: float, longest_tokens: int
+) -> NodeSizing | None:
+    """Set a recomputed pack aside, and leave the rest to jobs; ``None`` where that is nothing.
+
+    The pack is as large as the device's kind wants, but on a tight device at most half of what the
+    base leaves, and never less than the longest row. While jobs leave room, the engine packs
+    without recomputing instead: that takes no more than what is free.
+    """
+    rest = limit_gb - base_gb - (head_bytes(shape, engine) + BESIDES_BYTES) / GB
+    token_gb = _pack_token_bytes(shape, engine, rank=0, recompute=True) / GB
+    tokens = max(longest_tokens, min(engine.pack_tokens, int(rest / 2 / token_gb)))
+    jobs_gb = rest - tokens * token_gb
+    if jobs_gb <= 0:
+        return None
+    return NodeSizing(PackSizing(tokens, recompute=True), limit_gb - jobs_gb, jobs_gb)
 
 
 def token_bytes(shape: ModelShape, engine: Engine, *, recompute: bool) -> float:
@@ -148,10 +177,8 @@ def inner_token_bytes(shape: ModelShape, engine: Engine, *, rank: int, recompute
 
 def pack_bytes(shape: ModelShape, engine: Engine, pack: PackSizing, *, rank: int) -> float:
     """Bytes of one pack, while it is on the device, of jobs with ranks up to ``rank``."""
-    kept = token_bytes(shape, engine, recompute=pack.recompute) + working_bytes(shape, engine)
-    if engine.device == "cpu":
-        kept += inner_token_bytes(shape, engine, rank=rank, recompute=pack.recompute)
-    return pack.token_budget * kept
+    token = _pack_token_bytes(shape, engine, rank=rank, recompute=pack.recompute)
+    return pack.token_budget * token
 
 
 def total_gb(
@@ -171,7 +198,14 @@ def total_gb(
     )
     largest = max(listed, default=0)
     own = head_bytes(shape, engine) + pack_bytes(shape, engine, pack, rank=largest)
-    return base_gb + (own + jobs + _BESIDES_BYTES) / GB
+    return base_gb + (own + jobs + BESIDES_BYTES) / GB
+
+
+def _pack_token_bytes(shape: ModelShape, engine: Engine, *, rank: int, recompute: bool) -> float:
+    token = token_bytes(shape, engine, recompute=recompute) + working_bytes(shape, engine)
+    if engine.device == "cpu":
+        token += inner_token_bytes(shape, engine, rank=rank, recompute=recompute)
+    return token
 
 
 def _block_bytes(shape: ModelShape, engine: Engine) -> float:

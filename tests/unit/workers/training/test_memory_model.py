@@ -1,0 +1,125 @@
+"""The memory that the market sells is what the engine keeps: sums against counted tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    GPT2Config,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+    RobertaConfig,
+)
+
+from workers.bench.memory import SHARED_BASES, SHARED_GPUS, count_sharing_jobs
+from workers.protocol.memory import (
+    GB,
+    Engine,
+    PackSizing,
+    inner_token_bytes,
+    job_bytes,
+    size_node,
+    token_bytes,
+)
+from workers.protocol.model_shape import parse_model_shape
+from workers.training.packed_model import PackedModel
+from workers.training.rehearsal import rehearsal
+from workers.training.saved_bytes import SavedBytes
+
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+    "max_position_embeddings": 512,
+}
+GROUPED = SIZES | {"num_key_value_heads": 2}
+CONFIGS = {
+    "llama": LlamaConfig(**GROUPED),
+    "mistral": MistralConfig(**GROUPED),
+    "qwen2": Qwen2Config(**GROUPED),
+    "qwen3": Qwen3Config(**GROUPED, head_dim=16),
+    "gpt2": GPT2Config(
+        n_embd=64,
+        n_layer=3,
+        n_head=4,
+        n_positions=512,
+        vocab_size=512,
+        bos_token_id=0,
+        eos_token_id=0,
+    ),
+    "bert": BertConfig(**SIZES),
+    "roberta": RobertaConfig(**SIZES),
+}
+TOKENS = 96
+RANK = 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_what_a_token_keeps_is_what_autograd_keeps(family, dtype):
+    config = CONFIGS[family]
+    shape = parse_model_shape(config.to_dict())
+    loader = AutoModelForSequenceClassification if shape.encoder else AutoModelForCausalLM
+    model = PackedModel(loader.from_config(config, dtype=dtype))
+    engine = Engine("cpu", dtype.itemsize)
+    with rehearsal(model, tokens=TOKENS) as pack:
+        with model.streaming(pack), SavedBytes(model.model) as saved:
+            model.hidden(pack)
+        counted = saved.total / pack.tokens
+    predicted = token_bytes(shape, engine, recompute=False)
+    predicted += inner_token_bytes(shape, engine, rank=RANK, recompute=False)
+    # Rotary angles, which all layers share, are not in the sum.
+    assert predicted == pytest.approx(counted, rel=0.01)
+
+
+def test_recomputed_blocks_keep_their_inputs_alone():
+    shape = parse_model_shape(CONFIGS["llama"].to_dict())
+    engine = Engine("cpu", 4)
+    model = PackedModel(AutoModelForCausalLM.from_config(CONFIGS["llama"], dtype=torch.float32))
+    model.checkpoint_layers = True
+    with rehearsal(model, tokens=TOKENS) as pack:
+        with model.streaming(pack), SavedBytes(model.model) as saved:
+            model.hidden(pack)
+        counted = saved.total / pack.tokens
+    one_block = token_bytes(shape, engine, recompute=False) / shape.layers
+    inputs = token_bytes(shape, engine, recompute=True) - one_block
+    assert inputs == shape.layers * 64 * 4
+    # Beside them: rotary angles, the last norm and what it noted.
+    assert counted - inputs == 4 * (2 * 16 + 32 + 1)
+
+
+class TestSharing:
+    def test_ordinary_jobs_on_models_of_eight_billion_share_an_a100_of_40_gb(self):
+        assert count_sharing_jobs(SHARED_BASES["Llama-3.1-8B"], SHARED_GPUS["A100-40"]) == 14
+        assert count_sharing_jobs(SHARED_BASES["Qwen3-8B"], SHARED_GPUS["A100-40"]) == 12
+
+    def test_a_base_that_leaves_no_room_for_a_pack_is_on_no_node(self):
+        assert count_sharing_jobs(SHARED_BASES["Llama-3.1-70B, 4-bit"], 42.4) == 0
+
+    @pytest.mark.parametrize("device", ["cpu", "cuda"])
+    def test_more_rank_more_targets_and_longer_packs_never_take_less(self, device):
+        shape, engine = parse_model_shape(CONFIGS["llama"].to_dict()), Engine(device, 2)
+
+        def size(rank: int = 8, targets=None, tokens: int = 1024) -> float:
+            pack = PackSizing(tokens, recompute=True)
+            return job_bytes(shape, engine, rank=rank, target_modules=targets, pack=pack)
+
+        assert size(targets=("q_proj",)) < size() < size(rank=9)
+        assert size() <= size(tokens=2048)
+
+    def test_a_tight_node_keeps_half_of_what_the_base_leaves_for_jobs(self):
+        shape, engine = parse_model_shape(CONFIGS["llama"].to_dict()), Engine("cuda", 2)
+        base_gb, limit_gb = 0.001, 0.05
+        sized = size_node(shape, engine, base_gb=base_gb, limit_gb=limit_gb, longest_tokens=64)
+        assert sized is not None
+        assert 64 < sized.pack.token_budget < engine.pack_tokens
+        assert sized.own_gb + sized.jobs_gb == pytest.approx(limit_gb)
+        chunk_gb = 1024 * 512 * 12 / GB
+        assert sized.jobs_gb == pytest.approx((limit_gb - base_gb - chunk_gb - 0.024) / 2, rel=0.01)
