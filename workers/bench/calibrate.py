@@ -6,11 +6,12 @@ import argparse
 import json
 import sys
 
+from workers.node.credentials import SettingsError
+from workers.node.devices import choose_device
 from workers.node.self_test import (
     CASES,
     QUICK_CASES,
     WORK_CASES,
-    find_best_device,
     measure_node,
 )
 from workers.protocol.messages import BaseModelRef
@@ -25,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
         action="append",
         help="bundled:<name>, a directory or a hub id; may be given more than once",
     )
-    parser.add_argument("--device", default=find_best_device())
+    parser.add_argument("--device", default=None, help="default: the best")
     parser.add_argument("--memory-gb", type=float, default=None, help="what the node may use")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each case is timed")
     parser.add_argument("--quick", action="store_true", help="three cases only")
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     try:
         facts = measure_node(
-            device=chosen.device,
+            device=choose_device(chosen.device),
             base_models=bases,
             memory_gb=chosen.memory_gb,
             cases=QUICK_CASES if chosen.quick else CASES,
@@ -45,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             seconds_each=chosen.seconds,
             say=lambda line: print(line, file=sys.stderr),
         )
-    except TrainingFault as fault:
+    except (SettingsError, TrainingFault) as fault:
         print(fault, file=sys.stderr)
         return 2
     print(json.dumps(to_json(facts), indent=2))

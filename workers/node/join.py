@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from workers.node.credentials import Credentials, SettingsError, StateDir, save_credentials
+from workers.node.devices import choose_device
 from workers.node.market_client import MarketClient, MarketError, Patience
 from workers.node.process import add_run_arguments, quiet_library_logs, run
 from workers.protocol import (
@@ -132,12 +133,11 @@ def _measure(options: argparse.Namespace, models: Sequence[BaseModelRef]) -> Nod
         CASES,
         QUICK_CASES,
         WORK_CASES,
-        find_best_device,
         measure_node,
     )
     from workers.training.faults import TrainingFault
 
-    device = options.device or find_best_device()
+    device = choose_device(options.device)
     print(f"Measuring this machine ({device}).", flush=True)
     try:
         return measure_node(

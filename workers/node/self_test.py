@@ -78,10 +78,6 @@ _GPU_MODEL = re.compile(
 _GPU_SIZES_GB = (8, 11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 141, 180, 192)
 
 
-def find_best_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
 def measure_node(
     *,
     device: str,
