@@ -22,13 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
-from workers.protocol.job_settings import match_modules
-from workers.protocol.model_shape import ModelShape, Projection, parse_model_shape
+from workers.protocol.memory import STATE_BYTES, adapter_parameters, find_adapted
+from workers.protocol.model_shape import ModelShape, parse_model_shape
 
 BYTES_PER_GB = 1e9
-STATE_BYTES = 16
 LOGIT_BYTES = 12
 CONSTANT_BYTES = 8e6
 #: What the self-test trains with; a measured row names no rank.
@@ -42,35 +40,6 @@ class MeasuredMemory:
     batch_size: int
     sequence_length: int
     gb: float
-
-
-@lru_cache(maxsize=256)
-def find_adapted(
-    shape: ModelShape, target_modules: tuple[str, ...] | None
-) -> tuple[Projection, ...]:
-    """The base model's projections that an adapter sits on.
-
-    Raises
-    ------
-    SettingError
-        When a target is no projection of the model.
-    """
-    projections = {part.name: part for part in shape.list_projections()}
-    targets = target_modules or shape.family.target_modules
-    return tuple(projections[name] for name in match_modules(targets, projections))
-
-
-def adapter_parameters(
-    shape: ModelShape, *, rank: int, target_modules: tuple[str, ...] | None
-) -> int:
-    """Trainable weights of a LoRA adapter.
-
-    Raises
-    ------
-    SettingError
-        As ``find_adapted``.
-    """
-    return rank * sum(part.inputs + part.outputs for part in find_adapted(shape, target_modules))
 
 
 def job_memory_gb(

@@ -34,7 +34,7 @@ STATE_BYTES = 16
 _LOGIT_BYTES = 12
 _FLOAT_BYTES = 4
 #: What a device's process has besides: workspaces of kernels, tables of a pack.
-BESIDES_BYTES = 24e6
+BESIDES_BYTES = 36e6
 
 
 @dataclass(frozen=True, slots=True)

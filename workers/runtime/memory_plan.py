@@ -14,17 +14,13 @@ from dataclasses import dataclass, replace
 import psutil
 import torch
 
+from workers.protocol.memory import LOSS_CHUNK_TOKENS, STATE_BYTES, USABLE_SHARE, PackSizing
 from workers.training.faults import SystemFault
 from workers.training.job import TrainingJob
-from workers.training.loss import CHUNK_TOKENS
 from workers.training.packed_model import PackedModel
 from workers.training.rehearsal import rehearsal
 from workers.training.saved_bytes import SavedBytes
 
-#: float32 values, their gradient, and two moments.
-BYTES_PER_ADAPTER_VALUE = 16
-#: Share of a device's memory the plan uses; the rest is for kernels and fragmentation.
-USABLE_SHARE = {"cuda": 0.92, "cpu": 0.8}
 _REHEARSAL_TOKENS = 64
 
 
@@ -64,15 +60,6 @@ class MemoryPlan:
         return replace(self, unforeseen_gb=max(self.unforeseen_gb, more))
 
 
-@dataclass(frozen=True, slots=True)
-class PackSizing:
-    """How the jobs on a base run within the limit."""
-
-    token_budget: int
-    #: Recompute blocks in the backward pass.
-    recompute: bool
-
-
 def rehearse(model: PackedModel, *, base_gb: float, limit_gb: float) -> MemoryPlan:
     """Measure a base's activations by one small forward pass with an adapter on it."""
     with rehearsal(model, tokens=_REHEARSAL_TOKENS) as pack:
@@ -84,7 +71,7 @@ def rehearse(model: PackedModel, *, base_gb: float, limit_gb: float) -> MemoryPl
     layers = config.num_hidden_layers
     kept = layers * config.hidden_size * model.model.dtype.itemsize
     # logits, log-probabilities and their difference, in float32
-    rows = 0 if model.shape.encoder else CHUNK_TOKENS[model.device.type]
+    rows = 0 if model.shape.encoder else LOSS_CHUNK_TOKENS[model.device.type]
     logits = 3 * 4 * rows * config.vocab_size
     return MemoryPlan(
         base_gb=base_gb,
@@ -97,7 +84,7 @@ def rehearse(model: PackedModel, *, base_gb: float, limit_gb: float) -> MemoryPl
 
 def state_gb(values: Iterable[torch.Tensor]) -> float:
     """Values, gradient and moments of an adapter."""
-    return BYTES_PER_ADAPTER_VALUE * sum(value.numel() for value in values) / 1e9
+    return STATE_BYTES * sum(value.numel() for value in values) / 1e9
 
 
 def fit(plan: MemoryPlan, *, states_gb: float, longest_tokens: int, most_tokens: int) -> PackSizing:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from workers.protocol.memory import PACK_TOKENS
 from workers.protocol.messages import (
     AdapterKind,
     BaseModelRef,
@@ -36,7 +37,6 @@ from workers.runtime.thread_choice import use_best_threads
 from workers.training.evaluation import Evaluation
 from workers.training.faults import SystemFault, TrainingFault, UserFault, is_device_lost
 from workers.training.fused_trainer import StepFailure, StepResult
-from workers.training.pack_plan import TOKEN_BUDGET
 from workers.training.packed_model import PROMPT
 from workers.training.prompt_lookup import LookupRun, count_copied_tokens, read_candidates
 from workers.training.samples import SampleRun
@@ -243,7 +243,7 @@ class NodeRuntime:
             running.job,
             candidates=read_candidates(prompts_path),
             own=values[PROMPT],
-            token_budget=TOKEN_BUDGET[self.device.type],
+            token_budget=PACK_TOKENS[self.device.type],
             budget_s=lookup.budget_s,
         )
         model = running.resident.model
@@ -513,7 +513,7 @@ class NodeRuntime:
             resident.plan,
             states_gb=others_gb + sum(r.state_gb for r in jobs),
             longest_tokens=max(r.longest_tokens for r in jobs),
-            most_tokens=TOKEN_BUDGET[self.device.type],
+            most_tokens=PACK_TOKENS[self.device.type],
         )
         resident.trainer.token_budget = found.token_budget
         resident.model.checkpoint_layers = found.recompute

@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
+from workers.protocol.memory import LOSS_CHUNK_TOKENS
 from workers.training.frozen_product import BLAS, FrozenProducts
-
-#: Trained tokens whose logits are held at once; on CPUs so few that they stay in the cache.
-CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
 
 
 def compute_token_nll(
@@ -35,9 +33,9 @@ def compute_token_nll(
     head_VD : float[V, D]
         Output embeddings.
     chunk_tokens : int, optional
-        By default ``CHUNK_TOKENS`` of the device.
+        By default ``LOSS_CHUNK_TOKENS`` of the device.
     """
-    chunk_tokens = chunk_tokens or CHUNK_TOKENS[hidden_MD.device.type]
+    chunk_tokens = chunk_tokens or LOSS_CHUNK_TOKENS[hidden_MD.device.type]
     if hidden_MD.requires_grad and torch.is_grad_enabled():
         return _TokenNll.apply(hidden_MD, head_VD, bias_V, targets_M, chunk_tokens, products)  # type: ignore[no-any-return]
     parts = [

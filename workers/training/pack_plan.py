@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Tokens of a pack unless memory asks for fewer, by kind of device.
-TOKEN_BUDGET = {"cpu": 4096, "cuda": 16384}
 #: Packs are padded to a multiple of this, so that shapes repeat: kernels are chosen and
 #: compiled by shape.
 PAD_TO = {"cpu": 16, "cuda": 256}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 
+from workers.protocol.memory import PACK_TOKENS
 from workers.training.compiled_norms import compile_norms_if_faster
 from workers.training.fused_trainer import FusedTrainer
 from workers.training.graph_runners import RECORDING, CudaGraphRunner
-from workers.training.pack_plan import PAD_TO, TOKEN_BUDGET
+from workers.training.pack_plan import PAD_TO
 from workers.training.packed_model import PackedModel
 from workers.training.product_choice import use_fastest_products
 from workers.training.recorded_steps import record_steps_if_faster
@@ -22,7 +23,7 @@ RECORDED_STEPS = "recorded_steps"
 def build_plain_trainer(model: PackedModel) -> FusedTrainer:
     """The loop with PyTorch's own products and norms: nothing depends on a measurement."""
     kind = model.device.type
-    return FusedTrainer(model, token_budget=TOKEN_BUDGET[kind], pad_to=PAD_TO[kind])
+    return FusedTrainer(model, token_budget=PACK_TOKENS[kind], pad_to=PAD_TO[kind])
 
 
 def build_tuned_trainer(model: PackedModel) -> FusedTrainer:

@@ -12,10 +12,10 @@ from typing import Any
 from marketplace.common.clock import format_moment
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd, to_micros
-from marketplace.fleet.memory import find_adapted
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from workers.protocol.job_settings import SettingError, check_adapter, check_training
+from workers.protocol.memory import find_adapted
 from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.wire import ProtocolError, from_json

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from marketplace.fleet.memory import (
     CONSTANT_BYTES,
     MeasuredMemory,
-    adapter_parameters,
     calibration_factor,
     job_memory_gb,
 )
 from tests import market_builders as market
+from workers.protocol.memory import adapter_parameters
 from workers.protocol.model_shape import ModelShape, parse_model_shape
 
 LLAMA_8B = ModelShape(

@@ -18,6 +18,7 @@ from transformers import (
 
 from workers.bench.memory import SHARED_BASES, SHARED_GPUS, count_sharing_jobs
 from workers.protocol.memory import (
+    BESIDES_BYTES,
     GB,
     Engine,
     PackSizing,
@@ -122,4 +123,6 @@ class TestSharing:
         assert 64 < sized.pack.token_budget < engine.pack_tokens
         assert sized.own_gb + sized.jobs_gb == pytest.approx(limit_gb)
         chunk_gb = 1024 * 512 * 12 / GB
-        assert sized.jobs_gb == pytest.approx((limit_gb - base_gb - chunk_gb - 0.024) / 2, rel=0.01)
+        assert sized.jobs_gb == pytest.approx(
+            (limit_gb - base_gb - chunk_gb - BESIDES_BYTES / GB) / 2, rel=0.01
+        )
