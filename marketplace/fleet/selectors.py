@@ -236,16 +236,17 @@ def find_node_by_api_token(token: str, *, now: datetime) -> Node | None:
 def find_nodes_by_api_tokens(tokens: Iterable[str], *, now: datetime) -> dict[str, Node]:
     """The nodes that hold these bearer tokens, by token."""
     hashes = {secret_hash(token): token for token in tokens}
-    still_valid = Q(old_api_token_until_at=None) | Q(old_api_token_until_at__gt=now)
     nodes = Node.objects.select_related("zone", "provider").filter(
-        Q(api_token_hash__in=hashes) | Q(still_valid, old_api_token_hash__in=hashes)
+        Q(api_token_hash__in=hashes) | Q(old_api_token_hash__in=hashes)
     )
-    return {
-        hashes[held]: node
-        for node in nodes
-        for held in (node.api_token_hash, node.old_api_token_hash)
-        if held in hashes
-    }
+    found: dict[str, Node] = {}
+    for node in nodes:
+        if node.api_token_hash in hashes:
+            found[hashes[node.api_token_hash]] = node
+        until = node.old_api_token_until_at
+        if node.old_api_token_hash in hashes and (until is None or until > now):
+            found[hashes[node.old_api_token_hash]] = node
+    return found
 
 
 def silent_since(zone: Zone, now: datetime) -> datetime:
