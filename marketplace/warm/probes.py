@@ -16,6 +16,7 @@ from django.db import transaction
 
 from marketplace.common.errors import NotFound
 from marketplace.common.locks import advisory_lock
+from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import (
     base_model_ref,
@@ -26,7 +27,6 @@ from marketplace.fleet.selectors import (
     slot_starts_at,
 )
 from marketplace.jobs.models import Artifact, Dataset, NodePlan
-from marketplace.jobs.plans import send_plans
 from marketplace.warm.embeddings import read_first_rows
 from marketplace.warm.models import Donor, Probe
 from workers.protocol.messages import (
@@ -94,7 +94,6 @@ def ask_probe(
             expires_at=expires_at,
         )
         _add_to_plan(zone, node, spec, now)
-    send_plans(now=now)
     return probe
 
 
@@ -178,6 +177,7 @@ def _add_to_plan(zone: Zone, node: Node, spec: ProbeSpec, now: datetime) -> None
         ends_at=slot_ends_at(zone, slot),
         made_at=now,
     )
+    call_nodes([node.pk])
 
 
 def record_probe_result(*, node: Node, result: ProbeResult, now: datetime) -> None:
