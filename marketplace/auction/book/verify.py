@@ -27,6 +27,7 @@ from marketplace.auction.models import (
     Reservation,
     Snapshot,
 )
+from marketplace.auction.royalties import ROYALTY
 from marketplace.auction.witnesses.heads import list_signed_heads
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until
@@ -271,7 +272,10 @@ def _bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> Iterat
         "compute_demand": task.compute_demand,
         "memory_demand_gb": task.memory_demand,
         "rates": dict(task.rates),
-        "offers": [[v.id, int(v.price), v.delay_slots, v.load] for v in task.vendors],
+        # The fee of a warm start's donor is no vendor's offer.
+        "offers": [
+            [v.id, int(v.price), v.delay_slots, v.load] for v in task.vendors if v.id != ROYALTY
+        ],
     }
     for name, value in (expected | asked).items():
         stored = getattr(bid, name)
