@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 import time_machine
@@ -113,7 +114,7 @@ def test_royalties_stand_in_the_wallet_and_on_the_page_of_the_adapter(site: Site
         _, job = bid_warm(taker, site.zone, data, quote(taker, site.zone, data))
         steps = job.start.steps
         ended(job, site.zone, step=steps, total_steps=steps, valid_loss_after=0.9)
-        settle_finished(now=LATER)
+        assert settle_finished(now=LATER + timedelta(seconds=60)) == 2
         earned = Earning.objects.get(kind="royalty").amount_micros
         assert "Royalties" in read_page(site.client.get("/wallet"))
         page = read_page(site.client.get(f"/jobs/{donor.pk}"))
