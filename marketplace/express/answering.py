@@ -21,6 +21,7 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.express.bank import prepare_lookup, read_features
+from marketplace.express.locks import lock_requests
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
 from marketplace.express.seats import buy_seats, load_seats
 from marketplace.fleet.models import Zone
@@ -65,7 +66,7 @@ def answer_requests(*, zone: Zone, now: datetime) -> int:
     if _wants_burst(lane_terms, now=now):
         decide_pending_bids(zone=zone, now=now)
     with enter_lane(zone=zone, now=now) as lane:
-        waiting = list(_list_waiting(zone).select_for_update()[:BATCH_LIMIT])
+        waiting = lock_requests(_list_waiting(zone), limit=BATCH_LIMIT)
         answered: list[_Answered] = []
         for request in _order_fairly(zone, waiting):
             answered.append(_answer(lane, lane_terms, request))

@@ -19,6 +19,7 @@ from django.db.models import Sum
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.pay_rule import compute_asks
 from marketplace.common.queue import enqueue
+from marketplace.express.locks import lock_seat
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
 from marketplace.express.seats import buy_seats, load_seats
 from marketplace.fleet.models import NodeStatus
@@ -169,7 +170,7 @@ def settle_seats(lane: ExpressLane, *, now: datetime) -> int:
 def settle_seat(seat: Seat, *, now: datetime) -> bool:
     """Pay for the cells of one seat; false when it was done before or is not decided yet."""
     with transaction.atomic():
-        seat = Seat.objects.select_for_update().get(pk=seat.pk)
+        seat = lock_seat(seat.pk)
         bid = Bid.objects.get(pk=seat.pk)
         if seat.settled_at is not None or bid.status == BidStatus.PENDING:
             return False

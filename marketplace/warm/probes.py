@@ -28,6 +28,7 @@ from marketplace.fleet.selectors import (
 )
 from marketplace.jobs.models import Artifact, Dataset, NodePlan
 from marketplace.warm.embeddings import read_first_rows
+from marketplace.warm.locks import lock_probe
 from marketplace.warm.models import Donor, Probe
 from workers.protocol.messages import (
     PROBE_ROWS_MAX,
@@ -189,11 +190,7 @@ def record_probe_result(*, node: Node, result: ProbeResult, now: datetime) -> No
         ``unknown_probe``: nothing of the kind was asked of this node.
     """
     with transaction.atomic():
-        probe = (
-            Probe.objects.select_for_update(of=("self",))
-            .filter(token=result.token, node=node)
-            .first()
-        )
+        probe = lock_probe(token=result.token, node=node)
         if probe is None:
             raise NotFound("unknown_probe", "This node was not asked that.")
         if probe.answered_at is not None or now > probe.expires_at:
