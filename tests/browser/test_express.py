@@ -1,0 +1,69 @@
+"""A prompt within a minute: certified, tuned and paid for, in the running house."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.visitor import Visitor
+from tests.conftest import Market
+from tests.waiting import until
+
+pytestmark = pytest.mark.browser
+
+OPEN = """
+from marketplace.accounts.models import Organisation
+from marketplace.express.lanes import set_lane
+from marketplace.fleet.models import Zone
+zone = Zone.objects.get(name={zone!r})
+house = Organisation.objects.get(name="Harbour Analytics")
+set_lane(
+    zone=zone, organisation=house, is_open={is_open}, least_seats=1, most_seats=1,
+    seat_limit_micros=1_000_000, budget_micros_per_h=10**12,
+    slo_max_s=min(90.0, zone.slot_s * zone.horizon_slots / 2),
+)
+"""
+IDLE = """
+from marketplace.common import clock
+from marketplace.express.selectors import summarize_lanes
+print(sum(one.idle for one in summarize_lanes(now=clock.now())))
+"""
+SLO_WITHIN_S = 60
+
+
+@pytest.mark.timeout(400)
+def test_a_prompt_is_tuned_within_a_certified_minute(
+    owner: Visitor, market: Market, support_tone: bytes
+) -> None:
+    page = owner.page
+    few = b"".join(support_tone.splitlines(keepends=True)[:12])
+    market.shell.run(OPEN.format(zone=market.zone, is_open=True))
+    try:
+        until(lambda: market.shell.run(IDLE) == "1", what="a seat is idle", within_s=120)
+        owner.go("/datasets")
+        page.locator("#id_file").set_input_files(
+            {"name": "few.jsonl", "mimeType": "application/jsonl", "buffer": few}
+        )
+        page.get_by_role("button", name="Upload and check").click()
+        expect(page).to_have_url(re.compile(r"/datasets/(ds_|uploads/)"))
+        offered = page.locator("input[name=slo_s]")
+
+        def is_offered() -> bool:
+            owner.go("/express?epochs=1")
+            return offered.count() > 0
+
+        until(is_offered, what="the rows are read and priced", within_s=60, every_s=1.0)
+        seconds = [int(one.get_attribute("value") or 0) for one in offered.all()]
+        chosen = max(slo_s for slo_s in seconds if slo_s <= SLO_WITHIN_S)
+        page.locator(f"input[name=slo_s][value='{chosen}']").check()
+        page.get_by_role("button", name="Ask the lane").click()
+
+        expect(page).to_have_url(re.compile(r"/express/express_"))
+        expect(page.get_by_text("Certified", exact=True)).to_be_visible()
+        expect(page.get_by_text("Place in the log")).to_be_visible()
+        page.get_by_role("link", name="Watch the job").click()
+        expect(page.locator("#part-pill")).to_have_text("Done", timeout=240_000)
+    finally:
+        market.shell.run(OPEN.format(zone=market.zone, is_open=False))
