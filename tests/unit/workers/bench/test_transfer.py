@@ -38,13 +38,12 @@ def test_a_tiny_experiment_trains_every_ordered_pair_both_ways() -> None:
     rows = list(measure_transfer(tiny))
     forms = [(row["form"], row["donor"], row["target"]) for row in rows]
     north, south = "reply north", "reply south"
-    assert forms == [
-        ("temporal", south, north), ("temporal, B scaled", south, north),
-        ("temporal", north, south), ("temporal, B scaled", north, south),
-        ("spatial", north, south),
-    ]  # fmt: skip
-    for row in rows[:4]:
+    pairs = [(south, north), (north, north), (north, south), (south, south)]
+    both = ("temporal", "temporal, B scaled")
+    assert forms == [(form, *pair) for pair in pairs for form in both] + [("spatial", north, south)]
+    for row in rows[:8]:
         assert row["related"] is True
+        assert row["same_task"] is (row["donor"] == row["target"])
         assert row["share"] == round(row["steps"] / row["cold_steps"], 4)
         assert 0.0 < row["cosine"] <= 1.0
         # A donor of the same family knows more of the rows than the base.
