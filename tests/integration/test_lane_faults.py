@@ -274,10 +274,12 @@ def test_organisations_of_two_zones_are_settled_without_waiting_in_a_circle():
     assert [verify_zone(zone).problems for zone in zones] == [[], []]
 
 
-def test_lanes_and_planners_that_find_the_same_loss_at_once_share_it_out_once(zone):
+def test_lanes_and_planners_that_find_the_same_loss_at_once_share_it_out_once():
     owner = builders.organisation(usd="10")
     now = clock.now()
-    Node.objects.update(compute_capacity=100.0)
+    zone = market.zone(jobs_per_node=1)
+    for _ in range(4):
+        market.node(zone, compute_capacity=100.0)
     bids = [
         market.bid(owner, zone, price_micros=2_000_000, slots=slots, epochs=3, now=now)
         for slots in (30, 30, 4, 4)
