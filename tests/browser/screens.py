@@ -135,7 +135,7 @@ def _bid_filled(
     visitor.go("/bids/new")
     visitor.upload(DATASET.name, DATASET.read_bytes())
     expect(page.locator("#part-data .pill")).to_contain_text("rows ready")
-    page.get_by_label("Name").fill(name)
+    page.get_by_role("textbox", name="Name").fill(name)
     page.locator("#advanced summary").click()
     page.get_by_label("Epochs").fill(EPOCHS)
     with page.expect_response(lambda reply: reply.request.method == "POST"):

@@ -19,7 +19,7 @@ JOB_WITHIN_MS = 240_000
 
 
 def fill_bid(owner: Visitor, *, name: str, limit: str) -> None:
-    owner.page.get_by_label("Name").fill(name)
+    owner.page.get_by_role("textbox", name="Name").fill(name)
     owner.page.locator("#id_price").fill(limit)
 
 
@@ -84,7 +84,7 @@ def test_a_bid_below_the_price_is_refused_with_ways_to_win(
     expect(decision.get_by_role("heading", level=2)).to_have_text("The price was above your limit")
     expect(decision.get_by_text("Nothing was charged and the hold is released.")).to_be_visible()
     decision.get_by_role("link", name="Edit my limit").click()
-    expect(page.get_by_label("Name")).to_have_value("too-cheap")
+    expect(page.get_by_role("textbox", name="Name")).to_have_value("too-cheap")
     expect(page.get_by_text("120 rows ready")).to_be_visible()
 
 

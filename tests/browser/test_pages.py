@@ -94,7 +94,7 @@ def test_an_api_key_is_shown_once_and_can_be_revoked(owner: Visitor) -> None:
     page = owner.page
     owner.go("/settings/api-keys")
     name = f"key {secrets.token_hex(4)}"
-    page.get_by_label("Name").fill(name)
+    page.get_by_role("textbox", name="Name").fill(name)
     page.get_by_role("button", name="Make the key").click()
     secret = page.locator("#secret").inner_text()
     assert secret.startswith("ft_")

@@ -22,7 +22,7 @@ def refused_bid(owner: Visitor, support_tone: bytes, *, name: str) -> None:
     owner.upload("tone.jsonl", support_tone)
     expect(page.get_by_text("120 rows ready")).to_be_visible()
     expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
-    page.get_by_label("Name").fill(name)
+    page.get_by_role("textbox", name="Name").fill(name)
     page.locator("#id_price").fill("0.000001")
     owner.place_too_low()
     expect(page.locator("#decision")).to_contain_text("The price was above your limit")
@@ -90,7 +90,7 @@ def test_a_bid_is_placed_without_a_mouse(owner: Visitor, support_tone: bytes) ->
     expect(page.locator("#q-price")).to_have_text(re.compile(r"^\$\d"))
 
     page.keyboard.press("Control+Home")
-    tab_to(page, page.get_by_label("Name"))
+    tab_to(page, page.get_by_role("textbox", name="Name"))
     page.keyboard.press("Control+a")
     page.keyboard.type("by keyboard")
     deadline = page.get_by_role("slider", name="Deadline")
