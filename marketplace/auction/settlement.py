@@ -83,6 +83,10 @@ class EndedJob:
     #: Why a part of the charge does, where that is another reason.
     refund_reason: str = ""
 
+    @property
+    def why_refunded(self) -> str:
+        return self.refund_reason or self.reason
+
     def find_organisations(self) -> set[str]:
         """Everybody whose earnings may change."""
         return {node.organisation_id for node in self.work.by_node} | set(self.at_fault)
@@ -329,7 +333,7 @@ def _move_money(
         refund_charge(
             hold_reference=bid.hold_reference,
             amount_micros=due.refund_micros,
-            reason=case.refund_reason or case.reason,
+            reason=case.why_refunded,
             now=now,
         )
     if due.credit_micros:
@@ -357,8 +361,7 @@ def _move_money(
 
 
 def _add_events(job: Job, case: EndedJob, due: Payout, now: datetime) -> None:
-    why_refunded = case.refund_reason or case.reason
-    for amount, why in ((due.refund_micros, why_refunded), (due.credit_micros, case.reason)):
+    for amount, why in ((due.refund_micros, case.why_refunded), (due.credit_micros, case.reason)):
         if amount:
             add_job_event(
                 job=job,

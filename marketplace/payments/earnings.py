@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db import transaction
 
-from marketplace.common.errors import Conflict, NotFound
+from marketplace.common.errors import Conflict
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import WALLET_KINDS, lock_accounts, lock_hold
 from marketplace.payments.models import (
@@ -20,6 +20,7 @@ from marketplace.payments.models import (
     Hold,
     HoldStatus,
 )
+from marketplace.payments.selectors import get_buyer_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +83,7 @@ def distribute_charge(*, hold_reference: str, split: CostSplit, now: datetime) -
     for share in split.shares:
         totals[share.organisation_id, share.kind] += share.amount_micros
     totals_paid = {key: amount for key, amount in totals.items() if amount}
-    organisation_id = (
-        Hold.objects.filter(reference=hold_reference)
-        .values_list("organisation_id", flat=True)
-        .first()
-    )
-    if organisation_id is None:
-        raise NotFound("hold_not_found", f"There is no hold named {hold_reference}.")
+    organisation_id = get_buyer_id(hold_reference)
     with transaction.atomic():
         locked = lock_accounts(
             [(organisation_id, kind) for kind in WALLET_KINDS]
@@ -171,13 +166,7 @@ def pay_vendor(
     Conflict
         ``not_charged``, or ``already_distributed``: the payment was shared out before.
     """
-    buyer_id = (
-        Hold.objects.filter(reference=hold_reference)
-        .values_list("organisation_id", flat=True)
-        .first()
-    )
-    if buyer_id is None:
-        raise NotFound("hold_not_found", f"There is no hold named {hold_reference}.")
+    buyer_id = get_buyer_id(hold_reference)
     with transaction.atomic():
         locked = lock_accounts(
             [(buyer_id, kind) for kind in WALLET_KINDS]

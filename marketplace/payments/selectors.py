@@ -8,6 +8,7 @@ from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
+from marketplace.common.errors import NotFound
 from marketplace.payments.locks import WALLET_KINDS
 from marketplace.payments.models import (
     HOUSE_KINDS,
@@ -186,6 +187,21 @@ def house_balances() -> dict[str, int]:
         .annotate(total=Sum("amount_micros"))
     )
     return dict.fromkeys(HOUSE_KINDS, 0) | dict(found)
+
+
+def get_buyer_id(hold_reference: str) -> str:
+    """The organisation whose money a hold holds.
+
+    Raises
+    ------
+    NotFound
+        ``hold_not_found``.
+    """
+    holds = Hold.objects.filter(reference=hold_reference)
+    organisation_id = holds.values_list("organisation_id", flat=True).first()
+    if organisation_id is None:
+        raise NotFound("hold_not_found", f"There is no hold named {hold_reference}.")
+    return organisation_id
 
 
 def ledger_check() -> LedgerCheck:

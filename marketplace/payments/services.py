@@ -10,7 +10,7 @@ from datetime import datetime
 from django.db import IntegrityError, transaction
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.errors import Conflict, NotAllowed, NotFound
+from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.earnings import CostSplit, Share, distribute_charge, pay_vendor
 from marketplace.payments.holds import (
@@ -28,6 +28,7 @@ from marketplace.payments.models import (
     Hold,
     HoldStatus,
 )
+from marketplace.payments.selectors import get_buyer_id
 
 __all__ = [
     "CostSplit",
@@ -216,10 +217,5 @@ def _find_entry(
 
 def _lock_hold(reference: str) -> tuple[Hold, LockedAccounts]:
     """The hold, after locking its organisation's wallet. Call in a transaction."""
-    organisation_id = (
-        Hold.objects.filter(reference=reference).values_list("organisation_id", flat=True).first()
-    )
-    if organisation_id is None:
-        raise NotFound("hold_not_found", f"There is no hold named {reference}.")
-    locked = lock_wallet(organisation_id)
+    locked = lock_wallet(get_buyer_id(reference))
     return lock_hold(reference), locked

@@ -17,7 +17,7 @@ from scheduler.auction.log.rules import rules_to_json
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
 from scheduler.auction.prices.demand_response import Demand
-from scheduler.auction.prices.descent import descend, dual_value
+from scheduler.auction.prices.descent import Duals, descend, dual_value
 from scheduler.auction.prices.forecast import Forecast, forecast_futures
 from scheduler.auction.prices.type_pools import TypePools, pool_by_type
 from scheduler.auction.search.grid import Floats, Ints
@@ -188,14 +188,7 @@ def _average_prices(
             continue
         demand = Demand(future.tasks, pools, np.full(len(future.tasks), future.weight * each))
         before += dual_value(pools, demand, *begin) / len(futures)
-        _, mean = descend(
-            pools,
-            demand,
-            iterations=settings.iterations,
-            start=begin,
-            first_step=settings.first_step,
-            last_step=settings.last_step,
-        )
+        mean = _find_mean(pools, demand, begin, settings)
         lam += mean.compute_price / len(futures)
         phi += mean.memory_price / len(futures)
         value += mean.value / len(futures)
@@ -251,17 +244,25 @@ def _find_sample_worth(
         total += pools.ask
         if future.tasks:
             demand = Demand(future.tasks, pools, np.full(len(future.tasks), future.weight * each))
-            _, mean = descend(
-                pools,
-                demand,
-                iterations=settings.iterations,
-                start=begin,
-                first_step=settings.first_step,
-                last_step=settings.last_step,
-            )
+            mean = _find_mean(pools, demand, begin, settings)
             total += mean.compute_price + mean.memory_price * pools.memory_per_sample
     worth = np.where(pools.compute > 0, total / len(futures), most)
     return {name: tuple(worth[:, g].tolist()) for g, name in enumerate(pools.types)}
+
+
+def _find_mean(
+    pools: TypePools, demand: Demand, begin: tuple[Floats, Floats], settings: Settings
+) -> Duals:
+    """Descend once, and give the prices around which it ended."""
+    _, mean = descend(
+        pools,
+        demand,
+        iterations=settings.iterations,
+        start=begin,
+        first_step=settings.first_step,
+        last_step=settings.last_step,
+    )
+    return mean
 
 
 def _price_by_rates(

@@ -21,6 +21,7 @@ from scheduler.auction.engine.engine import Engine
 from scheduler.auction.joint.least_laxity import JointPlan, build_plan
 from scheduler.auction.search.grid import Ints
 from scheduler.auction.search.room import Placement, PromisedJob, Room
+from scheduler.experiments.auction.sparse_program import SparseProgram
 
 #: Columns of a program that HiGHS has a chance at within seconds; further jobs stay as they are.
 MOST_COLUMNS = 40_000
@@ -117,12 +118,7 @@ class _JobColumns:
 @dataclass(slots=True)
 class _Program:
     room: Room
-    cost: list[float] = field(default_factory=list[float])
-    lower: list[float] = field(default_factory=list[float])
-    upper: list[float] = field(default_factory=list[float])
-    start: list[int] = field(default_factory=lambda: [0])
-    index: list[int] = field(default_factory=list[int])
-    value: list[float] = field(default_factory=list[float])
+    program: SparseProgram = field(default_factory=SparseProgram)
     jobs: dict[str, _JobColumns] = field(default_factory=dict[str, _JobColumns])
     #: By slot and node: columns that use the cell, with the compute and memory they take of it.
     cells: dict[tuple[int, int], list[tuple[int, float, float]]] = field(
@@ -133,26 +129,28 @@ class _Program:
         """Add a job's cells, its slots and its work."""
         units = self.room.find_fitting(job)
         rows, columns = (found.astype(np.int64) for found in np.nonzero(units))
-        first = len(self.cost)
-        self.cost += [0.0] * len(rows)
+        first = len(self.program.cost)
+        self.program.cost += [0.0] * len(rows)
         placed = _JobColumns(rows, columns, first)
         self.jobs[job.task_id] = placed
         if may_fail:
-            placed.promise = len(self.cost)
-            self.cost.append(1.0)
+            placed.promise = len(self.program.cost)
+            self.program.cost.append(1.0)
         rate = self.room.rates(job).node_rate[columns]
         for n, (row, k) in enumerate(zip(rows.tolist(), columns.tolist(), strict=True)):
             use = (first + n, float(rate[n]), job.memory_demand)
             self.cells.setdefault((row, k), []).append(use)
         for row in np.unique(rows).tolist():
-            self._row([(first + int(n), 1.0) for n in np.flatnonzero(rows == row)], -np.inf, 1.0)
+            self.program.row(
+                [(first + int(n), 1.0) for n in np.flatnonzero(rows == row)], -np.inf, 1.0
+            )
         need = self.room.need(job)
         share = (units[rows, columns] / need).tolist()
         work = [(first + n, one) for n, one in enumerate(share)]
         if placed.promise is None:
-            self._row(work, 1.0, np.inf)
+            self.program.row(work, 1.0, np.inf)
         else:
-            self._row([*work, (placed.promise, -1.0)], 0.0, np.inf)
+            self.program.row([*work, (placed.promise, -1.0)], 0.0, np.inf)
 
     def add_capacity(self) -> None:
         """Limit what is used of each cell to what is free of it."""
@@ -160,33 +158,13 @@ class _Program:
             compute, memory = float(self.room.compute[row, k]), float(self.room.memory[row, k])
             if compute > 0:
                 terms = [(column, rate / compute) for column, rate, _ in uses]
-                self._row(terms, -np.inf, 1.0)
+                self.program.row(terms, -np.inf, 1.0)
             if memory > 0:
                 terms = [(column, demand / memory) for column, _, demand in uses]
-                self._row(terms, -np.inf, 1.0)
-
-    def _row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
-        self.index.extend(column for column, _ in terms)
-        self.value.extend(value for _, value in terms)
-        self.start.append(len(self.index))
-        self.lower.append(lower)
-        self.upper.append(upper)
+                self.program.row(terms, -np.inf, 1.0)
 
     def solve(self, time_limit_s: float) -> tuple[list[float] | None, int]:
         """Give the values found, if any, and how many promises can be kept at most."""
-        lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(self.cost), len(self.lower)
-        lp.sense_ = highspy.ObjSense.kMaximize
-        lp.col_cost_ = np.array(self.cost, np.float64)
-        lp.col_lower_ = np.zeros(len(self.cost))
-        lp.col_upper_ = np.ones(len(self.cost))
-        lp.row_lower_ = np.array(self.lower, np.float64)
-        lp.row_upper_ = np.array(self.upper, np.float64)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.array(self.start, np.int32)
-        lp.a_matrix_.index_ = np.array(self.index, np.int32)
-        lp.a_matrix_.value_ = np.array(self.value, np.float64)
-        lp.integrality_ = [highspy.HighsVarType.kInteger] * len(self.cost)
         solver = highspy.Highs()
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("threads", 1)
@@ -194,7 +172,7 @@ class _Program:
         # Promises are whole: within less than one of the bound there is no better plan.
         solver.setOptionValue("mip_abs_gap", 0.99)
         solver.setOptionValue("mip_rel_gap", 0.0)
-        solver.passModel(lp)
+        solver.passModel(self.program.model(integer=True))
         solver.run()
         info = solver.getInfo()
         bound = info.mip_dual_bound

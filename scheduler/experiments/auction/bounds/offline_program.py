@@ -9,6 +9,7 @@ import highspy
 import numpy as np
 
 from scheduler.auction.prices.capacity import Supply, check_costs
+from scheduler.experiments.auction.sparse_program import SparseProgram
 from scheduler.types import NO_VENDOR, LaborVendor, Task
 
 
@@ -23,47 +24,6 @@ class Solution:
     optimal: bool
     #: Vendor and (slot, place) cells of each task served, by task index.
     chosen: Mapping[int, tuple[int, tuple[tuple[int, int], ...]]]
-
-
-class _Rows:
-    """Columns and rows of a program, collected sparsely."""
-
-    def __init__(self) -> None:
-        self.cost: list[float] = []
-        self.lower: list[float] = []
-        self.upper: list[float] = []
-        self.start: list[int] = [0]
-        self.index: list[int] = []
-        self.value: list[float] = []
-
-    def column(self, cost: float) -> int:
-        self.cost.append(cost)
-        return len(self.cost) - 1
-
-    def row(self, terms: Sequence[tuple[int, float]], lower: float, upper: float) -> None:
-        self.index.extend(column for column, _ in terms)
-        self.value.extend(value for _, value in terms)
-        self.start.append(len(self.index))
-        self.lower.append(lower)
-        self.upper.append(upper)
-
-    def model(self, *, integer: bool) -> highspy.HighsLp:
-        lp = highspy.HighsLp()
-        lp.num_col_ = len(self.cost)
-        lp.num_row_ = len(self.lower)
-        lp.sense_ = highspy.ObjSense.kMaximize
-        lp.col_cost_ = np.array(self.cost, np.float64)
-        lp.col_lower_ = np.zeros(len(self.cost))
-        lp.col_upper_ = np.ones(len(self.cost))
-        lp.row_lower_ = np.array(self.lower, np.float64)
-        lp.row_upper_ = np.array(self.upper, np.float64)
-        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-        lp.a_matrix_.start_ = np.array(self.start, np.int32)
-        lp.a_matrix_.index_ = np.array(self.index, np.int32)
-        lp.a_matrix_.value_ = np.array(self.value, np.float64)
-        if integer:
-            lp.integrality_ = [highspy.HighsVarType.kInteger] * len(self.cost)
-        return lp
 
 
 def offline_optimum(
@@ -144,10 +104,10 @@ _Cells = list[list[tuple[int, int, int]]]
 _Vendors = list[list[tuple[int, int]]]
 
 
-def _rows(tasks: Sequence[Task], supply: Supply) -> tuple[_Rows, _Cells, _Vendors]:
+def _rows(tasks: Sequence[Task], supply: Supply) -> tuple[SparseProgram, _Cells, _Vendors]:
     """Write (4a)-(4g); admission and cleaning also bind each cell, which is tighter."""
     check_costs(tasks)
-    rows = _Rows()
+    rows = SparseProgram()
     cells: _Cells = []
     vendors: _Vendors = []
     compute: dict[tuple[int, int], list[tuple[int, float]]] = {}
