@@ -58,5 +58,5 @@ class Conflict(UserError):
     default_status = 409
 
 
-class SystemFault(Exception):
+class MarketFault(Exception):
     """The house failed; the caller did nothing wrong and is owed whatever it cost them."""

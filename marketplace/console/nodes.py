@@ -18,7 +18,7 @@ from marketplace.auction.models import WorkShare
 from marketplace.auction.pay_rule import PAY_RULE
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.common import clock
-from marketplace.common.errors import NotFound, SystemFault, UserError
+from marketplace.common.errors import MarketFault, NotFound, UserError
 from marketplace.common.money import count_decimals, to_micros
 from marketplace.console.forms import NodeForm
 from marketplace.fleet.models import JoinToken, Node, NodeStatus
@@ -120,7 +120,7 @@ def _find_books(nodes: list[Node], *, now: datetime) -> list[MarketNow]:
     for zone in sorted({node.zone for node in nodes}, key=lambda zone: zone.name):
         try:
             books.append(load_market(zone, now=now))
-        except SystemFault:
+        except MarketFault:
             continue
     return books
 

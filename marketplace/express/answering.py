@@ -31,7 +31,7 @@ from marketplace.jobs.services import Opening, open_jobs
 from marketplace.payments.holds import HoldSettlement, settle_holds
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
-from scheduler.prompts.admission import Answer
+from scheduler.prompts.admission import LaneAnswer
 from scheduler.prompts.answers import answer_question, build_question
 from scheduler.prompts.jobs import TuningJob
 from scheduler.prompts.rules import LaneRules
@@ -149,7 +149,7 @@ def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest) -> _Answere
     answer = answer_question(question)
     seat = next((one for one in seats if one.name == answer["seat"]), None)
     taken: tuple[tuple[str, Cell], ...] = ()
-    if answer["answer"] == Answer.CERTIFIED and seat is not None:
+    if answer["answer"] == LaneAnswer.CERTIFIED and seat is not None:
         start_at = base + timedelta(seconds=answer["start_s"])
         first, last = slot_at(zone, start_at), slot_at(zone, due_at)
         taken = tuple(one for one in seat.cells if first <= one[1].slot <= last)
@@ -179,8 +179,11 @@ def _record(
     root: str,
     now: datetime,
 ) -> None:
-    statuses = {Answer.CERTIFIED: RequestStatus.ADMITTED, Answer.LATER: RequestStatus.OFFERED}
-    request.status = statuses.get(Answer(answer["answer"]), RequestStatus.REFUSED)
+    statuses = {
+        LaneAnswer.CERTIFIED: RequestStatus.ADMITTED,
+        LaneAnswer.LATER: RequestStatus.OFFERED,
+    }
+    request.status = statuses.get(LaneAnswer(answer["answer"]), RequestStatus.REFUSED)
     if request.status == RequestStatus.ADMITTED and not bid_id:
         raise RuntimeError(f"{request.pk} was certified without a cell")
     request.answer, request.answered_at = answer, now

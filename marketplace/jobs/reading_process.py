@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marketplace.common.errors import SystemFault, UserError
+from marketplace.common.errors import MarketFault, UserError
 from marketplace.fleet.text_encoder import TokenizerFiles
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.reading_child import OUT_OF_MEMORY
@@ -79,7 +79,7 @@ def read_in_process(
     UserError
         ``dataset_too_complex``: the file takes more time or memory than any of its size should. And
         whatever else refuses the file as a whole.
-    SystemFault
+    MarketFault
         The reader failed by itself.
     """
     asked = {**build_request(file), "cpu_s": cpu_s, "memory_bytes": MEMORY_BYTES}
@@ -113,7 +113,7 @@ def read_in_process(
         alarm.cancel()
         process.kill()
     if process.returncode >= 0 and process.returncode != OUT_OF_MEMORY:
-        raise SystemFault(f"the reader of {file.path} ended with {process.returncode}")
+        raise MarketFault(f"the reader of {file.path} ended with {process.returncode}")
     raise UserError(
         "dataset_too_complex",
         "The file could not be read within the time and memory for a file of its size. Split it, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from marketplace.common.errors import SystemFault
+from marketplace.common.errors import MarketFault
 from marketplace.jobs.models import Job, JobStatus
 
 _ENDS = (JobStatus.SUCCEEDED, JobStatus.FAILED, JobStatus.CANCELLED)
@@ -20,7 +20,7 @@ ALLOWED: Mapping[JobStatus, frozenset[JobStatus]] = {
 }
 
 
-class WrongTransition(SystemFault):
+class WrongTransition(MarketFault):
     """A step that the table does not have: a mistake of ours, never of the caller."""
 
 

@@ -10,7 +10,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.models import Listing
-from marketplace.vendors.quoting import DataSize, Offer, make_offer
+from marketplace.vendors.quoting import DataSize, VendorOffer, make_offer
 from marketplace.vendors.wishes import PreparationWish
 from scheduler.types import LaborVendor
 
@@ -24,7 +24,7 @@ def measure_raw_data(dataset: Dataset) -> DataSize:
 
 def collect_offers(
     *, zone: Zone, dataset: Dataset, wish: PreparationWish, now: datetime
-) -> list[Offer]:
+) -> list[VendorOffer]:
     """The offers of all vendors that the owner lets see the data, by vendor.
 
     Raises

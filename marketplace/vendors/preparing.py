@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from marketplace.common.errors import SystemFault, UserError
+from marketplace.common.errors import MarketFault, UserError
 from marketplace.vendors.wishes import PreparationWish
 
 #: The largest file that may be uploaded takes a few minutes.
@@ -36,7 +36,7 @@ def prepare_in_process(
     ------
     UserError
         ``unusable_data``: the file cannot be prepared, or takes more time or memory than it may.
-    SystemFault
+    MarketFault
         The process failed by itself.
     """
     options = ["--out", str(folder), "--validation-share", str(wish.validation_share)]
@@ -54,7 +54,7 @@ def inspect_in_process(path: Path) -> dict[str, Any]:
 
     Raises
     ------
-    UserError, SystemFault
+    UserError, MarketFault
         As ``prepare_in_process``.
     """
     return _run(path, [], cpu_s=INSPECTION_CPU_S, wall_s=INSPECTION_WALL_S)
@@ -80,7 +80,7 @@ def _run(path: Path, options: list[str], *, cpu_s: int, wall_s: float) -> dict[s
         raise UserError("unusable_data", done.stderr.strip()[:_WORDS_MAX], param="file")
     if done.returncode < 0 or "MemoryError" in done.stderr:
         raise _too_complex()
-    raise SystemFault(f"preparing {path} ended with {done.returncode}: {done.stderr[-2000:]}")
+    raise MarketFault(f"preparing {path} ended with {done.returncode}: {done.stderr[-2000:]}")
 
 
 def _too_complex() -> UserError:

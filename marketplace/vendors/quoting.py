@@ -31,7 +31,7 @@ class DataSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class VendorOffer:
     """A vendor's quote for one data set, in the slots of one zone."""
 
     vendor_id: str
@@ -61,7 +61,7 @@ def make_offer(
     slot_s: int,
     rows_per_slot: int,
     now: datetime,
-) -> Offer | None:
+) -> VendorOffer | None:
     """The vendor's offer; ``None`` when its function holds no longer or the data are too many.
 
     Work that is more in a slot than the vendor can do is spread over more slots.
@@ -73,7 +73,7 @@ def make_offer(
     delay_slots = max(1, -(-work_s // slot_s), -(-size.rows // rows_per_slot))
     if delay_slots > DELAY_SLOTS_MAX:
         return None
-    return Offer(
+    return VendorOffer(
         vendor_id=vendor_id,
         price_micros=compute_price(function, size),
         delay_slots=delay_slots,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from marketplace.common.errors import SystemFault, UserError
+from marketplace.common.errors import MarketFault, UserError
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.models import DataReport, Preparation
 from marketplace.vendors.preparing import inspect_in_process
@@ -46,7 +46,7 @@ def inspect_next(*, clock: Callable[[], datetime]) -> bool:
                 while chunk := stored.read(_COPY_BYTES):
                     copy.write(chunk)
             row.report = inspect_in_process(path)
-        except (UserError, SystemFault, OSError) as error:
+        except (UserError, MarketFault, OSError) as error:
             log.warning("no report on %s: %s", dataset.pk, error)
             return True
     DataReport.objects.filter(pk=row.pk).update(report=row.report)
@@ -54,7 +54,7 @@ def inspect_next(*, clock: Callable[[], datetime]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ReportLine:
     """One line of a report, for its owner."""
 
     label: str
@@ -63,7 +63,7 @@ class Finding:
     is_trouble: bool = False
 
 
-def list_findings(report: Mapping[str, Any]) -> list[Finding]:
+def list_findings(report: Mapping[str, Any]) -> list[ReportLine]:
     """A report in words."""
     shortest, median, _, longest = report["chars"]
     duplicates = report["exact_duplicates"] + report["near_duplicates"]
@@ -74,14 +74,14 @@ def list_findings(report: Mapping[str, Any]) -> list[Finding]:
     languages = ", ".join(f"{name} {rows:,}" for name, rows in list(known.items())[:4])
     seen = f"{report['rows']:,}" + ("" if report["is_complete"] else " looked at")
     return [
-        Finding("Rows", seen),
-        Finding("Characters a row", f"{shortest:,} to {longest:,}, half below {median:,}"),
-        Finding("To repair", f"{report['rows_to_repair']:,}", report["rows_to_repair"] > 0),
-        Finding("Beyond repair", f"{report['rows_unusable']:,}", report["rows_unusable"] > 0),
-        Finding("Duplicates", f"{duplicates:,}", duplicates > 0),
-        Finding("Repetitive", f"{report['repetitive_rows']:,}", report["repetitive_rows"] > 0),
-        Finding("Languages", languages or "not certain", len(known) > 1),
-        Finding("Personal data", personal or "none found", bool(personal)),
+        ReportLine("Rows", seen),
+        ReportLine("Characters a row", f"{shortest:,} to {longest:,}, half below {median:,}"),
+        ReportLine("To repair", f"{report['rows_to_repair']:,}", report["rows_to_repair"] > 0),
+        ReportLine("Beyond repair", f"{report['rows_unusable']:,}", report["rows_unusable"] > 0),
+        ReportLine("Duplicates", f"{duplicates:,}", duplicates > 0),
+        ReportLine("Repetitive", f"{report['repetitive_rows']:,}", report["repetitive_rows"] > 0),
+        ReportLine("Languages", languages or "not certain", len(known) > 1),
+        ReportLine("Personal data", personal or "none found", bool(personal)),
     ]
 
 

@@ -20,7 +20,7 @@ from marketplace.vendors.models import (
     VendorKind,
 )
 from marketplace.vendors.offers import collect_offers
-from marketplace.vendors.quoting import Offer
+from marketplace.vendors.quoting import VendorOffer
 from marketplace.vendors.wishes import PreparationWish
 
 
@@ -35,7 +35,7 @@ class ShownOffer:
     """What one vendor would do with a data set, and for how much."""
 
     vendor: Vendor
-    offer: Offer
+    offer: VendorOffer
 
     @property
     def price_micros(self) -> int:

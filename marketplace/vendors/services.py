@@ -16,7 +16,7 @@ from django.core.files import File
 from django.db import transaction
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.errors import Conflict, NotAllowed, SystemFault, UserError
+from marketplace.common.errors import Conflict, MarketFault, NotAllowed, UserError
 from marketplace.common.ids import new_id
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
@@ -190,7 +190,7 @@ def prepare_next(*, clock: Callable[[], datetime]) -> bool:
             deliver(preparation=mine, delivery=delivery, claim=mine.claim, now=clock())
     except UserError as refusal:
         give_up(preparation=mine, claim=mine.claim, reason=refusal.message)
-    except SystemFault:
+    except MarketFault:
         # The next attempt begins when the claim has run out, until there are no more.
         log.exception("preparation %s failed", mine.pk)
     return True

@@ -59,7 +59,7 @@ ROYALTY_PERCENT = 10
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedJob:
+class ColdJob:
     """A job as it would be trained cold."""
 
     organisation: Organisation
@@ -85,21 +85,21 @@ class Outlook(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundOffer:
     """What there is for a job."""
 
     outlook: Outlook
     offer: Offer | None = None
 
 
-def find_offer(job: PlannedJob, *, now: datetime) -> Found:
+def find_offer(job: ColdJob, *, now: datetime) -> FoundOffer:
     """The job's offer, made now if it can be; a node is asked where that is what is missing."""
     if not _can_start_warm(job):
-        return Found(Outlook.NONE)
+        return FoundOffer(Outlook.NONE)
     uses_donors = may_use_donors(job.dataset)
     known = _find_known(job, uses_donors=uses_donors, now=now)
     if known is not None:
-        return Found(Outlook.OFFERED, known)
+        return FoundOffer(Outlook.OFFERED, known)
     shape = name_shape(job.adapter)
     twin = find_own_twin(
         organisation=job.organisation,
@@ -114,9 +114,9 @@ def find_offer(job: PlannedJob, *, now: datetime) -> Found:
     if probe is None:
         probe = _ask(job, shape, uses_donors=uses_donors, now=now)
     if probe is None or (probe.answered_at is None and now > probe.expires_at):
-        return Found(Outlook.NONE)
+        return FoundOffer(Outlook.NONE)
     if probe.answered_at is None:
-        return Found(Outlook.ASKED)
+        return FoundOffer(Outlook.ASKED)
     return _offer_best(job, probe, uses_donors=uses_donors, now=now)
 
 
@@ -137,7 +137,7 @@ def find_usable_offer(
     return offer if usable else None
 
 
-def _can_start_warm(job: PlannedJob) -> bool:
+def _can_start_warm(job: ColdJob) -> bool:
     held_out = count_validation_rows(rows=job.dataset.rows, share=job.training.validation_share)
     return (
         job.dataset.format in FORMATS
@@ -147,7 +147,7 @@ def _can_start_warm(job: PlannedJob) -> bool:
     )
 
 
-def _find_known(job: PlannedJob, *, uses_donors: bool, now: datetime) -> Offer | None:
+def _find_known(job: ColdJob, *, uses_donors: bool, now: datetime) -> Offer | None:
     offers = Offer.objects.filter(
         organisation=job.organisation,
         zone=job.zone,
@@ -163,14 +163,14 @@ def _find_known(job: PlannedJob, *, uses_donors: bool, now: datetime) -> Offer |
     return offer if usable else None
 
 
-def _find_probe(job: PlannedJob, shape: str, *, now: datetime) -> Probe | None:
+def _find_probe(job: ColdJob, shape: str, *, now: datetime) -> Probe | None:
     probes = Probe.objects.filter(
         dataset=job.dataset, zone=job.zone, shape=shape, asked_at__gt=now - OFFER_LIFE
     )
     return probes.order_by("-asked_at").first()
 
 
-def _ask(job: PlannedJob, shape: str, *, uses_donors: bool, now: datetime) -> Probe | None:
+def _ask(job: ColdJob, shape: str, *, uses_donors: bool, now: datetime) -> Probe | None:
     if not has_donors(organisation=job.organisation, zone=job.zone, shape=shape):
         # Most quotes: no file is read for them.
         return None
@@ -194,7 +194,7 @@ def _ask(job: PlannedJob, shape: str, *, uses_donors: bool, now: datetime) -> Pr
     )
 
 
-def _offer_best(job: PlannedJob, probe: Probe, *, uses_donors: bool, now: datetime) -> Found:
+def _offer_best(job: ColdJob, probe: Probe, *, uses_donors: bool, now: datetime) -> FoundOffer:
     """The offer that an answered probe leads to. The same answer leads to the same offer."""
     known = Donor.objects.select_related("job").in_bulk(probe.artifact_ids)
     losses = [
@@ -206,20 +206,20 @@ def _offer_best(job: PlannedJob, probe: Probe, *, uses_donors: bool, now: dateti
     ]
     at = None if probe.base_loss is None else choose_start(probe.base_loss, losses)
     if at is None or probe.base_loss is None:
-        return Found(Outlook.NONE)
+        return FoundOffer(Outlook.NONE)
     donor, loss = known[probe.artifact_ids[at]], losses[at]
     target = predict_target_loss(
         probe.base_loss, donor_before=donor.loss_before, donor_after=donor.loss_after
     )
     if target is None or loss is None:
-        return Found(Outlook.NONE)
+        return FoundOffer(Outlook.NONE)
     likeness = judge_likeness(probe.base_loss, loss)
     return _make_offer(job, donor, likeness, target_loss=target, now=now)
 
 
 def _make_offer(
-    job: PlannedJob, donor: Donor, likeness: Likeness, *, target_loss: float, now: datetime
-) -> Found:
+    job: ColdJob, donor: Donor, likeness: Likeness, *, target_loss: float, now: datetime
+) -> FoundOffer:
     plan = job.plan
     # An organisation whose own starts fell behind is not sold the others' gains.
     share = max(
@@ -228,7 +228,7 @@ def _make_offer(
     )
     steps = find_warm_steps(share, total_steps=plan.total_steps, interval=plan.evaluation_interval)
     if steps >= plan.total_steps:
-        return Found(Outlook.NONE)
+        return FoundOffer(Outlook.NONE)
     units = plan.count_until(steps)
     scale = RELATED_SCALE if likeness is Likeness.RELATED else 1.0
     is_own = donor.organisation_id == job.organisation.pk
@@ -252,7 +252,7 @@ def _make_offer(
             made_at=now,
             expires_at=now + OFFER_LIFE,
         )
-    return Found(Outlook.OFFERED, offer)
+    return FoundOffer(Outlook.OFFERED, offer)
 
 
 def _list_observed(

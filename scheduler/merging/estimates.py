@@ -65,7 +65,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class DonorLoss:
     """Loss of a donor on the same rows of the target as its ``base_loss``."""
 
     donor: str
@@ -125,7 +125,7 @@ def estimate_jobs(profiles: Sequence[Profile]) -> list[JobEstimate]:
 def estimate_pairs(
     profiles: Sequence[Profile],
     jobs: Sequence[JobEstimate],
-    probes: Sequence[Probe],
+    probes: Sequence[DonorLoss],
     line: ScoreLine,
     estimator: Estimator,
 ) -> list[PairEstimate]:
@@ -135,7 +135,7 @@ def estimate_pairs(
     ----------
     profiles, jobs
         In the same order.
-    probes : sequence of Probe
+    probes : sequence of DonorLoss
         Read by :attr:`Estimator.PROBE` only.
     line : ScoreLine
         Fitted to measured pairs: gains by gradient scores, or shares of the cold work by
@@ -234,7 +234,7 @@ def _by_gradients(
 def _by_probe(
     profiles: Sequence[Profile],
     jobs: Sequence[JobEstimate],
-    probes: Sequence[Probe],
+    probes: Sequence[DonorLoss],
     line: ScoreLine,
 ) -> list[PairEstimate]:
     place = {profile.id: i for i, profile in enumerate(profiles)}

@@ -15,7 +15,7 @@ from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.rules import LaneRules
 
 
-class Answer(StrEnum):
+class LaneAnswer(StrEnum):
     """What a lane says to a job."""
 
     #: The plan holds the SLO, and no promise given before is broken by it.
@@ -32,7 +32,7 @@ class Answer(StrEnum):
 class Admission:
     """The answer to one job."""
 
-    answer: Answer
+    answer: LaneAnswer
     #: What the plan holds for it, with the SLO that is certified; ``None`` for a no.
     promise: Promise | None
     #: The plan that holds it and all earlier promises. Its growths must be carried out.
@@ -74,8 +74,8 @@ def admit_job(
         found = plan_round((*jobs, asked), pools, cold, now_s, rules=rules, held=promised)
         kept = {one.job.id: one for one in found.promises}
         if job.id in kept and promised.keys() <= kept.keys():
-            answer = Answer.CERTIFIED if stretch == 1.0 else Answer.LATER
+            answer = LaneAnswer.CERTIFIED if stretch == 1.0 else LaneAnswer.LATER
             return Admission(answer, kept[job.id], found)
     warm = WarmPool(job.base_model, 0.0, (now_s,) * rules.max_gpus)
     alone = plan_round((job,), {job.base_model: warm}, 0, now_s, rules=rules)
-    return Admission(Answer.FULL if alone.promises else Answer.TOO_SHORT, None, None)
+    return Admission(LaneAnswer.FULL if alone.promises else LaneAnswer.TOO_SHORT, None, None)

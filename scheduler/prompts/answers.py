@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, cast
 
-from scheduler.prompts.admission import Answer, admit_job
+from scheduler.prompts.admission import LaneAnswer, admit_job
 from scheduler.prompts.jobs import Course, TuningJob, run_s
 from scheduler.prompts.latency_budget import affords_lookup, budget_left_s, predict_course
 from scheduler.prompts.planning import Promise
@@ -74,9 +74,9 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``answer`` (an :class:`~scheduler.prompts.admission.Answer`), ``least_slo_s``, and, in what
-        is no refusal, ``slo_s`` that is certified, ``seat``, ``start_s``, ``end_s``, ``looks_up``
-        and ``price_micros``; they are ``None`` otherwise.
+        ``answer`` (a :class:`~scheduler.prompts.admission.LaneAnswer`), ``least_slo_s``, and,
+        where it is no refusal, ``slo_s`` that is certified, ``seat``, ``start_s``, ``end_s``,
+        ``looks_up`` and ``price_micros``; they are ``None`` otherwise.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
     names = ("slo_s", "seat", "start_s", "end_s", "looks_up", "price_micros")
     no: dict[str, Any] = dict.fromkeys(names)
     if job.due_s > latest_s:
-        return no | {"answer": str(Answer.FULL), "least_slo_s": least_s}
+        return no | {"answer": str(LaneAnswer.FULL), "least_slo_s": least_s}
     found = admit_job(
         job, promised, {job.base_model: pool}, 0, now_s, rules=rules, stretches=stretches
     )

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from workers.node.credentials import SettingsError
+from workers.node.credentials import NodeSettingsError
 from workers.node.devices import choose_device
 from workers.node.self_test import (
     CASES,
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             seconds_each=chosen.seconds,
             say=lambda line: print(line, file=sys.stderr),
         )
-    except (SettingsError, TrainingFault) as fault:
+    except (NodeSettingsError, TrainingFault) as fault:
         print(fault, file=sys.stderr)
         return 2
     print(json.dumps(to_json(facts), indent=2))

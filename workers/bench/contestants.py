@@ -18,7 +18,7 @@ from workers.protocol.messages import (
     JobSpec,
     TrainingSpec,
 )
-from workers.training.data import DataReport, PreparedData
+from workers.training.data import PreparedData, RowCounts
 from workers.training.fused_trainer import StepResult
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel
@@ -139,7 +139,7 @@ def _job(case: BenchCase, index: int, steps: int, vocabulary: int) -> TrainingJo
         ),
     )
     examples = draw_job_examples(case, index, steps * case.batch, vocabulary)
-    report = DataReport(
+    report = RowCounts(
         rows=len(examples),
         train_rows=len(examples),
         valid_rows=0,

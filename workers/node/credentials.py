@@ -24,7 +24,7 @@ STATE_DIR_VARIABLE = "FINETENDER_STATE_DIR"
 _CREDENTIALS = "node.json"
 
 
-class SettingsError(Exception):
+class NodeSettingsError(Exception):
     """The node cannot start like this; the text says what to do."""
 
 
@@ -74,14 +74,14 @@ class StateDir:
 
         Raises
         ------
-        SettingsError
+        NodeSettingsError
             When they cannot be made.
         """
         try:
             for folder in (self.path, self.cache, self.work):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingsError(
+            raise NodeSettingsError(
                 f"The state directory {self.path} cannot be made: {error.strerror}. "
                 "Choose another with --state-dir."
             ) from None
@@ -118,7 +118,7 @@ def load_credentials(state: StateDir) -> Credentials:
 
     Raises
     ------
-    SettingsError
+    NodeSettingsError
         When there are none, they are damaged, or others may read them.
     """
     path = state.credentials
@@ -126,17 +126,17 @@ def load_credentials(state: StateDir) -> Credentials:
         mode = path.stat().st_mode
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise SettingsError(
+        raise NodeSettingsError(
             f"This node has not joined a market: {path} is missing. "
             "Run: python -m workers join --url URL --token TOKEN"
         ) from None
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from None
+        raise NodeSettingsError(f"{path} cannot be read: {error.strerror}.") from None
     if mode & 0o077:
-        raise SettingsError(
+        raise NodeSettingsError(
             f"{path} holds the node's token but others can read it. Run: chmod 600 {path}"
         )
     try:
         return loads(Credentials, text)
     except ProtocolError as error:
-        raise SettingsError(f"{path} is damaged ({error}). Join the market again.") from None
+        raise NodeSettingsError(f"{path} is damaged ({error}). Join the market again.") from None

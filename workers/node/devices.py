@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from workers.node.credentials import SettingsError
+from workers.node.credentials import NodeSettingsError
 
 #: Where NVIDIA's driver says its version; there whether or not PyTorch can use it.
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
@@ -20,7 +20,7 @@ def choose_device(wanted: str | None) -> str:
 
     Raises
     ------
-    SettingsError
+    NodeSettingsError
         When a GPU is there, or asked for, that PyTorch cannot use; the text says why.
     """
     import torch
@@ -33,7 +33,9 @@ def choose_device(wanted: str | None) -> str:
             torch.ones(1, device=chosen).item()
         # Whatever keeps it from adding two numbers keeps it from training.
         except Exception as error:
-            raise SettingsError(f"The GPU {chosen} does not work: {error}. {_OR_CPU}") from error
+            raise NodeSettingsError(
+                f"The GPU {chosen} does not work: {error}. {_OR_CPU}"
+            ) from error
         return chosen
     problem = explain_unusable_gpu(
         driver=read_driver_version(),
@@ -43,7 +45,7 @@ def choose_device(wanted: str | None) -> str:
     if problem is None and wanted is None:
         return "cpu"
     problem = problem or "This machine has no NVIDIA GPU that can be seen."
-    raise SettingsError(f"{problem} {_OR_CPU}")
+    raise NodeSettingsError(f"{problem} {_OR_CPU}")
 
 
 def read_driver_version(path: Path = _DRIVER_FILE) -> int | None:

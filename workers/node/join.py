@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from workers.node.credentials import Credentials, SettingsError, StateDir, save_credentials
+from workers.node.credentials import Credentials, NodeSettingsError, StateDir, save_credentials
 from workers.node.devices import choose_device
 from workers.node.market_client import MarketClient, MarketError, Patience
 from workers.node.process import add_run_arguments, quiet_library_logs, run
@@ -79,7 +79,7 @@ def join(options: argparse.Namespace) -> int:
     quiet_library_logs()
     try:
         credentials = register(options)
-    except (MarketError, SettingsError) as error:
+    except (MarketError, NodeSettingsError) as error:
         print(error, file=sys.stderr)
         return EXIT_REFUSED
     print(f"Joined as {credentials.name} ({credentials.node_id}).", flush=True)
@@ -91,16 +91,16 @@ def register(options: argparse.Namespace) -> Credentials:
 
     Raises
     ------
-    MarketError, SettingsError
+    MarketError, NodeSettingsError
         Nothing was stored.
     """
     if not options.token:
-        raise SettingsError(f"Pass the join token with --token, or set {TOKEN_VARIABLE}.")
+        raise NodeSettingsError(f"Pass the join token with --token, or set {TOKEN_VARIABLE}.")
     state = StateDir(options.state_dir)
     # Before the token is used up: the credentials must have a place to go.
     state.prepare()
     if options.memory_gb is not None and not 0 < options.memory_gb < float("inf"):
-        raise SettingsError("--memory-gb must be above 0.")
+        raise NodeSettingsError("--memory-gb must be above 0.")
     name = options.name or build_default_name()
     with MarketClient(options.url, patience=_PATIENCE) as client:
         models = client.post(
@@ -149,7 +149,7 @@ def _measure(options: argparse.Namespace, models: Sequence[BaseModelRef]) -> Nod
             say=lambda line: print(f"  {line}", flush=True),
         )
     except TrainingFault as fault:
-        raise SettingsError(str(fault)) from fault
+        raise NodeSettingsError(str(fault)) from fault
 
 
 def load_known_facts(

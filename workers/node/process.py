@@ -24,7 +24,7 @@ from types import FrameType
 
 from workers.node.credentials import (
     Credentials,
-    SettingsError,
+    NodeSettingsError,
     StateDir,
     default_state_dir,
     load_credentials,
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
             return NodeProcess(
                 credentials, state, grace_s=options.grace_s, cache_days=options.cache_days
             ).run()
-    except SettingsError as error:
+    except NodeSettingsError as error:
         print(error, file=sys.stderr)
         return EXIT_SETTINGS
 
@@ -106,7 +106,7 @@ def lock_state_dir(state: StateDir) -> Iterator[None]:
 
     Raises
     ------
-    SettingsError
+    NodeSettingsError
         When another process holds it.
     """
     descriptor = os.open(state.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
@@ -114,7 +114,7 @@ def lock_state_dir(state: StateDir) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SettingsError(
+            raise NodeSettingsError(
                 f"Another process runs this node already ({state.path}). "
                 "Stop it first, or choose another --state-dir."
             ) from None

@@ -16,17 +16,17 @@ changed or dropped, line by line, and why:
 from __future__ import annotations
 
 from workers.preparation.changes import Action, Change, Step
-from workers.preparation.inspection import DataReport, inspect_dataset
+from workers.preparation.inspection import Inspection, inspect_dataset
 from workers.preparation.prepare import PreparationSummary, prepare_dataset
-from workers.preparation.settings import PreparationSettings, SettingsError
+from workers.preparation.settings import PreparationSettings, PreparationSettingsError
 
 __all__ = [
     "Action",
     "Change",
-    "DataReport",
+    "Inspection",
     "PreparationSettings",
+    "PreparationSettingsError",
     "PreparationSummary",
-    "SettingsError",
     "Step",
     "inspect_dataset",
     "prepare_dataset",

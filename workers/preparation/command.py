@@ -12,7 +12,7 @@ from pathlib import Path
 from workers.preparation.inspection import inspect_dataset
 from workers.preparation.prepare import prepare_dataset
 from workers.preparation.reading import UnreadableFileError
-from workers.preparation.settings import PreparationSettings, SettingsError
+from workers.preparation.settings import PreparationSettings, PreparationSettingsError
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
     except FileExistsError:
         print(f"{options.out} exists. Name a new folder.", file=sys.stderr)
         return 1
-    except (OSError, SettingsError, UnreadableFileError) as error:
+    except (OSError, PreparationSettingsError, UnreadableFileError) as error:
         print(error, file=sys.stderr)
         return 1
     print(json.dumps(found, ensure_ascii=False, indent=2))

@@ -21,7 +21,7 @@ _SIMILARITY = 0.85
 
 
 @dataclass(frozen=True, slots=True)
-class DataReport:
+class Inspection:
     """Counts over the rows that were looked at."""
 
     rows: int
@@ -46,7 +46,7 @@ class DataReport:
 
 def inspect_dataset(
     stream: ByteStream, *, max_rows: int = ROWS_INSPECTED, limits: Limits | None = None
-) -> DataReport:
+) -> Inspection:
     """Count what a preparation would find in the first rows of a file.
 
     Raises
@@ -93,7 +93,7 @@ def inspect_dataset(
             personal.update(finding.kind.value for finding in find_personal_data(piece))
         if label:
             labels[label[:64]] += 1
-    return DataReport(
+    return Inspection(
         rows=rows,
         is_complete=is_complete,
         chars=_describe_lengths(lengths),

@@ -33,7 +33,7 @@ class PersonalDataKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PersonalDataSpan:
     """Where in a text personal data stand."""
 
     start: int
@@ -58,7 +58,7 @@ _SSN = re.compile(r"(?<![\d-])(?!000|666|9\d\d)\d{3}-(?!00)\d\d-(?!0000)\d{4}(?!
 _HAS_DIGITS = re.compile(r"\d.{0,8}\d.{0,8}\d")
 
 
-def find_personal_data(text: str, *, phone_regions: tuple[str, ...] = ()) -> list[Finding]:
+def find_personal_data(text: str, *, phone_regions: tuple[str, ...] = ()) -> list[PersonalDataSpan]:
     """Personal data of a text in the order of their places, none inside another.
 
     Parameters
@@ -66,7 +66,7 @@ def find_personal_data(text: str, *, phone_regions: tuple[str, ...] = ()) -> lis
     phone_regions : tuple of str
         ISO 3166 codes; numbers without a country prefix are recognised as numbers of these.
     """
-    findings: list[Finding] = []
+    findings: list[PersonalDataSpan] = []
     taken: list[tuple[int, int]] = []
     for finding in _iter_candidates(text, phone_regions):
         if any(finding.start < end and start < finding.end for start, end in taken):
@@ -76,7 +76,7 @@ def find_personal_data(text: str, *, phone_regions: tuple[str, ...] = ()) -> lis
     return sorted(findings, key=lambda finding: finding.start)
 
 
-def _iter_candidates(text: str, regions: tuple[str, ...]) -> Iterator[Finding]:
+def _iter_candidates(text: str, regions: tuple[str, ...]) -> Iterator[PersonalDataSpan]:
     """In the order of precedence: what is certain by its form comes first."""
     yield from _match(_SECRET, text, PersonalDataKind.SECRET)
     if "@" in text:
@@ -88,7 +88,7 @@ def _iter_candidates(text: str, regions: tuple[str, ...]) -> Iterator[Finding]:
     for finding in _match(_IBAN, text, PersonalDataKind.IBAN):
         end = _find_iban_end(text[finding.start : finding.end])
         if end:
-            yield Finding(finding.start, finding.start + end, finding.kind)
+            yield PersonalDataSpan(finding.start, finding.start + end, finding.kind)
     for finding in _match(_CARD, text, PersonalDataKind.CARD):
         if _is_card(text[finding.start : finding.end]):
             yield finding
@@ -96,15 +96,17 @@ def _iter_candidates(text: str, regions: tuple[str, ...]) -> Iterator[Finding]:
     yield from _find_ip_addresses(text)
     for region in (None, *regions) if "+" in text else regions:
         for match in phonenumbers.PhoneNumberMatcher(text, region):
-            yield Finding(match.start, match.end, PersonalDataKind.PHONE)
+            yield PersonalDataSpan(match.start, match.end, PersonalDataKind.PHONE)
 
 
-def _match(pattern: re.Pattern[str], text: str, kind: PersonalDataKind) -> Iterator[Finding]:
+def _match(
+    pattern: re.Pattern[str], text: str, kind: PersonalDataKind
+) -> Iterator[PersonalDataSpan]:
     for match in pattern.finditer(text):
-        yield Finding(match.start(), match.end(), kind)
+        yield PersonalDataSpan(match.start(), match.end(), kind)
 
 
-def _find_ip_addresses(text: str) -> Iterator[Finding]:
+def _find_ip_addresses(text: str) -> Iterator[PersonalDataSpan]:
     for pattern in (_IPV4, _IPV6):
         for finding in _match(pattern, text, PersonalDataKind.IP_ADDRESS):
             try:

@@ -8,7 +8,7 @@ from workers.preparation.languages import KNOWN_LANGUAGES
 from workers.preparation.personal_data import KNOWN_REGIONS
 
 
-class SettingsError(ValueError):
+class PreparationSettingsError(ValueError):
     """A setting is out of range; the message says what to write instead."""
 
 
@@ -18,7 +18,7 @@ class PreparationSettings:
 
     Raises
     ------
-    SettingsError
+    PreparationSettingsError
         When a value is out of its range.
     """
 
@@ -44,18 +44,18 @@ class PreparationSettings:
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.near_duplicate_similarity <= 1:
-            raise SettingsError("near_duplicate_similarity must be between 0.5 and 1.")
+            raise PreparationSettingsError("near_duplicate_similarity must be between 0.5 and 1.")
         if not 0 <= self.validation_share <= 0.5:
-            raise SettingsError("validation_share must be between 0 and 0.5.")
+            raise PreparationSettingsError("validation_share must be between 0 and 0.5.")
         if not 1 <= self.min_chars <= self.max_chars:
-            raise SettingsError("min_chars must be at least 1 and at most max_chars.")
+            raise PreparationSettingsError("min_chars must be at least 1 and at most max_chars.")
         for language in self.languages:
             if language not in KNOWN_LANGUAGES:
-                raise SettingsError(
+                raise PreparationSettingsError(
                     f"Language {language!r} is not known. Use ISO 639-1 codes such as en or de."
                 )
         for region in self.phone_regions:
             if region not in KNOWN_REGIONS:
-                raise SettingsError(
+                raise PreparationSettingsError(
                     f"Region {region!r} is not known. Use ISO 3166 codes such as US or DE."
                 )

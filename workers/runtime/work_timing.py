@@ -18,7 +18,7 @@ from workers.protocol.messages import (
     WorkMeasurement,
 )
 from workers.runtime.resident import ResidentBase
-from workers.training.data import DataReport, PreparedData
+from workers.training.data import PreparedData, RowCounts
 from workers.training.evaluation import EvaluationRun
 from workers.training.fused_trainer import StepFailure
 from workers.training.job import TrainingJob
@@ -103,7 +103,7 @@ def _build_job(resident: ResidentBase, case: TimedRows) -> TrainingJob:
         ),
     )
     examples = tuple(rows)
-    report = DataReport(len(rows), len(rows), len(rows), 0, 0, longest, (), (), "")
+    report = RowCounts(len(rows), len(rows), len(rows), 0, 0, longest, (), (), "")
     return TrainingJob(spec, PreparedData(examples, examples, "tokens", report))
 
 

@@ -40,7 +40,7 @@ _CHUNK_ROWS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class DataReport:
+class RowCounts:
     """What became of the rows."""
 
     rows: int
@@ -90,7 +90,7 @@ class PreparedData:
     train: tuple[Example, ...]
     valid: tuple[Example, ...]
     kind: LossKind
-    report: DataReport
+    report: RowCounts
     #: Classification only: the classes in the order of their numbers.
     labels: tuple[str, ...] = ()
     #: Of held-out rows, for samples of what the model writes.
@@ -132,7 +132,7 @@ def prepare_data(
         valid = reader.build(validation_rows)
     else:
         train, valid = held_out(examples, share=validation_share, seed=seed)
-    report = DataReport(
+    report = RowCounts(
         rows=len(rows),
         train_rows=len(train),
         valid_rows=len(valid),

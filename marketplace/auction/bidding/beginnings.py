@@ -19,7 +19,7 @@ from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Artifact, Dataset, JobStatus
 from marketplace.jobs.starts import Start, StartKind
 from marketplace.warm.models import Offer
-from marketplace.warm.offers import PlannedJob, find_usable_offer
+from marketplace.warm.offers import ColdJob, find_usable_offer
 from workers.protocol.messages import AdapterSpec
 from workers.protocol.wire import from_json
 
@@ -105,7 +105,7 @@ def _find_offered(
     return Beginning(StartKind(offer.kind), offer.donor_id, job.pk, adapter, offer)
 
 
-def check_same_job(offer: Offer, job: PlannedJob, *, is_prepared: bool) -> None:
+def check_same_job(offer: Offer, job: ColdJob, *, is_prepared: bool) -> None:
     """Refuse an offer that was made for other settings, or for data as they are.
 
     Raises

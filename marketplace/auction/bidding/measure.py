@@ -27,7 +27,7 @@ from marketplace.jobs.work import Work, measure_work, plan_work
 from marketplace.vendors.offers import measure_raw_data
 from marketplace.vendors.wishes import PreparationWish
 from marketplace.warm.models import Offer
-from marketplace.warm.offers import PlannedJob
+from marketplace.warm.offers import ColdJob
 from workers.protocol.messages import DataFormat
 from workers.protocol.row_order import count_validation_rows
 
@@ -123,7 +123,7 @@ def measure_job(
     return apply_offer(cold, beginning.offer, planned)
 
 
-def apply_offer(cold: MeasuredJob, offer: Offer, planned: PlannedJob) -> MeasuredJob:
+def apply_offer(cold: MeasuredJob, offer: Offer, planned: ColdJob) -> MeasuredJob:
     """The job with a warm start: the same settings, and the work of the steps that are sold."""
     warm = replace(cold.work, compute_demand=planned.plan.count_until(offer.steps))
     return MeasuredJob(cold.terms, warm, build_warm_start(offer), cold_work=cold.work)
@@ -131,7 +131,7 @@ def apply_offer(cold: MeasuredJob, offer: Offer, planned: PlannedJob) -> Measure
 
 def plan_cold(
     measured: MeasuredJob, *, organisation: Organisation, zone: Zone, dataset: Dataset
-) -> PlannedJob:
+) -> ColdJob:
     """A job as warm starts are looked for."""
     plan = plan_work(
         tokens=ensure_dataset_tokens(dataset=dataset, zone=zone),
@@ -141,7 +141,7 @@ def plan_cold(
         costs=work_costs(zone),
     )
     terms = measured.terms
-    return PlannedJob(organisation, zone, dataset, terms.adapter, terms.training, plan)
+    return ColdJob(organisation, zone, dataset, terms.adapter, terms.training, plan)
 
 
 def _check_can_stop(terms: JobTerms, dataset: Dataset) -> None:

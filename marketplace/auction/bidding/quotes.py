@@ -24,7 +24,7 @@ from marketplace.fleet.selectors import last_slot_until, slot_at, slot_ends_at, 
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.models import Vendor
 from marketplace.vendors.offers import collect_offers, find_capacities, read_offers
-from marketplace.vendors.quoting import Offer
+from marketplace.vendors.quoting import VendorOffer
 from marketplace.vendors.wishes import parse_wish
 from marketplace.warm.offers import Outlook, find_offer
 from scheduler import types as scheduler
@@ -128,7 +128,7 @@ def make_quote(
         model=model,
         now=now,
     )
-    offers: list[Offer] = []
+    offers: list[VendorOffer] = []
     outlook = Outlook.NONE
     if wish is not None:
         offers = collect_offers(zone=zone, dataset=dataset, wish=wish, now=now)
@@ -188,7 +188,7 @@ def make_quote(
 
 
 def _find_vendor(
-    zone: Zone, schedule: scheduler.Schedule | None, offers: Sequence[Offer]
+    zone: Zone, schedule: scheduler.Schedule | None, offers: Sequence[VendorOffer]
 ) -> QuotedVendor | None:
     if schedule is None or schedule.ready_slot is None:
         return None

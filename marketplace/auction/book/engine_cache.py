@@ -25,7 +25,7 @@ from django.utils.module_loading import import_string
 
 from marketplace.auction.models import LogEntry, MarketHead, Pricing, Snapshot
 from marketplace.common.db.bulk_writes import insert_values
-from marketplace.common.errors import SystemFault
+from marketplace.common.errors import MarketFault
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import RULE_PARAMETERS, check_policy_settings
 from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at
@@ -51,7 +51,7 @@ SNAPSHOT_AT_LATEST = 20_000
 FETCH_ROWS = 2000
 
 
-class LogBroken(SystemFault):
+class LogBroken(MarketFault):
     """Replaying the log does not give what the log says; the zone must not be sold from."""
 
 

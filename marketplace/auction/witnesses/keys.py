@@ -22,14 +22,14 @@ from django.conf import settings
 from django.db import transaction
 
 from marketplace.auction.models import MarketKey
-from marketplace.common.errors import SystemFault
+from marketplace.common.errors import MarketFault
 
 KEY_FILE = "market-signing.key"
 #: Part of the text by which a key vouches for the one that replaces it.
 _SUCCESSION_FORMAT = "finetender-key-succession-1"
 
 
-class KeyUnusable(SystemFault):
+class KeyUnusable(MarketFault):
     """The file of the market's key cannot be signed with."""
 
 

@@ -22,7 +22,7 @@ from django.core.files.storage import default_storage
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from marketplace.common.errors import SystemFault, UserError
+from marketplace.common.errors import MarketFault, UserError
 from marketplace.common.ids import new_id
 from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.jobs.dataset_reader import Reading
@@ -75,7 +75,7 @@ def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
             _finish(upload, reading, file=read, runs=runs, is_rewritten=is_rewritten, now=clock())
     except UserError as refusal:
         _refuse(upload, refusal)
-    except SystemFault:
+    except MarketFault:
         # The next attempt begins when the claim has run out, until there are no more.
         log.exception("upload %s could not be read", upload.pk)
     return True

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from django.conf import settings
 
-from marketplace.common.errors import SystemFault
+from marketplace.common.errors import MarketFault
 
 
-class BackendFault(SystemFault):
+class BackendFault(MarketFault):
     """A backend did not do what it was asked; the next reconcile puts it right."""
 
 

@@ -25,7 +25,7 @@ from marketplace.auction.witnesses.keys import list_public_keys
 from marketplace.auction.witnesses.witnessed import list_witnessed_heads
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
-from marketplace.common.errors import SystemFault, UserError
+from marketplace.common.errors import MarketFault, UserError
 from marketplace.common.request_rates import check_public_rate
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
@@ -54,7 +54,7 @@ def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
     if zone is not None:
         try:
             book = load_market(zone, now=now)
-        except SystemFault:
+        except MarketFault:
             # Prices are away; the rest of the page is not.
             context["closed"] = True
         else:
@@ -175,7 +175,7 @@ class ZoneStatus:
 def describe_zone(zone: Zone, *, now: datetime) -> ZoneStatus:
     try:
         load_market(zone, now=now)
-    except SystemFault:
+    except MarketFault:
         has_prices = False
     else:
         has_prices = True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.engine.zone_state import ZoneState
-from scheduler.auction.search.task_search import Plan, Search
+from scheduler.auction.search.task_search import Search, TaskPlan
 from scheduler.types import Decision, PriceParts, PricePoint, Quote, Refusal, Task
 
 #: A later deadline and its price, or neither.
@@ -46,7 +46,7 @@ def decide(zone: ZoneState, task: Task, slot: int, hint: DeadlineHint | None = N
     return admit(zone, task, plan, parts)
 
 
-def admit(zone: ZoneState, task: Task, plan: Plan, parts: PriceParts) -> Decision:
+def admit(zone: ZoneState, task: Task, plan: TaskPlan, parts: PriceParts) -> Decision:
     """Reserve a plan for a bid above its price, which it pays."""
     # Only now does the bid take part in what later prices are made of.
     zone.observe(task)
@@ -68,7 +68,7 @@ def refuse(
     task: Task,
     refusal: Refusal,
     *,
-    plan: Plan | None = None,
+    plan: TaskPlan | None = None,
     parts: PriceParts | None = None,
     later: LaterDeadline = (None, None),
 ) -> Decision:
@@ -91,7 +91,7 @@ def refuse(
 
 def _search_with_hint(
     zone: ZoneState, search: Search, task: Task, hint: DeadlineHint
-) -> tuple[Plan | None, LaterDeadline | None]:
+) -> tuple[TaskPlan | None, LaterDeadline | None]:
     """Give the plan of the deadline, and the later one if it is certainly the hint's."""
     rounding = Rounding(zone.rules.money_quantum)
     plan, clear, later = search.check_hint(

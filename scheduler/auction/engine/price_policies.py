@@ -22,7 +22,7 @@ PolicyState = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmittedSchedule:
     """One admitted schedule, its cells along the arrays' only axis."""
 
     task: Task
@@ -70,7 +70,7 @@ class PricePolicy(Protocol):
         """Take note of a bid that has just been decided, either way."""
         ...
 
-    def raise_prices(self, state: PolicyState, admission: Admission) -> PriceRise:
+    def raise_prices(self, state: PolicyState, admission: AdmittedSchedule) -> PriceRise:
         """Give what an admission adds to prices."""
         ...
 
@@ -113,7 +113,7 @@ class Lagrangian:
     def observe(self, state: PolicyState, task: Task) -> PolicyState:
         return state
 
-    def raise_prices(self, state: PolicyState, admission: Admission) -> PriceRise:
+    def raise_prices(self, state: PolicyState, admission: AdmittedSchedule) -> PriceRise:
         # The engine grows prices by the whole share; the rise makes that ``growth``.
         less = self._growth - 1.0
         return PriceRise(

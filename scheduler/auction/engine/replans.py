@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import TaskReplanned
 from scheduler.auction.log.outcomes import Replan
-from scheduler.auction.search.task_search import MARGIN, Plan, Search
+from scheduler.auction.search.task_search import MARGIN, Search, TaskPlan
 from scheduler.types import Cell
 
 
 @dataclass(frozen=True, slots=True)
 class _FoundPlan:
-    plan: Plan
+    plan: TaskPlan
     #: It ends after the deadline.
     late: bool = False
     #: It covers all the work that is left.
@@ -87,7 +87,7 @@ def _find_complete(search: Search, zone: ZoneState, event: TaskReplanned) -> _Fo
     return None if plan is None else _FoundPlan(plan, late=True)
 
 
-def _find_in_time(search: Search, event: TaskReplanned) -> Plan | None:
+def _find_in_time(search: Search, event: TaskReplanned) -> TaskPlan | None:
     """Give the plan that ends first among those in time that cost little more than the least."""
     deadline = event.task.deadline_slot
     cheapest = search.find_plan(deadline)

@@ -9,7 +9,7 @@ from scheduler.auction.engine.replans import release_plan
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BidArrived, Event, TaskReplanned
 from scheduler.auction.log.outcomes import Outcome, Replan
-from scheduler.auction.search.task_search import Plan
+from scheduler.auction.search.task_search import TaskPlan
 from scheduler.types import Decision, Task
 
 
@@ -47,7 +47,7 @@ def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
     return False
 
 
-def _plan(zone: ZoneState, task: Task, logged: Decision | Replan) -> Plan:
+def _plan(zone: ZoneState, task: Task, logged: Decision | Replan) -> TaskPlan:
     """Give a logged schedule as the search would have given it."""
     grid, schedule, parts = zone.grid, logged.schedule, logged.parts
     if schedule is None or parts is None:
@@ -63,7 +63,7 @@ def _plan(zone: ZoneState, task: Task, logged: Decision | Replan) -> Plan:
         raise ValueError(f"the log gives {task.id} a vendor that made no offer")
     rows = np.array([grid.row(cell.slot) for cell in schedule.cells], np.int64)
     columns = np.array(nodes, np.int64)
-    return Plan(
+    return TaskPlan(
         schedule=schedule,
         parts=parts,
         rows=rows,

@@ -8,7 +8,7 @@ from copy import copy
 import numpy as np
 
 from scheduler.auction.engine.price_policies import (
-    Admission,
+    AdmittedSchedule,
     Policies,
     PricePolicy,
     PriceRise,
@@ -19,7 +19,7 @@ from scheduler.auction.engine.reserves import find_rates, move_prices
 from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
 from scheduler.auction.search.grid import Floats, Grid, TaskHolding
-from scheduler.auction.search.task_search import Plan, Search
+from scheduler.auction.search.task_search import Search, TaskPlan
 from scheduler.types import Cell, Horizon, Node, Task
 
 #: What an admission added to the compute and memory price of each of its cells.
@@ -63,7 +63,7 @@ class ZoneState:
         """Let a bid that has just been decided take part in what prices are made of."""
         self.policy_state = self.policy.observe(self.policy_state, task)
 
-    def take(self, task: Task, plan: Plan) -> Rises:
+    def take(self, task: Task, plan: TaskPlan) -> Rises:
         """Move the prices of a plan's cells and reserve them; give the rises."""
         rises = self.raise_prices(task, plan)
         cells = plan.schedule.cells
@@ -80,10 +80,10 @@ class ZoneState:
             self.grid.vendors.reserve(task.id, offer, ready=plan.schedule.ready_slot)
         return rises
 
-    def raise_prices(self, task: Task, plan: Plan) -> Rises:
+    def raise_prices(self, task: Task, plan: TaskPlan) -> Rises:
         """Move the prices of a plan's cells; give the rises."""
         grid, rows, columns = self.grid, plan.rows, plan.columns
-        admission = Admission(
+        admission = AdmittedSchedule(
             task=task,
             value=task.bid - plan.parts.vendor - plan.parts.operational,
             rate=plan.rate,
@@ -105,7 +105,7 @@ class ZoneState:
         )
         return tuple(zip(rise.compute_rise.tolist(), rise.memory_rise.tolist(), strict=True))
 
-    def _find_rise(self, admission: Admission) -> PriceRise:
+    def _find_rise(self, admission: AdmittedSchedule) -> PriceRise:
         if self.followed is None:
             return self.policy.raise_prices(self.policy_state, admission)
         table = np.zeros((len(admission.rate), 2))

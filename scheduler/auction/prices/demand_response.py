@@ -23,7 +23,7 @@ _NO_OFFER = (LaborVendor(id="", price=0.0, delay_slots=0),)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DemandResponse:
     """How tasks answer to prices."""
 
     #: Upper bound on the sum of what they gain.
@@ -102,10 +102,10 @@ class Demand:
         able = (memory > 0) & (fastest > 0)
         return float(np.median(fastest[able] / memory[able])) if np.any(able) else 0.0
 
-    def answer(self, compute_price: Floats, memory_price: Floats) -> Answer:
+    def answer(self, compute_price: Floats, memory_price: Floats) -> DemandResponse:
         """Let the tasks choose at prices given by slot and pool."""
         pools = self._pools
         use = CellUse(np.zeros_like(compute_price), np.zeros_like(compute_price))
         prices = PoolPrices(compute_price, memory_price, pools.ask, pools.compute)
         upper, surplus = respond(prices, self._tasks, self._vendors, use)
-        return Answer(upper=upper, surplus=surplus, compute=use.compute, memory=use.memory)
+        return DemandResponse(upper=upper, surplus=surplus, compute=use.compute, memory=use.memory)

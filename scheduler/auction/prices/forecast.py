@@ -20,7 +20,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from scheduler.auction.prices.scenarios import Course, find_scenarios
+from scheduler.auction.prices.scenarios import ArrivalCourse, find_scenarios
 from scheduler.auction.search.grid import Floats
 from scheduler.types import Task
 
@@ -65,7 +65,7 @@ class ArrivalForecast:
     """What the rest of the day may bring."""
 
     #: Courses, and bids expected by slot on each, today's deviation in it.
-    courses: tuple[Course, ...]
+    courses: tuple[ArrivalCourse, ...]
     expected: tuple[Floats, ...]
     #: What a deviation keeps from slot to slot, and the variance of those by chance.
     kept: float
@@ -242,7 +242,7 @@ def _pace(seen: Floats, past: Sequence[Floats], before: Floats) -> tuple[float, 
     return share ** (1.0 / _LAG), float(np.clip(spread / count, 1e-3, 4.0))
 
 
-def _deviation(seen: Floats, course: Course, kept: float, doubt: float) -> Floats:
+def _deviation(seen: Floats, course: ArrivalCourse, kept: float, doubt: float) -> Floats:
     """Give the factor of today's present deviation, fading slot by slot.
 
     One that grows goes on growing for a while, the further the longer deviations last and

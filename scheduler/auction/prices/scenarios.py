@@ -39,7 +39,7 @@ _BIN_SLOTS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ArrivalCourse:
     """How arrivals may go, by slot of the day."""
 
     #: How likely it is taken to be.
@@ -56,7 +56,7 @@ class Courses:
     """The courses that arrivals may take."""
 
     #: Those with the fewest bids to come first; shares sum to 1.
-    courses: tuple[Course, ...]
+    courses: tuple[ArrivalCourse, ...]
     #: How far today has the shape of past days, and they each other's, 0 to 1.
     trust: float
     #: Standard deviation of the log of what comes over what is foretold.
@@ -78,7 +78,7 @@ def find_scenarios(seen: Floats, past: Sequence[Floats], remaining: int) -> Cour
     elapsed, so_far = len(seen), float(seen.sum())
     if not past:
         level = so_far / elapsed if elapsed else 0.0
-        only = Course(1.0, np.full(elapsed, level), np.full(remaining, level))
+        only = ArrivalCourse(1.0, np.full(elapsed, level), np.full(remaining, level))
         return Courses((only,), 0.0, 0.0)
     mean = np.sum(past, axis=0) / len(past)
     usual = _as_usual(seen, past)
@@ -87,22 +87,23 @@ def find_scenarios(seen: Floats, past: Sequence[Floats], remaining: int) -> Cour
     same = _ended_share(past) * (1.0 - usual)
     ended = same * float(shares[~_SHAPED].sum())
     shares[~_SHAPED] *= 1.0 - same
-    found: list[Course] = []
+    found: list[ArrivalCourse] = []
     for share, (like, prior) in zip(shares.tolist(), _WAYS, strict=True):
         whole = _foretold(seen, mean, like, prior)
         before, rest = whole[:elapsed], whole[elapsed:]
         if like < 1.0:
-            found.append(Course(share, before, rest))
+            found.append(ArrivalCourse(share, before, rest))
             continue
         scale = _scale(seen, mean, prior)
         # One day's own bursts, half smoothed by the other days.
         found += [
-            Course(share / len(past), before, 0.5 * (rest + day[elapsed:] * scale)) for day in past
+            ArrivalCourse(share / len(past), before, 0.5 * (rest + day[elapsed:] * scale))
+            for day in past
         ]
     level = _foretold(seen, mean, 0.0, _TOTAL_PRIOR)
     left = (float(mean.sum()) - so_far) / max(remaining, 1)
     rest = np.maximum(left, _LEAST_LEFT * level[elapsed:])
-    found.append(Course(ended, level[:elapsed], rest, whole=True))
+    found.append(ArrivalCourse(ended, level[:elapsed], rest, whole=True))
     found.sort(key=lambda course: float(course.rest.sum()))
     trust = _trust(seen, mean[:elapsed], days=len(past)) * _alike(past)
     return Courses(tuple(found), trust, min(_SPREAD * error, _MOST_SPREAD))

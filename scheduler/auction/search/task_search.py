@@ -40,7 +40,7 @@ _NEAR = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TaskPlan:
     """A schedule, its cells as array indices, and what it costs."""
 
     schedule: Schedule
@@ -171,14 +171,14 @@ class Search:
             grid.node_type,
         )
 
-    def find_plan(self, deadline: int) -> Plan | None:
+    def find_plan(self, deadline: int) -> TaskPlan | None:
         """Give the cheapest plan that ends by a deadline, if there is one."""
         deadline = min(deadline, self._last)
         if deadline < self._begin or not self._enough_slots(deadline):
             return None
         return self._solve(deadline - self._begin)
 
-    def _solve(self, row: int) -> Plan | None:
+    def _solve(self, row: int) -> TaskPlan | None:
         """Give the cheapest plan that ends by a row."""
         deadline = self._begin + row
         if not self._lists(deadline):
@@ -191,7 +191,7 @@ class Search:
 
     def check_hint(
         self, claim: int | None, *, deadline: int, ceiling: float
-    ) -> tuple[Plan | None, bool, Plan | None]:
+    ) -> tuple[TaskPlan | None, bool, TaskPlan | None]:
         """Give the plan of a deadline, and see whether a claim about later ones is true.
 
         Parameters
@@ -204,11 +204,11 @@ class Search:
 
         Returns
         -------
-        plan : Plan or None
+        plan : TaskPlan or None
             As ``find_plan`` gives it.
         clear : bool
             The claim is true, and no rounding can have made it so. False says nothing.
-        later : Plan or None
+        later : TaskPlan or None
             Of the claimed deadline.
         """
         first, deadline = max(deadline + 1, self._begin), min(deadline, self._last)
@@ -231,7 +231,7 @@ class Search:
 
     def _solve_with_hint(
         self, deadline: int | None, *, before: int | None, claimed: int | None, above: float
-    ) -> tuple[Plan | None, bool, Plan | None]:
+    ) -> tuple[TaskPlan | None, bool, TaskPlan | None]:
         """Give the plans of two deadlines, and whether none by a third is below a price."""
         first, none, later = solve_with_hint(
             self._offer(max(slot for slot in (before, claimed) if slot is not None)),
@@ -243,7 +243,9 @@ class Search:
         )
         return self._plan_solved(*first), none, self._plan_solved(*later)
 
-    def _plan_solved(self, count: int, vendor_slot: int, slots: Ints, columns: Ints) -> Plan | None:
+    def _plan_solved(
+        self, count: int, vendor_slot: int, slots: Ints, columns: Ints
+    ) -> TaskPlan | None:
         return self._plan_at(slots, columns, vendor_slot) if count else None
 
     def _row(self, slot: int | None) -> int:
@@ -299,12 +301,12 @@ class Search:
         """Give the first row of a range with a plan cheaper than a ceiling; -1: none."""
         return find_earliest_below(self._cells(self._begin + last), self._job, first, last, ceiling)
 
-    def find_soonest(self, *, first: int, last: int) -> Plan | None:
+    def find_soonest(self, *, first: int, last: int) -> TaskPlan | None:
         """Give the cheapest plan of the first deadline of a range that has any."""
         deadline = self.find_earliest_below(first=first, last=last, ceiling=math.inf)
         return None if deadline is None else self.find_plan(deadline)
 
-    def find_most_work(self) -> Plan | None:
+    def find_most_work(self) -> TaskPlan | None:
         """Give the fastest cell of every slot on sale, cheapest first among equals.
 
         For a job whose work does not fit the horizon any more. One that asks for a vendor
@@ -331,10 +333,10 @@ class Search:
             return None
         return self._plan_of(cells, np.array(picked, np.int64), self._start)
 
-    def _plan_of(self, cells: Cells, picked: Ints, vendor_slot: int) -> Plan:
+    def _plan_of(self, cells: Cells, picked: Ints, vendor_slot: int) -> TaskPlan:
         return self._plan_at(cells.slot[picked], cells.node[picked], vendor_slot)
 
-    def _plan_at(self, slots: Ints, columns: Ints, vendor_slot: int | None) -> Plan:
+    def _plan_at(self, slots: Ints, columns: Ints, vendor_slot: int | None) -> TaskPlan:
         """Price a schedule with the vendor that is ready at ``vendor_slot``, if any."""
         grid, task = self._grid, self._task
         rows = slots + grid.row(self._begin)
@@ -350,7 +352,7 @@ class Search:
         # Vendors without a limit have no work to be noted.
         has_load = vendor != NO_VENDOR and task.vendors[vendor].load > 0
         named = grid.cells_of(slots + self._begin, columns)
-        return Plan(
+        return TaskPlan(
             schedule=Schedule(
                 cells=named,
                 vendor=vendor,

@@ -94,7 +94,7 @@ class ProviderDay:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ListedNode:
     node: Node
     provider: int
     #: Cost per sample.
@@ -152,10 +152,10 @@ def run_day(
 
 def _list_nodes(
     zone: ProviderZone, reports: Sequence[Report], costs: Sequence[float]
-) -> list[_Listed]:
+) -> list[_ListedNode]:
     fleet, slots = zone.scenario.fleet(), zone.scenario.slots
     each = len(fleet) // zone.providers
-    listed: list[_Listed] = []
+    listed: list[_ListedNode] = []
     for provider, (report, cost) in enumerate(zip(reports, costs, strict=True)):
         own = fleet[provider * each : (provider + 1) * each]
         for node in own[int(report.hidden * each) :]:
@@ -168,12 +168,12 @@ def _list_nodes(
                 available_from=int(report.begin * slots) if report.begin > 0 else None,
                 available_until=int(report.end * slots) - 1 if report.end < 1 else None,
             )
-            listed.append(_Listed(said, provider, per_sample))
+            listed.append(_ListedNode(said, provider, per_sample))
     return listed
 
 
 def _post(
-    zone: ProviderZone, listed: Sequence[_Listed], past_days: Sequence[Sequence[Task]]
+    zone: ProviderZone, listed: Sequence[_ListedNode], past_days: Sequence[Sequence[Task]]
 ) -> events.RatesPosted:
     rates = post_rates(
         [RegisteredNode(each.node, str(each.provider)) for each in listed],
@@ -195,7 +195,7 @@ def _sell(
     engine: Engine,
     tasks: Sequence[Task],
     past_days: Sequence[Sequence[Task]],
-    listed: Sequence[_Listed],
+    listed: Sequence[_ListedNode],
     *,
     seed: int,
 ) -> ProviderDay:

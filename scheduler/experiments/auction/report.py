@@ -19,7 +19,7 @@ GOAL = 0.94
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class AuctionFindings:
     """All that was run."""
 
     size: Size
@@ -36,7 +36,7 @@ class Findings:
     missing: int = 0
 
 
-def report(found: Findings) -> str:
+def report(found: AuctionFindings) -> str:
     """Give the report as Markdown."""
     size = found.size
     lines = [
@@ -143,7 +143,7 @@ def _over(measured: Sequence[Measured], ours: str) -> str:
     return ", ".join(parts)
 
 
-def _single(found: Findings) -> list[str]:
+def _single(found: AuctionFindings) -> list[str]:
     lines = [
         "## Figure 10: truthfulness",
         "",
@@ -209,7 +209,7 @@ def _impossible(room: Sequence[float], claimed: Sequence[float]) -> str:
     return f"; the paper's over {' and '.join(names)} cannot be had." if names else "."
 
 
-def _reproduces(found: Findings) -> list[str]:
+def _reproduces(found: AuctionFindings) -> list[str]:
     """Say what the runs above show, and what does not reproduce."""
     lines = ["## What reproduces and what does not", ""]
     quality = found.days.get("quality", {})

@@ -30,7 +30,7 @@ from scheduler.experiments.auction.experiments import (
 )
 from scheduler.experiments.auction.progress import Progress
 from scheduler.experiments.auction.quality import DayQuality, Measured
-from scheduler.experiments.auction.report import Findings
+from scheduler.experiments.auction.report import AuctionFindings
 from scheduler.experiments.auction.scenario import Scenario
 from scheduler.experiments.auction.tables import write
 from scheduler.experiments.tiers.traces import read_trace
@@ -93,7 +93,7 @@ def reproduce(
     *,
     jobs: int,
     report_only: bool = False,
-) -> Findings:
+) -> AuctionFindings:
     """Run what is not yet in the folder, and write what was found."""
     plan = experiments.points(size, traces)
     work = _jobs(plan, size)
@@ -194,7 +194,7 @@ def _findings(
     size: Size,
     work: Mapping[tuple[Any, ...], RunJob],
     progress: Progress,
-) -> Findings:
+) -> AuctionFindings:
     days: dict[str, dict[str, list[Measured]]] = {}
     for point in plan:
         for seed in range(size.seeds):
@@ -210,7 +210,7 @@ def _findings(
     lies: dict[str, Any] = progress.get(work["lies",].key) or {"lies": [], "profitable": [0, 0]}
     winners: dict[str, Any] = progress.get(work["winners",].key) or {"winners": [], "won": [0, 0]}
     optima = [progress.get(work["optimum", index].key) for index in range(size.instances)]
-    return Findings(
+    return AuctionFindings(
         size=size,
         days=days,
         lies=[Lie(**lie) for lie in lies["lies"]],

@@ -10,10 +10,10 @@ from typing import Any
 
 from scheduler.experiments.auction import plots
 from scheduler.experiments.auction.experiments import FIGURES, NAMES
-from scheduler.experiments.auction.report import Findings, report
+from scheduler.experiments.auction.report import AuctionFindings, report
 
 
-def write(out: Path, found: Findings) -> None:
+def write(out: Path, found: AuctionFindings) -> None:
     """Write CSV tables, plots and the report."""
     rows: list[list[Any]] = []
     for figure, table in found.days.items():
@@ -57,7 +57,7 @@ def write(out: Path, found: Findings) -> None:
     (out / "report.md").write_text(report(found), encoding="utf-8")
 
 
-def _write_running_time(found: Findings, out: Path) -> None:
+def _write_running_time(found: AuctionFindings, out: Path) -> None:
     dynamics = found.days.get("dynamics", {})
     _csv(
         out / "running_time.csv",

@@ -54,7 +54,7 @@ class Merging:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MergingPlan:
     """What a policy decides."""
 
     #: GPUs of each unit, those of a merged pair at its first unit, ``[U]``.
@@ -146,7 +146,7 @@ class Cluster:
             fresh=self.fresh[u] & ~merged,
         )
 
-    def apply(self, view: View, plan: Plan) -> None:
+    def apply(self, view: View, plan: MergingPlan) -> None:
         """Merge units and hand out GPUs.
 
         Raises

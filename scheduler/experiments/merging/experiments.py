@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scheduler.experiments.merging.instances import draw_instance
 from scheduler.experiments.merging.policies import POLICIES, TaskMerger
-from scheduler.experiments.merging.run import Outcome, simulate
+from scheduler.experiments.merging.run import MergingOutcome, simulate
 from scheduler.experiments.merging.transfer import WORLDS
 from scheduler.experiments.merging.workload import Jobs, Mix, fine_tuning_day, jobs_of_trace
 from scheduler.experiments.tiers.experiments import window
@@ -95,7 +95,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RunPoint:
     """A run and its place in a figure."""
 
     figure: str
@@ -119,13 +119,15 @@ class Timing:
     gap: float
 
 
-def list_points(size: Size, traces: Sequence[Path]) -> list[Point]:
+def list_points(size: Size, traces: Sequence[Path]) -> list[RunPoint]:
     """Every run of every figure; equal runs may stand in several."""
-    points: list[Point] = []
+    points: list[RunPoint] = []
 
     def add(figure: str, x: str, names: Sequence[str], base: Run) -> None:
         for seed in range(size.seeds):
-            points.extend(Point(figure, x, replace(base, policy=name, seed=seed)) for name in names)
+            points.extend(
+                RunPoint(figure, x, replace(base, policy=name, seed=seed)) for name in names
+            )
 
     whole = Run("", 0, size.jobs)
     swept = Run("", 0, size.swept_jobs, load=1.5)
@@ -165,7 +167,7 @@ def check_traces(paths: Sequence[Path]) -> None:
         read_trace(path)
 
 
-def carry_out(run: Run) -> Outcome:
+def carry_out(run: Run) -> MergingOutcome:
     """Simulate one run."""
     policy = POLICIES[run.policy]
     if run.switch_s is not None:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler.experiments.merging.experiments import Point, Run, Size, Timing
-from scheduler.experiments.merging.run import Outcome
+from scheduler.experiments.merging.experiments import Run, RunPoint, Size, Timing
+from scheduler.experiments.merging.run import MergingOutcome
 from scheduler.experiments.tiers.measures import Interval, interval
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class MergingFindings:
     """All outcomes of one call of ``reproduce merging``."""
 
     size: Size
-    points: Sequence[Point]
-    outcomes: Mapping[Run, Outcome]
+    points: Sequence[RunPoint]
+    outcomes: Mapping[Run, MergingOutcome]
     timings: Sequence[Timing]
 
     def places(self, figure: str) -> list[str]:
@@ -27,7 +27,7 @@ class Findings:
         """The policies of a figure, in order."""
         return list(dict.fromkeys(p.run.policy for p in self.points if p.figure == figure))
 
-    def runs(self, figure: str, x: str, policy: str) -> list[Outcome]:
+    def runs(self, figure: str, x: str, policy: str) -> list[MergingOutcome]:
         """Outcomes over the seeds, in their order."""
         return [
             self.outcomes[p.run]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from scheduler.experiments.merging.printed import merge_as_printed
 from scheduler.merging.estimates import (
+    DonorLoss,
     Estimator,
-    Probe,
     Profile,
     allowed_allocations,
     estimate_jobs,
@@ -88,7 +88,7 @@ def estimate(data: Mapping[str, Any], *, estimator: Estimator) -> dict[str, Any]
     profiles = [_profile(row) for row in _list(data["jobs"], "jobs", MOST_JOBS)]
     _places([profile.id for profile in profiles])
     probes = [
-        Probe(str(row["donor"]), str(row["target"]), _amount(row["loss"], "loss"))
+        DonorLoss(str(row["donor"]), str(row["target"]), _amount(row["loss"], "loss"))
         for row in _list(data.get("probes", []), "probes", MOST_PAIRS)
     ]
     history = _list(data["history"], "history", MOST_PAIRS)

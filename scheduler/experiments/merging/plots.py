@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from scheduler.experiments import plot_style as style
-from scheduler.experiments.merging.findings import Findings
+from scheduler.experiments.merging.findings import MergingFindings
 
 #: Colour and dash of each policy, the same in every plot.
 LINES = {
@@ -29,7 +29,7 @@ LINES = {
 }
 
 
-def draw_all(found: Findings, out: Path) -> None:
+def draw_all(found: MergingFindings, out: Path) -> None:
     """Draw every figure."""
     draw_bars(found, out, "mean_jct_s", "jct", "Mean completion time", 60.0, "minutes")
     draw_bars(found, out, "makespan_s", "makespan", "Makespan", 3600.0, "hours")
@@ -49,13 +49,13 @@ def draw_all(found: Findings, out: Path) -> None:
         )  # fmt: skip
 
 
-def describe(found: Findings, jobs: int) -> str:
+def describe(found: MergingFindings, jobs: int) -> str:
     return f"240 GPUs, {jobs} jobs, {found.size.seeds} seeds, bars of 95 %"
 
 
 @style.styled
 def draw_bars(
-    found: Findings, out: Path, column: str, name: str, title: str, scale: float, unit: str
+    found: MergingFindings, out: Path, column: str, name: str, title: str, scale: float, unit: str
 ) -> None:
     """A figure of every policy, by world and load."""
     worlds = ("paper", "measured")
@@ -92,7 +92,7 @@ def draw_bars(
 
 @style.styled
 def draw_lines(
-    found: Findings,
+    found: MergingFindings,
     out: Path,
     figure_name: str,
     name: str,
@@ -132,7 +132,7 @@ def draw_lines(
 
 
 @style.styled
-def draw_solver(found: Findings, out: Path) -> None:
+def draw_solver(found: MergingFindings, out: Path) -> None:
     """CPU seconds of one decision by number of jobs."""
     figure, axes = plt.subplots(figsize=(8.4, 4.6))
     entries: list[tuple[Any, str]] = []

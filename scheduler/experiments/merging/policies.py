@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.experiments.merging.cluster import Merging, Plan, View
+from scheduler.experiments.merging.cluster import Merging, MergingPlan, View
 from scheduler.experiments.merging.transfer import Transfer
 from scheduler.merging.estimates import allowed_allocations
 from scheduler.merging.instance import Instance, Mode
@@ -31,7 +31,7 @@ WINDOW = 1.25
 WAIT_S = 1800.0
 #: Context switch of a stock runtime and of a runtime that is reused, seconds.
 COLD_SWITCH_S, WARM_SWITCH_S = 70.0, 20.0
-Decide = Callable[[View, Transfer], Plan]
+Decide = Callable[[View, Transfer], MergingPlan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Policy:
 def fixed(order: Callable[[View], Floats]) -> Decide:
     """GPUs as asked for, in an order, to each job that fits; the rest waits."""
 
-    def decide(view: View, transfer: Transfer) -> Plan:
+    def decide(view: View, transfer: Transfer) -> MergingPlan:
         del transfer
         gpus = np.zeros(len(view.job), np.int64)
         left = view.gpus
@@ -74,7 +74,7 @@ def fixed(order: Callable[[View], Floats]) -> Decide:
             if asked <= left:
                 gpus[place] = asked
                 left -= asked
-        return Plan(gpus)
+        return MergingPlan(gpus)
 
     return decide
 
@@ -97,7 +97,7 @@ def themis_order(view: View) -> Floats:
     return np.where(leased, -1e12, -unfair)
 
 
-def optimus(view: View, transfer: Transfer) -> Plan:
+def optimus(view: View, transfer: Transfer) -> MergingPlan:
     """GPUs one after another to the job whose remaining time they shorten most.
 
     Times fall ever more slowly with GPUs, so this is the choice by one price of a GPU.
@@ -118,7 +118,7 @@ def optimus(view: View, transfer: Transfer) -> Plan:
     picked = np.flatnonzero(choose_by_price(columns, units=len(units), gpus=view.gpus))
     gpus = np.zeros(len(units), np.int64)
     gpus[columns.first[picked]] = columns.gpus[picked]
-    return Plan(gpus)
+    return MergingPlan(gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class TaskMerger:
     switch_s: float = WARM_SWITCH_S
     wait_s: float = WAIT_S
 
-    def __call__(self, view: View, transfer: Transfer) -> Plan:
+    def __call__(self, view: View, transfer: Transfer) -> MergingPlan:
         seen = self._window(view)
         instance = self._instance(view, seen, transfer)
         started = time.perf_counter()
@@ -145,7 +145,7 @@ class TaskMerger:
             gpus[unit] = one.gpus
             if one.partner is not None:
                 merges.append(Merging(unit, int(seen[one.partner]), one.mode is Mode.SPATIAL))
-        return Plan(gpus, tuple(merges), solver_s, found.optimal)
+        return MergingPlan(gpus, tuple(merges), solver_s, found.optimal)
 
     def _window(self, view: View) -> Ints:
         """Units the program decides on: those that run, and the shortest of the others."""

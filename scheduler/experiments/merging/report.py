@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduler.experiments.merging.experiments import GPUS, NAMES
-from scheduler.experiments.merging.findings import Findings
+from scheduler.experiments.merging.findings import MergingFindings
 from scheduler.experiments.merging.instances import draw_instance
 from scheduler.experiments.merging.printed import merge_as_printed
 from scheduler.experiments.merging.transfer import WORLDS as TRUE_WORLDS
@@ -20,7 +20,7 @@ PAIRS = 4000
 WORLDS = ("paper", "measured")
 
 
-def write_report(found: Findings) -> str:
+def write_report(found: MergingFindings) -> str:
     """Markdown with every table; plots are referred to by name."""
     size = found.size
     return "\n".join(
@@ -46,7 +46,7 @@ def write_report(found: Findings) -> str:
     )
 
 
-def _paper(found: Findings) -> list[str]:
+def _paper(found: MergingFindings) -> list[str]:
     first, last = found.places("policies paper")[0], found.places("policies paper")[-1]
     lines = [
         "## The paper's figures beside ours",
@@ -137,7 +137,7 @@ def _scores() -> list[str]:
     return [*lines, ""]
 
 
-def _policies(found: Findings) -> list[str]:
+def _policies(found: MergingFindings) -> list[str]:
     lines: list[str] = []
     for world in WORLDS:
         figure = f"policies {world}"
@@ -158,7 +158,7 @@ def _policies(found: Findings) -> list[str]:
     return lines
 
 
-def _policy_row(found: Findings, figure: str, load: str, policy: str) -> str:
+def _policy_row(found: MergingFindings, figure: str, load: str, policy: str) -> str:
     def mean(name: str) -> Interval:
         return found.figure_of(figure, load, policy, name)
 
@@ -175,7 +175,7 @@ def _policy_row(found: Findings, figure: str, load: str, policy: str) -> str:
     return f"| {policy} | {load} | {' | '.join(cells)} |"
 
 
-def _trace_table(found: Findings) -> list[str]:
+def _trace_table(found: MergingFindings) -> list[str]:
     lines = [
         "## Traces",
         "",
@@ -190,7 +190,7 @@ def _trace_table(found: Findings) -> list[str]:
     return [*lines, ""]
 
 
-def _sweeps(found: Findings) -> list[str]:
+def _sweeps(found: MergingFindings) -> list[str]:
     lines = [
         "## Sweeps, in the measured world",
         "",
@@ -229,7 +229,7 @@ def _sweeps(found: Findings) -> list[str]:
     ]
 
 
-def _solver(found: Findings) -> list[str]:
+def _solver(found: MergingFindings) -> list[str]:
     lines = [
         "## Solver",
         "",
@@ -249,7 +249,7 @@ def _solver(found: Findings) -> list[str]:
     return [*lines, "", *_picture("solver", "Solver time by number of jobs")]
 
 
-def _verdicts(found: Findings) -> list[str]:
+def _verdicts(found: MergingFindings) -> list[str]:
     case = draw_instance(jobs=6, gpus=8, fresh=1.0, seed=0)
     literal = merge_as_printed(case, literal=True)
     kind = merge_as_printed(case, literal=False)
@@ -292,7 +292,7 @@ def _verdicts(found: Findings) -> list[str]:
     ]
 
 
-def _not_won(found: Findings) -> list[str]:
+def _not_won(found: MergingFindings) -> list[str]:
     lines: list[str] = []
     for figure in ("related", "related, no repeats", "datasets", "switches"):
         for x in found.places(figure):
@@ -303,7 +303,7 @@ def _not_won(found: Findings) -> list[str]:
     return lines
 
 
-def _ratio_of(found: Findings, figure: str, x: str, base: str, policy: str) -> Interval:
+def _ratio_of(found: MergingFindings, figure: str, x: str, base: str, policy: str) -> Interval:
     slow, fast = found.runs(figure, x, policy), found.runs(figure, base, policy)
     return interval([a.mean_jct_s / b.mean_jct_s for a, b in zip(slow, fast, strict=True)])
 

@@ -20,8 +20,8 @@ from scheduler.experiments.merging import plots
 from scheduler.experiments.merging.experiments import (
     FULL,
     QUICK,
-    Point,
     Run,
+    RunPoint,
     Size,
     Timing,
     carry_out,
@@ -29,9 +29,9 @@ from scheduler.experiments.merging.experiments import (
     list_points,
     time_solver,
 )
-from scheduler.experiments.merging.findings import Findings
+from scheduler.experiments.merging.findings import MergingFindings
 from scheduler.experiments.merging.report import write_report
-from scheduler.experiments.merging.run import Outcome
+from scheduler.experiments.merging.run import MergingOutcome
 
 
 def main(argv: Sequence[str]) -> int:
@@ -67,14 +67,14 @@ def reproduce(out: Path, size: Size, traces: Sequence[Path], *, processes: int) 
     # One after another and alone, so that other runs do not slow what is timed.
     timings = time_solver(size)
     outcomes = _carry_out(runs, processes)
-    found = Findings(size, points, outcomes, timings)
+    found = MergingFindings(size, points, outcomes, timings)
     _write_runs(out / "runs.csv", points, outcomes)
     _write_rows(out / "solver.csv", [asdict(timing) for timing in timings], Timing)
     plots.draw_all(found, out)
     (out / "report.md").write_text(write_report(found), encoding="utf-8")
 
 
-def _carry_out(runs: Sequence[Run], processes: int) -> dict[Run, Outcome]:
+def _carry_out(runs: Sequence[Run], processes: int) -> dict[Run, MergingOutcome]:
     if processes == 1:
         return {run: carry_out(run) for run in _progress(runs, len(runs))}
     # One thread for each process: the linear algebra would take all cores.
@@ -89,12 +89,14 @@ def _progress(items: Iterable[Any], total: int) -> Iterable[Any]:
     return tqdm(items, desc="runs", total=total, file=sys.stderr)
 
 
-def _write_runs(path: Path, points: Sequence[Point], outcomes: dict[Run, Outcome]) -> None:
+def _write_runs(
+    path: Path, points: Sequence[RunPoint], outcomes: dict[Run, MergingOutcome]
+) -> None:
     """Every run by figure and place; solver times are the machine's, the rest repeats."""
     rows = [
         {"figure": point.figure, "x": point.x} | asdict(outcomes[point.run]) for point in points
     ]
-    _write_rows(path, rows, Outcome, ("figure", "x"))
+    _write_rows(path, rows, MergingOutcome, ("figure", "x"))
 
 
 def _write_rows(

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class MergingOutcome:
     """What one run measured; times in seconds."""
 
     policy: str
@@ -55,7 +55,7 @@ def simulate(
     gpus: int = 240,
     noise: float = 0.0,
     same_data_merges: bool = True,
-) -> Outcome:
+) -> MergingOutcome:
     """Run one policy on one workload.
 
     Rounds are a policy's interval apart; between them jobs end when they end and their
@@ -184,13 +184,13 @@ def _outcome(
     crowd: list[tuple[float, float]],
     times: list[float],
     unproven: int,
-) -> Outcome:
+) -> MergingOutcome:
     jobs = cluster.jobs
     jct = cluster.finish_s - jobs.arrive_s
     p50, p99 = np.percentile(jct, [50, 99])
     ratios = finish_time_ratio(jct, _isolated_s(cluster, crowd))
     count = len(jobs)
-    return Outcome(
+    return MergingOutcome(
         policy=policy.name,
         workload=jobs.name,
         world=world.name,

@@ -26,7 +26,7 @@ LEAST_SHARE, MOST_SHARE = 0.02, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
+class WorkRatio:
     """A log-normal share of the cold work."""
 
     median: float
@@ -40,13 +40,13 @@ class World:
 
     name: str
     #: Temporal transfer between tasks of different families, and of one family.
-    unrelated: Ratio
-    related: Ratio
+    unrelated: WorkRatio
+    related: WorkRatio
     #: The same with the donor's B scaled by 0.5.
-    scaled_unrelated: Ratio
-    scaled_related: Ratio
+    scaled_unrelated: WorkRatio
+    scaled_related: WorkRatio
     #: Joint work over the work of both alone.
-    spatial: Ratio
+    spatial: WorkRatio
     #: Same task with other data, and the very same data.
     same_task: float
     same_data: float
@@ -59,11 +59,11 @@ class World:
 #: as good as after each other, and r between the 0.44 and 0.79 of table 2.
 PAPER = World(
     "paper",
-    unrelated=Ratio(1.0, 0.5),
-    related=Ratio(0.5, 0.6),
-    scaled_unrelated=Ratio(1.0, 0.5),
-    scaled_related=Ratio(0.5, 0.6),
-    spatial=Ratio(0.9, 0.35),
+    unrelated=WorkRatio(1.0, 0.5),
+    related=WorkRatio(0.5, 0.6),
+    scaled_unrelated=WorkRatio(1.0, 0.5),
+    scaled_related=WorkRatio(0.5, 0.6),
+    spatial=WorkRatio(0.9, 0.35),
     same_task=0.24,
     same_data=0.02,
     gradient_correlation=0.6,
@@ -74,11 +74,11 @@ PAPER = World(
 #: cosine of gradients predicts nothing, the probe r = 0.58.
 MEASURED = World(
     "measured",
-    unrelated=Ratio(1.35, 0.4),
-    related=Ratio(0.95, 0.4),
-    scaled_unrelated=Ratio(1.08, 0.125),
-    scaled_related=Ratio(0.70, 0.37),
-    spatial=Ratio(1.4, 0.12),
+    unrelated=WorkRatio(1.35, 0.4),
+    related=WorkRatio(0.95, 0.4),
+    scaled_unrelated=WorkRatio(1.08, 0.125),
+    scaled_related=WorkRatio(0.70, 0.37),
+    spatial=WorkRatio(1.4, 0.12),
     same_task=0.24,
     same_data=0.02,
     gradient_correlation=0.0,

@@ -42,7 +42,7 @@ class Pool:
         return len(self.idle_since_s) + len(self.ready_s) + self.busy
 
 
-class Cluster:
+class PooledCluster:
     """Cold pool, warm pools and the bill.
 
     GPUs of the cold pool cost nothing (section 4.4); all others are paid by the second,

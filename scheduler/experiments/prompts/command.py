@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
-from scheduler.experiments.prompts.outcome import Outcome
+from scheduler.experiments.prompts.outcome import TuningOutcome
 from scheduler.experiments.prompts.policies import POLICIES
 from scheduler.experiments.prompts.run import GPUS, simulate
 from scheduler.experiments.prompts.workload import LOADS
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def as_json(run: Outcome) -> Mapping[str, object]:
+def as_json(run: TuningOutcome) -> Mapping[str, object]:
     """What ``--json`` prints."""
     return {
         "policy": run.policy,
@@ -68,7 +68,7 @@ def as_json(run: Outcome) -> Mapping[str, object]:
     }
 
 
-def as_text(run: Outcome) -> str:
+def as_text(run: TuningOutcome) -> str:
     """The same figures for a reader."""
     return (
         f"{run.policy}, {run.load} load, S = {run.slo:g} ({run.jobs} jobs, seed {run.seed})\n"

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.experiments.prompts.outcome import Outcome, summarize
+from scheduler.experiments.prompts.outcome import TuningOutcome, summarize
 from scheduler.experiments.prompts.workload import MODELS, Drawn
 from scheduler.prompts.jobs import TOLERANCE_S, tuning_s
 from scheduler.prompts.rules import LaneRules
@@ -40,7 +40,7 @@ class Elastic:
 
 def run_elasticflow(
     drawn: Sequence[Drawn], *, load: str, slo: float, seed: int, gpus: int, rules: LaneRules
-) -> Outcome:
+) -> TuningOutcome:
     """Run the whole trace.
 
     Parameters

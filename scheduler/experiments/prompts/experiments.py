@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.experiments.prompts.lookup_quality import CANDIDATES, TaskResult, measure_lookups
-from scheduler.experiments.prompts.outcome import Outcome
+from scheduler.experiments.prompts.outcome import TuningOutcome
 from scheduler.experiments.prompts.policies import LANES
 from scheduler.experiments.prompts.run import simulate
 from scheduler.experiments.prompts.workload import LOADS, PAPER_MINUTES, WorkloadRules
@@ -28,7 +28,7 @@ WORKLOADS: Mapping[str, WorkloadRules] = {
     "one GPU each": replace(WorkloadRules(), gangs={1: 1.0}),
     "wider gangs": replace(WorkloadRules(), gangs={1: 0.25, 2: 0.25, 4: 0.3, 8: 0.2}),
 }
-Runs = dict[tuple[str, str, float], list[Outcome]]
+Runs = dict[tuple[str, str, float], list[TuningOutcome]]
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
@@ -50,26 +50,26 @@ QUICK, FULL = Size(5, 1, 12), Size(20, 4, 30)
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class PromptFindings:
     """All that was run."""
 
     size: Size
     #: By (policy, load, S).
     sweeps: Runs
     #: Every lane at medium load, S = 1.
-    ablations: Mapping[str, Sequence[Outcome]]
+    ablations: Mapping[str, Sequence[TuningOutcome]]
     #: ``repaired``, ``chosen`` and ``chosen-admits`` by workload, at medium load, S = 1.
-    workloads: Mapping[str, Mapping[str, Sequence[Outcome]]]
+    workloads: Mapping[str, Mapping[str, Sequence[TuningOutcome]]]
     #: The same at the chosen workload, under seeds that nothing was chosen by.
-    unseen: Mapping[str, Sequence[Outcome]]
+    unseen: Mapping[str, Sequence[TuningOutcome]]
     lookups: Sequence[TaskResult]
 
 
-def run_all(size: Size, progress: Progress) -> Findings:
+def run_all(size: Size, progress: Progress) -> PromptFindings:
     """Run every experiment."""
     seeds, shown = range(size.seeds), ("repaired", "chosen", "chosen-admits")
     workload = replace(WorkloadRules(), minutes=size.minutes)
-    return Findings(
+    return PromptFindings(
         size=size,
         sweeps=sweep(seeds, workload, progress),
         ablations={
@@ -106,7 +106,7 @@ def sweep(seeds: range, workload: WorkloadRules, progress: Progress) -> Runs:
 
 def run_seeds(
     policy: str, seeds: range, workload: WorkloadRules, *, load: str = "medium", slo: float = 1.0
-) -> list[Outcome]:
+) -> list[TuningOutcome]:
     """Run one setting under many seeds."""
     return [
         simulate(policy=policy, load=load, slo=slo, seed=seed, workload=workload) for seed in seeds

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler.experiments.prompts.cluster import Cluster
+from scheduler.experiments.prompts.cluster import PooledCluster
 from scheduler.prompts.admission import admit_job
 from scheduler.prompts.cold_pool import grow_pools
 from scheduler.prompts.floor import newsvendor_floor
@@ -22,7 +22,7 @@ from scheduler.prompts.warm_pool import allocate_warm
 
 
 @dataclass(slots=True, kw_only=True)
-class Lane:
+class TuningLane:
     """What all lanes have: the queue, the floor and the return of idle GPUs."""
 
     rules: LaneRules = field(default_factory=LaneRules)
@@ -33,11 +33,11 @@ class Lane:
     certified_due_s: dict[str, float] = field(default_factory=dict[str, float])
     refused: int = 0
 
-    def receive(self, job: TuningJob, cluster: Cluster) -> None:
+    def receive(self, job: TuningJob, cluster: PooledCluster) -> None:
         """Take a job into the queue."""
         self.pending[job.id] = job
 
-    def decide(self, cluster: Cluster) -> None:
+    def decide(self, cluster: PooledCluster) -> None:
         """Hold a round: start jobs, move GPUs between the pools."""
         raise NotImplementedError
 
@@ -45,7 +45,7 @@ class Lane:
         """Warm GPUs that stay."""
         return self.least_floor
 
-    def next_expiry_s(self, cluster: Cluster) -> float | None:
+    def next_expiry_s(self, cluster: PooledCluster) -> float | None:
         """When the next idle GPU above the floor has been idle for the whole window."""
         times = [
             pool.idle_since_s[0] + self.rules.reclaim_s
@@ -54,10 +54,10 @@ class Lane:
         ]
         return min((at_s for at_s in times if at_s > cluster.now_s), default=None)
 
-    def _view(self, cluster: Cluster) -> dict[str, WarmPool]:
+    def _view(self, cluster: PooledCluster) -> dict[str, WarmPool]:
         return {name: cluster.view(name, self.rules.round_s) for name in cluster.pools}
 
-    def _reclaim(self, cluster: Cluster, claimed: Mapping[str, int]) -> None:
+    def _reclaim(self, cluster: PooledCluster, claimed: Mapping[str, int]) -> None:
         for name, pool in cluster.pools.items():
             count = count_reclaimable(
                 pool.idle_since_s,
@@ -71,14 +71,14 @@ class Lane:
 
 
 @dataclass(slots=True, kw_only=True)
-class PaperLane(Lane):
+class PaperLane(TuningLane):
     """Algorithms 1 and 2, as printed or with some of their errors repaired."""
 
     repairs: Repairs = REPAIRED
     #: Whether DelaySchedulable is asked at all.
     delays: bool = True
 
-    def decide(self, cluster: Cluster) -> None:
+    def decide(self, cluster: PooledCluster) -> None:
         for name, pool in cluster.pools.items():
             found = allocate_warm(
                 [job for job in self.pending.values() if job.base_model == name],
@@ -115,7 +115,7 @@ def _histories() -> dict[str, deque[int]]:
 
 
 @dataclass(slots=True, kw_only=True)
-class ChosenLane(Lane):
+class ChosenLane(TuningLane):
     """One plan for warm and cold GPUs, a floor that follows demand, a short window above it."""
 
     #: Most warm GPUs that the newsvendor rule may hold under a base model.
@@ -129,7 +129,7 @@ class ChosenLane(Lane):
     _demand: dict[str, deque[int]] = field(default_factory=_histories)
     _sample_s: float = 0.0
 
-    def receive(self, job: TuningJob, cluster: Cluster) -> None:
+    def receive(self, job: TuningJob, cluster: PooledCluster) -> None:
         if not self.admits:
             self.pending[job.id] = job
             return
@@ -150,7 +150,7 @@ class ChosenLane(Lane):
         self.pending[job.id] = found.promise.job
         self.certified_due_s[job.id] = found.promise.job.due_s
 
-    def decide(self, cluster: Cluster) -> None:
+    def decide(self, cluster: PooledCluster) -> None:
         found = self._plan(cluster)
         for one in found.starts:
             cluster.start(one.job, one.gpus, one.course, self.rules)
@@ -169,7 +169,7 @@ class ChosenLane(Lane):
                 waiting[promise.job.base_model] += promise.gpus
         self._watch(cluster, waiting)
 
-    def _plan(self, cluster: Cluster) -> Round:
+    def _plan(self, cluster: PooledCluster) -> Round:
         pools, cold, now_s = self._view(cluster), cluster.cold, cluster.now_s
         if self.admits:
             return keep_promises(self._held.values(), pools, cold, now_s, rules=self.rules)
@@ -178,11 +178,11 @@ class ChosenLane(Lane):
     def floor_of(self, base_model: str) -> int:
         return self._floors.get(base_model, self.least_floor)
 
-    def next_expiry_s(self, cluster: Cluster) -> float | None:
-        expiry_s = Lane.next_expiry_s(self, cluster)
+    def next_expiry_s(self, cluster: PooledCluster) -> float | None:
+        expiry_s = TuningLane.next_expiry_s(self, cluster)
         return self._sample_s if expiry_s is None else min(expiry_s, self._sample_s)
 
-    def _watch(self, cluster: Cluster, waiting: Mapping[str, int]) -> None:
+    def _watch(self, cluster: PooledCluster, waiting: Mapping[str, int]) -> None:
         """Remember the demand of this moment and set the floors by it."""
         if cluster.now_s < self._sample_s:
             return
@@ -200,7 +200,7 @@ class ChosenLane(Lane):
 
 
 @dataclass(slots=True, kw_only=True)
-class InflessLane(Lane):
+class InflessLane(TuningLane):
     """An autoscaler of inference instances, with gangs and the bank added to it.
 
     First come, first served and each base model on its own: a job claims as many instances
@@ -213,7 +213,7 @@ class InflessLane(Lane):
     #: Spread of the lognormal law of start-up times.
     boot_spread: float = 0.3
 
-    def decide(self, cluster: Cluster) -> None:
+    def decide(self, cluster: PooledCluster) -> None:
         claimed = dict.fromkeys(cluster.pools, 0)
         for job in list(self.pending.values()):
             pool = cluster.pools[job.base_model]

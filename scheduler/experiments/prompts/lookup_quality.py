@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler.experiments.prompts.tuning_tasks import Floats, Ints, Task, TaskRules, TaskWorld
+from scheduler.experiments.prompts.tuning_tasks import (
+    Floats,
+    Ints,
+    TaskRules,
+    TaskWorld,
+    TuningTask,
+)
 from scheduler.prompts.bank import PromptBank, build_bank
 from scheduler.prompts.lookup import (
     SCORE_ROWS,
@@ -27,7 +33,7 @@ WAYS = ("brute force", "two layers", "two layers, inserted", "halving")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """What one way found for one task."""
 
     rows_scored: int
@@ -40,7 +46,7 @@ class Found:
 class TaskResult:
     """One task: all ways, the ideal and random starts."""
 
-    found: Mapping[str, Found]
+    found: Mapping[str, LookupResult]
     #: Iterations of the best of the shortlist by score.
     ideal: int
     #: Iterations of random candidates of the bank.
@@ -107,7 +113,7 @@ def _grow_bank(
 
 def _measure_task(
     world: TaskWorld,
-    task: Task,
+    task: TuningTask,
     prompts: Floats,
     bank: PromptBank,
     grown: PromptBank,
@@ -136,7 +142,7 @@ def _measure_task(
     shortlisted = iterations[len(WAYS) : len(WAYS) + SHORTLIST]
     return TaskResult(
         found={
-            way: Found(found[way][0].rows_scored, found[way][0].score, int(iterations[k]))
+            way: LookupResult(found[way][0].rows_scored, found[way][0].score, int(iterations[k]))
             for k, way in enumerate(WAYS)
         },
         ideal=int(min(shortlisted.min(), iterations[: len(WAYS)].min())),

@@ -15,7 +15,7 @@ GPU_USD_PER_H = 40.96 / 8
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TuningOutcome:
     """Figures of one policy on one trace."""
 
     policy: str
@@ -61,7 +61,7 @@ def summarize(
     end_s: float,
     certified_due_s: Mapping[str, float] | None = None,
     refused: int = 0,
-) -> Outcome:
+) -> TuningOutcome:
     """Read the figures of a finished run.
 
     Parameters
@@ -85,7 +85,7 @@ def summarize(
     """
     done = [job for job in jobs if job.id in ended_s]
     promised = certified_due_s or {}
-    return Outcome(
+    return TuningOutcome(
         policy=policy,
         load=load,
         slo=slo,

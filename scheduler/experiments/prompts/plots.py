@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt
 from scheduler.experiments import plot_style as style
 from scheduler.experiments.prompts.experiments import MAIN, SLOS, Runs
 from scheduler.experiments.prompts.lookup_quality import WAYS, TaskResult
-from scheduler.experiments.prompts.outcome import Outcome
+from scheduler.experiments.prompts.outcome import TuningOutcome
 from scheduler.experiments.prompts.workload import LOADS
 from scheduler.experiments.tiers.measures import Interval, interval
 
@@ -66,7 +66,9 @@ def draw_sweeps(sweeps: Runs, out: Path) -> None:
 
 
 @style.styled
-def draw_tradeoff(ablations: Mapping[str, Sequence[Outcome]], sweeps: Runs, out: Path) -> None:
+def draw_tradeoff(
+    ablations: Mapping[str, Sequence[TuningOutcome]], sweeps: Runs, out: Path
+) -> None:
     """Violations against cost, medium load, S = 1."""
     figure, axes = plt.subplots(figsize=(9.4, 6.0))
     shown = {name: runs for name, runs in ablations.items() if "printed" not in name}
@@ -88,7 +90,7 @@ def draw_tradeoff(ablations: Mapping[str, Sequence[Outcome]], sweeps: Runs, out:
 
 
 @style.styled
-def draw_errors(ablations: Mapping[str, Sequence[Outcome]], out: Path) -> None:
+def draw_errors(ablations: Mapping[str, Sequence[TuningOutcome]], out: Path) -> None:
     """The repaired rules with one error of the text put back."""
     rows = ["repaired", *(name for name in ablations if name.endswith("-printed")), "printed"]
     figure, both = plt.subplots(1, 2, figsize=(10.0, 1.6 + 0.36 * len(rows)), sharey=True)
@@ -131,9 +133,9 @@ def draw_lookups(results: Sequence[TaskResult], out: Path) -> None:
     style.save(figure, out, "lookups")
 
 
-def _violations(runs: Sequence[Outcome]) -> Interval:
+def _violations(runs: Sequence[TuningOutcome]) -> Interval:
     return interval([100.0 * run.violation_share for run in runs])
 
 
-def _cost(runs: Sequence[Outcome]) -> Interval:
+def _cost(runs: Sequence[TuningOutcome]) -> Interval:
     return interval([run.cost_usd for run in runs])

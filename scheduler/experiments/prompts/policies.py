@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler.experiments.prompts.lanes import ChosenLane, InflessLane, Lane, PaperLane
+from scheduler.experiments.prompts.lanes import ChosenLane, InflessLane, PaperLane, TuningLane
 from scheduler.prompts.rules import PRINTED, REPAIRED, LaneRules
 
 #: The chosen lane: gangs of at most one server's GPUs, the least gain ever seen in
@@ -19,15 +19,15 @@ ELASTICFLOW = "elasticflow"
 
 def _chosen(
     *, rules: LaneRules = CHOSEN, least: int = 2, most: int = 6, admits: bool = False
-) -> Lane:
+) -> TuningLane:
     return ChosenLane(rules=rules, least_floor=least, most_floor=most, admits=admits)
 
 
-def _paper(*, rules: LaneRules | None = None, **repairs: bool) -> Lane:
+def _paper(*, rules: LaneRules | None = None, **repairs: bool) -> TuningLane:
     return PaperLane(rules=rules or LaneRules(), repairs=replace(REPAIRED, **repairs))
 
 
-LANES: dict[str, Callable[[int], Lane]] = {
+LANES: dict[str, Callable[[int], TuningLane]] = {
     "printed": lambda seed: PaperLane(repairs=PRINTED),
     "repaired": lambda seed: PaperLane(),
     "chosen": lambda seed: _chosen(),
@@ -58,7 +58,7 @@ LANES: dict[str, Callable[[int], Lane]] = {
 POLICIES = (*LANES, ELASTICFLOW)
 
 
-def make_lane(policy: str, seed: int) -> Lane:
+def make_lane(policy: str, seed: int) -> TuningLane:
     """Make the lane of a name.
 
     Raises

@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from scheduler.experiments.prompts.experiments import MAIN, SLOS, UNSEEN, Findings
+from scheduler.experiments.prompts.experiments import MAIN, SLOS, UNSEEN, PromptFindings
 from scheduler.experiments.prompts.lookup_quality import WAYS
-from scheduler.experiments.prompts.outcome import Outcome
+from scheduler.experiments.prompts.outcome import TuningOutcome
 from scheduler.experiments.prompts.workload import LOADS, MODELS
 from scheduler.experiments.tiers.measures import Interval, interval
 
-Runs = Sequence[Outcome]
+Runs = Sequence[TuningOutcome]
 
 
-def write_report(found: Findings) -> str:
+def write_report(found: PromptFindings) -> str:
     """Write the whole report as Markdown."""
     return "\n".join(
         [
@@ -60,7 +60,7 @@ def _factor(one: Runs, other: Runs, measure: Callable[[Runs], Interval]) -> str:
     return f"{measure(other).mean / base:.1f}" if base > 0 else "n/a"
 
 
-def _paper(found: Findings) -> list[str]:
+def _paper(found: PromptFindings) -> list[str]:
     ablations, sweeps = found.ablations, found.sweeps
     infless, elastic = (sweeps[name, "medium", 1.0] for name in ("infless", "elasticflow"))
     lines = [
@@ -99,7 +99,7 @@ def _paper(found: Findings) -> list[str]:
     return [*lines, ""]
 
 
-def _chosen(found: Findings) -> list[str]:
+def _chosen(found: PromptFindings) -> list[str]:
     lines = [
         "## The chosen lane",
         "",
@@ -137,7 +137,7 @@ def _chosen(found: Findings) -> list[str]:
     ]
 
 
-def _sweeps(found: Findings) -> list[str]:
+def _sweeps(found: PromptFindings) -> list[str]:
     lines = ["## Loads and SLOs", "", "Missed % and $; figure 7 of the paper.", ""]
     settings = [(load, 1.0) for load in LOADS] + [("medium", slo) for slo in SLOS if slo != 1.0]
     names = [f"{load}, S = {slo:g}" for load, slo in settings]
@@ -151,7 +151,7 @@ def _sweeps(found: Findings) -> list[str]:
     return [*lines, "", "![Loads and SLOs](sweeps.svg)", ""]
 
 
-def _errors(found: Findings) -> list[str]:
+def _errors(found: PromptFindings) -> list[str]:
     lines = [
         "## Errors of the text",
         "",
@@ -168,7 +168,7 @@ def _errors(found: Findings) -> list[str]:
     return [*lines, "", "![One error of the text at a time](errors.svg)", ""]
 
 
-def _ablations(found: Findings) -> list[str]:
+def _ablations(found: PromptFindings) -> list[str]:
     lines = [
         "## Parts left out or changed",
         "",
@@ -183,7 +183,7 @@ def _ablations(found: Findings) -> list[str]:
     return [*lines, ""]
 
 
-def _lookups(found: Findings) -> list[str]:
+def _lookups(found: PromptFindings) -> list[str]:
     results = found.lookups
     spread = [float(np.median(one.random)) / min(one.random) for one in results]
     low, high = np.percentile(spread, [10, 90])
@@ -243,7 +243,7 @@ def _lookups(found: Findings) -> list[str]:
     ]
 
 
-def _workloads(found: Findings) -> list[str]:
+def _workloads(found: PromptFindings) -> list[str]:
     lines = [
         "## If the workload were another",
         "",
@@ -258,7 +258,7 @@ def _workloads(found: Findings) -> list[str]:
     return [*lines, ""]
 
 
-def _limits(found: Findings) -> list[str]:
+def _limits(found: PromptFindings) -> list[str]:
     runs = found.ablations
     ours, cost = _percent(runs["repaired"]).mean, _cost(runs["repaired"]).mean
     budget = _percent(runs["repaired-no-budget"]).mean

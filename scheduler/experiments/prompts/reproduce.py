@@ -13,9 +13,9 @@ from typing import Any
 from tqdm import tqdm
 
 from scheduler.experiments.prompts import plots
-from scheduler.experiments.prompts.experiments import FULL, QUICK, Findings, Size, run_all
+from scheduler.experiments.prompts.experiments import FULL, QUICK, PromptFindings, Size, run_all
 from scheduler.experiments.prompts.lookup_quality import WAYS, TaskResult
-from scheduler.experiments.prompts.outcome import Outcome
+from scheduler.experiments.prompts.outcome import TuningOutcome
 from scheduler.experiments.prompts.report import write_report
 from scheduler.experiments.tiers.measures import interval
 
@@ -86,7 +86,7 @@ def show_progress(items: Iterable[Any], label: str) -> Iterable[Any]:
     return tqdm(items, desc=label, file=sys.stderr)
 
 
-def draw_all(found: Findings, out: Path) -> None:
+def draw_all(found: PromptFindings, out: Path) -> None:
     """Draw every plot."""
     plots.draw_sweeps(found.sweeps, out)
     plots.draw_tradeoff(found.ablations, found.sweeps, out)
@@ -95,7 +95,7 @@ def draw_all(found: Findings, out: Path) -> None:
 
 
 def write_runs(
-    path: Path, keys: Sequence[str], rows: Mapping[tuple[Any, ...], Sequence[Outcome]]
+    path: Path, keys: Sequence[str], rows: Mapping[tuple[Any, ...], Sequence[TuningOutcome]]
 ) -> None:
     """Write means and 95 % half-widths of every figure."""
     columns = [column for name in FIGURES for column in (name, f"{name}_ci95")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scheduler.experiments.prompts.cluster import Cluster
+from scheduler.experiments.prompts.cluster import PooledCluster
 from scheduler.experiments.prompts.elasticflow import run_elasticflow
-from scheduler.experiments.prompts.lanes import Lane
-from scheduler.experiments.prompts.outcome import Outcome, summarize
+from scheduler.experiments.prompts.lanes import TuningLane
+from scheduler.experiments.prompts.outcome import TuningOutcome, summarize
 from scheduler.experiments.prompts.policies import ELASTICFLOW, make_lane
 from scheduler.experiments.prompts.workload import MODELS, Drawn, WorkloadRules, draw_jobs
 from scheduler.prompts.rules import LaneRules
@@ -27,7 +27,7 @@ def simulate(
     slo: float = 1.0,
     gpus: int = GPUS,
     workload: WorkloadRules | None = None,
-) -> Outcome:
+) -> TuningOutcome:
     """Run one policy on one drawn trace.
 
     Parameters
@@ -81,13 +81,13 @@ def simulate(
     )
 
 
-def run_lane(lane: Lane, drawn: Sequence[Drawn], gpus: int) -> Cluster:
+def run_lane(lane: TuningLane, drawn: Sequence[Drawn], gpus: int) -> PooledCluster:
     """Run a lane from before the first arrival to the end of the last job.
 
     Rounds come at multiples of ``lane.rules.round_s``, where something has happened since the last.
     A floor is warm at the beginning, and paid from when its GPUs began to boot.
     """
-    cluster = Cluster(MODELS, gpus, {one.job.id: one.gain for one in drawn})
+    cluster = PooledCluster(MODELS, gpus, {one.job.id: one.gain for one in drawn})
     cluster.warm_up(lane.least_floor)
     arrivals = [one.job for one in drawn]
     last_due_s = max(job.due_s for job in arrivals)

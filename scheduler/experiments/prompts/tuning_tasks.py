@@ -113,7 +113,7 @@ def _cross_entropy(logits: Floats, labels: Ints) -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TuningTask:
     """Tokens of one job: to train on, and to score candidates on, row after row."""
 
     inputs: Floats
@@ -139,7 +139,7 @@ class TaskWorld:
         self._shares = shares / shares.sum()
         self.probes = rng.standard_normal((16, rules.inputs))
 
-    def draw_task(self, score_rows: int) -> Task:
+    def draw_task(self, score_rows: int) -> TuningTask:
         """Draw a task of a family drawn by size."""
         rules, rng = self.rules, self._rng
         family = rng.choice(rules.families, p=self._shares)
@@ -151,7 +151,7 @@ class TaskWorld:
         noise = cast(Floats, rng.gumbel(size=logits.shape))
         labels = np.argmax(logits + noise, axis=1)
         cut = rules.tokens * rules.train_rows
-        return Task(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:])
+        return TuningTask(inputs[:cut], labels[:cut], inputs[cut:], labels[cut:])
 
     def make_candidates(self, count: int) -> Floats:
         """Tune one prompt on each of ``count`` other tasks, from a random start."""
@@ -170,7 +170,7 @@ class TaskWorld:
             made.append(tuned[0])
         return np.array(made)
 
-    def score(self, task: Task, prompts: Floats, rows: range) -> Floats:
+    def score(self, task: TuningTask, prompts: Floats, rows: range) -> Floats:
         """Mean loss of every prompt on the rows of a task, (P, rows)."""
         tokens = self.rules.tokens
         part = slice(tokens * rows.start, tokens * rows.stop)
@@ -181,7 +181,7 @@ class TaskWorld:
         """Draw different candidates."""
         return self._rng.choice(of, size=count, replace=False)
 
-    def iterations_to(self, task: Task, starts: Floats, target: float) -> Ints:
+    def iterations_to(self, task: TuningTask, starts: Floats, target: float) -> Ints:
         """Iterations to a mean training loss of ``target``, at least 1, of each start."""
         rules = self.rules
         _, curve = self.network.tune(
@@ -196,7 +196,7 @@ class TaskWorld:
         first = np.where(reached.any(axis=0), np.argmax(reached, axis=0), rules.most_iterations)
         return np.maximum(1, first)
 
-    def target_of(self, task: Task, starts: Floats) -> float:
+    def target_of(self, task: TuningTask, starts: Floats) -> float:
         """The paper's target: the mean over random starts, after a fixed number of iterations."""
         rules = self.rules
         _, curve = self.network.tune(

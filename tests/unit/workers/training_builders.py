@@ -37,7 +37,7 @@ from workers.protocol.messages import (
 )
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
-from workers.training.data import DataReport, PreparedData
+from workers.training.data import PreparedData, RowCounts
 from workers.training.frozen_product import BLAS, FrozenProducts
 from workers.training.fused_trainer import FusedTrainer, StepResult
 from workers.training.job import TrainingJob
@@ -221,7 +221,7 @@ def random_examples(
 
 def prepared(train: tuple[Example, ...], valid: tuple[Example, ...] = ()) -> PreparedData:
     """Examples as if read from a file."""
-    report = DataReport(
+    report = RowCounts(
         rows=len(train) + len(valid),
         train_rows=len(train),
         valid_rows=len(valid),

@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler.auction.engine.price_policies import (
     SELLING_POLICIES,
-    Admission,
+    AdmittedSchedule,
     Policies,
     PolicyState,
     PriceRise,
@@ -67,7 +67,7 @@ class Residual:
         slots = max(1.0, float(math.ceil(exact)) if exact < math.inf else exact)
         return samples, task.memory_demand * slots
 
-    def raise_prices(self, state: PolicyState, admission: Admission) -> PriceRise:
+    def raise_prices(self, state: PolicyState, admission: AdmittedSchedule) -> PriceRise:
         alpha = state["alpha"] if self._alpha is None else self._alpha
         beta = state["beta"] if self._beta is None else self._beta
         need = admission.task.memory_demand

@@ -12,7 +12,7 @@ import numpy as np
 
 from scheduler.auction.search.grid import Floats
 from scheduler.auction.search.kernels.cells import OfferedCells
-from scheduler.auction.search.task_search import Plan, Search
+from scheduler.auction.search.task_search import Search, TaskPlan
 from scheduler.experiments.auction.max_form.curves import trace_prices_by_deadline
 from scheduler.experiments.auction.max_form.deadlines import solve_deadline
 from scheduler.experiments.auction.max_form.fronts import PricedCells, gather_fronts
@@ -35,10 +35,10 @@ class MaxFormSearch(Search):
             self._fronts = gather_fronts(self._offer(self._begin + last_row), self._job)
         return self._fronts
 
-    def _solve(self, row: int) -> Plan | None:
+    def _solve(self, row: int) -> TaskPlan | None:
         return self._solve_below(row, ceiling=math.inf, floor=-math.inf)
 
-    def _solve_below(self, row: int, *, ceiling: float, floor: float) -> Plan | None:
+    def _solve_below(self, row: int, *, ceiling: float, floor: float) -> TaskPlan | None:
         cells = self._gather(row)
         picked = np.empty(row + 1, np.int64)
         _, count, vendor_slot = solve_deadline(cells, self._job, row, ceiling, floor, picked)
@@ -49,7 +49,7 @@ class MaxFormSearch(Search):
 
     def _solve_with_hint(
         self, deadline: int | None, *, before: int | None, claimed: int | None, above: float
-    ) -> tuple[Plan | None, bool, Plan | None]:
+    ) -> tuple[TaskPlan | None, bool, TaskPlan | None]:
         cheaper = (
             None
             if before is None
@@ -95,7 +95,7 @@ class MaxFormSearch(Search):
             middle = (low + high) // 2
         return low
 
-    def find_most_work(self) -> Plan | None:
+    def find_most_work(self) -> TaskPlan | None:
         if self._begin > self._last or not len(self._rates.rate):
             return None
         cells = self._gather(self._last - self._begin)

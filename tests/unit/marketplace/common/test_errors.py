@@ -1,9 +1,9 @@
 from marketplace.common.errors import (
     Conflict,
+    MarketFault,
     NotAllowed,
     NotFound,
     PaymentRequired,
-    SystemFault,
     UserError,
 )
 
@@ -26,4 +26,4 @@ def test_a_refusal_carries_what_programs_and_people_need() -> None:
 
 
 def test_a_fault_of_the_house_is_no_refusal() -> None:
-    assert not issubclass(SystemFault, UserError)
+    assert not issubclass(MarketFault, UserError)

@@ -12,7 +12,7 @@ import pytest
 from django.core.files.storage import default_storage
 
 from marketplace.accounts.models import Organisation
-from marketplace.common.errors import SystemFault, UserError
+from marketplace.common.errors import MarketFault, UserError
 from marketplace.jobs import reading_process
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
@@ -251,7 +251,7 @@ def test_a_file_whose_worker_died_is_read_again_and_the_dead_worker_changes_noth
 
 def test_a_file_that_no_worker_survives_is_refused_as_our_fault(zone, owner, monkeypatch):
     def die(*_: Any, **__: Any) -> None:
-        raise SystemFault("the reader ended")
+        raise MarketFault("the reader ended")
 
     monkeypatch.setattr(readings, "read_in_process", die)
     upload = receive(owner, ROW)
@@ -352,7 +352,7 @@ def test_a_reader_that_fails_by_itself_is_our_fault(tmp_path, monkeypatch):
     source = tmp_path / "a.jsonl"
     source.write_bytes(ROW)
     file = describe(source, name="a")
-    with pytest.raises(SystemFault):
+    with pytest.raises(MarketFault):
         read_in_process(file, on_progress=lambda rows, share: None)
 
 

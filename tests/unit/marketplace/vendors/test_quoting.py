@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from marketplace.common.errors import UserError
-from marketplace.vendors.quoting import DataSize, Offer, QuoteFunction, make_offer
+from marketplace.vendors.quoting import DataSize, QuoteFunction, VendorOffer, make_offer
 from marketplace.vendors.wishes import PreparationWish, parse_wish
 from tests.builders import NOW
 
@@ -44,11 +44,11 @@ def offer(rows, tokens=0, *, rows_per_slot=1_000, quotes=QUOTES):
     ],
 )
 def test_an_offer_is_made_from_rows_and_tokens(rows, tokens, price_micros, delay_slots, load):
-    assert offer(rows, tokens) == Offer("v", price_micros, delay_slots, load)
+    assert offer(rows, tokens) == VendorOffer("v", price_micros, delay_slots, load)
 
 
 def test_work_that_is_too_much_for_a_slot_is_spread_over_more_slots():
-    assert offer(10_000, rows_per_slot=99) == Offer("v", 30_000, 102, 99)
+    assert offer(10_000, rows_per_slot=99) == VendorOffer("v", 30_000, 102, 99)
     assert offer(100, rows_per_slot=0) is None
     assert offer(10_000_000, rows_per_slot=1) is None
 

@@ -14,7 +14,7 @@ from marketplace.accounts.models import ApiKey
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
-from marketplace.common.errors import SystemFault
+from marketplace.common.errors import MarketFault
 from marketplace.jobs.models import Artifact, Job
 from marketplace.jobs.services import record_progress, slots_dispatch, store_adapter
 from scheduler.auction.audit.transcripts import verify_transcript
@@ -208,7 +208,7 @@ def test_the_status_is_said_in_words(
     assert "1 of 1" in text
 
     def away(*_: object, **__: object) -> None:
-        raise SystemFault("The log is broken.")
+        raise MarketFault("The log is broken.")
 
     monkeypatch.setattr("marketplace.web.views.market.load_market", away)
     text = read_page(client.get("/status"))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from scheduler.prompts.admission import Admission, Answer, admit_job
+from scheduler.prompts.admission import Admission, LaneAnswer, admit_job
 from scheduler.prompts.cold_pool import Growth
 from scheduler.prompts.floor import newsvendor_floor
 from scheduler.prompts.jobs import TuningJob
@@ -119,7 +119,7 @@ def admit(
 
 def test_a_job_that_the_plan_keeps_is_certified_its_slo() -> None:
     found = admit(make_job(), pools=make_pools(0.0, 0.0))
-    assert found.answer is Answer.CERTIFIED
+    assert found.answer is LaneAnswer.CERTIFIED
     assert found.promise is not None
     assert (found.promise.job, found.promise.gpus, found.promise.end_s) == (make_job(), 2, 50.0)
 
@@ -127,9 +127,9 @@ def test_a_job_that_the_plan_keeps_is_certified_its_slo() -> None:
 def test_a_job_that_would_break_a_promise_is_certified_a_later_slo() -> None:
     (promise,) = plan(make_job("a", work_gpu_s=50.0), pools=make_pools(0.0)).promises
     newcomer = make_job("b", work_gpu_s=20.0, slo_s=30.0)
-    assert admit(newcomer, pools=make_pools(0.0)).answer is Answer.CERTIFIED
+    assert admit(newcomer, pools=make_pools(0.0)).answer is LaneAnswer.CERTIFIED
     found = admit(newcomer, promise, pools=make_pools(0.0))
-    assert found.answer is Answer.LATER
+    assert found.answer is LaneAnswer.LATER
     assert found.promise is not None
     assert (found.promise.job.slo_s, found.promise.end_s) == (90.0, 70.0)
     assert found.plan is not None
@@ -139,14 +139,14 @@ def test_a_job_that_would_break_a_promise_is_certified_a_later_slo() -> None:
 def test_a_no_says_whether_the_slo_is_too_short_or_the_lane_full() -> None:
     rules = replace(EVEN, max_gpus=2)
     too_short = admit(make_job(slo_s=10.0), pools=make_pools(0.0), rules=rules)
-    assert too_short == Admission(Answer.TOO_SHORT, None, None)
+    assert too_short == Admission(LaneAnswer.TOO_SHORT, None, None)
     full = admit(make_job(work_gpu_s=10.0, slo_s=20.0), pools=make_pools(1000.0))
-    assert full == Admission(Answer.FULL, None, None)
+    assert full == Admission(LaneAnswer.FULL, None, None)
 
 
 def test_an_slo_in_the_past_is_refused_as_too_short() -> None:
     job = make_job(slo_s=1.0, submitted_s=-100.0)
-    assert admit(job, pools=make_pools(0.0)).answer is Answer.TOO_SHORT
+    assert admit(job, pools=make_pools(0.0)).answer is LaneAnswer.TOO_SHORT
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from workers.node import devices
-from workers.node.credentials import SettingsError
+from workers.node.credentials import NodeSettingsError
 from workers.node.devices import choose_device, explain_unusable_gpu, read_driver_version
 
 GPU = ["/dev/nvidia0"]
@@ -53,7 +53,7 @@ def no_cuda(monkeypatch):
 
 def test_a_gpu_that_cannot_be_used_is_never_listed_as_a_cpu(monkeypatch, no_cuda):
     monkeypatch.setattr(devices, "read_driver_version", lambda: 470)
-    with pytest.raises(SettingsError, match="To list the CPU of this machine instead"):
+    with pytest.raises(NodeSettingsError, match="To list the CPU of this machine instead"):
         choose_device(None)
     assert choose_device("cpu") == "cpu"
 
@@ -61,5 +61,5 @@ def test_a_gpu_that_cannot_be_used_is_never_listed_as_a_cpu(monkeypatch, no_cuda
 def test_a_machine_without_a_gpu_is_a_cpu_unless_a_gpu_was_asked_for(monkeypatch, no_cuda):
     monkeypatch.setattr(devices, "read_driver_version", lambda: None)
     assert choose_device(None) == "cpu"
-    with pytest.raises(SettingsError, match="no NVIDIA GPU that can be seen"):
+    with pytest.raises(NodeSettingsError, match="no NVIDIA GPU that can be seen"):
         choose_device("cuda:1")

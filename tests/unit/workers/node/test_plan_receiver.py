@@ -14,7 +14,7 @@ from workers.node.celery_app import build_celery_app
 from workers.node.celery_tasks import register_tasks
 from workers.node.credentials import (
     Credentials,
-    SettingsError,
+    NodeSettingsError,
     StateDir,
     default_state_dir,
     load_credentials,
@@ -198,11 +198,11 @@ class TestCredentials:
         state = StateDir(tmp_path)
         save_credentials(state, CREDENTIALS)
         state.credentials.chmod(0o644)
-        with pytest.raises(SettingsError, match="chmod 600"):
+        with pytest.raises(NodeSettingsError, match="chmod 600"):
             load_credentials(state)
 
     def test_a_node_that_never_joined_is_told_how(self, tmp_path):
-        with pytest.raises(SettingsError, match="python -m workers join"):
+        with pytest.raises(NodeSettingsError, match="python -m workers join"):
             load_credentials(StateDir(tmp_path))
 
     @pytest.mark.parametrize("text", ["", "{", '{"node_id": 1}', "[]"])
@@ -210,12 +210,12 @@ class TestCredentials:
         state = StateDir(tmp_path)
         save_credentials(state, CREDENTIALS)
         state.credentials.write_text(text)
-        with pytest.raises(SettingsError, match="Join the market again"):
+        with pytest.raises(NodeSettingsError, match="Join the market again"):
             load_credentials(state)
 
     def test_a_directory_that_cannot_be_made_is_refused(self, tmp_path):
         (tmp_path / "file").write_text("")
-        with pytest.raises(SettingsError, match="--state-dir"):
+        with pytest.raises(NodeSettingsError, match="--state-dir"):
             StateDir(tmp_path / "file" / "state").prepare()
 
     def test_the_environment_chooses_the_directory(self, monkeypatch, tmp_path):

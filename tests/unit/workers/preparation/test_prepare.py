@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from workers.preparation import (
     PreparationSettings,
+    PreparationSettingsError,
     PreparationSummary,
-    SettingsError,
     inspect_dataset,
     prepare_dataset,
 )
@@ -131,7 +131,7 @@ def test_what_is_no_text_leaves_no_rows_behind(tmp_path: Path) -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError):
+    with pytest.raises(PreparationSettingsError):
         PreparationSettings(**wrong)
 
 

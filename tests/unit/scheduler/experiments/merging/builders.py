@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler.experiments.merging.transfer import MEASURED, Ratio, Tasks, Transfer, World
+from scheduler.experiments.merging.transfer import MEASURED, Tasks, Transfer, WorkRatio, World
 from scheduler.experiments.merging.workload import Jobs
 
 
@@ -16,11 +16,11 @@ def world(*, unrelated: float = 1.0, related: float = 0.5, spatial: float = 1.0)
     return replace(
         MEASURED,
         name="by hand",
-        unrelated=Ratio(unrelated, 0.0),
-        related=Ratio(related, 0.0),
-        scaled_unrelated=Ratio(unrelated, 0.0),
-        scaled_related=Ratio(related, 0.0),
-        spatial=Ratio(spatial, 0.0),
+        unrelated=WorkRatio(unrelated, 0.0),
+        related=WorkRatio(related, 0.0),
+        scaled_unrelated=WorkRatio(unrelated, 0.0),
+        scaled_related=WorkRatio(related, 0.0),
+        spatial=WorkRatio(spatial, 0.0),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.experiments.merging.cluster import Cluster, Merging, Plan
+from scheduler.experiments.merging.cluster import Cluster, Merging, MergingPlan
 from scheduler.experiments.merging.transfer import World
 from scheduler.experiments.merging.workload import Jobs, speed_up
 from tests.unit.scheduler.experiments.merging import builders
@@ -17,8 +17,8 @@ def cluster(found: Jobs, truth: World, *, gpus: int = 8, switch_s: float = 10.0)
     return made
 
 
-def plan(gpus: list[int], *merges: Merging) -> Plan:
-    return Plan(np.array(gpus), merges)
+def plan(gpus: list[int], *merges: Merging) -> MergingPlan:
+    return MergingPlan(np.array(gpus), merges)
 
 
 def test_a_job_pauses_for_the_switch_and_then_runs_at_its_speed() -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler.experiments.prompts.cluster import Cluster
+from scheduler.experiments.prompts.cluster import PooledCluster
 from scheduler.experiments.prompts.elasticflow import run_elasticflow
-from scheduler.experiments.prompts.lanes import ChosenLane, Lane, PaperLane
+from scheduler.experiments.prompts.lanes import ChosenLane, PaperLane, TuningLane
 from scheduler.experiments.prompts.lookup_quality import measure_lookups
 from scheduler.experiments.prompts.outcome import GPU_USD_PER_H, summarize
 from scheduler.experiments.prompts.policies import ELASTICFLOW, LANES, POLICIES, make_lane
@@ -35,7 +35,7 @@ def make_drawn(
     return Drawn(TuningJob(name, "gpt2-base", submitted_s, slo_s, work_gpu_s, 5.0), gain)
 
 
-def run_by_hand(lane: Lane, *drawn: Drawn, gpus: int = 4) -> Cluster:
+def run_by_hand(lane: TuningLane, *drawn: Drawn, gpus: int = 4) -> PooledCluster:
     return run_lane(lane, drawn, gpus)
 
 
@@ -82,7 +82,7 @@ def test_a_floor_is_warm_at_the_beginning_and_its_start_is_paid() -> None:
 
 
 def test_a_cluster_gives_no_gpu_that_it_does_not_have() -> None:
-    cluster = Cluster(MODELS, 2, {"a": 1.0})
+    cluster = PooledCluster(MODELS, 2, {"a": 1.0})
     with pytest.raises(ValueError, match="3 GPUs asked of the cold pool, 2 are there"):
         cluster.boot("gpt2-base", 3)
     cluster.boot("gpt2-base", 2)
