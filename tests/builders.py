@@ -110,7 +110,11 @@ def authenticate(*, secret: str, now: datetime = NOW) -> ApiKey | None:
 
 
 def api_key(
-    made: Organisation, *, scopes: list[str] | None = None, created_by: User | None = None
+    made: Organisation,
+    *,
+    scopes: list[str] | None = None,
+    created_by: User | None = None,
+    **terms: Any,
 ) -> tuple[ApiKey, str]:
     """A key with every scope, or ``scopes``, and its secret."""
     return create_api_key(
@@ -119,4 +123,5 @@ def api_key(
         name="test",
         scopes=Scope.values if scopes is None else scopes,
         now=NOW,
+        **terms,
     )

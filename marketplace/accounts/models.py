@@ -233,7 +233,17 @@ class Scope(models.TextChoices):
     PROVIDER_WRITE = "provider:write"
 
 
-@audited("organisation", "created_by", "name", "prefix", "scopes", "expires_at", "revoked_at")
+@audited(
+    "organisation",
+    "created_by",
+    "name",
+    "prefix",
+    "scopes",
+    "bid_price_micros",
+    "bid_deadline_s",
+    "expires_at",
+    "revoked_at",
+)
 class ApiKey(TimestampedModel):
     """A program's credential for one organisation; the secret itself is never stored."""
 
@@ -248,13 +258,23 @@ class ApiKey(TimestampedModel):
     #: SHA-256 of the whole secret, in hex; the secret is random, so it needs no salt.
     secret_hash = models.CharField(max_length=64)
     scopes = models.JSONField(default=list)
+    #: What a request without a bid of its own bids at most; null: it is refused.
+    bid_price_micros = models.BigIntegerField(null=True, blank=True)
+    #: Seconds from a request to its deadline; null: the latest deadline on sale.
+    bid_deadline_s = models.PositiveIntegerField(null=True, blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     #: To the minute: a busy key must not write a row for every request.
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False)
     revoked_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        constraints = [models.CheckConstraint(name="api_key_name_not_empty", condition=~Q(name=""))]
+        constraints = [
+            models.CheckConstraint(name="api_key_name_not_empty", condition=~Q(name="")),
+            models.CheckConstraint(
+                name="api_key_bids_something",
+                condition=Q(bid_price_micros__isnull=True) | Q(bid_price_micros__gt=0),
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"

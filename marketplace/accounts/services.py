@@ -179,8 +179,15 @@ def create_api_key(
     scopes: Collection[str],
     now: datetime,
     expires_at: datetime | None = None,
+    bid_price_micros: int | None = None,
+    bid_deadline_s: int | None = None,
 ) -> tuple[ApiKey, str]:
     """Makes a key and returns it with its secret, which cannot be read again.
+
+    Parameters
+    ----------
+    bid_price_micros, bid_deadline_s
+        What the key bids, and by when, where a request names no bid.
 
     Raises
     ------
@@ -223,6 +230,8 @@ def create_api_key(
         prefix=prefix,
         secret_hash=_hash_secret(secret),
         scopes=sorted(set(scopes)),
+        bid_price_micros=bid_price_micros,
+        bid_deadline_s=bid_deadline_s,
         expires_at=expires_at,
     )
     return key, secret

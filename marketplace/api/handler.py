@@ -25,7 +25,7 @@ from django.utils.module_loading import import_string
 
 
 class ApiHandler(ASGIHandler):
-    """Serves what is below ``/api/``.
+    """Serves what is below ``/api/`` and ``/v1/``.
 
     Without Django's signals of a request's begin and end, which cost a thread each: views give
     their database connections back by themselves.

@@ -22,9 +22,10 @@ from django.db import connection
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.accounts.models import Organisation
+from marketplace.accounts.models import ApiKey, Organisation
 from marketplace.api.models import IdempotencyRecord
 from marketplace.common.errors import Conflict, UserError
+from marketplace.common.ids import new_id
 
 HEADER = "Idempotency-Key"
 KEY_LIMIT = 255
@@ -33,6 +34,9 @@ KEPT_FOR = timedelta(hours=24)
 ABANDONED_AFTER = timedelta(seconds=60)
 WAIT_S = 3.0
 LOOK_EVERY_S = 0.05
+#: In which OpenAI's clients count their retries, and how long after the first they may come.
+RETRY_HEADER = "X-Stainless-Retry-Count"
+RETRIED_WITHIN = timedelta(minutes=5)
 KEPT_HEADERS = ("Location",)
 #: Tells the answer to a request that was answered before.
 REPLAYED = {"Idempotent-Replayed": "true"}
@@ -68,10 +72,45 @@ def check_idempotency_key(key: str | None) -> str | None:
     return key
 
 
+def find_shared_key(request: Request, organisation: Organisation, *, now: datetime) -> str:
+    """The request's key, or one that it shares with its automatic retries.
+
+    OpenAI's clients send no key. They count their retries, so a retry takes the key that the
+    newest request with the same content got a short while ago.
+
+    Raises
+    ------
+    UserError
+        ``invalid_idempotency_key``.
+    """
+    given = idempotency_key(request)
+    if given is not None:
+        return given
+    sender = request.auth.pk if isinstance(request.auth, ApiKey) else ""
+    content = hashlib.sha256(f"{sender}{_request_hash(request)}".encode()).hexdigest()
+    if request.headers.get(RETRY_HEADER, "0") != "0":
+        first = IdempotencyRecord.objects.filter(
+            organisation=organisation,
+            address=_address(request),
+            key__startswith=f"auto:{content}:",
+            started_at__gte=now - RETRIED_WITHIN,
+        )
+        if (found := first.order_by("-started_at").first()) is not None:
+            return found.key
+    return f"auto:{content}:{new_id('req')}"
+
+
 def once(
-    request: Request, organisation: Organisation, work: Callable[[], Response], *, now: datetime
+    request: Request,
+    organisation: Organisation,
+    work: Callable[[], Response],
+    *,
+    now: datetime,
+    key: str | None = None,
 ) -> Response:
     """``work()``, or the kept answer of the request that did it already.
+
+    ``key`` stands for the request's own.
 
     Raises
     ------
@@ -79,7 +118,7 @@ def once(
         ``idempotency_key_reused``: the key came with another request before.
         ``idempotency_in_progress``: the first request is still being worked on.
     """
-    key = idempotency_key(request)
+    key = key or idempotency_key(request)
     if key is None:
         return work()
     record = _claim(request, organisation, key, now)
@@ -125,7 +164,7 @@ def _claim(
     request_hash = _request_hash(request)
     identity = {
         "organisation": organisation,
-        "address": f"{request.method} {request.path}"[:255],
+        "address": _address(request),
         "key": key,
     }
     ends_at = time.monotonic() + WAIT_S
@@ -160,6 +199,10 @@ def _claim(
         if not connection.in_atomic_block:
             connection.close()
         time.sleep(LOOK_EVERY_S)
+
+
+def _address(request: Request) -> str:
+    return f"{request.method} {request.path}"[:255]
 
 
 def _request_hash(request: Request) -> str:

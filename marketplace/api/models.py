@@ -1,7 +1,11 @@
-"""What the API itself remembers: answers to requests that may be sent again."""
+"""What the API itself remembers: answers to requests that may be sent again, and what OpenAI's
+clients give beside a bid."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 
 
@@ -32,3 +36,34 @@ class IdempotencyRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.address} {self.key}"
+
+
+class FineTuningRequest(models.Model):
+    """What a job was asked for with over ``/v1`` that a bid has no place for."""
+
+    bid = models.OneToOneField(
+        "auction.Bid", primary_key=True, on_delete=models.CASCADE, related_name="+"
+    )
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.CASCADE, related_name="+"
+    )
+    suffix = models.CharField(max_length=64, blank=True)
+    #: Null: none was given.
+    metadata: Any = models.JSONField(null=True)
+    #: ``supervised`` or ``dpo``.
+    method = models.CharField(max_length=12)
+    #: As they were asked for, ``auto`` among them.
+    hyperparameters: Any = models.JSONField(default=dict)
+    integrations: Any = models.JSONField(default=list)
+
+    bid_id: str
+
+    class Meta:
+        indexes = [
+            GinIndex(
+                fields=["metadata"], opclasses=["jsonb_path_ops"], name="api_fine_tuning_metadata"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.bid_id

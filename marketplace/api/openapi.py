@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from django.http import HttpResponse
+from django.urls import URLResolver, get_resolver
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiJsonRenderer
@@ -30,12 +31,28 @@ class SchemaView(MarketView):
 
     authentication_classes = []
 
+    #: The addresses it describes.
+    surface = "api/"
+
     @extend_schema(exclude=True)
     def get(self, request: Request) -> HttpResponse:
-        return HttpResponse(_render_schema(), content_type=OpenApiJsonRenderer.media_type)
+        content = render_schema(self.surface)
+        return HttpResponse(content, content_type=OpenApiJsonRenderer.media_type)
+
+
+class OpenAiSchemaView(SchemaView):
+    """The same of what OpenAI's clients call."""
+
+    surface = "v1/"
 
 
 @cache
-def _render_schema() -> bytes:
-    document = SchemaGenerator().get_schema(request=None, public=True)
+def render_schema(surface: str) -> bytes:
+    """The OpenAPI document of the addresses below ``api/`` or ``v1/``, as JSON."""
+    patterns = [
+        of
+        for of in get_resolver().url_patterns
+        if isinstance(of, URLResolver) and str(of.pattern) == surface
+    ]
+    document = SchemaGenerator(patterns=patterns).get_schema(request=None, public=True)
     return OpenApiJsonRenderer().render(document, renderer_context={})

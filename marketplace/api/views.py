@@ -20,7 +20,7 @@ from rest_framework.views import APIView
 
 from marketplace.api.batching import Batcher
 from marketplace.api.callers import AUTHENTICATION, HasScope, read_keys_ahead
-from marketplace.api.problems import CONTENT_TYPE, ProblemRenderer, exception_handler
+from marketplace.api.problems import ProblemRenderer, exception_handler
 from marketplace.api.throttles import (
     check_rate_limit,
     counter_of,
@@ -95,6 +95,8 @@ class MarketView(APIView):
     permission_classes = [HasScope]
     parser_classes = [StrictJSONParser]
     renderer_classes = [JSONRenderer, ProblemRenderer]
+    #: How errors are sent.
+    error_renderer: type[JSONRenderer] = ProblemRenderer
     #: Scope of an API key by method; a method that is not named is public.
     scopes: dict[str, str] = {}
 
@@ -138,13 +140,18 @@ class MarketView(APIView):
     def get_exception_handler(self) -> Any:
         return exception_handler
 
+    def shape_error(self, response: Response) -> None:
+        """Complete an error, which ``problem`` built."""
+        sign_problem(response, self.request_id)
+
     def finalize_response(
         self, request: Request, response: Any, *args: Any, **kwargs: Any
     ) -> Response:
         if isinstance(response, Response) and response.status_code >= 400:
-            sign_problem(response, self.request_id)
-            request.accepted_renderer = ProblemRenderer()  # type: ignore[attr-defined]
-            request.accepted_media_type = CONTENT_TYPE  # type: ignore[attr-defined]
+            self.shape_error(response)
+            renderer = self.error_renderer()
+            request.accepted_renderer = renderer  # type: ignore[attr-defined]
+            request.accepted_media_type = renderer.media_type  # type: ignore[attr-defined]
         response = super().finalize_response(request, response, *args, **kwargs)
         response[REQUEST_ID] = self.request_id
         for name, value in rate_limit_headers(request).items():

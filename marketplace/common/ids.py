@@ -4,6 +4,7 @@ import re
 
 from ulid import ULID
 
+ULID_LENGTH = 26
 PREFIX = re.compile(r"[a-z][a-z0-9]{1,11}")
 _ID = re.compile(rf"{PREFIX.pattern}[_-][0-9a-hjkmnp-tv-z]{{26}}")
 
@@ -18,3 +19,8 @@ def new_id(prefix: str) -> str:
 def is_id(text: str) -> bool:
     """Whether a text has the form of an id, whatever it names."""
     return _ID.fullmatch(text) is not None
+
+
+def rename_id(text: str, prefix: str) -> str:
+    """The id of something that goes by the same ULID: ``up_01j9x...`` to ``ds_01j9x...``."""
+    return f"{prefix}_{text[-ULID_LENGTH:]}"

@@ -28,7 +28,7 @@ api_application = ApiHandler()
 
 async def http_application(scope: Any, receive: Any, send: Any) -> None:
     """The API, and nodes' waits, through a handler without threads; the rest through Django's."""
-    waits = scope["path"].startswith("/api/") or scope["path"] == PATH_NEXT_PLAN
+    waits = scope["path"].startswith(("/api/", "/v1/")) or scope["path"] == PATH_NEXT_PLAN
     await (api_application if waits else django_application)(scope, receive, send)
 
 

@@ -7,7 +7,7 @@ from pghistory.middleware import HistoryMiddleware
 
 #: Nothing below these addresses changes a row that keeps its history, and naming the person in
 #: every statement makes each of them slower.
-WITHOUT = ("/api/", "/internal/")
+WITHOUT = ("/api/", "/v1/", "/internal/")
 
 
 class PeopleHistoryMiddleware(HistoryMiddleware):

@@ -12,13 +12,13 @@ from django.shortcuts import render
 from django.utils.deprecation import MiddlewareMixin
 from django.utils.functional import cached_property
 
-from marketplace.common.problems import CONTENT_TYPE, build_problem_body
+from marketplace.common.problems import build_early_error
 
 #: Names of the character sets that a body may be written in; all else is UTF-8 misnamed, or an
 #: attack: Python knows "zlib" by the same means as character sets.
 CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1"})
 #: Addresses whose callers are programs.
-PROGRAM_ADDRESSES = ("/api/", "/internal/")
+PROGRAM_ADDRESSES = ("/api/", "/v1/", "/internal/")
 
 #: The admin's pages are Unfold's, whose scripts need more than ours may have.
 ADMIN_POLICY = {
@@ -102,6 +102,8 @@ class ReadableTextMiddleware(MiddlewareMixin):
 
 def _refuse(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponse:
     if request.path_info.startswith(PROGRAM_ADDRESSES):
-        body = build_problem_body(code=code, detail=detail, status=status)
-        return JsonResponse(body, status=status, content_type=CONTENT_TYPE)
+        body, content_type = build_early_error(
+            path=request.path_info, code=code, detail=detail, status=status
+        )
+        return JsonResponse(body, status=status, content_type=content_type)
     return render(request, "400.html", status=status)

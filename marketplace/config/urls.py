@@ -11,6 +11,7 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("accounts/", include("allauth.urls")),
     path("api/", include("marketplace.api.urls")),
+    path("v1/", include("marketplace.api.openai.urls")),
     path("internal/v1/", include("marketplace.api.internal.urls")),
     path("", include("marketplace.live.urls")),
     path("", include("marketplace.console.urls")),

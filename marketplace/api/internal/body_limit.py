@@ -19,7 +19,7 @@ from django.http import parse_cookie
 
 from marketplace.api.callers import find_keys
 from marketplace.common import clock
-from marketplace.common.problems import CONTENT_TYPE, build_problem_body
+from marketplace.common.problems import build_early_error
 from marketplace.common.threads import run_in_thread
 from marketplace.fleet.selectors import find_node_by_api_token
 from marketplace.jobs.services.uploads import CHECKPOINT_BYTES_MAX
@@ -32,7 +32,7 @@ Headers = dict[bytes, bytes]
 
 NODE_UPLOADS = "/internal/v1/leases/"
 #: Where people and programs send data sets.
-UPLOADS = frozenset({"/api/datasets", "/api/bids", "/datasets", "/bids/new"})
+UPLOADS = frozenset({"/api/datasets", "/api/bids", "/v1/files", "/datasets", "/bids/new"})
 #: Of a request without a known sender: enough for any form and for a join's self-test.
 ANONYMOUS_BYTES = 64 * 1024
 #: Of any other request, and beside the file of a form: its other fields and its boundaries.
@@ -53,7 +53,8 @@ class BodyLimitMiddleware:
         headers = dict(scope["headers"])
         if scope["path"].startswith(NODE_UPLOADS):
             if not await _ask(_is_node, headers):
-                await _refuse(send, 401, "unknown_node_token", "Send this node's bearer token.")
+                detail = "Send this node's bearer token."
+                await _refuse(send, scope["path"], 401, "unknown_node_token", detail)
                 return
             limit = getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
         elif _is_short(headers) or not await _ask(_is_known, headers):
@@ -76,7 +77,7 @@ class BodyLimitMiddleware:
         detail = f"The body is larger than {limit:,} bytes. Send less."
         told = headers.get(b"content-length", b"0")
         if not told.isdigit() or int(told) > limit:
-            await _refuse(send, 413, "file_too_large", detail)
+            await _refuse(send, scope["path"], 413, "file_too_large", detail)
             return
         received = 0
         answered = False
@@ -95,7 +96,7 @@ class BodyLimitMiddleware:
 
         await self._application(scope, count, pass_on)
         if received > limit and not answered:
-            await _refuse(send, 413, "file_too_large", detail)
+            await _refuse(send, scope["path"], 413, "file_too_large", detail)
 
 
 def _is_short(headers: Headers) -> bool:
@@ -134,8 +135,9 @@ def _find_secret(headers: Headers) -> str | None:
     return given.removeprefix(_BEARER).decode("latin-1") if given.startswith(_BEARER) else None
 
 
-async def _refuse(send: Send, status: int, code: str, detail: str) -> None:
-    body = json.dumps(build_problem_body(code=code, detail=detail, status=status)).encode()
-    headers = [(b"content-type", CONTENT_TYPE.encode()), (b"connection", b"close")]
+async def _refuse(send: Send, path: str, status: int, code: str, detail: str) -> None:
+    error, content_type = build_early_error(path=path, code=code, detail=detail, status=status)
+    body = json.dumps(error).encode()
+    headers = [(b"content-type", content_type.encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

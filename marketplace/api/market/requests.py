@@ -128,7 +128,7 @@ class DatasetUploadRequest(UploadRequest):
     )
 
 
-def checked(kind: type[StrictSerializer], data: Any) -> dict[str, Any]:
+def checked(kind: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
     """The members of a request body, checked.
 
     Raises
@@ -140,6 +140,6 @@ def checked(kind: type[StrictSerializer], data: Any) -> dict[str, Any]:
 
 
 @cache
-def _reader(kind: type[StrictSerializer]) -> StrictSerializer:
+def _reader(kind: type[serializers.Serializer[Any]]) -> serializers.Serializer[Any]:
     """One for all requests: reading changes nothing in it, and making one is expensive."""
-    return cast(StrictSerializer, kind())
+    return cast(serializers.Serializer[Any], kind())

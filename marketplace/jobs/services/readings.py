@@ -23,7 +23,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from marketplace.common.errors import MarketFault, UserError
-from marketplace.common.ids import new_id
+from marketplace.common.ids import new_id, rename_id
 from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.jobs.dataset_reader import Reading
 from marketplace.jobs.locks import lock_first_upload, lock_upload
@@ -164,6 +164,8 @@ class _ClaimLost(Exception):
 def build_dataset(upload: Upload, reading: Reading, *, now: datetime) -> Dataset:
     """The data set that an upload was found to be, without its file."""
     return Dataset(
+        # One name for the file from its upload on.
+        id=rename_id(upload.pk, "ds"),
         organisation=upload.organisation,
         uploaded_by=upload.uploaded_by,
         name=upload.name,

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import uvicorn
 
 from marketplace.config.asgi import application
 
@@ -21,6 +26,22 @@ def run(talk: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> Any:
             return await talk(client)
 
     return asyncio.run(process())
+
+
+@contextmanager
+def serve() -> Iterator[str]:
+    """The application behind a port of this machine, for clients that bring their own transport."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="web")
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.005)
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(30)
 
 
 def post_all(requests: Sequence[dict[str, Any]]) -> list[httpx.Response]:

@@ -1,0 +1,1 @@
+"""``/v1``: what OpenAI's clients call to upload data, fine-tune and follow the jobs."""

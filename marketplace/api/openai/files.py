@@ -1,0 +1,278 @@
+"""``/v1/files``: training data, and what jobs report when they are done."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from io import StringIO
+from typing import Any
+
+from django.core.cache import cache
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.parsers import FormParser, MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.accounts.models import Organisation
+from marketplace.api.callers import Caller, caller
+from marketplace.api.idempotency import find_shared_key, once
+from marketplace.api.market.requests import checked
+from marketplace.api.openai import schemas
+from marketplace.api.openai.lists import build_list, read_after, read_limit
+from marketplace.api.openai.names import JOB, name_file, parse_file, unknown_file
+from marketplace.api.openai.requests import FINE_TUNE, RESULTS, FileRequest
+from marketplace.api.openai.views import OpenAiView
+from marketplace.common import clock
+from marketplace.common.downloads import FileDownload, LinesDownload
+from marketplace.common.errors import Conflict, UserError
+from marketplace.common.ids import ULID_LENGTH
+from marketplace.jobs.models import Dataset, Job, JobStatus, Upload, UploadStatus
+from marketplace.jobs.selectors import build_upload_error, load_metric_series
+from marketplace.jobs.services import delete_dataset, receive_upload, wait_for_upload
+from marketplace.jobs.upload_choices import CUT, REFUSE, UploadChoices
+
+#: How long a request waits for its file to be read.
+WAIT_S = 20.0
+LIMIT_MAX = 10_000
+#: The same where results are among them, each of which is written to see how long it is.
+RESULTS_LIMIT = 100
+_SIZE_KEPT_S = 24 * 3600
+_PURPOSES = (FINE_TUNE, RESULTS)
+_RESULT_COLUMNS = ("step", "epoch", "train_loss", "valid_loss", "learning_rate")
+
+
+class FilesView(OpenAiView):
+    parser_classes = [MultiPartParser, FormParser]
+    scopes = {"GET": "datasets:read", "POST": "datasets:write"}
+    throttle_kind = "uploads"
+
+    @extend_schema(
+        operation_id="list_files",
+        parameters=schemas.FILES_PAGE,
+        responses={200: schemas.FILE_LIST, **schemas.ERRORS},
+    )
+    def get(self, request: Request) -> Response:
+        limit = read_limit(request, default=LIMIT_MAX, most=LIMIT_MAX)
+        purpose = request.query_params.get("purpose")
+        order = request.query_params.get("order", "desc")
+        if order not in ("asc", "desc"):
+            raise UserError("invalid_order", "'order' is asc or desc.", param="order")
+        purposes = _PURPOSES if purpose is None else (purpose,)
+        limit = min(limit, RESULTS_LIMIT) if RESULTS in purposes else limit
+        found = _list_files(
+            caller(request).organisation,
+            purposes=purposes,
+            after=read_after(request),
+            is_rising=order == "asc",
+            limit=limit + 1,
+        )
+        page = build_list(
+            found, limit=limit, show=lambda rows: [_show(row) for row in rows], has_ends=True
+        )
+        return Response(page)
+
+    @extend_schema(
+        operation_id="create_file",
+        request={"multipart/form-data": FileRequest},
+        responses={200: schemas.FILE, **schemas.ERRORS},
+    )
+    def post(self, request: Request) -> Response:
+        who, now = caller(request), clock.now()
+        key = find_shared_key(request, who.organisation, now=now)
+        return once(
+            request, who.organisation, lambda: _store(request, who, key, now), now=now, key=key
+        )
+
+
+class FileView(OpenAiView):
+    scopes = {"GET": "datasets:read", "DELETE": "datasets:write"}
+
+    @extend_schema(operation_id="retrieve_file", responses={200: schemas.FILE, **schemas.ERRORS})
+    def get(self, request: Request, file_id: str) -> Response:
+        return Response(_show(_find_file(caller(request).organisation, file_id)))
+
+    @extend_schema(
+        operation_id="delete_file", responses={200: schemas.DELETED_FILE, **schemas.ERRORS}
+    )
+    def delete(self, request: Request, file_id: str) -> Response:
+        found = _find_file(caller(request).organisation, file_id)
+        if not isinstance(found, Dataset):
+            raise Conflict(
+                "file_not_deletable",
+                "Only data sets are deleted: results belong to their job, and a file that is "
+                "still read, or was refused, is forgotten after a day.",
+            )
+        name = name_file(found.pk)
+        delete_dataset(dataset=found)
+        return Response({"id": name, "object": "file", "deleted": True})
+
+
+class FileContentView(OpenAiView):
+    scopes = {"GET": "datasets:read"}
+
+    @extend_schema(
+        operation_id="download_file",
+        responses={
+            (200, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY),
+            **schemas.ERRORS,
+        },
+    )
+    def get(self, request: Request, file_id: str) -> FileDownload | LinesDownload:
+        found = _find_file(caller(request).organisation, file_id)
+        if isinstance(found, Job):
+            return LinesDownload(
+                _write_results(found), content_type="text/csv", name=f"{found.pk}-results.csv"
+            )
+        if isinstance(found, Upload):
+            raise Conflict("file_not_processed", "The file is not read yet, or was refused.")
+        return FileDownload(
+            found.file.open("rb"),
+            size=found.bytes,
+            sha256=found.sha256,
+            range_header=request.headers.get("Range"),
+            name=f"{name_file(found.pk)}.jsonl",
+        )
+
+
+def find_training_data(organisation: Organisation, file_id: str, *, param: str) -> Dataset:
+    """The data set of a file, once it is read.
+
+    Raises
+    ------
+    UserError
+        ``unknown_file``, or what is wrong with the file.
+    Conflict
+        ``file_not_processed``: it is still being read; ask again.
+    """
+    found = _find_file(organisation, file_id, param=param)
+    if isinstance(found, Upload):
+        found = wait_for_upload(found, within_s=WAIT_S)
+        if found.status == UploadStatus.REFUSED:
+            raise build_upload_error(found)
+        found = found.dataset or found
+    if isinstance(found, Dataset):
+        return found
+    if isinstance(found, Job):
+        raise UserError("invalid_file", "These are results, no training data.", param=param)
+    raise Conflict(
+        "file_not_processed",
+        "The file is still being read; send the request again in a moment.",
+        param=param,
+        extra={"retry": True},
+    )
+
+
+def _store(request: Request, who: Caller, key: str, now: datetime) -> Response:
+    asked = checked(FileRequest, request.data)
+    if asked["purpose"] != FINE_TUNE:
+        raise UserError("unsupported_purpose", f"Files are for {FINE_TUNE} here.", param="purpose")
+    upload = receive_upload(
+        organisation=who.organisation,
+        name=asked["file"].name,
+        content=asked["file"],
+        uploaded_by=who.user,
+        # As OpenAI's: lines that are no rows are refused, examples that are too long are cut.
+        choices=UploadChoices(faulty_lines=REFUSE, long_rows=CUT),
+        key=f"files:{key}",
+        now=now,
+    )
+    upload = wait_for_upload(upload, within_s=WAIT_S)
+    if upload.status == UploadStatus.REFUSED:
+        raise build_upload_error(upload)
+    return Response(_show(upload.dataset or upload))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Rows that are files, by the prefix of their ids."""
+
+    prefix: str
+    rows: Any
+
+
+def _list_sources(organisation: Organisation, purposes: Sequence[str]) -> list[_Source]:
+    sources: list[_Source] = []
+    if FINE_TUNE in purposes:
+        unread = Upload.objects.filter(organisation=organisation, dataset=None)
+        sources.append(_Source("ds_", Dataset.objects.filter(organisation=organisation)))
+        sources.append(_Source("up_", unread.exclude(status=UploadStatus.STORED)))
+    if RESULTS in purposes:
+        done = Job.objects.filter(organisation=organisation, status=JobStatus.SUCCEEDED)
+        sources.append(_Source(JOB, done))
+    return sources
+
+
+def _list_files(
+    organisation: Organisation,
+    *,
+    purposes: Sequence[str],
+    after: str | None,
+    is_rising: bool,
+    limit: int,
+) -> list[Dataset | Upload | Job]:
+    """Files in the order of their ULIDs, which is that of their making."""
+    found: list[Dataset | Upload | Job] = []
+    for source in _list_sources(organisation, purposes):
+        rows = source.rows
+        if after is not None:
+            bound = source.prefix + after
+            rows = rows.filter(pk__gt=bound) if is_rising else rows.filter(pk__lt=bound)
+        found += rows.order_by("pk" if is_rising else "-pk")[:limit]
+    found.sort(key=lambda row: row.pk[-ULID_LENGTH:], reverse=not is_rising)
+    return found[:limit]
+
+
+def _find_file(
+    organisation: Organisation, file_id: str, *, param: str | None = None
+) -> Dataset | Upload | Job:
+    ulid = parse_file(file_id, param=param)
+    for source in _list_sources(organisation, _PURPOSES):
+        row = source.rows.filter(pk=source.prefix + ulid).first()
+        if row is not None:
+            return row
+    raise unknown_file(file_id, param=param)
+
+
+def _show(row: Dataset | Upload | Job) -> dict[str, Any]:
+    if isinstance(row, Job):
+        # Nothing is added to a job that has succeeded.
+        size = cache.get_or_set(
+            f"api:results:{row.pk}", lambda: _measure_results(row), _SIZE_KEPT_S
+        )
+        name, status, made_at = f"{row.pk}-results.csv", "processed", row.finished_at
+    else:
+        size, name, made_at = row.bytes, row.name, row.created_at
+        status = "processed" if isinstance(row, Dataset) else "uploaded"
+    shown: dict[str, Any] = {
+        "id": name_file(row.pk),
+        "object": "file",
+        "bytes": size,
+        "created_at": int((made_at or row.created_at).timestamp()),
+        "filename": name,
+        "purpose": RESULTS if isinstance(row, Job) else FINE_TUNE,
+        "status": status,
+        "expires_at": None,
+        "status_details": None,
+    }
+    if isinstance(row, Upload) and row.status == UploadStatus.REFUSED:
+        shown |= {"status": "error", "status_details": (row.error or {}).get("message")}
+    if isinstance(row, Dataset):
+        shown |= {"rows": row.rows, "tokens": row.tokens, "format": row.format}
+    return shown
+
+
+def _measure_results(job: Job) -> int:
+    return sum(len(line) + 1 for line in _write_results(job))
+
+
+def _write_results(job: Job) -> Iterator[str]:
+    """The measurements of a job as lines of CSV."""
+    yield ",".join(_RESULT_COLUMNS)
+    for point in load_metric_series(job):
+        line = StringIO()
+        values = [getattr(point, name) for name in _RESULT_COLUMNS]
+        csv.writer(line, lineterminator="").writerow(values)
+        yield line.getvalue()

@@ -1,0 +1,106 @@
+"""What happened to a job and what was measured, as one list, newest first.
+
+Ids say where an item stands in the list, so a page begins after one without another look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from marketplace.api.openai.lists import invalid_cursor
+from marketplace.jobs.models import EventKind, Job, JobEvent, MetricPoint
+
+_ID = re.compile(r"ftevent-([0-9a-f]{1,14})-([em])([0-9]{1,18})")
+_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+#: Of two items of one moment the later one of this order is the newer.
+_POINT, _EVENT = "e", "m"
+_LEVELS: Mapping[str, str] = {
+    EventKind.NODE_LOST: "warn",
+    EventKind.FAULT: "warn",
+    EventKind.FAILED: "error",
+}
+
+
+def list_job_log(job: Job, *, after: str | None, limit: int) -> list[dict[str, Any]]:
+    """The newest items, or the first ones after an id.
+
+    Raises
+    ------
+    UserError
+        ``invalid_cursor``.
+    """
+    place = None if after is None else _parse_id(after)
+    events = _newest(JobEvent.objects.filter(job=job), _EVENT, place)[:limit]
+    points = _newest(MetricPoint.objects.filter(job=job), _POINT, place)[:limit]
+    items = [(event.at, _EVENT, event.pk, event) for event in events]
+    items += [(point.at, _POINT, point.pk, point) for point in points]
+    items.sort(key=lambda item: item[:3], reverse=True)
+    return [
+        _show_event(row) if isinstance(row, JobEvent) else _show_point(job, row)
+        for *_, row in items[:limit]
+    ]
+
+
+def _newest(
+    rows: QuerySet[Any], kind: str, place: tuple[datetime, str, int] | None
+) -> QuerySet[Any]:
+    """Rows of one kind behind a place, newest first."""
+    if place is not None:
+        at, other, pk = place
+        same = Q(at=at) if kind < other else Q(at=at, pk__lt=pk) if kind == other else Q(pk__lt=0)
+        rows = rows.filter(Q(at__lt=at) | same)
+    return rows.order_by("-at", "-pk")
+
+
+def _name(at: datetime, kind: str, pk: int) -> str:
+    micros = (at - _BEGINNING) // timedelta(microseconds=1)
+    return f"ftevent-{micros:x}-{kind}{pk}"
+
+
+def _parse_id(text: str) -> tuple[datetime, str, int]:
+    found = _ID.fullmatch(text)
+    if found is None:
+        raise invalid_cursor()
+    try:
+        at = _BEGINNING + timedelta(microseconds=int(found[1], 16))
+    except OverflowError:
+        raise invalid_cursor() from None
+    return at, found[2], int(found[3])
+
+
+def _show_event(event: JobEvent) -> dict[str, Any]:
+    return {
+        "id": _name(event.at, _EVENT, event.pk),
+        "object": "fine_tuning.job.event",
+        "created_at": int(event.at.timestamp()),
+        "level": _LEVELS.get(event.kind, "info"),
+        "message": event.message,
+        "type": "message",
+        "data": {"kind": event.kind, **event.data},
+    }
+
+
+def _show_point(job: Job, point: MetricPoint) -> dict[str, Any]:
+    names = ("train_loss", "valid_loss", "learning_rate", "grad_norm", "tokens_per_s")
+    figures = {name: value for name in names if (value := getattr(point, name)) is not None}
+    total = "" if job.total_steps is None else f"/{job.total_steps}"
+    losses = [
+        f"{words}={figures[name]:.4f}"
+        for name, words in (("train_loss", "training loss"), ("valid_loss", "validation loss"))
+        if name in figures
+    ]
+    return {
+        "id": _name(point.at, _POINT, point.pk),
+        "object": "fine_tuning.job.event",
+        "created_at": int(point.at.timestamp()),
+        "level": "info",
+        "message": f"Step {point.step}{total}: {', '.join(losses) or 'no loss measured'}",
+        "type": "metrics",
+        "data": {"step": point.step, "total_steps": job.total_steps, "epoch": point.epoch}
+        | figures,
+    }

@@ -1,0 +1,151 @@
+"""What OpenAI's clients may ask for; members that OpenAI ignores are ignored here too."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from marketplace.api.market.fields import PriceField, StrictSerializer
+from marketplace.api.market.requests import SettingsField
+
+FINE_TUNE, RESULTS = "fine-tune", "fine-tune-results"
+SUPERVISED, DPO = "supervised", "dpo"
+METHODS = (SUPERVISED, DPO, "reinforcement")
+AUTO = "auto"
+METADATA_PAIRS, METADATA_KEY_CHARS, METADATA_VALUE_CHARS = 16, 64, 512
+INTEGRATIONS_MAX = 5
+
+
+class FileRequest(serializers.Serializer[Any]):
+    file = serializers.FileField(allow_empty_file=True)
+    purpose = serializers.CharField(max_length=40)
+
+
+class NumberOrAuto(serializers.Field):
+    """A number of a range, or ``auto``."""
+
+    def __init__(self, *, low: float, high: float, is_whole: bool = False, **options: Any) -> None:
+        super().__init__(required=False, allow_null=True, **options)
+        self._low, self._high, self._is_whole = low, high, is_whole
+
+    def to_internal_value(self, data: Any) -> float | str:
+        if data == AUTO:
+            return AUTO
+        kinds = int if self._is_whole else (int, float)
+        is_number = isinstance(data, kinds) and not isinstance(data, bool)
+        if not is_number or not math.isfinite(data) or not self._low <= data <= self._high:
+            kind = "a whole number" if self._is_whole else "a number"
+            raise serializers.ValidationError(
+                f"Give {kind} from {self._low:g} to {self._high:g}, or 'auto'."
+            )
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+_WHOLE = extend_schema_field({"oneOf": [{"type": "string"}, {"type": "integer"}]})
+_NUMBER = extend_schema_field({"oneOf": [{"type": "string"}, {"type": "number"}]})
+
+
+@_WHOLE
+class WholeOrAuto(NumberOrAuto):
+    def __init__(self, *, low: int, high: int, **options: Any) -> None:
+        super().__init__(low=low, high=high, is_whole=True, **options)
+
+
+@_NUMBER
+class RealOrAuto(NumberOrAuto):
+    pass
+
+
+class Hyperparameters(serializers.Serializer[Any]):
+    batch_size = WholeOrAuto(low=1, high=256)
+    learning_rate_multiplier = RealOrAuto(low=1e-6, high=1e6)
+    n_epochs = WholeOrAuto(low=1, high=50)
+    beta = RealOrAuto(low=1e-6, high=2)
+
+
+class MethodSettings(serializers.Serializer[Any]):
+    hyperparameters = Hyperparameters(required=False, allow_null=True)
+
+
+class Method(serializers.Serializer[Any]):
+    type = serializers.ChoiceField(METHODS)
+    supervised = MethodSettings(required=False, allow_null=True)
+    dpo = MethodSettings(required=False, allow_null=True)
+
+
+class WandbSettings(serializers.Serializer[Any]):
+    project = serializers.CharField(max_length=200)
+    name = serializers.CharField(max_length=200, required=False, allow_null=True)
+    entity = serializers.CharField(max_length=200, required=False, allow_null=True)
+    tags = serializers.ListField(
+        child=serializers.CharField(max_length=200), required=False, max_length=50
+    )
+
+
+class Integration(serializers.Serializer[Any]):
+    type = serializers.ChoiceField(["wandb"])
+    wandb = WandbSettings()
+
+
+class BidTerms(StrictSerializer):
+    """The bid, as ``extra_body={"bid": {...}}`` gives it; a misspelt member is refused."""
+
+    max_price = PriceField(required=False, help_text="The most the job is worth, in dollars.")
+    currency = serializers.ChoiceField(["usd", "USD"], required=False, default="usd")
+    deadline = serializers.CharField(
+        max_length=60,
+        required=False,
+        help_text="A moment such as 2026-11-21T06:00:00Z, or a time from now such as 6h or 90m. "
+        "Without it, the latest deadline on sale.",
+    )
+    adapter = SettingsField(required=False, default=dict, help_text="As in /api/bids.")
+    training = SettingsField(required=False, default=dict, help_text="As in /api/bids.")
+    preparation = SettingsField(
+        required=False, allow_null=True, default=None, help_text="As in /api/bids."
+    )
+
+
+class MetadataField(serializers.DictField):
+    """Pairs of texts."""
+
+    child = serializers.CharField(
+        max_length=METADATA_VALUE_CHARS, allow_blank=True, trim_whitespace=False
+    )
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            if len(data) > METADATA_PAIRS:
+                raise serializers.ValidationError(f"At most {METADATA_PAIRS} pairs.")
+            for key in data:
+                if len(key) > METADATA_KEY_CHARS or "\0" in key:
+                    raise serializers.ValidationError(
+                        f"A key has at most {METADATA_KEY_CHARS} characters, none of them NUL."
+                    )
+        return super().to_internal_value(data)
+
+
+class FineTuningJobRequest(serializers.Serializer[Any]):
+    model = serializers.CharField(max_length=400)
+    training_file = serializers.CharField(max_length=60)
+    validation_file = serializers.CharField(max_length=60, required=False, allow_null=True)
+    suffix = serializers.RegexField(
+        re.compile(r"[^\x00-\x1f:]{1,64}"), max_length=64, required=False, allow_null=True
+    )
+    seed = serializers.IntegerField(
+        min_value=0, max_value=2**31 - 1, required=False, allow_null=True
+    )
+    metadata = MetadataField(required=False, allow_null=True)
+    integrations = serializers.ListField(
+        child=Integration(), required=False, allow_null=True, max_length=INTEGRATIONS_MAX
+    )
+    method = Method(required=False, allow_null=True)
+    hyperparameters = Hyperparameters(required=False, allow_null=True)
+    bid = BidTerms(required=False, allow_null=True)
