@@ -31,6 +31,15 @@ from workers.protocol.work import PARTS
 SLOT_S = 10
 HORIZON_SLOTS = 60
 CELL_MICROS = 100_000
+LLAMA_8B = ModelShape(
+    hidden_size=4096,
+    layers=32,
+    intermediate_size=14336,
+    vocab_size=128256,
+    heads=32,
+    kv_heads=8,
+    head_size=128,
+)
 SHAPE = ModelShape(
     hidden_size=64,
     layers=2,
@@ -54,8 +63,8 @@ def zone(*, name: str | None = None, **terms: Any) -> Zone:
         base_model=ZoneModel(
             name="tiny",
             source="/nowhere",
-            memory_gb=1.0,
-            max_sequence_length=128,
+            memory_gb=terms.pop("base_memory_gb", 1.0),
+            max_sequence_length=terms.pop("max_sequence_length", 128),
             shape=terms.pop("model_shape", SHAPE),
             reference_sequence_length=terms.pop("reference_sequence_length", None),
         ),
@@ -97,7 +106,7 @@ def node(made: Zone, *, of: Provider | None = None, **terms: Any) -> Node:
     return Node.objects.create(zone=made, provider=of or provider(), **fields)
 
 
-def dataset(owner: Organisation, made: Zone, *, rows: int = 100) -> Dataset:
+def dataset(owner: Organisation, made: Zone, *, rows: int = 100, row_tokens: int = 100) -> Dataset:
     number = next(_number)
     row = Dataset(
         organisation=owner,
@@ -107,7 +116,7 @@ def dataset(owner: Organisation, made: Zone, *, rows: int = 100) -> Dataset:
         format="chat",
         rows=rows,
         tokens=rows * 10,
-        longest_row_tokens=100,
+        longest_row_tokens=row_tokens,
         zone=made,
         created_at=NOW,
     )
@@ -115,7 +124,7 @@ def dataset(owner: Organisation, made: Zone, *, rows: int = 100) -> Dataset:
     row.save(force_insert=True)
     tokens = TokenRunsBuilder()
     for _ in range(rows):
-        tokens.add_row([[([0], False), ([1] * 99, True)]])
+        tokens.add_row([[([0], False), ([1] * (row_tokens - 1), True)]])
     DatasetTokens.objects.create(
         dataset=row,
         zone=made,

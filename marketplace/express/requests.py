@@ -22,7 +22,7 @@ from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.queue import enqueue
 from marketplace.express.bank import CANDIDATES_MAX, describe_dataset
 from marketplace.express.models import BankPrompt, ExpressLane, ExpressRequest, RequestStatus
-from marketplace.express.seats import find_seat_memory_gb
+from marketplace.express.seats import SEAT_VIRTUAL_TOKENS, find_seat_memory_gb
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.work import count_units_per_row
@@ -130,9 +130,9 @@ def measure_express_job(
     if work.memory_demand_gb > find_seat_memory_gb(zone):
         raise UserError(
             "too_large_for_the_lane",
-            f"The job needs {work.memory_demand_gb:.3f} GB and a seat of the lane has "
-            f"{find_seat_memory_gb(zone):.3f} GB. Give a smaller batch or shorter rows.",
-            param="training.batch_size",
+            "A seat of the lane has memory for a soft prompt of "
+            f"{SEAT_VIRTUAL_TOKENS} tokens at most. Give fewer virtual tokens.",
+            param="adapter.virtual_tokens",
         )
     work_s = START_S + SAFETY * work.compute_demand / slowest * zone.slot_s
     lookup_s = 0.0

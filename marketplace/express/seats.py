@@ -19,13 +19,14 @@ from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Reservation
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
 from marketplace.fleet import selectors as fleet
+from marketplace.fleet.memory import memory_demand
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.models import Job
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Hold
 from scheduler.types import Cell
-from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
+from workers.protocol.messages import AdapterKind, AdapterSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,15 +186,10 @@ def find_seat_rates(zone: Zone) -> dict[str, float]:
 
 
 def find_seat_memory_gb(zone: Zone) -> float:
-    """Memory of a seat: that of a soft prompt at the reference batch and length."""
-    return fleet.memory_demand(
-        zone=zone,
-        adapter=AdapterSpec(kind=AdapterKind.SOFT_PROMPT, virtual_tokens=SEAT_VIRTUAL_TOKENS),
-        training=TrainingSpec(
-            batch_size=SEAT_BATCH_SIZE, sequence_length=zone.reference_sequence_length
-        ),
-    )
+    """Memory of a seat: that of the longest soft prompt it takes."""
+    adapter = AdapterSpec(kind=AdapterKind.SOFT_PROMPT, virtual_tokens=SEAT_VIRTUAL_TOKENS)
+    return memory_demand(zone=zone, adapter=adapter)
 
 
-#: Rows of a step and virtual tokens that a seat has memory for.
-SEAT_BATCH_SIZE, SEAT_VIRTUAL_TOKENS = 32, 100
+#: Virtual tokens that a seat has memory for.
+SEAT_VIRTUAL_TOKENS = 100

@@ -1,98 +1,85 @@
-"""How much memory one job takes on a node, beside the base model.
+"""How much memory a zone's jobs take, and how much of a node is sold to them.
 
-Four parts, each counted in bytes:
-
-* **Adapter state**: LoRA adds ``r * (d_in + d_out)`` weights to each adapted matrix (Hu et al.,
-  2021, section 4.1). Each weight is kept four times in 32 bits: weight, gradient and AdamW's two
-  moments, so 16 bytes.
-* **Kept activations**: backward needs, per token and layer, the inputs of the seven projections
-  and of the two norms, the rotated queries and keys and the MLP's three inner values:
-  ``10 h + 3 m + 2 (h + 2 kv)`` numbers with ``h`` hidden, ``m`` intermediate and ``kv`` the width
-  of keys. Attention probabilities are not kept (they are recomputed), so memory is linear in the
-  tokens. Each adapted matrix also keeps its ``r`` inner values.
-* **Logits**: ``3 * vocab`` 32-bit numbers a token: logits, their softmax and the gradient.
-* **A constant** for what every job has, such as buffers and its share of fragmentation.
-
-What a node's self-test measured beyond this is the node's own: it is sold with so much less memory
-(``fleet.self_test``), so that no job exceeds what it was sold and no node changes another's jobs.
-Every part is non-decreasing in rank, batch and length, so asking for more never costs less memory.
+Both follow from ``workers.protocol.memory``, by which nodes admit as well. The base model and one
+pack are the node's; a job adds its adapter, gradients, moments and a share of the pack's inner
+values. Batch and length of its rows change nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import replace
 
-from workers.protocol.memory import STATE_BYTES, adapter_parameters, find_adapted
+from marketplace.fleet.models import Zone
+from workers.protocol.adapter_check import LABELS_MAX
+from workers.protocol.memory import (
+    GB,
+    JobNeed,
+    describe_engine,
+    find_longest_example,
+    size_node,
+    sold_job_bytes,
+)
+from workers.protocol.messages import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape, parse_model_shape
 
-BYTES_PER_GB = 1e9
-LOGIT_BYTES = 12
-CONSTANT_BYTES = 8e6
-#: What the self-test trains with; a measured row names no rank.
-MEASURED_RANK = 16
 
-
-@dataclass(frozen=True, slots=True)
-class MeasuredMemory:
-    """What one job took in a self-test."""
-
-    batch_size: int
-    sequence_length: int
-    gb: float
-
-
-def job_memory_gb(
-    shape: ModelShape,
-    *,
-    rank: int,
-    batch_size: int,
-    sequence_length: int,
-    activation_bytes: int = 4,
-    target_modules: tuple[str, ...] | None = None,
-    virtual_tokens: int = 0,
-) -> float:
-    """GB of one job, the base model not included.
+def memory_demand(*, zone: Zone, adapter: AdapterSpec, rows: int = 0) -> float:
+    """r_i: GB a job takes beside the base model and a pack, on any node of the zone.
 
     Parameters
     ----------
-    activation_bytes
-        Bytes of a kept activation: 2 in bfloat16, 4 in float32.
-    virtual_tokens
-        Tokens a soft prompt puts before every sequence.
+    rows
+        Of the data set: an encoder's head has no more labels.
     """
-    state = STATE_BYTES * (
-        adapter_parameters(shape, rank=rank, target_modules=target_modules)
-        + virtual_tokens * shape.hidden_size
+    need = JobNeed(adapter, labels=min(rows, LABELS_MAX))
+    taken = sold_job_bytes(
+        ModelShape(**zone.model_shape),
+        need,
+        dtype=zone.dtype,
+        sequence_length=zone.max_sequence_length,
     )
-    tokens = batch_size * (sequence_length + virtual_tokens)
-    per_layer = (
-        10 * shape.hidden_size
-        + 3 * shape.intermediate_size
-        + 2 * (shape.query_size + 2 * shape.kv_size)
-    )
-    inner = rank * len(find_adapted(shape, target_modules))
-    activations = tokens * (shape.layers * per_layer + inner) * activation_bytes
-    logits = tokens * shape.vocab_size * LOGIT_BYTES
-    return (state + activations + logits + CONSTANT_BYTES) / BYTES_PER_GB
+    return taken / GB
 
 
-def calibration_factor(
-    shape: ModelShape, measured: Iterable[MeasuredMemory], *, activation_bytes: int = 4
-) -> float:
-    """The largest ratio of a node's measured memory to the computed, at least 1."""
-    ratios = [
-        row.gb
-        / job_memory_gb(
-            shape,
-            rank=MEASURED_RANK,
-            batch_size=row.batch_size,
-            sequence_length=row.sequence_length,
-            activation_bytes=activation_bytes,
-        )
-        for row in measured
-    ]
-    return max([1.0, *ratios])
+def find_fitting_rank(
+    *, zone: Zone, adapter: AdapterSpec, need_gb: float, room_gb: float
+) -> int | None:
+    """The largest rank with which a job that needs ``need_gb`` takes ``room_gb``, if there is one.
+
+    A job's memory grows evenly with its rank.
+    """
+    if adapter.kind is AdapterKind.SOFT_PROMPT:
+        return None
+    higher = replace(adapter, rank=adapter.rank + 1)
+    per_rank = memory_demand(zone=zone, adapter=higher) - memory_demand(zone=zone, adapter=adapter)
+    rank = adapter.rank - math.ceil((need_gb - room_gb) / per_rank)
+    return rank if rank >= 1 else None
+
+
+def size_for_jobs(zone: Zone, *, device: str, limit_gb: float, base_gb: float) -> float | None:
+    """GB of a node that are left for jobs beside its base model and a pack, if any are.
+
+    Parameters
+    ----------
+    device
+        ``cpu`` or ``cuda``.
+    limit_gb
+        What the node may use.
+    base_gb
+        What the base model takes on it.
+    """
+    shape = ModelShape(**zone.model_shape)
+    longest = find_longest_example(shape, sequence_length=zone.max_sequence_length)
+    sized = size_node(
+        shape,
+        describe_engine(device, zone.dtype),
+        base_gb=base_gb,
+        limit_gb=limit_gb,
+        longest_tokens=longest,
+    )
+    return None if sized is None else sized.jobs_gb
 
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -118,8 +105,4 @@ def base_model_gb(
     layers = sum(part.inputs * part.outputs for part in shape.list_projections())
     tables = 1 if config.get("tie_word_embeddings", False) else 2
     words = tables * shape.vocab_size * shape.hidden_size
-    return (
-        _OVERHEAD
-        * (layers * (_FOUR_BIT_BYTES if four_bit else width) + words * width)
-        / (BYTES_PER_GB)
-    )
+    return _OVERHEAD * (layers * (_FOUR_BIT_BYTES if four_bit else width) + words * width) / (GB)

@@ -151,7 +151,7 @@ class Node(models.Model):
     self_test_speed = models.FloatField(default=1.0)
     #: Work units a second of the whole node that its jobs did since, the latest last.
     measured_speeds = models.JSONField(default=list, blank=True)
-    #: C_km: GB for sale, the base model's share included.
+    #: C_km: the zone's GB for the base model and the node's for jobs, without its pack's.
     memory_gb = models.FloatField()
     #: For one whole slot of the node.
     ask_micros = models.BigIntegerField()

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from django.db.models import Q, QuerySet
+from django.db.models import Max, Q, QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
-from marketplace.fleet import base_models, memory
+from marketplace.fleet import base_models
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Zone
 from marketplace.fleet.secrets import secret_hash
 from marketplace.fleet.slots import (
@@ -24,19 +24,13 @@ from marketplace.fleet.slots import (
 from marketplace.fleet.speeds import NodeSpeed, compute_type_rate
 from marketplace.fleet.text_encoder import TokenizerFiles
 from scheduler import types as scheduler
-from workers.protocol.messages import (
-    AdapterKind,
-    AdapterSpec,
-    BaseModelRef,
-    TrainingSpec,
-    WorkCosts,
-)
+from workers.protocol.messages import BaseModelRef, WorkCosts
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.work_costs import build_work_costs
 
 __all__ = [
-    "activation_bytes",
     "base_model_ref",
+    "find_largest_room_gb",
     "find_node_by_api_token",
     "find_nodes_by_api_tokens",
     "find_provider",
@@ -48,7 +42,6 @@ __all__ = [
     "list_open_zones",
     "list_waiting_providers",
     "load_rates",
-    "memory_demand",
     "model_shape",
     "node_is_silent",
     "nodes_on_sale",
@@ -204,28 +197,10 @@ def model_shape(zone: Zone) -> ModelShape:
     return ModelShape(**zone.model_shape)
 
 
-def memory_demand(
-    *, zone: Zone, adapter: AdapterSpec, training: TrainingSpec, preference: bool = False
-) -> float:
-    """GB a job takes beside the base model; see ``fleet.memory`` for the formula.
-
-    A preference row is two sequences.
-    """
-    return memory.job_memory_gb(
-        model_shape(zone),
-        # A soft prompt adapts no projection.
-        rank=0 if adapter.kind is AdapterKind.SOFT_PROMPT else adapter.rank,
-        batch_size=training.batch_size * (2 if preference else 1),
-        sequence_length=training.sequence_length,
-        activation_bytes=activation_bytes(zone),
-        target_modules=adapter.target_modules,
-        virtual_tokens=adapter.virtual_tokens,
-    )
-
-
-def activation_bytes(zone: Zone) -> int:
-    """Bytes of a kept activation; ``auto`` is float32 on a CPU, and the larger is safe on both."""
-    return 4 if zone.dtype in ("float32", "auto") else 2
+def find_largest_room_gb(zone: Zone) -> float | None:
+    """GB for jobs of the node on sale that has most; ``None`` where none is on sale."""
+    largest = nodes_on_sale(zone).aggregate(largest=Max("memory_gb"))["largest"]
+    return None if largest is None else largest - zone.base_memory_gb
 
 
 def find_node_by_api_token(token: str, *, now: datetime) -> Node | None:

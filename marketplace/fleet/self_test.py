@@ -6,9 +6,9 @@ import math
 import re
 
 from marketplace.common.errors import UserError
-from marketplace.fleet.memory import MeasuredMemory, calibration_factor
+from marketplace.fleet.memory import size_for_jobs
 from marketplace.fleet.models import Node, Zone
-from marketplace.fleet.selectors import activation_bytes, model_shape
+from workers.protocol.memory import PACK_TOKENS
 from workers.protocol.messages import (
     PROTOCOL_VERSION,
     NodeFacts,
@@ -42,6 +42,8 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
         raise invalid_node("A node's name is 1 to 64 letters, digits, dots, dashes or underscores.")
     if not _NAME.fullmatch(facts.gpu_type):
         raise invalid_node(f"{facts.gpu_type[:80]!r} does not name a GPU type.")
+    if facts.device not in PACK_TOKENS:
+        raise invalid_node(f"{facts.device[:80]!r} is no kind of device; there are cpu and cuda.")
     if facts.memory_gb <= 0:
         raise invalid_node("The self-test found no memory.")
     measured = tuple(row for row in facts.speeds if row.base_model == zone.base_model_name)
@@ -86,27 +88,19 @@ def select_work_measurements(zone: Zone, facts: NodeFacts) -> tuple[WorkMeasurem
 
 
 def memory_for_sale(zone: Zone, facts: NodeFacts, measured: tuple[SpeedMeasurement, ...]) -> float:
-    """The node's GB, less what its base model takes beyond the zone's figure.
+    """The zone's figure for the base model, and what the node has for jobs.
 
-    Where jobs take more on this machine than they are sold, it is sold with so much less for them.
+    What base and pack take is not for sale; the base is counted as it was measured where that is
+    more.
     """
-    excess = max(0.0, max(row.base_memory_gb for row in measured) - zone.base_memory_gb)
-    factor = calibration_factor(
-        model_shape(zone),
-        [
-            MeasuredMemory(row.batch_size, row.sequence_length, row.job_memory_gb)
-            for row in measured
-        ],
-        activation_bytes=activation_bytes(zone),
-    )
-    left_gb = facts.memory_gb - excess - zone.base_memory_gb
-    memory_gb = zone.base_memory_gb + left_gb / factor
-    if left_gb <= 0:
+    base_gb = max(zone.base_memory_gb, *(row.base_memory_gb for row in measured))
+    jobs_gb = size_for_jobs(zone, device=facts.device, limit_gb=facts.memory_gb, base_gb=base_gb)
+    if jobs_gb is None:
         raise invalid_node(
             f"{facts.memory_gb:g} GB leave no room for a job beside {zone.base_model_name}, which "
-            f"takes {zone.base_memory_gb + excess:g} GB. List a node with more memory."
+            f"takes {base_gb:g} GB, and a pack of rows. List a node with more memory."
         )
-    return memory_gb
+    return zone.base_memory_gb + jobs_gb
 
 
 def find_self_test_speed(

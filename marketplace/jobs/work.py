@@ -15,6 +15,7 @@ import numpy as np
 
 from marketplace.common.errors import UserError
 from marketplace.fleet import selectors as fleet
+from marketplace.fleet.memory import memory_demand
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset, DatasetTokens, Job, Slice, SliceStatus
 from marketplace.jobs.token_runs import TokenRuns
@@ -49,7 +50,7 @@ class Work:
 
     #: M_i: work units of all epochs and evaluations.
     compute_demand: int
-    #: r_i: GB beside the base model.
+    #: r_i: GB beside the base model and a pack.
     memory_demand_gb: float
     #: s_ik: work units per slot by GPU type.
     rates: dict[str, float]
@@ -82,12 +83,10 @@ def measure_work(
         training=training,
         costs=fleet.work_costs(zone),
     )
-    preference = data_format == DataFormat.PREFERENCE
+    rows = totals.train_rows + totals.valid_rows
     return Work(
         compute_demand=totals.units,
-        memory_demand_gb=fleet.memory_demand(
-            zone=zone, adapter=adapter, training=training, preference=preference
-        ),
+        memory_demand_gb=memory_demand(zone=zone, adapter=adapter, rows=rows),
         rates=rates,
         samples=totals.train_rows * training.epochs,
     )
@@ -112,7 +111,7 @@ def measure_equal_rows(
     )
     return Work(
         compute_demand=plan.total_units,
-        memory_demand_gb=fleet.memory_demand(zone=zone, adapter=adapter, training=training),
+        memory_demand_gb=memory_demand(zone=zone, adapter=adapter, rows=rows),
         rates=rates,
         samples=(rows - valid) * training.epochs,
     )

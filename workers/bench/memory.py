@@ -27,11 +27,14 @@ from workers.protocol.memory import (
     GB,
     USABLE_SHARE,
     Engine,
+    JobNeed,
     PackSizing,
-    job_bytes,
+    find_longest_example,
     size_node,
+    sold_job_bytes,
     total_gb,
 )
+from workers.protocol.messages import AdapterSpec
 from workers.protocol.model_shape import ModelShape, parse_model_shape
 from workers.runtime.peak_memory import measure_growth
 from workers.training.architectures import read_shape
@@ -128,8 +131,8 @@ SHARED_BASES = {
 }
 #: GB that the driver shows.
 SHARED_GPUS = {"A40-48": 47.7, "A100-40": 42.4, "A100-80": 85.0, "H100-80": 85.0, "H200": 150.0}
-#: What a job of default settings trains, and the longest row that a node must hold.
-_DEFAULT_RANK, _LONGEST_TOKENS = 16, 2048
+#: The longest row that a node must hold, unless the zone says otherwise.
+_SEQUENCE_LENGTH = 4096
 
 
 def count_sharing_jobs(base: SharedBase, gpu_gb: float) -> int:
@@ -140,11 +143,13 @@ def count_sharing_jobs(base: SharedBase, gpu_gb: float) -> int:
         engine,
         base_gb=base.gb,
         limit_gb=USABLE_SHARE["cuda"] * gpu_gb,
-        longest_tokens=_LONGEST_TOKENS,
+        longest_tokens=find_longest_example(base.shape, sequence_length=_SEQUENCE_LENGTH),
     )
     if sized is None:
         return 0
-    job = job_bytes(base.shape, engine, rank=_DEFAULT_RANK, target_modules=None, pack=sized.pack)
+    job = sold_job_bytes(
+        base.shape, JobNeed(AdapterSpec()), dtype="bfloat16", sequence_length=_SEQUENCE_LENGTH
+    )
     return int(sized.jobs_gb / (job / GB))
 
 
@@ -208,7 +213,7 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
         Engine("cpu", 4),
         base_gb=base_gb,
         pack=PackSizing(fused.trainer.largest_pack, case.recompute),
-        ranks=case.ranks,
+        needs=[JobNeed(AdapterSpec(rank=rank)) for rank in case.ranks],
     )
     measured = growth.peak_bytes / 1e9
     return {

@@ -32,6 +32,7 @@ from workers.protocol import (
     WorkMeasurement,
 )
 from workers.protocol.blobs import hash_file
+from workers.protocol.memory import USABLE_SHARE
 from workers.runtime.job_sink import JobSummary
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.work_timing import LONGEST_TOKENS, TimedRows, spread_evenly, time_work
@@ -70,8 +71,6 @@ _WORK_REPEATS = 3
 _RANK = 16
 #: A case that trains not one step in this time is too slow for the market.
 _CASE_LIMIT_S = 300.0
-#: Share of the device's memory that is offered; the rest is the system's.
-_OFFERED_SHARE = {"cpu": 0.75, "cuda": 0.94}
 _GPU_MODEL = re.compile(
     r"GH200|[HAB]\d{3}|L40S|L40|L4|A40|A30|A16|A10G|A10|T4|RTX ?A?\d{4}(?: ?Ti)?", re.IGNORECASE
 )
@@ -299,7 +298,7 @@ def compute_offered_memory_gb(device: str) -> float:
         total = torch.cuda.get_device_properties(torch.device(device)).total_memory
     else:
         total = min([psutil.virtual_memory().total, *_cgroup_limits()])
-    return total / 1e9 * _OFFERED_SHARE[kind]
+    return total / 1e9 * USABLE_SHARE[kind]
 
 
 def _cgroup_limits() -> list[int]:

@@ -7,6 +7,12 @@ batch::
     node:  base model + one chunk of logits + one pack
     job:   adapter, gradient, two moments + its share of what the pass keeps for adapters
 
+This is the constraint ``r_b + sum r_i <= C_km``, (4g) of the auction's paper. The market sells
+``size_node(...).jobs_gb`` of a node in pieces of ``sold_job_bytes``; the node admits by
+``fit_pack``. What the market sells of one node, that node therefore admits: it counts the same
+terms for its own device, a pack need not be larger than the longest row that is there, and the
+market sets aside one for the longest that it sells.
+
 Sizes of activations are sums over a block of what autograd keeps for the backward pass, read off
 the engine (``workers.training.saved_bytes`` counts the same tensors; a test compares them).
 ``python -m workers.bench memory`` holds the sums against what a process really takes.
@@ -14,11 +20,13 @@ the engine (``workers.training.saved_bytes`` counts the same tensors; a test com
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
-from workers.protocol.job_settings import match_modules
+from workers.protocol.job_settings import LORA_RANGES, SOFT_PROMPT_RANGES, match_modules
+from workers.protocol.messages import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape, Projection
 
 GB = 1e9
@@ -27,7 +35,7 @@ PACK_TOKENS = {"cpu": 4096, "cuda": 16384}
 #: Trained tokens whose logits are held at once; on CPUs so few that they stay in the cache.
 LOSS_CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
 #: Share of a device's memory the plan uses; the rest is for kernels and fragmentation.
-USABLE_SHARE = {"cuda": 0.92, "cpu": 0.8}
+USABLE_SHARE = {"cuda": 0.92, "cpu": 0.75}
 #: Of a weight that trains: value, gradient and AdamW's two moments, in 32 bits.
 STATE_BYTES = 16
 #: Logits, log-probabilities and their difference, in 32 bits.
@@ -35,6 +43,10 @@ _LOGIT_BYTES = 12
 _FLOAT_BYTES = 4
 #: What a device's process has besides: workspaces of kernels, tables of a pack.
 BESIDES_BYTES = 36e6
+#: A kilobyte: figures that travel are rounded, and sums in another order differ.
+_ROUNDING_GB = 1e-6
+_RANK_MAX = int(LORA_RANGES["rank"].high)
+_VIRTUAL_TOKENS_MAX = int(SOFT_PROMPT_RANGES["virtual_tokens"].high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,21 @@ class Engine:
     @property
     def pack_tokens(self) -> int:
         return PACK_TOKENS[self.device]
+
+
+def describe_engine(device: str, dtype: str) -> Engine:
+    """How a base of a ``BaseModelRef.dtype`` is trained on a kind of device."""
+    is_half = dtype == "bfloat16" or (dtype == "auto" and device == "cuda")
+    return Engine(device, 2 if is_half else _FLOAT_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class JobNeed:
+    """What a job's memory depends on."""
+
+    adapter: AdapterSpec
+    #: Of the classification head that trains with it on an encoder.
+    labels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +107,72 @@ def size_node(
     base leaves, and never less than the longest row. While jobs leave room, the engine packs
     without recomputing instead: that takes no more than what is free.
     """
-    rest = limit_gb - base_gb - (head_bytes(shape, engine) + BESIDES_BYTES) / GB
-    token_gb = _pack_token_bytes(shape, engine, rank=0, recompute=True) / GB
+    rest = limit_gb - base_gb - own_bytes(shape, engine) / GB
+    # whatever jobs come: the inner values that a CPU's pack keeps are of their largest rank
+    token_gb = _pack_token_bytes(shape, engine, rank=_RANK_MAX, recompute=True) / GB
     tokens = max(longest_tokens, min(engine.pack_tokens, int(rest / 2 / token_gb)))
     jobs_gb = rest - tokens * token_gb
     if jobs_gb <= 0:
         return None
     return NodeSizing(PackSizing(tokens, recompute=True), limit_gb - jobs_gb, jobs_gb)
+
+
+def fit_pack(
+    shape: ModelShape,
+    engine: Engine,
+    *,
+    room_gb: float,
+    needs: Sequence[JobNeed],
+    longest_tokens: int,
+    unforeseen_gb: float = 0.0,
+) -> PackSizing | None:
+    """The pack with which these jobs share a node; ``None`` where they do not fit.
+
+    Blocks are recomputed only where the longest row does not fit otherwise: that costs a third
+    more arithmetic, so rather a smaller pack.
+
+    Parameters
+    ----------
+    room_gb
+        What the base model leaves of the node's limit.
+    longest_tokens
+        The longest example of any job; a pack must hold at least it.
+    unforeseen_gb
+        By how much packs have taken more on this node than is counted here. It makes packs smaller
+        and refuses no job: those are sold by what is counted.
+    """
+    states = sum(_state_bytes(shape, engine, need) for need in needs)
+    free = room_gb + _ROUNDING_GB - (own_bytes(shape, engine) + states) / GB
+    most = max(engine.pack_tokens, longest_tokens)
+    for recompute in (False, True):
+        token_gb = _shared_token_bytes(shape, engine, needs, recompute=recompute) / GB
+        tokens = int((free - unforeseen_gb) / token_gb)
+        if tokens >= longest_tokens:
+            return PackSizing(min(tokens, most), recompute)
+        if recompute and free >= longest_tokens * token_gb:
+            return PackSizing(longest_tokens, recompute)
+    return None
+
+
+def find_longest_example(shape: ModelShape, *, sequence_length: int) -> int:
+    """Tokens of the longest example of rows so long: a preference is two sequences.
+
+    A soft prompt's tokens count towards the length, except that 16 are always left for the row.
+    """
+    if shape.encoder:
+        return sequence_length
+    return 2 * max(sequence_length, _VIRTUAL_TOKENS_MAX + 16)
+
+
+def sold_job_bytes(shape: ModelShape, need: JobNeed, *, dtype: str, sequence_length: int) -> float:
+    """Bytes of one job on whichever node of a zone it runs: at most so many.
+
+    Of a GPU with a whole pack, since a CPU's job has its state alone.
+    """
+    engine = describe_engine("cuda", dtype)
+    longest = find_longest_example(shape, sequence_length=sequence_length)
+    pack = PackSizing(max(engine.pack_tokens, longest), recompute=True)
+    return job_bytes(shape, engine, need, pack=pack)
 
 
 def token_bytes(shape: ModelShape, engine: Engine, *, recompute: bool) -> float:
@@ -111,6 +197,11 @@ def head_bytes(shape: ModelShape, engine: Engine) -> float:
     if shape.encoder:
         return 0.0
     return LOSS_CHUNK_TOKENS[engine.device] * shape.vocab_size * _LOGIT_BYTES
+
+
+def own_bytes(shape: ModelShape, engine: Engine) -> float:
+    """Bytes that a node has beside base, pack and jobs."""
+    return head_bytes(shape, engine) + BESIDES_BYTES
 
 
 def adapter_parameters(
@@ -142,31 +233,46 @@ def find_adapted(
     return tuple(projections[name] for name in match_modules(targets, projections))
 
 
-def job_bytes(
-    shape: ModelShape,
-    engine: Engine,
-    *,
-    rank: int,
-    target_modules: tuple[str, ...] | None,
-    virtual_tokens: int = 0,
-    pack: PackSizing,
-) -> float:
+def job_bytes(shape: ModelShape, engine: Engine, need: JobNeed, *, pack: PackSizing) -> float:
     """Bytes of one job beside the base and a pack.
 
     On GPUs every adapter meets every token of a pack, so that a job adds its rank's inner values
     for the whole of it; on CPUs it meets its own rows only, which a pack of any job has.
+
+    Raises
+    ------
+    SettingError
+        As ``find_adapted``.
     """
-    parameters = adapter_parameters(shape, rank=rank, target_modules=target_modules)
-    state = STATE_BYTES * (parameters + virtual_tokens * shape.hidden_size)
-    if engine.device == "cpu":
-        return state
-    matrices = len(find_adapted(shape, target_modules))
-    if pack.recompute:
-        matrices /= shape.layers
+    inner = _inner_bytes(shape, engine, need, recompute=pack.recompute)
+    return _state_bytes(shape, engine, need) + pack.token_budget * inner
+
+
+def _state_bytes(shape: ModelShape, engine: Engine, need: JobNeed) -> float:
+    """Value, gradient and moments of what a job trains, and its values once more in 16 bits."""
+    adapter = need.adapter
+    head = shape.list_head_shapes(labels=need.labels).values() if shape.encoder else ()
+    others = sum(prod(size) for size in head) + adapter.virtual_tokens * shape.hidden_size
+    parameters = _count_adapter(shape, adapter)
+    is_cast = engine.device == "cuda" and engine.activation_bytes < _FLOAT_BYTES
+    casts = engine.activation_bytes * parameters if is_cast else 0
+    return STATE_BYTES * (parameters + others) + casts
+
+
+def _inner_bytes(shape: ModelShape, engine: Engine, need: JobNeed, *, recompute: bool) -> float:
+    """Bytes that each token of a GPU's pack has more with this job on it."""
+    adapter = need.adapter
+    if engine.device == "cpu" or adapter.kind is AdapterKind.SOFT_PROMPT:
+        return 0.0
+    matrices = len(find_adapted(shape, adapter.target_modules)) / (shape.layers if recompute else 1)
     # the inner values, scaled, and without the foreign ones
-    inner = 3 * rank * matrices * pack.token_budget * engine.activation_bytes
-    casts = engine.activation_bytes * parameters if engine.activation_bytes < _FLOAT_BYTES else 0
-    return state + inner + casts
+    return 3 * adapter.rank * matrices * engine.activation_bytes
+
+
+def _count_adapter(shape: ModelShape, adapter: AdapterSpec) -> int:
+    if adapter.kind is AdapterKind.SOFT_PROMPT:
+        return 0
+    return adapter_parameters(shape, rank=adapter.rank, target_modules=adapter.target_modules)
 
 
 def inner_token_bytes(shape: ModelShape, engine: Engine, *, rank: int, recompute: bool) -> float:
@@ -175,9 +281,11 @@ def inner_token_bytes(shape: ModelShape, engine: Engine, *, rank: int, recompute
     return rank * matrices * engine.activation_bytes
 
 
-def pack_bytes(shape: ModelShape, engine: Engine, pack: PackSizing, *, rank: int) -> float:
-    """Bytes of one pack, while it is on the device, of jobs with ranks up to ``rank``."""
-    token = _pack_token_bytes(shape, engine, rank=rank, recompute=pack.recompute)
+def pack_bytes(
+    shape: ModelShape, engine: Engine, pack: PackSizing, *, needs: Iterable[JobNeed]
+) -> float:
+    """Bytes of one pack, while it is on the device, with what these jobs add to its tokens."""
+    token = _shared_token_bytes(shape, engine, tuple(needs), recompute=pack.recompute)
     return pack.token_budget * token
 
 
@@ -187,18 +295,26 @@ def total_gb(
     *,
     base_gb: float,
     pack: PackSizing,
-    ranks: Iterable[int],
-    target_modules: tuple[str, ...] | None = None,
+    needs: Iterable[JobNeed],
 ) -> float:
-    """The peak of a node with jobs of these ranks."""
-    listed = tuple(ranks)
-    jobs = sum(
-        job_bytes(shape, engine, rank=rank, target_modules=target_modules, pack=pack)
-        for rank in listed
-    )
-    largest = max(listed, default=0)
-    own = head_bytes(shape, engine) + pack_bytes(shape, engine, pack, rank=largest)
-    return base_gb + (own + jobs + BESIDES_BYTES) / GB
+    """The peak of a node with these jobs."""
+    listed = tuple(needs)
+    states = sum(_state_bytes(shape, engine, need) for need in listed)
+    own = own_bytes(shape, engine) + pack_bytes(shape, engine, pack, needs=listed)
+    return base_gb + (own + states) / GB
+
+
+def _shared_token_bytes(
+    shape: ModelShape, engine: Engine, needs: Sequence[JobNeed], *, recompute: bool
+) -> float:
+    """Bytes of a pack's token, the jobs' inner values included."""
+    largest = max((need.adapter.rank for need in needs if _has_rank(need)), default=0)
+    token = _pack_token_bytes(shape, engine, rank=largest, recompute=recompute)
+    return token + sum(_inner_bytes(shape, engine, need, recompute=recompute) for need in needs)
+
+
+def _has_rank(need: JobNeed) -> bool:
+    return need.adapter.kind is not AdapterKind.SOFT_PROMPT
 
 
 def _pack_token_bytes(shape: ModelShape, engine: Engine, *, rank: int, recompute: bool) -> float:

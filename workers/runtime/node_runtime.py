@@ -29,7 +29,7 @@ from workers.runtime.admission import check_settings, prepare
 from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_pipe import CheckpointPipe, snapshot_job
 from workers.runtime.job_sink import JobSink
-from workers.runtime.memory_plan import find_device_limit_gb, fit, job_memory_gb, state_gb
+from workers.runtime.memory_plan import find_device_limit_gb, fit
 from workers.runtime.probe import answer_probe
 from workers.runtime.resident import ResidentBase, load_resident
 from workers.runtime.running_job import RunningJob
@@ -331,14 +331,13 @@ class NodeRuntime:
         if self._closed:
             raise SystemFault("The node's runtime is closed.")
         resident = running.resident
-        running.state_gb = state_gb(values.values())
         self._fit(resident, newcomer=running)
         if resident.threads is None:
             resident.threads = use_best_threads(resident.model)
         resident.apply_threads()
         running.log.append(
             f"Memory: {resident.plan.base_gb:.3f} GB for the base, about "
-            f"{job_memory_gb(resident.plan, running.job, running.state_gb):.3f} GB for this job; "
+            f"{resident.compute_job_gb(running.job):.3f} GB for this job; "
             f"packs of at most {resident.trainer.token_budget} tokens."
         )
         resident.trainer.add(running.job, values)
@@ -508,12 +507,16 @@ class NodeRuntime:
         others_gb = sum(
             other.plan.base_gb for other in self._residents.values() if other is not resident
         )
-        others_gb += sum(r.state_gb for r in self._running.values() if r.resident is not resident)
+        others_gb += sum(
+            r.resident.compute_job_gb(r.job)
+            for r in self._running.values()
+            if r.resident is not resident
+        )
         found = fit(
             resident.plan,
-            states_gb=others_gb + sum(r.state_gb for r in jobs),
+            needs=[r.job.memory_need for r in jobs],
+            others_gb=others_gb,
             longest_tokens=max(r.longest_tokens for r in jobs),
-            most_tokens=PACK_TOKENS[self.device.type],
         )
         resident.trainer.token_budget = found.token_budget
         resident.model.checkpoint_layers = found.recompute
@@ -522,9 +525,7 @@ class NodeRuntime:
         """Feed what was measured back into the plan, and into the jobs' reports."""
         trainer = resident.trainer
         if trainer.saved_per_token is not None:
-            resident.plan = resident.plan.measured(
-                token_gb=trainer.saved_per_token / 1e9, recomputed=resident.model.checkpoint_layers
-            )
+            resident.note_pack(gb=trainer.saved_per_token * trainer.last_pack / 1e9)
             trainer.saved_per_token = None
         for running in jobs:
             used = self._memory_gb(resident)
@@ -534,9 +535,9 @@ class NodeRuntime:
         """The engine's memory: the device's own count, or on a CPU what the parts add up to."""
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device) / 1e9
-        states = sum(r.state_gb for r in self._running.values())
+        jobs = sum(r.resident.compute_job_gb(r.job) for r in self._running.values())
         bases = sum(other.plan.base_gb for other in self._residents.values())
-        return bases + states + resident.activations_gb
+        return bases + jobs + resident.activations_gb
 
     def _guarded(self, running: RunningJob, action: Callable[[], Any]) -> bool:
         """Whether the action went well; if not, the job alone has failed."""

@@ -19,13 +19,15 @@ from transformers import (
 
 from workers.models import find_bundled_path, is_bundled
 from workers.protocol.base_files import hash_base_files
+from workers.protocol.memory import GB, Engine, JobNeed, PackSizing, job_bytes
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.base_check import check_base
-from workers.runtime.memory_plan import MemoryPlan, rehearse
+from workers.runtime.memory_plan import MemoryPlan
 from workers.runtime.peak_memory import measure_growth
 from workers.training.architectures import read_shape
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer, StepFailure, StepResult
+from workers.training.job import TrainingJob
 from workers.training.packed_model import PackedModel
 from workers.training.tuning import build_plain_trainer, build_tuned_trainer
 
@@ -59,9 +61,12 @@ class ResidentBase:
     @property
     def activations_gb(self) -> float:
         """What the largest pack so far took, by the plan."""
-        recomputed = self.model.checkpoint_layers
-        token_gb = self.plan.recomputed_token_gb if recomputed else self.plan.token_gb
-        return self.trainer.largest_pack * token_gb + self.plan.head_gb
+        return self.plan.predict_pack_gb(self._size(self.trainer.largest_pack), self._list_needs())
+
+    def compute_job_gb(self, job: TrainingJob) -> float:
+        """What a job takes beside base and pack, by the plan."""
+        pack = self._size(self.trainer.token_budget)
+        return job_bytes(self.plan.shape, self.plan.engine, job.memory_need, pack=pack) / GB
 
     def round(self, *, disturbed: Callable[[], bool]) -> list[StepResult | StepFailure]:
         """A round of the loop; on CPUs the first after a job came is held against the plan.
@@ -76,12 +81,21 @@ class ResidentBase:
             return trainer.round()
         with measure_growth() as growth:
             results = trainer.round()
-        counted = trainer.saved_per_token
-        if growth.peak_bytes is not None and counted is not None and not disturbed():
-            self.plan = self.plan.grown(
-                gb=growth.peak_bytes / 1e9, tokens=trainer.last_pack, token_gb=counted / 1e9
-            )
+        if growth.peak_bytes is not None and not disturbed():
+            self.note_pack(gb=growth.peak_bytes / 1e9)
         return results
+
+    def note_pack(self, *, gb: float) -> None:
+        """Hold what the last pack took against the plan."""
+        self.plan = self.plan.grown(
+            gb=gb, pack=self._size(self.trainer.last_pack), needs=self._list_needs()
+        )
+
+    def _size(self, tokens: int) -> PackSizing:
+        return PackSizing(tokens, self.model.checkpoint_layers)
+
+    def _list_needs(self) -> list[JobNeed]:
+        return [job.memory_need for job in self.trainer.jobs.values()]
 
 
 def load_resident(
@@ -145,11 +159,12 @@ def load_resident(
 def build_resident(
     ref: BaseModelRef, *, model: Any, tokenizer: Any, limit_gb: float, reproducible: bool = False
 ) -> ResidentBase:
-    """Make a loaded model resident and measure what a token of it costs."""
+    """Make a loaded model resident."""
     packed = PackedModel(model)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
-    plan = rehearse(packed, base_gb=size / 1e9, limit_gb=limit_gb)
+    engine = Engine(packed.device.type, packed.model.dtype.itemsize)
+    plan = MemoryPlan(packed.shape, engine, base_gb=size / 1e9, limit_gb=limit_gb)
     return ResidentBase(ref, tokenizer, packed, trainer, plan, threads=1 if reproducible else None)
 
 

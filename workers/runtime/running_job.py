@@ -97,8 +97,6 @@ class RunningJob:
     writing: bool = False
     checkpoint_wanted: bool = False
     peak_memory_gb: float | None = None
-    #: Adapter, gradient and moments.
-    state_gb: float = 0.0
     #: Tokens of the longest example.
     longest_tokens: int = 0
     #: ``None`` until they are written, at the end.

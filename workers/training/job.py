@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from workers.protocol.memory import JobNeed
 from workers.protocol.messages import AdapterKind, JobSpec
 from workers.protocol.row_order import shuffle_rows
 from workers.protocol.work import RowLengths, WorkPlan
@@ -105,6 +106,11 @@ class TrainingJob:
         """Tokens a soft prompt puts before each sequence."""
         adapter = self.spec.adapter
         return adapter.virtual_tokens if adapter.kind is AdapterKind.SOFT_PROMPT else 0
+
+    @property
+    def memory_need(self) -> JobNeed:
+        """What its memory depends on."""
+        return JobNeed(self.spec.adapter, labels=len(self.data.labels))
 
     @property
     def steps_per_epoch(self) -> int:

@@ -176,7 +176,7 @@ def make_quote(
         finish_at=None if schedule is None else slot_ends_at(zone, schedule.finish_slot),
         curve=curve,
         refusal=answer.refusal,
-        refusal_text=_refusal_text(answer.refusal, measured, curve),
+        refusal_text=_refusal_text(answer.refusal, zone, measured, curve),
         position=answer.position,
         head_hash=head_hash,
         made_at=now,
@@ -202,7 +202,10 @@ def _find_vendor(
 
 
 def _refusal_text(
-    refusal: scheduler.Refusal | None, measured: MeasuredJob, curve: tuple[CurvePoint, ...]
+    refusal: scheduler.Refusal | None,
+    zone: Zone,
+    measured: MeasuredJob,
+    curve: tuple[CurvePoint, ...],
 ) -> str:
     if refusal is None:
         return ""
@@ -211,6 +214,8 @@ def _refusal_text(
         refusal=refusal,
         price_micros=None,
         posted_price_micros=None,
+        zone=zone,
+        adapter=measured.terms.adapter,
         memory_demand_gb=measured.work.memory_demand_gb,
         later_deadline_at=first and first.deadline_at,
         later_price_micros=first and first.price_micros,

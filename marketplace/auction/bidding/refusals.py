@@ -7,7 +7,12 @@ from datetime import datetime
 from marketplace.auction.models import Bid
 from marketplace.common.clock import format_moment
 from marketplace.common.money import format_usd
+from marketplace.fleet import memory
+from marketplace.fleet import selectors as fleet
+from marketplace.fleet.models import Zone
 from scheduler.types import Refusal
+from workers.protocol.messages import AdapterSpec
+from workers.protocol.wire import from_json
 
 #: What programs compare, by reason.
 REFUSAL_CODES = {
@@ -24,6 +29,8 @@ def describe_bid_refusal(bid: Bid) -> str:
         refusal=Refusal(bid.refusal),
         price_micros=bid.price_micros,
         posted_price_micros=bid.winning_price_micros,
+        zone=bid.zone,
+        adapter=from_json(AdapterSpec, bid.adapter),
         memory_demand_gb=bid.memory_demand_gb,
         later_deadline_at=bid.winning_deadline_at,
         later_price_micros=bid.winning_deadline_price_micros,
@@ -35,6 +42,8 @@ def describe_refusal(
     refusal: Refusal,
     price_micros: int | None,
     posted_price_micros: int | None,
+    zone: Zone,
+    adapter: AdapterSpec,
     memory_demand_gb: float,
     later_deadline_at: datetime | None,
     later_price_micros: int | None,
@@ -56,12 +65,22 @@ def describe_refusal(
                 "fewer epochs or less data"
             )
         case Refusal.MEMORY:
-            return (
-                f"No node here has the {memory_demand_gb:.2f} GB the job needs beside the base "
-                "model. Choose a smaller batch_size, sequence_length or rank."
-            )
+            return _describe_memory_refusal(zone, adapter, memory_demand_gb)
     if later_deadline_at is None:
         return first + "."
     at = format_moment(later_deadline_at, up=True)
     price = "" if later_price_micros is None else f" at {format_usd(later_price_micros)}"
     return f"{first}; with a deadline from {at} on this would win{price}."
+
+
+def _describe_memory_refusal(zone: Zone, adapter: AdapterSpec, need_gb: float) -> str:
+    """What the nodes have now, and the rank that would fit."""
+    first = f"No node here has the {need_gb:.3g} GB the job needs beside the base model"
+    room_gb = fleet.find_largest_room_gb(zone)
+    if room_gb is None or room_gb >= need_gb:
+        return f"{first}. Choose a smaller rank or fewer target_modules, or another base model."
+    first += f"; the largest has {room_gb:.3g} GB for jobs"
+    rank = memory.find_fitting_rank(zone=zone, adapter=adapter, need_gb=need_gb, room_gb=room_gb)
+    if rank is None:
+        return f"{first}. Choose fewer target_modules, or another base model."
+    return f"{first}. A rank of at most {rank} fits."

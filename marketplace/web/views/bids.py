@@ -26,8 +26,8 @@ from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import find_job_ids, get_bid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
-from marketplace.fleet.models import NodeStatus, Zone
-from marketplace.fleet.selectors import list_open_zones, nodes_on_sale
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import find_largest_room_gb, list_open_zones, nodes_on_sale
 from marketplace.jobs.models import Dataset
 from marketplace.payments.selectors import wallet
 from marketplace.vendors.models import VendorKind
@@ -380,12 +380,11 @@ def _local_input(at: datetime) -> str:
 def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
     bid = get_bid(request.organisation, bid_id)
     now = clock.now()
-    nodes = list(bid.zone.nodes.exclude(status=NodeStatus.LEFT))
     context: dict[str, Any] = {
         "bid": bid,
         "now": now,
         "decide_s": (bid.decided_at - bid.created_at).total_seconds() if bid.decided_at else None,
-        "largest_gb": max((node.memory_gb for node in nodes), default=None),
+        "room_gb": find_largest_room_gb(bid.zone),
     }
     if bid.status == BidStatus.ADMITTED:
         assert bid.payment_micros is not None

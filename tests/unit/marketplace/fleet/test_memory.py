@@ -1,91 +1,59 @@
-"""The memory of a job: monotone, and never below what was measured."""
+"""What a job's memory is sold as: its adapter's, whatever its rows."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from marketplace.fleet.memory import (
-    CONSTANT_BYTES,
-    MeasuredMemory,
-    calibration_factor,
-    job_memory_gb,
-)
+from marketplace.fleet.memory import find_fitting_rank, memory_demand
+from marketplace.fleet.models import Zone
 from tests import market_builders as market
 from workers.protocol.memory import adapter_parameters
-from workers.protocol.model_shape import ModelShape, parse_model_shape
+from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.protocol.model_shape import parse_model_shape
 
-LLAMA_8B = ModelShape(
-    hidden_size=4096,
-    layers=32,
-    intermediate_size=14336,
-    vocab_size=128256,
-    heads=32,
-    kv_heads=8,
-    head_size=128,
+LLAMA_8B = Zone(
+    model_shape=asdict(market.LLAMA_8B), dtype="auto", max_sequence_length=4096, base_memory_gb=16.9
 )
 
 
 def test_the_adapter_of_a_known_model_has_the_known_number_of_weights():
     # Llama 3 8B with rank 16 on all seven projections: 41.9 million, as PEFT prints it.
-    assert adapter_parameters(LLAMA_8B, rank=16, target_modules=None) == 41_943_040
-    assert adapter_parameters(LLAMA_8B, rank=8, target_modules=("q_proj", "v_proj")) == 3_407_872
+    shape = market.LLAMA_8B
+    assert adapter_parameters(shape, rank=16, target_modules=None) == 41_943_040
+    assert adapter_parameters(shape, rank=8, target_modules=("q_proj", "v_proj")) == 3_407_872
 
 
-def test_the_formula_adds_up():
-    shape = market.SHAPE
-    per_layer = 10 * 64 + 3 * 128 + 2 * (64 + 2 * 64) + 7 * 8
-    expected = (
-        16 * adapter_parameters(shape, rank=8, target_modules=None)
-        + 8 * 128 * 2 * per_layer * 4
-        + 8 * 128 * 512 * 12
-        + CONSTANT_BYTES
-    ) / 1e9
-    assert job_memory_gb(shape, rank=8, batch_size=8, sequence_length=128) == pytest.approx(
-        expected, rel=1e-12
-    )
+def test_a_job_takes_its_state_a_copy_in_16_bits_and_its_share_of_a_pack():
+    # Inner values of seven projections, thrice, of 16,384 tokens in 16 bits.
+    expected = (16 + 2) * 41_943_040 + 3 * 16 * 7 * 16384 * 2
+    assert memory_demand(zone=LLAMA_8B, adapter=AdapterSpec()) * 1e9 == pytest.approx(expected)
 
 
-small = st.integers(1, 64)
+def test_a_soft_prompt_takes_its_own_values_alone():
+    prompt = AdapterSpec(kind=AdapterKind.SOFT_PROMPT, virtual_tokens=20)
+    assert memory_demand(zone=LLAMA_8B, adapter=prompt) * 1e9 == pytest.approx(16 * 20 * 4096)
 
 
-@given(small, small, small, small, st.integers(1, 4096), st.integers(1, 4096))
-def test_more_rank_batch_or_length_never_takes_less(rank, more, batch, larger, length, longer):
-    ranks, batches = sorted([rank, more]), sorted([batch, larger])
-    lengths = sorted([length, longer])
-
-    def gb(place: int) -> float:
-        return job_memory_gb(
-            LLAMA_8B, rank=ranks[place], batch_size=batches[0], sequence_length=lengths[0]
-        )
-
-    def gb_all(place: int) -> float:
-        return job_memory_gb(
-            LLAMA_8B,
-            rank=ranks[place],
-            batch_size=batches[place],
-            sequence_length=lengths[place],
-        )
-
-    assert gb(0) <= gb(1)
-    assert gb_all(0) <= gb_all(1)
+def test_an_encoders_job_takes_a_head_of_as_many_labels_as_there_may_be():
+    shape = {"model_type": "bert", "encoder": True}
+    bert = Zone(model_shape=asdict(market.SHAPE) | shape, dtype="float32", max_sequence_length=128)
+    none, ten = (memory_demand(zone=bert, adapter=AdapterSpec(), rows=rows) for rows in (0, 10))
+    assert (ten - none) * 1e9 == pytest.approx(16 * 10 * (64 + 1))
 
 
-@given(
-    st.lists(st.builds(MeasuredMemory, small, st.integers(1, 4096), st.floats(0, 500)), max_size=5)
-)
-def test_no_measured_job_is_sold_less_than_it_took(measured):
-    factor = calibration_factor(LLAMA_8B, measured)
-    assert factor >= 1
-    for row in measured:
-        sold = factor * job_memory_gb(
-            LLAMA_8B,
-            rank=16,
-            batch_size=row.batch_size,
-            sequence_length=row.sequence_length,
-        )
-        assert sold >= row.gb * (1 - 1e-12)
+@given(st.integers(1, 256), st.floats(0.01, 12.0))
+def test_the_rank_that_is_said_to_fit_is_the_largest_that_does(rank, room_gb):
+    adapter = AdapterSpec(rank=rank)
+    need_gb = memory_demand(zone=LLAMA_8B, adapter=adapter)
+    assume(need_gb > room_gb)
+    found = find_fitting_rank(zone=LLAMA_8B, adapter=adapter, need_gb=need_gb, room_gb=room_gb)
+    demands = {r: memory_demand(zone=LLAMA_8B, adapter=AdapterSpec(rank=r)) for r in range(1, rank)}
+    fitting = [r for r, gb in demands.items() if gb <= room_gb]
+    assert found == max(fitting, default=None)
 
 
 def test_the_shape_is_read_from_a_models_configuration():

@@ -17,11 +17,14 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
+from workers.protocol.memory import GB, Engine, JobNeed, PackSizing, pack_bytes, total_gb
+from workers.protocol.messages import AdapterSpec
 from workers.runtime import peak_memory
-from workers.runtime.memory_plan import MemoryPlan, fit, job_memory_gb, rehearse, state_gb
+from workers.runtime.memory_plan import MemoryPlan, fit
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.peak_memory import measure_growth
 from workers.runtime.thread_choice import use_best_threads
+from workers.training.architectures import read_shape
 from workers.training.compiled_norms import (
     compile_norms,
     compile_norms_if_faster,
@@ -33,41 +36,72 @@ from workers.training.packed_model import PackedModel
 from workers.training.product_choice import use_fastest_products
 from workers.training.rehearsal import rehearsal
 
-PLAN = MemoryPlan(base_gb=4.0, token_gb=0.01, recomputed_token_gb=0.001, head_gb=1.0, limit_gb=10.0)
+SHAPE = read_shape(tiny_model("llama").config)
+ENGINE = Engine("cpu", 4)
+NEEDS = (JobNeed(AdapterSpec(rank=8)),)
 
 
-def test_the_pack_takes_what_base_head_and_states_leave():
-    found = fit(PLAN, states_gb=2.0, longest_tokens=100, most_tokens=4096)
-    assert (found.token_budget, found.recompute) == (300, False)
-    found = fit(PLAN, states_gb=2.0, longest_tokens=100, most_tokens=200)
-    assert (found.token_budget, found.recompute) == (200, False)
+def build_plan(*, free_gb: float, **more) -> MemoryPlan:
+    """A plan that leaves so much for the packs of ``NEEDS``."""
+    none = PackSizing(0, recompute=True)
+    own_gb = total_gb(SHAPE, ENGINE, base_gb=4.0, pack=none, needs=NEEDS)
+    return MemoryPlan(SHAPE, ENGINE, base_gb=4.0, limit_gb=own_gb + free_gb, **more)
+
+
+def measure_gb(tokens: int, *, recompute: bool = False) -> float:
+    return pack_bytes(SHAPE, ENGINE, PackSizing(tokens, recompute), needs=NEEDS) / GB
+
+
+def fit_rows(plan: MemoryPlan, longest_tokens: int) -> PackSizing:
+    return fit(plan, needs=NEEDS, others_gb=0.0, longest_tokens=longest_tokens)
+
+
+def test_the_pack_takes_what_base_head_and_jobs_leave():
+    plan = build_plan(free_gb=measure_gb(300))
+    assert fit_rows(plan, 100) == PackSizing(300, recompute=False)
+    other = fit(plan, needs=NEEDS, others_gb=measure_gb(200), longest_tokens=100)
+    assert other == PackSizing(100, recompute=False)
+    roomy = build_plan(free_gb=measure_gb(100_000))
+    assert fit_rows(roomy, 100) == PackSizing(ENGINE.pack_tokens, recompute=False)
 
 
 def test_blocks_are_recomputed_only_when_the_longest_row_does_not_fit_otherwise():
-    assert fit(PLAN, states_gb=2.0, longest_tokens=300, most_tokens=4096).recompute is False
-    found = fit(PLAN, states_gb=2.0, longest_tokens=301, most_tokens=1000)
-    assert (found.token_budget, found.recompute) == (1000, True)
+    plan = build_plan(free_gb=measure_gb(300))
+    assert fit_rows(plan, 300) == PackSizing(300, recompute=False)
+    found = fit_rows(plan, 301)
+    assert found.recompute
+    assert found.token_budget > 301
 
 
 def test_what_fits_in_no_way_is_refused_with_the_numbers():
-    with pytest.raises(SystemFault, match=r"need 11\.000 GB .* 4000 tokens.* use 10\.000 GB"):
-        fit(PLAN, states_gb=2.0, longest_tokens=4000, most_tokens=4096)
+    plan = build_plan(free_gb=measure_gb(3999, recompute=True))
+    words = rf"need 4\.\d+ GB .* 4000 tokens.* use {plan.limit_gb:.3f} GB"
+    with pytest.raises(SystemFault, match=words):
+        fit_rows(plan, 4000)
     with pytest.raises(SystemFault, match="does not fit"):
-        fit(PLAN, states_gb=20.0, longest_tokens=1, most_tokens=4096)
+        fit(plan, needs=NEEDS, others_gb=20.0, longest_tokens=1)
 
 
-def test_a_measurement_above_the_plan_corrects_it_and_one_below_does_not():
-    assert PLAN.measured(token_gb=0.02, recomputed=False).token_gb == 0.02
-    assert PLAN.measured(token_gb=0.005, recomputed=False) == PLAN
-    assert PLAN.measured(token_gb=0.02, recomputed=True).recomputed_token_gb == 0.02
+def test_what_a_pack_took_beyond_the_prediction_is_set_aside_for_good():
+    plan = build_plan(free_gb=measure_gb(300))
+    pack = PackSizing(100, recompute=False)
+    grown = plan.grown(gb=plan.predict_pack_gb(pack, NEEDS) + 1.5, pack=pack, needs=NEEDS)
+    assert grown.unforeseen_gb == pytest.approx(1.5)
+    assert grown.grown(gb=0.1, pack=pack, needs=NEEDS) == grown
+    assert plan.grown(gb=0.0, pack=pack, needs=NEEDS) == plan
+
+
+def test_what_was_not_predicted_makes_packs_smaller_and_refuses_no_job():
+    free_gb = measure_gb(300)
+    half = build_plan(free_gb=free_gb, unforeseen_gb=measure_gb(150))
+    assert fit_rows(half, 100) == PackSizing(150, recompute=False)
+    whole = build_plan(free_gb=free_gb, unforeseen_gb=9.0)
+    assert fit_rows(whole, 100) == PackSizing(100, recompute=True)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_the_rehearsal_predicts_what_a_real_pack_keeps(family):
+def test_a_real_pack_keeps_no_more_than_is_predicted(family):
     fused = trainer(tiny_model(family))
-    plan = rehearse(fused.model, base_gb=0.0, limit_gb=1.0)
-    assert fused.model.layers != {}
-    assert all(layer.A_NRD is None for layer in fused.model.layers.values())
     for index in range(3):
         admit(
             fused, training_job(f"job-{index}", random_examples(8, seed=index), adapter={"rank": 8})
@@ -75,17 +109,10 @@ def test_the_rehearsal_predicts_what_a_real_pack_keeps(family):
     fused.round()
     measured = fused.saved_per_token
     assert measured is not None
-    # the head's part comes on top of what the rehearsal counts per token
-    assert 0.9 < measured / (plan.token_gb * 1e9) < 1.4
-
-
-def test_growth_that_tensors_do_not_explain_is_set_aside():
-    # a pack of 100 tokens foreseen at 1 GB and a head of 1 GB
-    grown = PLAN.grown(gb=3.5, tokens=100, token_gb=0.01)
-    assert grown.unforeseen_gb == pytest.approx(1.5)
-    assert grown.free_gb(2.0) == pytest.approx(PLAN.free_gb(2.0) - 1.5)
-    assert grown.grown(gb=2.5, tokens=100, token_gb=0.01) == grown
-    assert PLAN.grown(gb=1.9, tokens=100, token_gb=0.01) == PLAN
+    needs = [job.memory_need for job in fused.jobs.values()]
+    plan = MemoryPlan(fused.model.shape, ENGINE, base_gb=0.0, limit_gb=1.0)
+    predicted_gb = plan.predict_pack_gb(PackSizing(fused.last_pack, recompute=False), needs)
+    assert measured * fused.last_pack <= predicted_gb * GB
 
 
 def test_growth_counts_pages_that_were_touched_and_given_back():
@@ -123,12 +150,6 @@ def test_a_jobs_first_pack_is_measured_against_the_plan(tmp_path):
     assert before.unforeseen_gb == 0.0
     assert 0.0 <= after.unforeseen_gb < 1.0
     assert sink.outcome == "finished"
-
-
-def test_a_jobs_state_is_its_values_gradient_and_two_moments():
-    assert state_gb([torch.zeros(10, 10), torch.zeros(50)]) == pytest.approx(150 * 16 / 1e9)
-    job = training_job("a", random_examples(8, seed=1, shortest=20, longest=20))
-    assert job_memory_gb(PLAN, job, 0.5) == pytest.approx(0.5 + 4 * 20 * 0.01)
 
 
 def test_recomputing_keeps_fewer_bytes():

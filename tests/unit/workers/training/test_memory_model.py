@@ -21,12 +21,14 @@ from workers.protocol.memory import (
     BESIDES_BYTES,
     GB,
     Engine,
+    JobNeed,
     PackSizing,
     inner_token_bytes,
     job_bytes,
     size_node,
     token_bytes,
 )
+from workers.protocol.messages import AdapterSpec
 from workers.protocol.model_shape import parse_model_shape
 from workers.training.packed_model import PackedModel
 from workers.training.rehearsal import rehearsal
@@ -110,7 +112,8 @@ class TestSharing:
 
         def size(rank: int = 8, targets=None, tokens: int = 1024) -> float:
             pack = PackSizing(tokens, recompute=True)
-            return job_bytes(shape, engine, rank=rank, target_modules=targets, pack=pack)
+            need = JobNeed(AdapterSpec(rank=rank, target_modules=targets))
+            return job_bytes(shape, engine, need, pack=pack)
 
         assert size(targets=("q_proj",)) < size() < size(rank=9)
         assert size() <= size(tokens=2048)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -13,10 +14,15 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, MarketHead
 from marketplace.auction.selectors import load_market
 from marketplace.common.errors import UserError
+from marketplace.fleet.models import NodeStatus
+from marketplace.fleet.selectors import find_largest_room_gb
+from marketplace.fleet.services import create_join_token, join_node
 from marketplace.payments.models import Hold
 from tests import builders
+from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
+from workers.protocol.messages import JoinRequest
 
 pytestmark = pytest.mark.django_db
 
@@ -97,13 +103,57 @@ def test_quote_says_why_nothing_fits_and_what_would(zone, owner):
     assert "$0.50" in answer.refusal_text
 
 
-def test_quote_for_too_much_memory_names_the_amount(zone, owner):
+def open_zone_of_eight_billion(*, memory_gb, device="cuda"):
+    """A zone of Llama-3.1-8B, and a node that joined with so much memory."""
+    zone = market.zone(model_shape=market.LLAMA_8B, base_memory_gb=16.9, max_sequence_length=4096)
+    _, secret = create_join_token(
+        zone=zone, provider=market.provider(), created_by=None, ask_micros=400_000, now=NOW
+    )
+    rows = tuple(
+        build.measurement(base_memory_gb=16.06, jobs=n, samples_per_s=400.0) for n in (1, 4)
+    )
+    facts = build.facts(device=device, gpu_type="gpu", memory_gb=memory_gb, speeds=rows)
+    join_node(request=JoinRequest(token=secret, name="gpu-1", facts=facts), now=NOW)
+    zone.nodes.update(status=NodeStatus.ONLINE)
+    return zone
+
+
+def test_a_default_job_of_ordinary_rows_on_eight_billion_is_quoted_on_an_a100_of_40_gb(owner):
+    zone = open_zone_of_eight_billion(memory_gb=39.0)
+    refresh_zone(zone=zone, now=NOW)
+    data = market.dataset(owner, zone, rows=500, row_tokens=600)
+    answer = quote(owner, zone, data=data, slots=59, adapter={}, training={})
+    assert answer.price_micros is not None
+    assert answer.measured.terms.training.batch_size == 16
+    # The market counted 143 GB when it reckoned with the whole batch.
+    assert answer.measured.work.memory_demand_gb == pytest.approx(0.766, abs=0.001)
+
+
+def test_a_quote_for_too_much_memory_names_the_rank_that_fits(owner):
+    # A node with about 0.4 GB for jobs.
+    zone = open_zone_of_eight_billion(memory_gb=24.1)
+    refresh_zone(zone=zone, now=NOW)
+    room_gb = find_largest_room_gb(zone)
+    data = market.dataset(owner, zone)
+    answer = quote(owner, zone, data=data, adapter={"rank": 256})
+    assert answer.refusal == "memory"
+    said = re.fullmatch(
+        r"No node here has the 12.3 GB the job needs beside the base model; the largest has "
+        rf"{room_gb:.3g} GB for jobs. A rank of at most (\d+) fits\.",
+        answer.refusal_text,
+    )
+    assert said is not None, answer.refusal_text
+    rank = int(said.group(1))
+    assert quote(owner, zone, data=data, adapter={"rank": rank}).refusal is None
+    assert quote(owner, zone, data=data, adapter={"rank": rank + 1}).refusal == "memory"
+
+
+def test_a_quote_where_no_rank_fits_says_what_else_to_choose(zone, owner):
     market.node(zone, memory_gb=1.0001)
-    decide_pending_bids(zone=zone, now=NOW)
-    sell(owner, zone)
+    refresh_zone(zone=zone, now=NOW)
     answer = quote(owner, zone)
     assert answer.refusal == "memory"
-    assert "GB" in answer.refusal_text
+    assert "Choose fewer target_modules, or another base model." in answer.refusal_text
 
 
 def test_quote_expires_with_the_slot(zone, owner):

@@ -1,0 +1,108 @@
+"""What the market sells of one node together, that node admits together."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.market_builders import LLAMA_8B, SHAPE
+from workers.protocol.memory import (
+    GB,
+    JobNeed,
+    describe_engine,
+    find_longest_example,
+    fit_pack,
+    size_node,
+    sold_job_bytes,
+    total_gb,
+)
+from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.protocol.model_shape import ModelShape
+
+ENCODER = ModelShape(
+    hidden_size=768,
+    layers=12,
+    intermediate_size=3072,
+    vocab_size=30522,
+    heads=12,
+    kv_heads=12,
+    head_size=64,
+    encoder=True,
+    model_type="bert",
+)
+adapters = st.one_of(
+    st.builds(
+        AdapterSpec,
+        rank=st.integers(1, 256),
+        target_modules=st.sampled_from([None, ("q_proj",), ("q_proj", "down_proj")]),
+    ),
+    st.builds(
+        AdapterSpec,
+        kind=st.just(AdapterKind.SOFT_PROMPT),
+        rank=st.just(16),
+        virtual_tokens=st.integers(1, 512),
+    ),
+)
+encoder_adapters = st.builds(AdapterSpec, rank=st.integers(1, 256))
+
+
+@st.composite
+def nodes_with_jobs(draw):
+    """A model, a node of it, and jobs as the market would fill it with."""
+    shape = draw(st.sampled_from([SHAPE, LLAMA_8B, ENCODER]))
+    terms = {"dtype": draw(st.sampled_from(["auto", "float32", "bfloat16"]))}
+    length = draw(st.integers(16, 32768))
+    device = draw(st.sampled_from(["cpu", "cuda"]))
+    base_gb = draw(st.floats(0.01, 40.0))
+    limit_gb = base_gb + draw(st.floats(0.05, 160.0))
+    engine = describe_engine(device, terms["dtype"])
+    longest = find_longest_example(shape, sequence_length=length)
+    sized = size_node(shape, engine, base_gb=base_gb, limit_gb=limit_gb, longest_tokens=longest)
+    left_gb = 0.0 if sized is None else sized.jobs_gb
+    needs = []
+    kinds = encoder_adapters if shape.encoder else adapters
+    for adapter in draw(st.lists(kinds, max_size=12)):
+        need = JobNeed(adapter, labels=draw(st.integers(2, 50)) if shape.encoder else 0)
+        gb = sold_job_bytes(shape, need, sequence_length=length, **terms) / GB
+        if gb <= left_gb:
+            left_gb -= gb
+            needs.append(need)
+    # What the node finds is no more than what the market reckoned with.
+    base_gb -= draw(st.floats(0.0, 0.005))
+    return shape, engine, base_gb, limit_gb, needs, draw(st.integers(1, longest))
+
+
+@given(nodes_with_jobs(), st.floats(0.0, 100.0))
+def test_a_node_admits_together_what_the_market_sold_of_it_together(made, unforeseen_gb):
+    shape, engine, base_gb, limit_gb, needs, longest = made
+    if not needs:
+        return
+    pack = fit_pack(
+        shape,
+        engine,
+        room_gb=limit_gb - base_gb,
+        needs=needs,
+        longest_tokens=longest,
+        unforeseen_gb=unforeseen_gb,
+    )
+    assert pack is not None
+    assert pack.token_budget >= longest
+    peak_gb = total_gb(shape, engine, base_gb=base_gb, pack=pack, needs=needs)
+    assert peak_gb <= limit_gb + 2e-6
+
+
+def test_one_job_more_than_the_node_has_memory_for_is_not_admitted():
+    engine = describe_engine("cuda", "auto")
+    need = JobNeed(AdapterSpec(rank=256))
+    room = {"room_gb": 39.0 - 16.9, "longest_tokens": 8192}
+    assert fit_pack(LLAMA_8B, engine, needs=[need], **room) is not None
+    assert fit_pack(LLAMA_8B, engine, needs=[need, need], **room) is None
+
+
+@pytest.mark.parametrize("shape", [SHAPE, LLAMA_8B])
+def test_packs_are_recomputed_only_where_the_longest_row_does_not_fit_otherwise(shape):
+    engine = describe_engine("cuda", "auto")
+    pack = fit_pack(shape, engine, room_gb=140.0, needs=[JobNeed(AdapterSpec())], longest_tokens=64)
+    assert pack is not None
+    assert not pack.recompute
