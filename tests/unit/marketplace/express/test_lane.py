@@ -90,8 +90,8 @@ def ask(owner, zone, *, slo_s=100.0, key=None, now=OPEN_AT, rows=20, **terms):
         zone=zone,
         dataset=terms.pop("dataset", None) or market.dataset(owner, zone, rows=rows),
         name="express",
-        adapter=ADAPTER,
-        training=TRAINING,
+        adapter=terms.pop("adapter", ADAPTER),
+        training=TRAINING | terms,
         slo_s=slo_s,
         idempotency_key=key,
         now=now,
@@ -121,6 +121,15 @@ def finish(job, *, now):
 def is_verified(zone):
     report = verify_zone(zone)
     return report.problems
+
+
+def test_a_prompt_longer_than_a_seat_has_memory_for_is_refused(lane, zone, owner):
+    with pytest.raises(UserError, match="a soft prompt of 100 tokens at most") as refused:
+        ask(owner, zone, adapter={"virtual_tokens": 101}, sequence_length=16)
+    assert (refused.value.code, refused.value.param) == (
+        "too_large_for_the_lane",
+        "adapter.virtual_tokens",
+    )
 
 
 def test_the_floor_is_bought_from_the_auction_and_opens_no_job(zone, lane):

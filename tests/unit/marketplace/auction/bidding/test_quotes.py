@@ -130,7 +130,7 @@ def test_a_default_job_of_ordinary_rows_on_eight_billion_is_quoted_on_an_a100_of
 
 
 def test_a_quote_for_too_much_memory_names_the_rank_that_fits(owner):
-    # A node with about 0.4 GB for jobs.
+    # A node with 0.9 GB for jobs.
     zone = open_zone_of_eight_billion(memory_gb=24.1)
     refresh_zone(zone=zone, now=NOW)
     room_gb = find_largest_room_gb(zone)
