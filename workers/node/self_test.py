@@ -67,7 +67,7 @@ WORK_CASES = (
     TimedRows("equal rows", (0.25,) * 24, 8),
 )
 _WORK_REPEATS = 3
-#: The rank a measurement trains; the market reckons other ranks from it.
+#: The rank a measurement trains.
 _RANK = 16
 #: A case that trains not one step in this time is too slow for the market.
 _CASE_LIMIT_S = 300.0
