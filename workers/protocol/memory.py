@@ -4,8 +4,11 @@ The engine keeps one base model, packs the sequences of all jobs into one pass a
 logits chunk by chunk. So the memory of activations is the node's and does not depend on anybody's
 batch::
 
-    node:  base model + one chunk of logits + one pack
+    node:  base model + one pack
     job:   adapter, gradient, two moments + its share of what the pass keeps for adapters
+
+A pack is largest either while a chunk of logits is there or later, while a block runs backward: the
+logits are gone by then.
 
 This is the constraint ``r_b + sum r_i <= C_km``, (4g) of the auction's paper. The market sells
 ``size_node(...).jobs_gb`` of a node in pieces of ``sold_job_bytes``; the node admits by
@@ -21,7 +24,7 @@ the engine (``workers.training.saved_bytes`` counts the same tensors; a test com
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -38,11 +41,11 @@ LOSS_CHUNK_TOKENS = {"cpu": 256, "cuda": 1024}
 USABLE_SHARE = {"cuda": 0.92, "cpu": 0.75}
 #: Of a weight that trains: value, gradient and AdamW's two moments, in 32 bits.
 STATE_BYTES = 16
-#: Logits, log-probabilities and their difference, in 32 bits.
-_LOGIT_BYTES = 12
+#: Logits, log-probabilities, those of the chunk before, and what the products copy, in 32 bits.
+_LOGIT_BYTES = 16
 _FLOAT_BYTES = 4
 #: What a device's process has besides: workspaces of kernels, tables of a pack.
-BESIDES_BYTES = 36e6
+BESIDES_BYTES = 56e6
 #: A kilobyte: figures that travel are rounded, and sums in another order differ.
 _ROUNDING_GB = 1e-6
 _RANK_MAX = int(LORA_RANGES["rank"].high)
@@ -92,7 +95,7 @@ class NodeSizing:
     """How a node's memory is shared out before any job is on it."""
 
     pack: PackSizing
-    #: Base model, a chunk of logits, one pack and what a process has besides.
+    #: Base model, one pack with its logits and what a process has besides.
     own_gb: float
     #: What is left for jobs.
     jobs_gb: float
@@ -107,11 +110,11 @@ def size_node(
     base leaves, and never less than the longest row. While jobs leave room, the engine packs
     without recomputing instead: that takes no more than what is free.
     """
-    rest = limit_gb - base_gb - own_bytes(shape, engine) / GB
+    rest = limit_gb - base_gb - BESIDES_BYTES / GB
     # whatever jobs come: the inner values that a CPU's pack keeps are of their largest rank
-    token_gb = _pack_token_bytes(shape, engine, rank=_RANK_MAX, recompute=True) / GB
-    tokens = max(longest_tokens, min(engine.pack_tokens, int(rest / 2 / token_gb)))
-    jobs_gb = rest - tokens * token_gb
+    sizes = _size_pass(shape, engine, rank=_RANK_MAX, recompute=True)
+    tokens = max(longest_tokens, min(engine.pack_tokens, sizes.count_tokens(GB * rest / 2)))
+    jobs_gb = rest - sizes.count_bytes(tokens) / GB
     if jobs_gb <= 0:
         return None
     return NodeSizing(PackSizing(tokens, recompute=True), limit_gb - jobs_gb, jobs_gb)
@@ -142,14 +145,14 @@ def fit_pack(
         and refuses no job: those are sold by what is counted.
     """
     states = sum(_state_bytes(shape, engine, need) for need in needs)
-    free = room_gb + _ROUNDING_GB - (own_bytes(shape, engine) + states) / GB
+    free = GB * (room_gb + _ROUNDING_GB) - BESIDES_BYTES - states
     most = max(engine.pack_tokens, longest_tokens)
     for recompute in (False, True):
-        token_gb = _shared_token_bytes(shape, engine, needs, recompute=recompute) / GB
-        tokens = int((free - unforeseen_gb) / token_gb)
+        sizes = _size_shared_pass(shape, engine, needs, recompute=recompute)
+        tokens = sizes.count_tokens(free - GB * unforeseen_gb)
         if tokens >= longest_tokens:
             return PackSizing(min(tokens, most), recompute)
-        if recompute and free >= longest_tokens * token_gb:
+        if recompute and free >= sizes.count_bytes(longest_tokens):
             return PackSizing(longest_tokens, recompute)
     return None
 
@@ -175,15 +178,14 @@ def sold_job_bytes(shape: ModelShape, need: JobNeed, *, dtype: str, sequence_len
     return job_bytes(shape, engine, need, pack=pack)
 
 
-def token_bytes(shape: ModelShape, engine: Engine, *, recompute: bool) -> float:
-    """Bytes of a pack's token that live until the backward pass, adapters not counted.
+def kept_bytes(shape: ModelShape, engine: Engine, *, recompute: bool) -> float:
+    """Bytes of a pack's token that live until its blocks run backward, adapters not counted.
 
-    With ``recompute`` a block keeps its input only, and one block at a time is whole.
+    With ``recompute`` a block keeps its input only.
     """
-    block = _block_bytes(shape, engine)
-    if not recompute:
-        return shape.layers * block
-    return shape.layers * shape.hidden_size * engine.activation_bytes + block
+    if recompute:
+        return shape.layers * shape.hidden_size * engine.activation_bytes
+    return shape.layers * _block_bytes(shape, engine)
 
 
 def working_bytes(shape: ModelShape, engine: Engine) -> float:
@@ -197,11 +199,6 @@ def head_bytes(shape: ModelShape, engine: Engine) -> float:
     if shape.encoder:
         return 0.0
     return LOSS_CHUNK_TOKENS[engine.device] * shape.vocab_size * _LOGIT_BYTES
-
-
-def own_bytes(shape: ModelShape, engine: Engine) -> float:
-    """Bytes that a node has beside base, pack and jobs."""
-    return head_bytes(shape, engine) + BESIDES_BYTES
 
 
 def adapter_parameters(
@@ -284,9 +281,9 @@ def inner_token_bytes(shape: ModelShape, engine: Engine, *, rank: int, recompute
 def pack_bytes(
     shape: ModelShape, engine: Engine, pack: PackSizing, *, needs: Iterable[JobNeed]
 ) -> float:
-    """Bytes of one pack, while it is on the device, with what these jobs add to its tokens."""
-    token = _shared_token_bytes(shape, engine, tuple(needs), recompute=pack.recompute)
-    return pack.token_budget * token
+    """Bytes of one pack at its largest, with its logits and what these jobs add to its tokens."""
+    sizes = _size_shared_pass(shape, engine, tuple(needs), recompute=pack.recompute)
+    return sizes.count_bytes(pack.token_budget)
 
 
 def total_gb(
@@ -300,28 +297,62 @@ def total_gb(
     """The peak of a node with these jobs."""
     listed = tuple(needs)
     states = sum(_state_bytes(shape, engine, need) for need in listed)
-    own = own_bytes(shape, engine) + pack_bytes(shape, engine, pack, needs=listed)
+    own = BESIDES_BYTES + pack_bytes(shape, engine, pack, needs=listed)
     return base_gb + (own + states) / GB
 
 
-def _shared_token_bytes(
+@dataclass(frozen=True, slots=True)
+class _PassBytes:
+    """What a forward and backward pass takes."""
+
+    #: Of a token, until its blocks run backward.
+    kept: float
+    #: Of a token, while one block runs backward.
+    passing: float
+    #: Of a chunk of logits, before any block runs backward.
+    head: float
+
+    def count_bytes(self, tokens: int) -> float:
+        return tokens * self.kept + max(self.head, tokens * self.passing)
+
+    def count_tokens(self, free: float) -> int:
+        """How many fit in so many bytes."""
+        return int(min((free - self.head) / self.kept, free / (self.kept + self.passing)))
+
+
+def _size_shared_pass(
     shape: ModelShape, engine: Engine, needs: Sequence[JobNeed], *, recompute: bool
-) -> float:
-    """Bytes of a pack's token, the jobs' inner values included."""
+) -> _PassBytes:
+    """With the jobs' inner values."""
     largest = max((need.adapter.rank for need in needs if _has_rank(need)), default=0)
-    token = _pack_token_bytes(shape, engine, rank=largest, recompute=recompute)
-    return token + sum(_inner_bytes(shape, engine, need, recompute=recompute) for need in needs)
+    sizes = _size_pass(shape, engine, rank=largest, recompute=recompute)
+    inner = sum(_inner_bytes(shape, engine, need, recompute=recompute) for need in needs)
+    return _add_inner(sizes, inner, recompute=recompute)
 
 
 def _has_rank(need: JobNeed) -> bool:
     return need.adapter.kind is not AdapterKind.SOFT_PROMPT
 
 
-def _pack_token_bytes(shape: ModelShape, engine: Engine, *, rank: int, recompute: bool) -> float:
-    token = token_bytes(shape, engine, recompute=recompute) + working_bytes(shape, engine)
-    if engine.device == "cpu":
-        token += inner_token_bytes(shape, engine, rank=rank, recompute=recompute)
-    return token
+def _size_pass(shape: ModelShape, engine: Engine, *, rank: int, recompute: bool) -> _PassBytes:
+    """With the inner values that a CPU's pack has of any job."""
+    passing = working_bytes(shape, engine)
+    if recompute:
+        # one block at a time is whole
+        passing += _block_bytes(shape, engine)
+    kept = kept_bytes(shape, engine, recompute=recompute)
+    sizes = _PassBytes(kept, passing, head_bytes(shape, engine))
+    if engine.device != "cpu":
+        return sizes
+    inner = inner_token_bytes(shape, engine, rank=rank, recompute=recompute)
+    return _add_inner(sizes, inner, recompute=recompute)
+
+
+def _add_inner(sizes: _PassBytes, inner: float, *, recompute: bool) -> _PassBytes:
+    """Inner values live as long as the rest of what their block keeps."""
+    if recompute:
+        return replace(sizes, passing=sizes.passing + inner)
+    return replace(sizes, kept=sizes.kept + inner)
 
 
 def _block_bytes(shape: ModelShape, engine: Engine) -> float:

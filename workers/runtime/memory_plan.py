@@ -20,7 +20,6 @@ from workers.protocol.memory import (
     JobNeed,
     PackSizing,
     fit_pack,
-    head_bytes,
     pack_bytes,
     total_gb,
 )
@@ -40,9 +39,8 @@ class MemoryPlan:
     unforeseen_gb: float = 0.0
 
     def predict_pack_gb(self, pack: PackSizing, needs: Sequence[JobNeed]) -> float:
-        """A pack and a chunk of logits, with these jobs on the base."""
-        own = head_bytes(self.shape, self.engine)
-        return (own + pack_bytes(self.shape, self.engine, pack, needs=needs)) / GB
+        """A pack with its logits, with these jobs on the base."""
+        return pack_bytes(self.shape, self.engine, pack, needs=needs) / GB
 
     def grown(self, *, gb: float, pack: PackSizing, needs: Sequence[JobNeed]) -> MemoryPlan:
         """The plan after a pack took ``gb``.

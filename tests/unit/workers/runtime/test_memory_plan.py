@@ -17,7 +17,15 @@ from tests.unit.workers.training_builders import (
     training_job,
     write_jsonl,
 )
-from workers.protocol.memory import GB, Engine, JobNeed, PackSizing, pack_bytes, total_gb
+from workers.protocol.memory import (
+    GB,
+    Engine,
+    JobNeed,
+    PackSizing,
+    head_bytes,
+    pack_bytes,
+    total_gb,
+)
 from workers.protocol.messages import AdapterSpec
 from workers.runtime import peak_memory
 from workers.runtime.memory_plan import MemoryPlan, fit
@@ -43,8 +51,8 @@ NEEDS = (JobNeed(AdapterSpec(rank=8)),)
 
 def build_plan(*, free_gb: float, **more) -> MemoryPlan:
     """A plan that leaves so much for the packs of ``NEEDS``."""
-    none = PackSizing(0, recompute=True)
-    own_gb = total_gb(SHAPE, ENGINE, base_gb=4.0, pack=none, needs=NEEDS)
+    none = PackSizing(0, recompute=False)
+    own_gb = total_gb(SHAPE, ENGINE, base_gb=4.0, pack=none, needs=NEEDS) - measure_gb(0)
     return MemoryPlan(SHAPE, ENGINE, base_gb=4.0, limit_gb=own_gb + free_gb, **more)
 
 
@@ -59,10 +67,20 @@ def fit_rows(plan: MemoryPlan, longest_tokens: int) -> PackSizing:
 def test_the_pack_takes_what_base_head_and_jobs_leave():
     plan = build_plan(free_gb=measure_gb(300))
     assert fit_rows(plan, 100) == PackSizing(300, recompute=False)
-    other = fit(plan, needs=NEEDS, others_gb=measure_gb(200), longest_tokens=100)
+    others_gb = measure_gb(300) - measure_gb(100)
+    other = fit(plan, needs=NEEDS, others_gb=others_gb, longest_tokens=100)
     assert other == PackSizing(100, recompute=False)
     roomy = build_plan(free_gb=measure_gb(100_000))
     assert fit_rows(roomy, 100) == PackSizing(ENGINE.pack_tokens, recompute=False)
+
+
+def test_logits_and_a_block_that_runs_backward_are_not_there_at_once():
+    kept = SHAPE.layers * SHAPE.hidden_size * ENGINE.activation_bytes
+    head = head_bytes(SHAPE, ENGINE)
+    short, twice = measure_gb(4, recompute=True) * GB, measure_gb(8, recompute=True) * GB
+    assert (short, twice) == (4 * kept + head, 8 * kept + head)
+    longer = measure_gb(2000, recompute=True) * GB
+    assert measure_gb(4000, recompute=True) * GB == pytest.approx(2 * longer)
 
 
 def test_blocks_are_recomputed_only_when_the_longest_row_does_not_fit_otherwise():
@@ -93,7 +111,7 @@ def test_what_a_pack_took_beyond_the_prediction_is_set_aside_for_good():
 
 def test_what_was_not_predicted_makes_packs_smaller_and_refuses_no_job():
     free_gb = measure_gb(300)
-    half = build_plan(free_gb=free_gb, unforeseen_gb=measure_gb(150))
+    half = build_plan(free_gb=free_gb, unforeseen_gb=free_gb - measure_gb(150))
     assert fit_rows(half, 100) == PackSizing(150, recompute=False)
     whole = build_plan(free_gb=free_gb, unforeseen_gb=9.0)
     assert fit_rows(whole, 100) == PackSizing(100, recompute=True)

@@ -385,7 +385,7 @@ def test_one_row_is_enough_to_train_on(runtime, base, tmp_path, rows):
 
 def test_a_job_that_cannot_fit_is_refused_and_the_running_one_goes_on(base, tmp_path):
     data = write_jsonl(tmp_path / "a.jsonl", completion_rows(40))
-    small = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache", memory_limit_gb=0.038)
+    small = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache", memory_limit_gb=0.058)
     try:
         first = attach(small, job_spec("a", base, data, training={"epochs": 20}), data)
         with pytest.raises(SystemFault, match=r"does not fit: base and jobs need 0\.\d+ GB"):
