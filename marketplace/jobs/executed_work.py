@@ -20,7 +20,7 @@ class NodeWork:
     organisation_id: str
     #: Optimizer steps that count.
     steps: int
-    #: Work units of those steps, evaluations included.
+    #: Work units of those steps, evaluations included, and of the samples where the job ended.
     units: int
 
 
@@ -61,7 +61,11 @@ def measure_executed_work(job: Job) -> ExecutedWork:
         redone_from = held.first_step if redone_from is None else min(redone_from, held.first_step)
         node_id = held.node_id
         steps[node_id] = steps.get(node_id, 0) + max(0, end - held.first_step)
-        units[node_id] = units.get(node_id, 0) + plan.count_between(held.first_step, end)
+        done = plan.count_between(held.first_step, end)
+        if held.status == SliceStatus.FINISHED:
+            # The node that ends a job writes its samples, however early that is.
+            done = plan.count_ended_at(end) - plan.count_until(held.first_step)
+        units[node_id] = units.get(node_id, 0) + done
         owners[node_id] = held.node.provider.organisation_id
     by_node = tuple(
         NodeWork(node_id, owners[node_id], steps[node_id], units[node_id])

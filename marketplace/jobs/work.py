@@ -297,7 +297,9 @@ def _count_virtual_tokens(job: Job) -> int:
 def count_sold_units(job: Job, plan: WorkPlan) -> int:
     """Work units that the job's owner bought: fewer than all of a job with a warm start."""
     start = job.start
-    return plan.total_units if start is None or not start.steps else plan.count_until(start.steps)
+    if start is None or not start.steps:
+        return plan.total_units
+    return plan.count_ended_at(start.steps)
 
 
 def _get_tokens(job: Job) -> DatasetTokens:
@@ -338,4 +340,5 @@ def compute_work_left_share(job: Job) -> float:
         return 1.0
     plan = load_work_plan(job)
     last_step = (job.total_steps or sold_steps) if sold_steps else plan.total_steps
-    return float(Fraction(plan.count_between(step, last_step), plan.total_units))
+    left = max(0, plan.count_ended_at(last_step) - plan.count_until(step))
+    return float(Fraction(left, plan.total_units))

@@ -229,7 +229,7 @@ def _make_offer(
     steps = find_warm_steps(share, total_steps=plan.total_steps, interval=plan.evaluation_interval)
     if steps >= plan.total_steps:
         return FoundOffer(Outlook.NONE)
-    units = plan.count_until(steps)
+    units = plan.count_ended_at(steps)
     scale = RELATED_SCALE if likeness is Likeness.RELATED else 1.0
     is_own = donor.organisation_id == job.organisation.pk
     royalty = 0 if is_own else _price_royalty(job.zone, plan.total_units - units)

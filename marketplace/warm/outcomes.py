@@ -52,4 +52,4 @@ def measure_needed_share(job: Job, offer: Offer) -> float | None:
     step = points.order_by("step").values_list("step", flat=True).first()
     if step is None:
         return 1.0
-    return load_work_plan(job).count_until(step) / offer.cold_units
+    return load_work_plan(job).count_ended_at(step) / offer.cold_units

@@ -194,7 +194,7 @@ class WorkPlan:
         #: Units of one evaluation.
         self.evaluation_units = int(valid_units.sum())
         self._first_evaluation_units = self.evaluation_units
-        #: Units of what is written once the last step is done.
+        #: Units of what is written once the job has ended.
         self.sample_units = count_sample_units(costs, valid)
         if train.is_preference:
             self._first_units = self._row_units + count_forward_units(costs, self._row_units)
@@ -232,6 +232,12 @@ class WorkPlan:
         evaluations = self.count_evaluations(step)
         units += self._first_evaluation_units + (evaluations - 1) * self.evaluation_units
         return units + (self.sample_units if step == self.total_steps else 0)
+
+    def count_ended_at(self, step: int) -> int:
+        """Units of a job that ends with a step, early or not: its samples are written then."""
+        if not 0 < step < self.total_steps:
+            return self.count_until(step)
+        return self.count_until(step) + self.sample_units
 
     def count_between(self, first_step: int, last_step: int) -> int:
         """Units of the steps after ``first_step`` up to ``last_step``."""

@@ -211,7 +211,7 @@ class RunningJob:
         self.seq += 1
         job, last = self.job, self.last
         tokens_per_s, samples_per_s, units_per_s = self._speeds()
-        left = job.work.count_until(job.total_steps) - job.units_done
+        left = job.work.count_ended_at(job.total_steps) - job.units_done
         event = ProgressEvent(
             seq=self.seq,
             at=time.time(),

@@ -132,7 +132,9 @@ class TrainingJob:
 
     @property
     def units_done(self) -> int:
-        """Work units of the steps done, evaluations included."""
+        """Work units of the steps done, evaluations included; at the end with the samples."""
+        if self.progress.stopped:
+            return self.work.count_ended_at(self.progress.step)
         return self.work.count_until(self.progress.step)
 
     @property

@@ -125,7 +125,7 @@ def measure_job(
 
 def apply_offer(cold: MeasuredJob, offer: Offer, planned: ColdJob) -> MeasuredJob:
     """The job with a warm start: the same settings, and the work of the steps that are sold."""
-    warm = replace(cold.work, compute_demand=planned.plan.count_until(offer.steps))
+    warm = replace(cold.work, compute_demand=planned.plan.count_ended_at(offer.steps))
     return MeasuredJob(cold.terms, warm, build_warm_start(offer), cold_work=cold.work)
 
 

@@ -64,7 +64,8 @@ def _find_spare(zone: Zone, job: Job, coming: list[Cell]) -> list[Cell]:
     """
     start = job.start
     assert start is not None
-    left = float(load_work_plan(job).count_between(job.step, start.steps))
+    plan = load_work_plan(job)
+    left = float(plan.count_ended_at(start.steps) - plan.count_until(job.step))
     rates = Bid.objects.values_list("rates", flat=True).get(pk=job.bid_id)
     types = dict(Node.objects.filter(zone=zone).values_list("pk", "gpu_type_id"))
     for at, cell in enumerate(coming):

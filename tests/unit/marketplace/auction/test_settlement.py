@@ -16,6 +16,7 @@ from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.slots import slot_ends_at
 from marketplace.jobs.models import Job, JobEvent
 from marketplace.jobs.services import cancel_job, leases_sweep, record_progress, slots_dispatch
+from marketplace.jobs.work import load_work_plan
 from marketplace.payments.selectors import (
     Wallet,
     earnings,
@@ -29,6 +30,7 @@ from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
 from workers.protocol.messages import Fault, ProgressEvent, ProgressReport, SliceStatus
+from workers.protocol.work import PARTS
 
 pytestmark = pytest.mark.django_db
 
@@ -195,6 +197,24 @@ def test_work_that_early_stopping_spares_is_refunded(zone, owner):
     assert any("Stopped early after step 12 of 36" in message for message in messages)
     assert any("Work that early stopping spared: $0.20 went back" in text for text in messages)
     assert verify_zone(zone).problems == []
+
+
+def test_samples_of_a_job_that_stopped_early_are_paid_for(owner):
+    zone = market.zone(work_costs=market.WORK_COSTS | {"forward": PARTS // 2})
+    node = market.node(zone)
+    bid, job = stopping(zone, owner)
+    run(job, zone, job.cells[0][0])
+    now = market.slot_at(zone, job.cells[0][0])
+    market.end_slice(
+        job, status=SliceStatus.FINISHED, step=12, now=now, stopped_early=True, best_step=8
+    )
+    settled(job, bid, now)
+    plan = load_work_plan(job)
+    done = plan.count_until(12) + plan.sample_units
+    assert plan.count_until(12) < done < plan.total_units
+    assert WorkShare.objects.get(bid=bid).units == done
+    assert bid.refund_micros == bid.payment_micros * (plan.total_units - done) // plan.total_units
+    assert earned(node) == bid.payment_micros - bid.refund_micros
 
 
 @pytest.mark.parametrize(
