@@ -276,6 +276,7 @@ def _bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> Iterat
         "offers": [
             [v.id, int(v.price), v.delay_slots, v.load] for v in task.vendors if v.id != ROYALTY
         ],
+        "royalty_micros": sum(int(v.price) for v in task.vendors if v.id == ROYALTY),
     }
     for name, value in (expected | asked).items():
         stored = getattr(bid, name)
