@@ -199,6 +199,11 @@ class Bid(models.Model):
         return start["job_id"] if start and start["kind"] == StartKind.CONTINUED else None
 
     @property
+    def offer_id(self) -> str:
+        """The warm start's offer that it names; empty without one."""
+        return str((self.start or {}).get("offer_id", ""))
+
+    @property
     def royalty_micros(self) -> int:
         """What of the payment is for the owner of the adapter that the job begins with."""
         return int((self.start or {}).get("royalty_micros", 0))

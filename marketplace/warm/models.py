@@ -7,7 +7,7 @@ from typing import Any
 from django.db import models
 from django.db.models import Q
 
-from marketplace.common.models import IdField
+from marketplace.common.models import ID_LENGTH, IdField
 
 
 class Consent(models.Model):
@@ -162,6 +162,8 @@ class Offer(models.Model):
     made_at = models.DateTimeField()
     expires_at = models.DateTimeField()
 
+    #: The bid that names it; one at a time. Null: it may be bid for.
+    bid_id = models.CharField(max_length=ID_LENGTH, null=True, unique=True)
     #: The job that began with it; one at most.
     job = models.OneToOneField("jobs.Job", null=True, on_delete=models.PROTECT, related_name="+")
     #: Share of the cold work after which the job was at its target; null: not measured yet.

@@ -13,6 +13,7 @@ the job is sold cold. What is offered does not depend on any bid.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -34,6 +35,7 @@ from marketplace.warm.donors import (
     name_shape,
 )
 from marketplace.warm.embeddings import ensure_embedding
+from marketplace.warm.locks import lock_offers
 from marketplace.warm.models import Donor, Offer, Probe
 from marketplace.warm.probes import ask_probe
 from scheduler.merging.warm_starts import (
@@ -137,6 +139,23 @@ def find_usable_offer(
     return offer if usable else None
 
 
+def find_reserved_offers(offer_ids: Collection[str]) -> set[str]:
+    """Those of these offers that a bid names already; the others stay free until commit."""
+    offers = lock_offers(offer_ids=offer_ids)
+    return {offer.pk for offer in offers if offer.bid_id is not None}
+
+
+def reserve_offers(bid_ids: Mapping[str, str]) -> None:
+    """Give offers to the bids that name them, by offer; call after ``find_reserved_offers``."""
+    for offer_id, bid_id in bid_ids.items():
+        Offer.objects.filter(pk=offer_id).update(bid_id=bid_id)
+
+
+def release_offers(*, bid_ids: Collection[str]) -> None:
+    """Give back offers whose bids did not win."""
+    Offer.objects.filter(bid_id__in=bid_ids).update(bid_id=None)
+
+
 def _can_start_warm(job: ColdJob) -> bool:
     held_out = count_validation_rows(rows=job.dataset.rows, share=job.training.validation_share)
     return (
@@ -154,6 +173,7 @@ def _find_known(job: ColdJob, *, uses_donors: bool, now: datetime) -> Offer | No
         dataset=job.dataset,
         settings_hash=job.settings_hash,
         expires_at__gt=now,
+        bid_id=None,
         job=None,
     )
     offer = offers.select_related("donor__job").order_by("-made_at").first()

@@ -14,12 +14,13 @@ from typing import Any
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.terms import AUTO
+from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Artifact, Dataset, JobStatus
 from marketplace.jobs.starts import Start, StartKind
 from marketplace.warm.models import Offer
-from marketplace.warm.offers import ColdJob, find_usable_offer
+from marketplace.warm.offers import ColdJob, find_reserved_offers, find_usable_offer
 from workers.protocol.messages import AdapterSpec
 from workers.protocol.wire import from_json
 
@@ -103,6 +104,26 @@ def _find_offered(
     job = offer.donor.job
     adapter = from_json(AdapterSpec, job.spec["adapter"])
     return Beginning(StartKind(offer.kind), offer.donor_id, job.pk, adapter, offer)
+
+
+def refuse_reserved_offers(drafts: Mapping[int, Bid]) -> dict[int, UserError]:
+    """Refuse those bids whose warm start another bid has: a start serves one job.
+
+    Call while holding the organisations' wallets; codes: ``offer_ended``.
+    """
+    wanted = {index: bid.offer_id for index, bid in drafts.items() if bid.offer_id}
+    if not wanted:
+        return {}
+    reserved = find_reserved_offers(set(wanted.values()))
+    return {
+        index: Conflict(
+            "offer_ended",
+            "Another bid of yours is for this warm start already. Ask for a new quote.",
+            param="model",
+        )
+        for index, offer_id in wanted.items()
+        if offer_id in reserved
+    }
 
 
 def check_same_job(offer: Offer, job: ColdJob, *, is_prepared: bool) -> None:

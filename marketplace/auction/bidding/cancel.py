@@ -11,6 +11,7 @@ from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common.errors import Conflict
 from marketplace.payments.services import release_hold
+from marketplace.warm.offers import release_offers
 
 
 def cancel_bid(*, bid: Bid, now: datetime) -> Bid:
@@ -36,5 +37,7 @@ def cancel_bid(*, bid: Bid, now: datetime) -> Bid:
         locked.decided_at = now
         locked.save(update_fields=["status", "decided_at"])
         release_hold(hold_reference=locked.hold_reference, now=now)
+        if locked.offer_id:
+            release_offers(bid_ids=[locked.pk])
         wakeups.notify_decided(bid_ids=[locked.pk])
     return locked

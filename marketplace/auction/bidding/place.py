@@ -21,6 +21,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, transacti
 from django.db.models import Q
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.auction.bidding.beginnings import refuse_reserved_offers
 from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
@@ -35,6 +36,7 @@ from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
 from marketplace.vendors.offers import collect_offers
 from marketplace.vendors.wishes import parse_wish
+from marketplace.warm.offers import reserve_offers
 from workers.protocol.wire import to_json
 
 log = logging.getLogger(__name__)
@@ -231,6 +233,12 @@ def _stored(
         hoards = refuse_hoards(allowed, now=now)
         outcomes |= hoards
         allowed = {index: bid for index, bid in allowed.items() if index not in hoards}
+        reserved = refuse_reserved_offers(allowed)
+        outcomes |= reserved
+        # The same warm start twice at once: the second comes after the first as well.
+        allowed = _first_of_each_offer(
+            {index: bid for index, bid in allowed.items() if index not in reserved}
+        )
         outcomes |= _funded(allowed, locked=locked, now=now)
         # The wallets have moved since.
         locked = None
@@ -255,9 +263,21 @@ def _funded(
     }
     placed = [outcome.bid for outcome in outcomes.values() if isinstance(outcome, PlacedBid)]
     insert_rows(placed)
+    reserve_offers({bid.offer_id: bid.pk for bid in placed if bid.offer_id})
     for zone_id in {bid.zone_id for bid in placed}:
         wakeups.wake_lane_on_commit(zone_id=zone_id)
     return outcomes
+
+
+def _first_of_each_offer(drafts: Mapping[int, Bid]) -> dict[int, Bid]:
+    seen: set[str] = set()
+    first: dict[int, Bid] = {}
+    for index, bid in drafts.items():
+        if bid.offer_id not in seen:
+            first[index] = bid
+        if bid.offer_id:
+            seen.add(bid.offer_id)
+    return first
 
 
 def _first_of_each_key(asked: Sequence[NewBid], which: Iterable[int]) -> list[int]:

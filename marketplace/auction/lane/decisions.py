@@ -19,6 +19,7 @@ from marketplace.auction.models import Bid, BidStatus, hold_reference
 from marketplace.common.db.bulk_writes import JsonText, send_updates
 from marketplace.jobs.services import Opening, open_jobs
 from marketplace.payments.holds import HoldSettlement, settle_holds
+from marketplace.warm.offers import release_offers
 from scheduler import types as scheduler
 from scheduler.auction import ChainEntry
 
@@ -120,6 +121,7 @@ def record_decisions(lane: Lane, taken: Sequence[TakenBid]) -> int:
     )
     # Late, because those who place bids wait for the wallets it locks.
     settle_holds(settlements=[_conclusion(of) for of in decided], now=lane.now)
+    _release_warm_starts(decided)
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
     lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]
     reserve_worst_cases(
@@ -167,6 +169,13 @@ def _conclusion(of: _Decided) -> HoldSettlement:
     return HoldSettlement(
         hold_reference=hold_reference(of.bid.pk), charge_micros=of.columns["payment_micros"]
     )
+
+
+def _release_warm_starts(decided: Sequence[_Decided]) -> None:
+    """Let warm starts of bids that did not win be bid for again."""
+    lost = [of.bid for of in decided if of.columns["status"] != BidStatus.ADMITTED]
+    if bid_ids := [bid.pk for bid in lost if bid.warm_start is not None]:
+        release_offers(bid_ids=bid_ids)
 
 
 def _opening(lane: Lane, of: _Decided) -> Opening:

@@ -6,8 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.place import NewBid, PlacedBid, place_bids
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.spare_cells import give_back_spare_cells
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.settlement import settle_finished
@@ -15,7 +18,7 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Artifact, MetricPoint
 from marketplace.jobs.services import record_progress, slots_dispatch
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import earnings, house_balances, ledger_check
+from marketplace.payments.selectors import earnings, house_balances, ledger_check, wallet
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
 from marketplace.warm.models import Donor, Offer, Probe
 from marketplace.warm.offers import Outlook
@@ -23,6 +26,7 @@ from marketplace.warm.probes import PROBE_S, find_probe_blob, record_probe_resul
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
+from tests.audits import alter_row
 from tests.builders import NOW
 from tests.warm_builders import (
     LATER,
@@ -101,6 +105,79 @@ def test_slots_for_the_worst_case_are_reserved_and_given_back_once_the_run_is_ah
     assert verify_zone(zone).problems == []
 
 
+def bid_for(owner, zone, data, offered, **terms):
+    model = f"warm:{offered.measured.start.offer_id}"
+    return market.bid(owner, zone, data=data, model=model, now=LATER, **TRAINING, **terms)
+
+
+def test_an_offer_serves_one_bid(zone, owner):
+    live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    offered = quote(owner, zone, data)
+    first = bid_for(owner, zone, data, offered)
+    held = wallet(organisation=owner).held_micros
+    with pytest.raises(UserError) as caught:
+        bid_for(owner, zone, data, offered)
+    assert caught.value.code == "offer_ended"
+    assert "Another bid of yours is for this warm start already" in str(caught.value)
+    assert wallet(organisation=owner).held_micros == held
+    assert Bid.objects.filter(start__offer_id=offered.measured.start.offer_id).get() == first
+    # Another quote is for another offer.
+    again = quote(owner, zone, data)
+    assert again.measured.start.offer_id != offered.measured.start.offer_id
+    assert again.price_micros == offered.price_micros
+
+
+def test_of_two_bids_for_one_offer_in_one_batch_the_first_that_can_be_paid_has_it(zone, owner):
+    live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    offered = quote(owner, zone, data)
+    asked = [
+        NewBid(
+            organisation=owner,
+            placed_by=None,
+            zone=zone,
+            dataset=data,
+            name="warm",
+            price_micros=price_micros,
+            deadline_at=offered.deadline_at,
+            idempotency_key=None,
+            model=f"warm:{offered.measured.start.offer_id}",
+            **market.job_terms(**TRAINING),
+        )
+        for price_micros in (60_000_000, 1_000_000, 1_000_000)
+    ]
+    poor, placed, late = place_bids(asked=asked, now=LATER)
+    assert isinstance(poor, UserError)
+    assert poor.code == "insufficient_funds"
+    assert isinstance(placed, PlacedBid)
+    assert isinstance(late, UserError)
+    assert late.code == "offer_ended"
+    assert Offer.objects.get().bid_id == placed.bid.pk
+
+
+@pytest.mark.parametrize("how", ["refused", "cancelled"])
+def test_an_offer_is_free_again_when_its_bid_does_not_win(zone, owner, how):
+    live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    offered = quote(owner, zone, data)
+    lost = bid_for(owner, zone, data, offered, price_micros=1_000)
+    if how == "cancelled":
+        cancel_bid(bid=lost, now=LATER)
+    else:
+        decide_pending_bids(zone=zone, now=LATER)
+    lost.refresh_from_db()
+    assert lost.status == how
+    assert quote(owner, zone, data).measured.start == offered.measured.start
+    won = bid_for(owner, zone, data, offered)
+    decide_pending_bids(zone=zone, now=LATER)
+    won.refresh_from_db()
+    assert (won.status, Offer.objects.get().bid_id) == ("admitted", won.pk)
+
+
 def ask_others(owner, zone, giver):
     """A quote for which a node is asked about a donor of another organisation."""
     donor = finished(giver, zone)
@@ -143,6 +220,21 @@ def test_a_donor_that_knows_the_rows_lowers_the_price_and_earns_a_royalty(zone, 
     bid.refresh_from_db()
     assert bid.refund_micros == 0
     assert ledger_check().balanced
+
+
+def test_a_royalty_other_than_that_of_the_log_is_found(zone, owner, giver):
+    node = live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    answer(node, 4.0, 1.5)
+    bid, _ = bid_warm(owner, zone, data, quote(owner, zone, data))
+    paid = bid.royalty_micros
+    alter_row(
+        "UPDATE auction_bid SET start = jsonb_set(start, '{royalty_micros}', %s) WHERE id = %s",
+        str(paid + 1),
+        bid.pk,
+    )
+    [problem] = verify_zone(zone).problems
+    assert f"royalty_micros is {paid + 1}, the log has {paid}" in problem
 
 
 def test_without_consent_on_both_sides_nobody_is_asked(zone, owner, giver):
