@@ -6,7 +6,8 @@
 - Work that was never done is refunded: the share of the whole payment that it is, without a
   vendor's price once the vendor's work was accepted.
 - A warm start that falls behind goes on at no cost to its owner: the house pays for what is done
-  beyond the work that was sold, at the same rate.
+  beyond the work that was sold, at the same rate, up to a limit a day for its owner and for each
+  provider. An owner's own nodes are not paid for that.
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
   the job; the house pays the others for what they did.
 - **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment. It comes out of
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 
@@ -67,6 +68,21 @@ class NodePay:
     earned_micros: int
     #: What of it is paid: less where the provider is at fault.
     paid_micros: int
+    #: What of it the house adds for a warm start's work beyond that sold.
+    added_micros: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OverrunLimits:
+    """What the house may still add today for warm starts that fall behind."""
+
+    owner_micros: int = 0
+    #: By the provider's organisation.
+    provider_micros: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+#: Of jobs without a warm start, which have no more work than was sold.
+NO_OVERRUNS = OverrunLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +121,7 @@ def compute_payout(
     house_limit_micros: int,
     posted_rates: Mapping[str, Fraction] | None = None,
     vendor_micros: int = 0,
+    overrun_limits: OverrunLimits = NO_OVERRUNS,
 ) -> Payout:
     """What the rule makes of a job as it ended.
 
@@ -119,25 +136,26 @@ def compute_payout(
         Organisations whose nodes lost, failed or delayed the job.
     house_limit_micros
         What the house may still bear today for them.
+    overrun_limits
+        What it may still add today for warm starts that fall behind.
     """
     if ending is Ending.FAILED_BY_HOUSE and owner_id in at_fault:
         ending = Ending.STOPPED
     undone = 1 - work.share
     asks_undone = math.floor(asks_micros * undone)
     weights = _weigh(work.by_node, posted_rates)
-    # What the house adds for work beyond that sold; owners make no money of their own jobs.
-    added = [
-        0 if node.organisation_id == owner_id else amount
-        for node, amount in zip(
-            work.by_node, split_micros(math.floor(asks_micros * work.overrun), weights), strict=True
-        )
-    ]
+    added = _limit_overruns(
+        split_micros(math.floor(asks_micros * work.overrun), weights),
+        providers=[node.organisation_id for node in work.by_node],
+        owner_id=owner_id,
+        limits=overrun_limits,
+    )
     sold = split_micros(asks_micros - asks_undone, weights)
     earned = [one + more for one, more in zip(sold, added, strict=True)]
     faulty = [node.organisation_id in at_fault for node in work.by_node]
     if ending is Ending.FAILED_BY_HOUSE:
         return _pay_failed(
-            payment_micros, asks_micros, work.by_node, earned, faulty, house_limit_micros
+            payment_micros, asks_micros, work.by_node, earned, added, faulty, house_limit_micros
         )
     refund = math.floor((payment_micros - vendor_micros) * undone)
     credit, withheld = 0, [0] * len(earned)
@@ -152,13 +170,28 @@ def compute_payout(
         refund_micros=refund,
         credit_micros=credit,
         nodes=tuple(
-            NodePay(node, amount, amount - less)
-            for node, amount, less in zip(work.by_node, earned, withheld, strict=True)
+            NodePay(node, amount, amount - less, more)
+            for node, amount, less, more in zip(work.by_node, earned, withheld, added, strict=True)
         ),
         asks_returned_micros=asks_undone + sum(withheld),
         borne_pay_micros=sum(added),
         borne_credit_micros=credit - sum(withheld),
     )
+
+
+def _limit_overruns(
+    wanted: Sequence[int], *, providers: Sequence[str], owner_id: str, limits: OverrunLimits
+) -> list[int]:
+    """What the house adds for each node; owners make no money of their own jobs."""
+    added = [0] * len(wanted)
+    for provider in set(providers) - {owner_id}:
+        own = [
+            amount if one == provider else 0 for amount, one in zip(wanted, providers, strict=True)
+        ]
+        limit = limits.provider_micros.get(provider, 0)
+        parts = split_micros(min(sum(own), limit), own)
+        added = [one + part for one, part in zip(added, parts, strict=True)]
+    return split_micros(min(sum(added), limits.owner_micros), added)
 
 
 def _weigh(nodes: Sequence[NodeWork], posted_rates: Mapping[str, Fraction] | None) -> list[int]:
@@ -182,6 +215,7 @@ def _pay_failed(
     asks_micros: int,
     nodes: Sequence[NodeWork],
     earned: Sequence[int],
+    added: Sequence[int],
     faulty: Sequence[bool],
     house_limit_micros: int,
 ) -> Payout:
@@ -193,7 +227,7 @@ def _pay_failed(
         asks_micros=asks_micros,
         refund_micros=payment_micros,
         credit_micros=0,
-        nodes=tuple(NodePay(*row) for row in zip(nodes, earned, paid, strict=True)),
+        nodes=tuple(NodePay(*row) for row in zip(nodes, earned, paid, added, strict=True)),
         asks_returned_micros=asks_micros,
         borne_pay_micros=borne,
         borne_credit_micros=0,

@@ -23,7 +23,9 @@ from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Bid, Reservation, WorkShare
 from marketplace.auction.pay_rule import (
+    NO_OVERRUNS,
     Ending,
+    OverrunLimits,
     Payout,
     compute_asks,
     compute_payout,
@@ -57,6 +59,7 @@ from marketplace.vendors.models import PreparationStatus
 from marketplace.vendors.selectors import exclude_open, find_preparation
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
+from marketplace.warm.overruns import find_owner_limit, find_provider_limit, record_overruns
 from scheduler.auction.log import events
 from scheduler.types import Cell
 
@@ -150,6 +153,7 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
             case=case,
             house_limit_micros=_find_house_limit(case.at_fault, now=now),
             credit_percent=_find_credit_percent(bid, job),
+            overrun_limits=_find_overrun_limits(bid, case, now=now),
         )
         royalty = _compute_royalty(bid, case, offer)
         excess = min(bid.excess_micros, bid.payment_micros - due.refund_micros)
@@ -178,6 +182,7 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
                 saved_micros=_compute_saving(bid, case),
                 now=now,
             )
+            record_overruns(offer=offer, by_provider=_sum_added(due), now=now)
         _add_events(job, case, due, now)
         mark_job_settled(job=job, now=now, message=_summarize(bid, due))
     return due
@@ -262,7 +267,13 @@ def _find_credit_percent(bid: Bid, job: Job) -> int:
 
 
 def _compute_payout(
-    *, bid: Bid, job: Job, case: EndedJob, house_limit_micros: int, credit_percent: int = 0
+    *,
+    bid: Bid,
+    job: Job,
+    case: EndedJob,
+    house_limit_micros: int,
+    credit_percent: int = 0,
+    overrun_limits: OverrunLimits = NO_OVERRUNS,
 ) -> Payout:
     assert bid.payment_micros is not None
     preparation = find_preparation(job)
@@ -283,6 +294,7 @@ def _compute_payout(
         at_fault=case.at_fault,
         house_limit_micros=house_limit_micros,
         posted_rates=_load_posted_rates(bid),
+        overrun_limits=overrun_limits,
     )
 
 
@@ -324,6 +336,30 @@ def _find_house_limit(at_fault: Sequence[str], *, now: datetime) -> int:
     today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     borne = sum_borne(at_fault_id=at_fault[-1], since=today)
     return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne)
+
+
+def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunLimits:
+    """What the house may still add today for a warm start that fell behind."""
+    if not case.work.overrun:
+        return NO_OVERRUNS
+    providers = {node.organisation_id for node in case.work.by_node}
+    return OverrunLimits(
+        owner_micros=find_owner_limit(owner_id=bid.organisation_id, now=now),
+        provider_micros={
+            provider_id: MAX_MICROS
+            if is_run_by_operator(organisation_id=provider_id)
+            else find_provider_limit(provider_id=provider_id, now=now)
+            for provider_id in providers
+        },
+    )
+
+
+def _sum_added(due: Payout) -> dict[str, int]:
+    """By provider, what the house adds for a warm start that fell behind."""
+    added: defaultdict[str, int] = defaultdict(int)
+    for pay in due.nodes:
+        added[pay.work.organisation_id] += pay.added_micros
+    return dict(added)
 
 
 def _move_money(

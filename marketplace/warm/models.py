@@ -192,3 +192,35 @@ class Offer(models.Model):
     @property
     def organisation_of_donor(self) -> str:
         return self.donor.organisation_id
+
+
+class Overrun(models.Model):
+    """What the house paid a provider for work of a warm start beyond that sold."""
+
+    offer_id: str
+    owner_id: str
+    provider_id: str
+
+    offer = models.ForeignKey(Offer, on_delete=models.PROTECT, related_name="+")
+    #: Whose job it was.
+    owner = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    #: Whose nodes did the work.
+    provider = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    amount_micros = models.BigIntegerField()
+    made_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["offer", "provider"], name="warm_overrun_once"),
+        ]
+        indexes = [
+            models.Index(fields=["owner", "-made_at"], name="warm_overrun_of_owner"),
+            models.Index(fields=["provider", "-made_at"], name="warm_overrun_of_provider"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.amount_micros} to {self.provider_id} for {self.offer_id}"

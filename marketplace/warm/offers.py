@@ -6,8 +6,9 @@
    taken, if it is well below the base's.
 3. The offer sells the share of the work that earlier starts of its kind needed, with a margin.
 
-Without an answer in time, without rows to see the result by, or without a donor there is no offer:
-the job is sold cold. What is offered does not depend on any bid.
+Without an answer in time, without rows to see the result by, without a donor, or once the house
+paid too much for its owner's starts (``overruns``) there is no offer: the job is sold cold. What is
+offered does not depend on any bid.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from marketplace.warm.donors import (
 from marketplace.warm.embeddings import ensure_embedding
 from marketplace.warm.locks import lock_offers
 from marketplace.warm.models import Donor, Offer, Probe
+from marketplace.warm.overruns import may_be_offered
 from marketplace.warm.probes import ask_probe
 from scheduler.merging.warm_starts import (
     OBSERVED_MAX,
@@ -96,7 +98,7 @@ class FoundOffer:
 
 def find_offer(job: ColdJob, *, now: datetime) -> FoundOffer:
     """The job's offer, made now if it can be; a node is asked where that is what is missing."""
-    if not _can_start_warm(job):
+    if not _can_start_warm(job) or not may_be_offered(owner_id=job.organisation.pk, now=now):
         return FoundOffer(Outlook.NONE)
     uses_donors = may_use_donors(job.dataset)
     known = _find_known(job, uses_donors=uses_donors, now=now)
@@ -132,7 +134,7 @@ def find_usable_offer(
         .filter(expires_at__gt=now, job=None)
         .first()
     )
-    if offer is None:
+    if offer is None or not may_be_offered(owner_id=organisation.pk, now=now):
         return None
     uses_donors = may_use_donors(dataset)
     usable = is_usable(offer.donor, organisation=organisation, uses_donors=uses_donors)

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marketplace.auction.pay_rule import (
+    NO_OVERRUNS,
     PAY_RULE,
     Ending,
+    OverrunLimits,
     Payout,
     compute_asks,
     compute_payout,
@@ -27,19 +29,22 @@ def pay(
     at_fault: tuple[str, ...] = (),
     limit: int = 10**12,
     rates: dict[str, Fraction] | None = None,
+    overrun: Fraction = Fraction(0),
+    overrun_limits: OverrunLimits = NO_OVERRUNS,
 ) -> Payout:
     """A job of 1,000 micro-dollars, 601 of them asks; node ``n`` belongs to ``org_n``."""
     nodes = tuple(NodeWork(f"node_{n}", f"org_{n}", 1, done) for n, done in enumerate(units))
     return compute_payout(
         payment_micros=1_000,
         asks_micros=601,
-        work=ExecutedWork(nodes, Fraction(sum(units), of)),
+        work=ExecutedWork(nodes, min(Fraction(1), Fraction(sum(units), of)), overrun),
         ending=ending,
         credit_percent=25,
         owner_id="owner",
         at_fault=at_fault,
         house_limit_micros=limit,
         posted_rates=rates,
+        overrun_limits=overrun_limits,
     )
 
 
@@ -77,6 +82,31 @@ def test_a_late_job_takes_its_credit_from_the_provider_at_fault_and_then_from_th
     assert due.borne_credit_micros == 130
     assert pay(20, 80, ending=Ending.LATE, at_fault=("org_0",), limit=30).credit_micros == 150
     assert paid(pay(20, 80, ending=Ending.LATE, at_fault=("org_1",))) == [120, 231]
+
+
+def fall_behind(*units: int, owner_limit: int, **by_provider: int) -> Payout:
+    """A warm start that did three times the work that was sold."""
+    return pay(
+        *units,
+        ending=Ending.IN_TIME,
+        overrun=Fraction(2),
+        overrun_limits=OverrunLimits(owner_limit, by_provider),
+    )
+
+
+def test_the_house_pays_for_a_warm_start_that_falls_behind_up_to_limits_a_day() -> None:
+    # 1,202 more for two thirds and one third of the work.
+    plenty = fall_behind(200, 100, owner_limit=10**9, org_0=10**9, org_1=10**9)
+    assert paid(plenty) == [401 + 801, 200 + 401]
+    assert (plenty.borne_pay_micros, plenty.refund_micros) == (1_202, 0)
+    one = fall_behind(200, 100, owner_limit=10**9, org_0=100, org_1=10**9)
+    assert [node.added_micros for node in one.nodes] == [100, 401]
+    both = fall_behind(200, 100, owner_limit=250, org_0=100, org_1=10**9)
+    assert [node.added_micros for node in both.nodes] == [50, 200]
+    assert both.borne_pay_micros == 250
+    # Of a provider that nothing is known of, and beyond any limit: what was sold is paid.
+    assert paid(fall_behind(200, 100, owner_limit=10**9)) == [401, 200]
+    assert paid(fall_behind(200, 100, owner_limit=0, org_0=10**9, org_1=10**9)) == [401, 200]
 
 
 def test_an_owner_who_is_also_a_provider_of_the_job_gets_no_credit() -> None:

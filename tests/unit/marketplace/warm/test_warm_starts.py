@@ -20,8 +20,9 @@ from marketplace.jobs.services import record_progress, slots_dispatch
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import earnings, house_balances, ledger_check, wallet
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
-from marketplace.warm.models import Donor, Offer, Probe
+from marketplace.warm.models import Donor, Offer, Overrun, Probe
 from marketplace.warm.offers import Outlook
+from marketplace.warm.overruns import find_provider_limit, may_be_offered
 from marketplace.warm.probes import PROBE_S, find_probe_blob, record_probe_result
 from tests import builders
 from tests import job_builders as build
@@ -406,6 +407,38 @@ def test_a_start_that_falls_behind_costs_its_owner_nothing_and_its_node_is_paid_
     # The next offer to this organisation is of more work.
     again = quote(owner, zone, data).measured.start
     assert again is None or again.steps > 4
+
+
+def test_an_owner_for_whose_starts_the_house_paid_a_days_limit_is_sold_no_more_of_them(
+    zone, owner, settings
+):
+    settings.HOUSE_BEARS_MICROS_PER_DAY = 500_000
+    node = live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    settle_finished(now=LATER)
+    before = earnings(organisation=node.provider.organisation).pending_micros
+    bid, job = bid_warm(owner, zone, data, quote(owner, zone, data))
+    kept = quote(owner, zone, data)
+    assert kept.outlook is Outlook.OFFERED
+    ended(job, zone, valid_loss_after=2.0)
+    settle_finished(now=market.slot_at(zone, 110))
+    earned = earnings(organisation=node.provider.organisation).pending_micros - before
+    # What was sold, and of the 743,750 beyond it what the house still pays.
+    assert earned == bid.payment_micros + 500_000
+    found = Overrun.objects.get()
+    assert (found.owner, found.provider, found.amount_micros) == (
+        owner, node.provider.organisation, 500_000,
+    )  # fmt: skip
+    assert quote(owner, zone, data).outlook is Outlook.NONE
+    with pytest.raises(UserError) as caught:
+        bid_for(owner, zone, data, kept)
+    assert caught.value.code == "offer_ended"
+    other = builders.organisation(usd="50")
+    assert may_be_offered(owner_id=other.pk, now=LATER)
+    assert may_be_offered(owner_id=owner.pk, now=found.made_at + timedelta(days=30))
+    assert find_provider_limit(provider_id=node.provider.organisation_id, now=LATER) == 0
+    assert ledger_check().balanced
 
 
 @pytest.mark.parametrize(("step", "loss"), [(4, 1.03), (4, None), (3, 0.5), (5, 0.5)])

@@ -1,0 +1,60 @@
+"""What the house pays for warm starts that fall behind, and where that ends.
+
+An owner and a provider who work together could let starts fall behind to be paid for it. So what
+the house pays is limited for each owner and for each provider a day, and an owner for whom it paid
+that much is offered no more starts until the payments are old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from django.conf import settings
+from django.db.models import QuerySet, Sum
+
+from marketplace.warm.models import Offer, Overrun
+
+#: For so long payments count against further offers to an owner.
+COUNTED_FOR = timedelta(days=30)
+
+
+def may_be_offered(*, owner_id: str, now: datetime) -> bool:
+    """Whether the house paid less for an owner's starts than it pays in a day at most."""
+    paid = _sum(Overrun.objects.filter(owner=owner_id, made_at__gt=now - COUNTED_FOR))
+    return paid < settings.HOUSE_BEARS_MICROS_PER_DAY
+
+
+def find_owner_limit(*, owner_id: str, now: datetime) -> int:
+    """What the house may still pay today for an owner's starts; call with its wallet locked."""
+    return _find_left(Overrun.objects.filter(owner=owner_id), now)
+
+
+def find_provider_limit(*, provider_id: str, now: datetime) -> int:
+    """What it may still pay a provider today; call with the provider's earnings locked."""
+    return _find_left(Overrun.objects.filter(provider=provider_id), now)
+
+
+def record_overruns(*, offer: Offer, by_provider: Mapping[str, int], now: datetime) -> None:
+    """Note what the house paid each provider for a start that fell behind."""
+    Overrun.objects.bulk_create(
+        Overrun(
+            offer=offer,
+            owner_id=offer.organisation_id,
+            provider_id=provider_id,
+            amount_micros=amount,
+            made_at=now,
+        )
+        for provider_id, amount in by_provider.items()
+        if amount
+    )
+
+
+def _find_left(overruns: QuerySet[Overrun], now: datetime) -> int:
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    paid = _sum(overruns.filter(made_at__gte=today))
+    return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - paid)
+
+
+def _sum(overruns: QuerySet[Overrun]) -> int:
+    return overruns.aggregate(total=Sum("amount_micros", default=0))["total"]
