@@ -58,6 +58,11 @@ from workers.protocol.work import WorkPlan
 
 #: An offer, and a probe's answer, hold so long.
 OFFER_LIFE = timedelta(hours=1)
+#: Offers of one organisation that may be open at a time, and probes that it may cause in an hour;
+#: further jobs are quoted cold.
+OPEN_MAX, PROBES_MAX = 200, 30
+#: Offers that no bid names, and probes, are deleted when they have been over for so long.
+KEPT_FOR = timedelta(days=1)
 #: A donor's owner gets this share of what the saved work would have cost at the lowest ask.
 ROYALTY_PERCENT = 10
 
@@ -141,6 +146,14 @@ def find_usable_offer(
     return offer if usable else None
 
 
+def sweep_offers(*, now: datetime) -> int:
+    """Delete old offers that no bid names, and old probes; how many of both."""
+    unused = Offer.objects.filter(bid_id=None, job=None, expires_at__lt=now - KEPT_FOR)
+    offers, _ = unused.delete()
+    probes, _ = Probe.objects.filter(expires_at__lt=now - KEPT_FOR).delete()
+    return offers + probes
+
+
 def find_reserved_offers(offer_ids: Collection[str]) -> set[str]:
     """Those of these offers that a bid names already; the others stay free until commit."""
     offers = lock_offers(offer_ids=offer_ids)
@@ -196,6 +209,9 @@ def _ask(job: ColdJob, shape: str, *, uses_donors: bool, now: datetime) -> Probe
     if not has_donors(organisation=job.organisation, zone=job.zone, shape=shape):
         # Most quotes: no file is read for them.
         return None
+    asked = Probe.objects.filter(dataset__organisation=job.organisation)
+    if asked.filter(asked_at__gt=now - timedelta(hours=1)).count() >= PROBES_MAX:
+        return None
     donors = find_candidates(
         organisation=job.organisation,
         zone=job.zone,
@@ -243,6 +259,9 @@ def _make_offer(
     job: ColdJob, donor: Donor, likeness: Likeness, *, target_loss: float, now: datetime
 ) -> FoundOffer:
     plan = job.plan
+    mine = Offer.objects.filter(organisation=job.organisation, bid_id=None, job=None)
+    if mine.filter(expires_at__gt=now).count() >= OPEN_MAX:
+        return FoundOffer(Outlook.NONE)
     # An organisation whose own starts fell behind is not sold the others' gains.
     share = max(
         quote_share(likeness, _list_observed(job.zone, likeness)),

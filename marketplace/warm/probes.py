@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Max
 
 from marketplace.common.errors import NotFound
 from marketplace.common.locks import advisory_lock
@@ -130,9 +131,8 @@ def _write_row(row: Row) -> str:
 def _find_warm_node(zone: Zone, now: datetime) -> Node | None:
     """A node that is there, with the base model resident; the one asked longest ago first."""
     nodes = [node for node in nodes_on_sale(zone) if not node_is_silent(node, now)]
-    asked = dict(
-        Probe.objects.filter(node__in=nodes).order_by("asked_at").values_list("node", "asked_at")
-    )
+    latest = Probe.objects.filter(node__in=nodes).values("node").annotate(at=Max("asked_at"))
+    asked = dict(latest.values_list("node", "at"))
     earliest = datetime.min.replace(tzinfo=now.tzinfo)
     return min(nodes, key=lambda node: (asked.get(node.pk, earliest), node.pk), default=None)
 

@@ -3,9 +3,14 @@
 from celery import shared_task
 
 from marketplace.common import clock
-from marketplace.warm import donors
+from marketplace.warm import donors, offers
 
 
 @shared_task(name="warm.list_donors")
 def list_donors() -> None:
     donors.list_new_donors(now=clock.now())
+
+
+@shared_task(name="warm.offers_sweep")
+def offers_sweep() -> None:
+    offers.sweep_offers(now=clock.now())

@@ -242,6 +242,7 @@ CELERY_BEAT_SCHEDULE = {
     "tiers": _every("tiers.tick", "BEAT_TIERS_S", 2),
     "machines": _every("tiers.reconcile", "BEAT_MACHINES_S", 10),
     "donors": _every("warm.list_donors", "BEAT_DONORS_S", 5),
+    "offers": _every("warm.offers_sweep", "BEAT_OFFERS_S", 3600),
 }
 
 # --- People -----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from marketplace.payments.models import Earning
 from marketplace.payments.selectors import earnings, house_balances, ledger_check, wallet
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
 from marketplace.warm.models import Donor, Offer, Overrun, Probe
-from marketplace.warm.offers import Outlook
+from marketplace.warm.offers import Outlook, sweep_offers
 from marketplace.warm.overruns import find_provider_limit, may_be_offered
 from marketplace.warm.probes import PROBE_S, find_probe_blob, record_probe_result
 from tests import builders
@@ -157,6 +157,35 @@ def test_of_two_bids_for_one_offer_in_one_batch_the_first_that_can_be_paid_has_i
     assert isinstance(late, UserError)
     assert late.code == "offer_ended"
     assert Offer.objects.get().bid_id == placed.bid.pk
+
+
+def test_open_offers_are_limited_and_swept_when_no_bid_names_them(zone, owner, monkeypatch):
+    monkeypatch.setattr("marketplace.warm.offers.OPEN_MAX", 2)
+    live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    taken = quote(owner, zone, data)
+    bid_for(owner, zone, data, taken)
+    for rate, outlook in ((1e-4, "offered"), (2e-4, "offered"), (3e-4, "none"), (2e-4, "offered")):
+        terms = market.job_terms(**TRAINING, learning_rate=rate)
+        assert quote(owner, zone, data, **terms).outlook == outlook
+    assert Offer.objects.count() == 3
+    assert sweep_offers(now=LATER + timedelta(hours=24)) == 0
+    assert sweep_offers(now=LATER + timedelta(hours=26)) == 2
+    assert Offer.objects.get().pk == taken.measured.start.offer_id
+
+
+def test_one_organisation_causes_so_many_probes_an_hour_and_they_are_swept(
+    zone, owner, giver, monkeypatch
+):
+    monkeypatch.setattr("marketplace.warm.offers.PROBES_MAX", 1)
+    live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    other = data_of(owner, zone, word="ticket")
+    assert quote(owner, zone, other).outlook is Outlook.NONE
+    assert Probe.objects.get().dataset == data
+    assert sweep_offers(now=LATER + timedelta(hours=24)) == 0
+    assert sweep_offers(now=LATER + timedelta(hours=25)) == 1
 
 
 @pytest.mark.parametrize("how", ["refused", "cancelled"])
