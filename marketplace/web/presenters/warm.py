@@ -30,6 +30,10 @@ GUARANTEE = (
     "to all of its steps at no cost to you."
 )
 
+#: Who allowed it.
+OWN = "Adapters of your own are used without asking you; nobody else is shown them."
+GIVEN = "Its owner gives it, and you allow it on the page of your data sets."
+
 
 def present_warm_quote(quote: Quote) -> WarmQuote | None:
     """The warm start of a quote in words; ``None`` without one."""
@@ -38,14 +42,20 @@ def present_warm_quote(quote: Quote) -> WarmQuote | None:
     start = quote.measured.start
     if start is None or not start.offer_id:
         return None
-    whose = "your own earlier adapter" if start.kind == StartKind.OWN else "a given adapter"
+    is_own = start.kind == StartKind.OWN
+    whose = "your own earlier adapter" if is_own else "a given adapter"
     percent = round(100 * quote.saved_share)
     lead = (
         f"About {percent} % less with a warm start from {whose}."
         if percent
         else f"A warm start from {whose}; no slot fewer by this deadline."
     )
-    return WarmQuote(is_asked=False, offer_id=start.offer_id, lead=lead, guarantee=GUARANTEE)
+    return WarmQuote(
+        is_asked=False,
+        offer_id=start.offer_id,
+        lead=lead,
+        guarantee=f"{GUARANTEE} {OWN if is_own else GIVEN}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
