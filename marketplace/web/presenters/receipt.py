@@ -115,7 +115,9 @@ def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
     if shared.asks_returned_micros:
         payees.append(("You", "returned or credited to you", shared.asks_returned_micros))
     if shared.borne_pay_micros:
-        payees.append(("The house", "paid for work that was refunded", -shared.borne_pay_micros))
+        payees.append(
+            ("The house", "paid for work that you do not pay for", -shared.borne_pay_micros)
+        )
     return tuple(payees)
 
 
