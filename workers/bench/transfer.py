@@ -1,11 +1,13 @@
-"""``python -m workers.bench transfer [--quick]``: does one task's adapter help another?
+"""``python -m workers.bench transfer [--quick] [--out FILE]``: does an adapter help other tasks?
 
 Every task is trained from the base, then from every other task's adapter with its B as it
 is and scaled by 0.5, from an adapter of the same task with other rows, and together with others;
 each until it reaches the loss on held-out rows that the cold run ended with. Two scores that are
 known before training are compared with what was found: the donor's loss on 16 rows of the target
 less the base's, and the cosine of squared gradients. One JSON line per ordered pair and form, then
-a summary in which the more frequent answer stands beside every accuracy.
+a summary in which the more frequent answer stands beside every accuracy. With ``--out`` the lines
+are kept in a file; what is there already is not trained again, so a run that was broken off goes
+on. ``python -m scheduler merging replay FILE`` says what the market would have made of them.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,11 @@ from workers.training.objective import compute_example_losses
 from workers.training.packing import PackShare, build_pack
 
 Values = dict[str, torch.Tensor]
+#: Form, seed, donor and target of a row.
+RowName = tuple[str, int, str, str]
 
+#: Forms of a start from a donor, and the factor of its B.
+SCALES = {"temporal": 1.0, "temporal, B scaled": 0.5}
 #: Rows of the target that a donor is probed on.
 PROBE_ROWS = 16
 #: A warm run has reached the cold one when its loss is at most this much above.
@@ -93,12 +99,19 @@ class ColdRun:
     seed: int
     data: PreparedData
     adapter: Values
-    #: Loss on held-out rows after the steps, and the first step that reached it.
-    loss: float
+    #: Loss on held-out rows at each look, the first before any step.
+    losses: tuple[float, ...]
+    #: The first step that reached the last loss.
     steps: int
+    #: Loss of the base on the rows that donors are probed on.
     base_loss: float
     #: Mean squared gradients of the first batch.
     embedding: np.ndarray
+
+    @property
+    def loss(self) -> float:
+        """On held-out rows after the last step."""
+        return self.losses[-1]
 
 
 def main(arguments: list[str]) -> int:
@@ -108,38 +121,77 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="four tasks, one seed, short runs")
+    parser.add_argument("--out", type=Path, help="keep the lines here and go on from those there")
     chosen = parser.parse_args(arguments)
     size = QUICK if chosen.quick else FULL
-    found: list[dict[str, Any]] = []
-    for row in measure_transfer(size):
+    found = _read_rows(chosen.out) if chosen.out and chosen.out.exists() else []
+    for row in measure_transfer(size, known={_name(row) for row in found}):
         found.append(row)
-        print(json.dumps(row), flush=True)
+        line = json.dumps(row)
+        print(line, flush=True)
+        if chosen.out:
+            with chosen.out.open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
     for row in summarize(found):
         print(json.dumps(row), flush=True)
     return 0
 
 
-def measure_transfer(size: TransferSize) -> Iterator[dict[str, Any]]:
-    """Train everything and yield a row for each pair and form as it is there."""
+def measure_transfer(
+    size: TransferSize, *, known: Collection[RowName] = ()
+) -> Iterator[dict[str, Any]]:
+    """Train everything and yield a row for each pair and form as it is there.
+
+    Parameters
+    ----------
+    known : collection of (form, seed, donor, target)
+        What is not trained again.
+    """
     ref = BaseModelRef(name=TINY, source=f"{BUNDLED_PREFIX}{TINY}")
     base = load_resident(ref, device=torch.device("cpu"), limit_gb=8.0, reproducible=True)
     # one thread: on a busy machine several wait for each other most of the time
     base.apply_threads()
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(size.seeds):
-            colds = [_train_cold(base, task, size, seed, Path(folder)) for task in size.tasks]
-            for target in colds:
-                again = _train_cold(base, target.task, size, seed + OTHER_ROWS, Path(folder))
-                yield from _measure_donors(base, target, [*colds, again], size, seed)
-            pairs = list(combinations(colds, 2))
-            step = max(1, len(pairs) // size.spatial_pairs)
-            for one, other in pairs[::step][: size.spatial_pairs]:
-                yield _measure_together(base, one, other, size, seed)
+        runs = [_ColdRuns(base, size, seed, Path(folder)) for seed in range(size.seeds)]
+        # Related pairs first: a run that is broken off has told most of what there is to tell.
+        for is_related in (True, False):
+            for cold, target in product(runs, size.tasks):
+                if is_related and ("probes", cold.seed, "", target.name) not in known:
+                    yield _probe_donors(base, cold, target)
+                for donor, form in product(_list_donors(size, target, is_related), SCALES):
+                    if (form, cold.seed, donor.name, target.name) not in known:
+                        yield _measure_donor(base, cold, donor, target, form)
+        for cold, (one, other) in product(runs, _list_pairs(size)):
+            if ("spatial", cold.seed, one.name, other.name) not in known:
+                yield _measure_together(base, cold.get(one), cold.get(other), size, cold.seed)
+
+
+def _list_donors(size: TransferSize, target: TransferTask, is_related: bool) -> list[TransferTask]:
+    """Other tasks of the target's family and last itself with other rows; or all the rest."""
+    if not is_related:
+        return [task for task in size.tasks if task.family != target.family]
+    return [*(t for t in size.tasks if t.family == target.family and t is not target), target]
+
+
+def _list_pairs(size: TransferSize) -> list[tuple[TransferTask, TransferTask]]:
+    pairs = list(combinations(size.tasks, 2))
+    return pairs[:: max(1, len(pairs) // size.spatial_pairs)][: size.spatial_pairs]
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an earlier run; a last line that was broken off is cut from the file."""
+    whole, newline, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    path.write_text(whole + newline, encoding="utf-8")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def _name(row: dict[str, Any]) -> RowName:
+    return row["form"], row["seed"], row["donor"], row["target"]
 
 
 def summarize(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """What the rows say together, by form."""
-    for form in ("temporal", "temporal, B scaled"):
+    for form in SCALES:
         rows = [row for row in found if row["form"] == form]
         share = np.array([row["share"] for row in rows])
         faster = share < 1.0
@@ -168,6 +220,23 @@ def summarize(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     }
 
 
+class _ColdRuns:
+    """Tasks trained from the base, each when it is first asked for."""
+
+    def __init__(self, base: ResidentBase, size: TransferSize, seed: int, folder: Path) -> None:
+        self.size, self.seed = size, seed
+        self._base, self._folder = base, folder
+        self._known: dict[tuple[str, int], ColdRun] = {}
+
+    def get(self, task: TransferTask, *, other_rows: bool = False) -> ColdRun:
+        seed = self.seed + (OTHER_ROWS if other_rows else 0)
+        if (task.name, seed) not in self._known:
+            self._known[task.name, seed] = _train_cold(
+                self._base, task, self.size, seed, self._folder
+            )
+        return self._known[task.name, seed]
+
+
 def _train_cold(
     base: ResidentBase, task: TransferTask, size: TransferSize, seed: int, folder: Path
 ) -> ColdRun:
@@ -188,7 +257,7 @@ def _train_cold(
     job = _job("cold", data, size, seed, size.steps)
     trainer.add(job, _initial(base, seed))
     base_loss = _probe(trainer, job)
-    losses: list[float] = []
+    losses = [_held_out(trainer, job)]
     while not job.done:
         _step(trainer, job)
         if job.progress.step % size.every == 0:
@@ -197,40 +266,69 @@ def _train_cold(
     trainer.remove("cold")
     reached = next(i for i, loss in enumerate(losses) if loss <= REACHED * losses[-1])
     return ColdRun(
-        task, seed, data, adapter, losses[-1], (reached + 1) * size.every, base_loss, embedding
+        task, seed, data, adapter, tuple(losses), reached * size.every, base_loss, embedding
     )
 
 
-def _measure_donors(
-    base: ResidentBase, target: ColdRun, colds: Sequence[ColdRun], size: TransferSize, seed: int
-) -> Iterator[dict[str, Any]]:
-    for donor in colds:
-        if donor is target:
-            continue
-        for form, scale in (("temporal", 1.0), ("temporal, B scaled", 0.5)):
-            values = {
-                name: tensor * scale if name.endswith(".lora_B") else tensor
-                for name, tensor in donor.adapter.items()
-            }
-            job = _job("warm", target.data, size, seed, int(GIVEN_UP * size.steps))
-            base.trainer.add(job, {name: tensor.clone() for name, tensor in values.items()})
-            probe = _probe(base.trainer, job)
-            steps = _steps_to_reach(base.trainer, job, target, size)
+def _probe_donors(base: ResidentBase, cold: _ColdRuns, task: TransferTask) -> dict[str, Any]:
+    """Losses of all other tasks' adapters, their B by half, on the rows of a probe."""
+    size, target = cold.size, cold.get(task)
+    losses: dict[str, float] = {}
+    for donor in size.tasks:
+        if donor is not task:
+            job = _job("warm", target.data, size, cold.seed, size.steps)
+            base.trainer.add(job, _scale(cold.get(donor).adapter, 0.5))
+            losses[donor.name] = round(_probe(base.trainer, job), 4)
             base.trainer.remove("warm")
-            yield {
-                "form": form,
-                "seed": seed,
-                "donor": donor.task.name,
-                "target": target.task.name,
-                "related": donor.task.family == target.task.family,
-                "same_task": donor.task is target.task,
-                "share": round(steps / target.steps, 4),
-                "steps": steps,
-                "cold_steps": target.steps,
-                "base_loss": round(target.base_loss, 4),
-                "probe": round(probe - target.base_loss, 4),
-                "cosine": round(_cosine(donor.embedding, target.embedding), 4),
-            }
+    return {
+        "form": "probes",
+        "seed": cold.seed,
+        "donor": "",
+        "target": task.name,
+        "base_loss": round(target.base_loss, 4),
+        "losses": losses,
+    }
+
+
+def _scale(adapter: Values, factor: float) -> Values:
+    """A copy of an adapter with its B scaled."""
+    return {
+        name: tensor * factor if name.endswith(".lora_B") else tensor.clone()
+        for name, tensor in adapter.items()
+    }
+
+
+def _measure_donor(
+    base: ResidentBase, cold: _ColdRuns, donor_task: TransferTask, task: TransferTask, form: str
+) -> dict[str, Any]:
+    size, seed = cold.size, cold.seed
+    target = cold.get(task)
+    donor = cold.get(donor_task, other_rows=donor_task is task)
+    job = _job("warm", target.data, size, seed, int(GIVEN_UP * size.steps))
+    base.trainer.add(job, _scale(donor.adapter, SCALES[form]))
+    probe = _probe(base.trainer, job)
+    losses = _losses_to_target(base.trainer, job, target, size)
+    base.trainer.remove("warm")
+    steps = job.progress.step
+    return {
+        "form": form,
+        "seed": seed,
+        "donor": donor_task.name,
+        "target": task.name,
+        "related": donor_task.family == task.family,
+        "same_task": donor_task is task,
+        "share": round(steps / target.steps, 4),
+        "steps": steps,
+        "cold_steps": target.steps,
+        "base_loss": round(target.base_loss, 4),
+        "probe": round(probe - target.base_loss, 4),
+        "cosine": round(_cosine(donor.embedding, target.embedding), 4),
+        "donor_before": round(donor.losses[0], 4),
+        "donor_after": round(donor.loss, 4),
+        "every": size.every,
+        "cold_losses": [round(loss, 4) for loss in target.losses],
+        "losses": [round(loss, 4) for loss in losses],
+    }
 
 
 def _measure_together(
@@ -265,18 +363,16 @@ def _measure_together(
     }
 
 
-def _steps_to_reach(
+def _losses_to_target(
     trainer: FusedTrainer, job: TrainingJob, target: ColdRun, size: TransferSize
-) -> int:
-    """Steps until the held-out loss is where the cold run ended, or until it is given up."""
-    if _held_out(trainer, job) <= REACHED * target.loss:
-        return 0
-    while not job.done:
+) -> list[float]:
+    """Held-out losses at each look, up to where the cold run ended or until it is given up."""
+    losses = [_held_out(trainer, job)]
+    while losses[-1] > REACHED * target.loss and not job.done:
         _step(trainer, job)
-        at_look = job.progress.step % size.every == 0
-        if at_look and _held_out(trainer, job) <= REACHED * target.loss:
-            break
-    return job.progress.step
+        if job.progress.step % size.every == 0:
+            losses.append(_held_out(trainer, job))
+    return losses
 
 
 def _job(name: str, data: PreparedData, size: TransferSize, seed: int, steps: int) -> TrainingJob:

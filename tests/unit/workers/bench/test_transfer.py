@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from workers.bench.transfer import FULL, QUICK, measure_transfer, summarize
 from workers.bench.transfer_tasks import TASKS, write_task
 
@@ -38,10 +40,16 @@ def test_a_tiny_experiment_trains_every_ordered_pair_both_ways() -> None:
     rows = list(measure_transfer(tiny))
     forms = [(row["form"], row["donor"], row["target"]) for row in rows]
     north, south = "reply north", "reply south"
-    pairs = [(south, north), (north, north), (north, south), (south, south)]
     both = ("temporal", "temporal, B scaled")
-    assert forms == [(form, *pair) for pair in pairs for form in both] + [("spatial", north, south)]
-    for row in rows[:8]:
+    expected = []
+    for other, target in ((south, north), (north, south)):
+        expected.append(("probes", "", target))
+        expected += [(form, donor, target) for donor in (other, target) for form in both]
+    assert forms == [*expected, ("spatial", north, south)]
+    probes, halved = rows[0], rows[2]
+    assert list(probes["losses"]) == [south]
+    assert probes["losses"][south] - probes["base_loss"] == pytest.approx(halved["probe"], abs=2e-4)
+    for row in (row for row in rows if row["form"] in both):
         assert row["related"] is True
         assert row["same_task"] is (row["donor"] == row["target"])
         assert row["share"] == round(row["steps"] / row["cold_steps"], 4)
@@ -50,6 +58,13 @@ def test_a_tiny_experiment_trains_every_ordered_pair_both_ways() -> None:
         assert row["probe"] < 0.0
         # So it is there sooner.
         assert row["share"] < 1.0
+        assert len(row["losses"]) == row["steps"] + 1
+        assert row["losses"][-1] <= 1.01 * row["cold_losses"][-1] + 1e-4
+    # What is known is not trained again.
+    names = {(row["form"], row["seed"], row["donor"], row["target"]) for row in rows}
+    left = names - {("temporal", 0, south, north)}
+    assert list(measure_transfer(tiny, known=left)) == [rows[1]]
+    assert list(measure_transfer(tiny, known=names)) == []
 
 
 def test_the_summary_puts_the_majority_beside_the_accuracy() -> None:
