@@ -10,7 +10,10 @@
   provider. An owner's own nodes are not paid for that.
 - **Failed by the house**: the owner gets everything back. Providers at fault get nothing for
   the job; the house pays the others for what they did.
-- **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment. It comes out of
+- An express job holds a seat for all of its work: a quarter of its price is paid however much of it
+  was spared.
+- **Late**: the owner gets a credit, ``SLA_CREDIT_PERCENT`` of the payment, and with a refund never
+  more than was paid. It comes out of
   the pay of the providers at fault first, then from the house.
 - What the house bears for one provider's faults is limited for each day, and there is neither
   a credit nor a refund of work done where the owner itself is at fault as a provider.
@@ -42,6 +45,10 @@ _TOLERANCE = 1e-6
 #: What comes back of an express job's price when it is late, percent, by how late it is as a share
 #: of its SLO; the published schedule.
 EXPRESS_REFUNDS = ((0.1, 25), (0.5, 50), (math.inf, 100))
+
+#: What the owner of an express job pays at least, percent of its price, where early stopping, a
+#: cancellation or a fault of its input spared work: the seat was held for all of it.
+EXPRESS_LEAST_PERCENT = 25
 
 
 def find_express_refund(*, late_s: float, slo_s: float) -> int:
@@ -122,6 +129,7 @@ def compute_payout(
     posted_rates: Mapping[str, Fraction] | None = None,
     vendor_micros: int = 0,
     overrun_limits: OverrunLimits = NO_OVERRUNS,
+    least_percent: int = 0,
 ) -> Payout:
     """What the rule makes of a job as it ended.
 
@@ -132,6 +140,8 @@ def compute_payout(
         unit counts alike.
     vendor_micros
         Part of the payment for a vendor's accepted work, which was done whatever the job did.
+    least_percent
+        Of the payment, what is not refunded however much work was spared.
     at_fault
         Organisations whose nodes lost, failed or delayed the job.
     house_limit_micros
@@ -158,9 +168,11 @@ def compute_payout(
             payment_micros, asks_micros, work.by_node, earned, added, faulty, house_limit_micros
         )
     refund = math.floor((payment_micros - vendor_micros) * undone)
+    refund = min(refund, payment_micros - -(-payment_micros * least_percent // 100))
     credit, withheld = 0, [0] * len(earned)
     if ending is Ending.LATE and not _is_party(owner_id, work.by_node, at_fault):
-        credit = payment_micros * credit_percent // 100
+        # With what is refunded, never more than was paid.
+        credit = min(payment_micros * credit_percent // 100, payment_micros - refund)
         forfeit = [amount if at else 0 for amount, at in zip(earned, faulty, strict=True)]
         from_providers = min(credit, sum(forfeit))
         withheld = split_micros(from_providers, forfeit)

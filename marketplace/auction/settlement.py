@@ -23,6 +23,7 @@ from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Bid, Reservation, WorkShare
 from marketplace.auction.pay_rule import (
+    EXPRESS_LEAST_PERCENT,
     NO_OVERRUNS,
     Ending,
     OverrunLimits,
@@ -287,6 +288,7 @@ def _compute_payout(
         payment_micros=bid.payment_micros - back,
         asks_micros=asks - back,
         vendor_micros=math.ceil(parts.get("vendor", 0.0)) if is_prepared else 0,
+        least_percent=0 if bid.slo_s is None else EXPRESS_LEAST_PERCENT,
         work=case.work,
         ending=case.ending,
         credit_percent=credit_percent,

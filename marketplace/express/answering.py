@@ -2,15 +2,14 @@
 
 Every answer is worked out by ``scheduler.prompts.answers`` from a question that goes into the
 zone's log with it. An admitted job becomes a bid that has won, at the posted price, and a job in
-the cells of its seat, which starts at once. A lane that dies in between has answered nothing.
+the cells of its seat, which starts at once or waits for it; jobs that wait are planned with it,
+earliest deadline first. A lane that dies in between has answered nothing.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,9 +20,18 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.express.bank import prepare_lookup, read_features
+from marketplace.express.fair_share import count_active_jobs, find_share
 from marketplace.express.locks import lock_requests
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
 from marketplace.express.seats import buy_seats, load_seats
+from marketplace.express.waiting import (
+    LaneClock,
+    TakenCells,
+    choose_cells,
+    find_rules,
+    move_jobs,
+    plan_of,
+)
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs.models import Job
@@ -34,17 +42,12 @@ from scheduler.auction.log import events
 from scheduler.prompts.admission import LaneAnswer
 from scheduler.prompts.answers import answer_question, build_question
 from scheduler.prompts.jobs import TuningJob
-from scheduler.prompts.rules import LaneRules
 from scheduler.types import Cell
 
 log = logging.getLogger(__name__)
 
 #: Requests of one transaction; more wait for the next.
 BATCH_LIMIT = 64
-#: A job runs on one seat; a seat that comes free is seen at once.
-RULES = LaneRules(max_gpus=1, connect_s=0.0, exchange_share=0.0, round_s=0.0, predicted_gain=1.0)
-#: Of the seats, the share that one organisation's jobs may sit on while there are several.
-FAIR_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class _Answered:
 
 
 def answer_requests(*, zone: Zone, now: datetime) -> int:
-    """Answer the requests that wait in a zone, in fair order; how many.
+    """LaneAnswer the requests that wait in a zone, in fair order; how many.
 
     Where a request finds all seats taken, and the operator's bound allows more, the lane first bids
     for a burst of unsold cells.
@@ -82,10 +85,19 @@ def _list_waiting(zone: Zone):
 
 
 def _wants_burst(lane: ExpressLane, *, now: datetime) -> bool:
-    """Bid for seats where more requests wait than seats are idle; whether any was bid for."""
-    waiting = list(_list_waiting(lane.zone)[:BATCH_LIMIT])
+    """Bid for seats where more requests wait than seats are idle; whether any was bid for.
+
+    Requests beyond an organisation's share count for nothing: they would not get a seat.
+    """
+    asked = _list_waiting(lane.zone)[:BATCH_LIMIT]
     seats = load_seats(lane, now=now)
-    idle = sum(seat.free_at <= now for seat in seats)
+    room, waiting = find_share(lane.most_seats), []
+    taken = count_active_jobs(lane.zone)
+    for request in _order_fairly(lane.zone, asked):
+        taken[request.organisation_id] += 1
+        if taken[request.organisation_id] <= room:
+            waiting.append(request)
+    idle = sum(seat.idle_since is not None for seat in seats)
     short = min(len(waiting) - idle, lane.most_seats - len(seats))
     if short < 1:
         return False
@@ -97,38 +109,39 @@ def _wants_burst(lane: ExpressLane, *, now: datetime) -> bool:
     )
 
 
-def _order_fairly(zone: Zone, waiting: Sequence[ExpressRequest]) -> list[ExpressRequest]:
-    """Organisations with fewest jobs in the lane first; of each the oldest request first."""
+def _order_fairly(zone: Zone, waiting: Iterable[ExpressRequest]) -> list[ExpressRequest]:
+    """Organisations with fewest jobs in the lane first; of each the earliest deadline first."""
     taken = count_active_jobs(zone)
     ordered: list[ExpressRequest] = []
     left = list(waiting)
     while left:
-        following = min(left, key=lambda one: (taken[one.organisation_id], one.created_at, one.pk))
+        following = min(
+            left,
+            key=lambda one: (
+                taken[one.organisation_id],
+                one.created_at + timedelta(seconds=one.slo_s),
+                one.pk,
+            ),
+        )
         taken[following.organisation_id] += 1
         left.remove(following)
         ordered.append(following)
     return ordered
 
 
-def count_active_jobs(zone: Zone) -> Counter[str]:
-    """Jobs of the lane that have not ended, by organisation."""
-    of_lane = ExpressRequest.objects.filter(zone=zone, status=RequestStatus.ADMITTED)
-    recent = of_lane.order_by("-created_at").values_list("bid_id", flat=True)[:1000]
-    active = Job.objects.filter(bid_id__in=list(recent), status__in=Job.ACTIVE)
-    return Counter(active.values_list("organisation_id", flat=True))
-
-
 def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest) -> _Answered:
-    """Answer one request and write what follows, but for the money. Call in the lane."""
+    """LaneAnswer one request and write what follows, but for the money. Call in the lane."""
     now, base, zone = lane.now, request.created_at, terms.zone
     seats = load_seats(terms, now=now)
     own = count_active_jobs(zone)[request.organisation_id]
-    if len(seats) > 1 and own >= math.ceil(len(seats) * FAIR_SHARE):
+    if len(seats) > 1 and own >= find_share(len(seats)):
         # Beyond an organisation's share, seats are for others.
         seats = []
     due_at = base + timedelta(seconds=request.slo_s)
+    clock = LaneClock(zone, base)
     seats = [seat for seat in seats if slot_ends_at(zone, seat.last_slot) >= due_at]
-    ends = [(slot_ends_at(zone, seat.last_slot) - base).total_seconds() for seat in seats]
+    latest_at = min((slot_ends_at(zone, seat.last_slot) for seat in seats), default=base)
+    planned = plan_of(zone, seats, latest_at=latest_at)
     question = build_question(
         TuningJob(
             request.pk,
@@ -138,32 +151,38 @@ def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest) -> _Answere
             request.work_s,
             request.lookup_s,
         ),
-        (),
-        [(seat.name, (seat.free_at - base).total_seconds()) for seat in seats],
-        (now - base).total_seconds(),
-        rules=RULES,
-        boot_s=0.0,
-        latest_s=min(ends, default=0.0),
+        clock.list_promises(planned),
+        clock.list_seats(planned),
+        clock.read(now),
+        rules=find_rules(zone),
+        latest_s=clock.read(latest_at),
         price=request.price,
     )
     answer = answer_question(question)
-    seat = next((one for one in seats if one.name == answer["seat"]), None)
-    taken: tuple[tuple[str, Cell], ...] = ()
-    if answer["answer"] == LaneAnswer.CERTIFIED and seat is not None:
-        start_at = base + timedelta(seconds=answer["start_s"])
-        first, last = slot_at(zone, start_at), slot_at(zone, due_at)
-        taken = tuple(one for one in seat.cells if first <= one[1].slot <= last)
-    cells = tuple(cell for _, cell in taken)
     bid_id = request.planned_bid_id
+    taken: dict[str, TakenCells] = {}
+    if answer["answer"] == LaneAnswer.CERTIFIED:
+        own_place = [request.pk, answer["seat"], answer["start_s"], answer["end_s"]]
+        taken = choose_cells(
+            clock,
+            planned,
+            [*answer["moved"], own_place],
+            due_at={request.pk: due_at},
+        )
+    own_cells = taken.pop(request.pk, None)
+    seated = () if own_cells is None else own_cells.cells
+    cells = tuple(cell for _, cell in seated)
     entry = lane.apply(
         events.ExpressAnswered(
             job_id=bid_id if cells else request.pk,
             question=question,
             answer=answer,
-            seats=taken,
+            seats=seated,
+            moved={name: one.cells for name, one in taken.items()},
         )
     )
-    root = seat.root if seat is not None and cells else ""
+    move_jobs(planned, taken, now=now)
+    root = "" if own_cells is None else own_cells.root
     _record(request, answer, entry, bid_id=bid_id if cells else "", root=root, now=now)
     if cells:
         _open_job(lane, request, answer, entry, cells=cells, bid_id=bid_id)

@@ -2,8 +2,9 @@
 
 Every tick the newsvendor rule is asked how many seats recent demand repays, within the operator's
 bounds and budget; what is missing of them is bid for, slot after slot, ahead of the longest SLO on
-sale. When a seat's slots are over its providers are paid for the cells as they were sold, used or
-not, and what the bid paid above that is the house's.
+sale. A seat above the floor without work goes back on sale. When a seat's slots are over its
+providers are paid for the cells as they were sold, used or not; what cells given back cost returns
+to the lane, and what the bid paid above that is the house's.
 """
 
 from __future__ import annotations
@@ -14,19 +15,33 @@ from collections import defaultdict
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Sum
+from django.db.models import Q, Sum
 
+from marketplace.auction.book.reservations import release_reservations
+from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.auction.pay_rule import compute_asks
 from marketplace.common.queue import enqueue
+from marketplace.express.fair_share import find_share
 from marketplace.express.locks import lock_seat
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
-from marketplace.express.seats import buy_seats, load_seats
+from marketplace.express.seats import HeldSeat, buy_seats, load_seats
+from marketplace.express.waiting import bring_forward
 from marketplace.fleet.models import NodeStatus
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job
-from marketplace.payments.services import CostSplit, Share, distribute_charge
+from marketplace.payments.services import (
+    CostSplit,
+    Share,
+    distribute_charge,
+    refund_charge,
+)
+from scheduler.auction.log import events
+from scheduler.prompts.admission import LaneAnswer
 from scheduler.prompts.floor import newsvendor_floor
+from scheduler.prompts.reclaim import count_reclaimable
+from scheduler.types import Cell
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +52,8 @@ HISTORY_S, STEP_S = 600.0, 10.0
 SHORTAGE_TO_IDLE = 4.0
 #: Slots that a seat is bid for beyond the longest SLO on sale.
 SPARE_SLOTS = 6
+#: Seconds without work after which a seat above the floor goes back on sale.
+RECLAIM_S = 10.0
 
 
 def run_ticks(*, now: datetime) -> int:
@@ -45,7 +62,9 @@ def run_ticks(*, now: datetime) -> int:
     for lane in ExpressLane.objects.select_related("zone").filter(is_open=True).order_by("pk"):
         try:
             settle_seats(lane, now=now)
+            bring_forward(lane, now=now)
             bought += keep_floor(lane, now=now)
+            reclaim_seats(lane, now=now)
             enqueue("express.answer_requests", zone_id=lane.zone_id)
         except Exception:
             # One lane must not keep the others waiting.
@@ -117,24 +136,36 @@ def find_floor(lane: ExpressLane, *, now: datetime) -> int:
 
 
 def list_demand(lane: ExpressLane, *, now: datetime) -> list[int]:
-    """Seats that requests held or waited for, at evenly spaced moments of the recent past."""
+    """Seats that requests held or waited for, at evenly spaced moments of the recent past.
+
+    An organisation counts up to the share of the seats that it may have, and a job that takes
+    longer than its SLO on an idle seat not at all: no further seat would have served them.
+    """
     begin = now - timedelta(seconds=HISTORY_S)
-    requests = ExpressRequest.objects.filter(zone=lane.zone_id, created_at__gte=begin)
-    spans: list[tuple[datetime, datetime]] = []
+    requests = list(
+        ExpressRequest.objects.filter(zone=lane.zone_id, created_at__gte=begin)
+        .exclude(status=RequestStatus.REFUSED, answer__answer=str(LaneAnswer.TOO_SHORT))
+        .only("organisation_id", "status", "bid_id", "created_at", "work_s")
+    )
     ended = dict(
-        Job.objects.filter(bid_id__in=requests.exclude(bid_id="").values("bid_id")).values_list(
+        Job.objects.filter(bid_id__in=[one.bid_id for one in requests if one.bid_id]).values_list(
             "bid_id", "finished_at"
         )
     )
+    spans: defaultdict[str, list[tuple[datetime, datetime]]] = defaultdict(list)
     for request in requests:
         if request.status == RequestStatus.ADMITTED:
             until = ended.get(request.bid_id) or now
         else:
             # One that was told no would have sat there for its work.
             until = request.created_at + timedelta(seconds=request.work_s)
-        spans.append((request.created_at, until))
+        spans[request.organisation_id].append((request.created_at, until))
+    share = find_share(lane.most_seats)
     moments = [begin + timedelta(seconds=STEP_S * i) for i in range(int(HISTORY_S / STEP_S) + 1)]
-    return [sum(start <= at < end for start, end in spans) for at in moments]
+    return [
+        sum(min(share, sum(start <= at < end for start, end in own)) for own in spans.values())
+        for at in moments
+    ]
 
 
 def find_rate_micros(lane: ExpressLane) -> int | None:
@@ -154,6 +185,49 @@ def _seat_cost_micros(lane: ExpressLane) -> float:
     paid = dict(bids)
     slots = sum(seat.last_slot - seat.first_slot + 1 for seat in latest if seat.pk in paid)
     return sum(paid.values()) / slots if slots else 0.0
+
+
+def reclaim_seats(lane: ExpressLane, *, now: datetime) -> int:
+    """Put the coming cells of seats above the floor that have been idle back on sale; how many."""
+    if not _find_reclaimable(lane, now=now):
+        return 0
+    with enter_lane(zone=lane.zone, now=now) as book:
+        # As they are now that nothing else can change them.
+        idle = _find_reclaimable(lane, now=now)
+        for seat in idle:
+            _give_back(book, seat)
+    return len(idle)
+
+
+def _find_reclaimable(lane: ExpressLane, *, now: datetime) -> list[HeldSeat]:
+    """Idle seats beyond the floor: those of a burst first, then those idle longest."""
+    slot = slot_at(lane.zone, now)
+    seats = [seat for seat in load_seats(lane, now=now) if seat.last_slot > slot]
+    idle = [seat for seat in seats if seat.idle_since is not None]
+    idle.sort(key=lambda seat: (not seat.is_burst, seat.idle_since, seat.root))
+    count = count_reclaimable(
+        [(seat.idle_since - now).total_seconds() for seat in idle if seat.idle_since],
+        warm=len(seats),
+        floor=lane.floor_seats,
+        claimed=0,
+        now_s=0.0,
+        reclaim_s=RECLAIM_S,
+    )
+    long_ago = now - timedelta(seconds=RECLAIM_S)
+    return [seat for seat in idle if seat.idle_since and seat.idle_since <= long_ago][:count]
+
+
+def _give_back(book: Lane, seat: HeldSeat) -> None:
+    """Release a seat's coming cells."""
+    coming: defaultdict[str, list[Cell]] = defaultdict(list)
+    for bid_id, cell in seat.cells:
+        if cell.slot >= book.first_free_slot:
+            coming[bid_id].append(cell)
+    for bid_id, cells in coming.items():
+        book.apply(events.CellsReleased(task_id=bid_id, cells=tuple(cells)))
+        which = Q(slot__gte=book.first_free_slot)
+        release_reservations(bid_id=bid_id, which=which, now=book.now)
+        Seat.objects.filter(pk=bid_id).update(last_slot=cells[0].slot - 1)
 
 
 def settle_seats(lane: ExpressLane, *, now: datetime) -> int:
@@ -184,28 +258,37 @@ def settle_seat(seat: Seat, *, now: datetime) -> bool:
 def _pay_providers(bid: Bid, *, now: datetime) -> None:
     """Share the operational cost of a seat among the nodes whose cells it kept.
 
-    What a lost node does not get stays with the house, whose promises it broke.
+    What cells cost that were lost or given back returns to the lane; that of a suspended node
+    stays with the house.
     """
     assert bid.payment_micros is not None
-    due: defaultdict[str, int] = defaultdict(int)
-    kept = Reservation.objects.filter(bid=bid, released_at__isnull=True)
-    for organisation_id, cost in (
-        kept.exclude(node__status=NodeStatus.SUSPENDED)
-        .values("node__provider__organisation_id")
-        .annotate(cost=Sum("operational_cost_micros"))
-        .values_list("node__provider__organisation_id", "cost")
-    ):
-        due[organisation_id] += cost
+    cells = Reservation.objects.filter(bid=bid)
+    kept = cells.filter(released_at__isnull=True).exclude(node__status=NodeStatus.SUSPENDED)
     operational = float((bid.parts or {}).get("operational", 0.0))
     left = compute_asks(operational=operational, payment_micros=bid.payment_micros)
     shares: list[Share] = []
-    for organisation_id, cost in sorted(due.items()):
+    for organisation_id, cost in (
+        kept.values_list("node__provider__organisation_id")
+        .annotate(cost=Sum("operational_cost_micros"))
+        .order_by("node__provider__organisation_id")
+    ):
         paid = min(cost, left)
         left -= paid
         shares.append(Share(organisation_id, paid))
+    given_back = cells.filter(released_at__isnull=False)
+    unused = given_back.aggregate(cost=Sum("operational_cost_micros"))["cost"] or 0
+    returned = min(unused, left)
+    if returned:
+        refund_charge(
+            hold_reference=bid.hold_reference,
+            amount_micros=returned,
+            reason="Cells of a seat given back",
+            now=now,
+        )
+        Bid.objects.filter(pk=bid.pk).update(refund_micros=returned)
     split = CostSplit(
-        asks_micros=sum(share.amount_micros for share in shares),
-        asks_returned_micros=0,
+        asks_micros=sum(share.amount_micros for share in shares) + returned,
+        asks_returned_micros=returned,
         shares=tuple(shares),
     )
     distribute_charge(hold_reference=bid.hold_reference, split=split, now=now)

@@ -39,6 +39,8 @@ SAFETY = 1.25
 #: Losses of halving over the most candidates, and the share of a row's work that one is.
 LOOKUP_LOSSES = CANDIDATES_MAX + 3 * CANDIDATES_MAX + 12 * 15
 FORWARD_SHARE = 1 / 3
+#: Requests of one organisation that may wait for an answer in a zone at once.
+PENDING_MAX = 16
 #: Seconds a request waits for its answer before it is told where to look.
 WAIT_S = 2.0
 
@@ -163,6 +165,7 @@ def place_request(
     ------
     UserError
         ``invalid_slo`` with the least that can be certified, and those of ``measure_express_job``.
+        ``too_many_requests``: many of the organisation's requests have no answer yet.
     Conflict
         ``idempotency_key_reused``.
     PaymentRequired
@@ -222,9 +225,24 @@ def place_request(
         if earlier is not None:
             transaction.set_rollback(True)
             return earlier
+        _check_pending(request)
         request.save(force_insert=True)
         enqueue("express.answer_requests", zone_id=zone.pk)
     return request
+
+
+def _check_pending(request: ExpressRequest) -> None:
+    """Refuse another request of those who have many without an answer; the lane serves others."""
+    pending = ExpressRequest.objects.filter(
+        zone=request.zone, organisation=request.organisation, status=RequestStatus.PENDING
+    )
+    if pending.count() >= PENDING_MAX:
+        raise UserError(
+            "too_many_requests",
+            f"{PENDING_MAX} of your requests wait for an answer in this zone. Ask again when the "
+            "first of them is answered.",
+            status=429,
+        )
 
 
 def _check_slo(slo_s: float, terms: ExpressTerms) -> None:

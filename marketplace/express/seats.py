@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
 
@@ -28,6 +28,36 @@ from marketplace.payments.models import Hold
 from scheduler.types import Cell
 from workers.protocol.messages import AdapterKind, AdapterSpec
 
+#: A seat whose last job ended before this has been without work for long enough to be given up.
+LATELY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class SeatedJob:
+    """A certified job that has cells of a seat and has not ended."""
+
+    bid_id: str
+    job_id: str
+    organisation_id: str
+    #: In slot order, those past included.
+    cells: tuple[Cell, ...]
+    request: ExpressRequest
+    #: When it began; a job without it waits for its first cell.
+    started_at: datetime | None
+
+    @property
+    def run_s(self) -> float:
+        """Seconds that it runs at most, as it was certified."""
+        return float(self.request.answer["end_s"]) - float(self.request.answer["start_s"])
+
+    @property
+    def due_at(self) -> datetime:
+        return self.request.created_at + timedelta(seconds=self.request.answer["slo_s"])
+
+    def is_waiting(self, slot: int) -> bool:
+        """Whether its cells may still change."""
+        return self.started_at is None and self.cells[0].slot > slot
+
 
 @dataclass(frozen=True, slots=True)
 class HeldSeat:
@@ -38,8 +68,14 @@ class HeldSeat:
     is_burst: bool
     #: From the present slot, or the first one, on; each with the bid that holds it.
     cells: tuple[tuple[str, Cell], ...]
-    #: When no job sits on it any more.
+    #: Since when it has been without work, if it has none.
+    idle_since: datetime | None
+    #: When the job at work there is predicted to end.
     free_at: datetime
+    #: Jobs that wait for it, in the order of their cells.
+    waiting: tuple[SeatedJob, ...] = ()
+    #: The job at work there.
+    running: SeatedJob | None = None
 
     @property
     def name(self) -> str:
@@ -66,20 +102,42 @@ def load_seats(lane: ExpressLane, *, now: datetime) -> list[HeldSeat]:
     chains: defaultdict[str, list[tuple[str, Cell]]] = defaultdict(list)
     for bid_id, at, node_id in held:
         chains[bids[bid_id].root].append((bid_id, Cell(slot=at, node=node_id)))
-    sitting = _list_sitting(lane, chains)
+    seated = _list_seated(list(chains))
+    ended = _find_last_ends(list(chains), now=now)
     seats: list[HeldSeat] = []
     for root, cells in sorted(chains.items()):
         for run in _split_runs(sorted(cells, key=lambda one: one[1].slot)):
-            places = {(cell.slot, cell.node) for _, cell in run}
-            until = [
-                slot_ends_at(zone, last)
-                for chain, taken, last in sitting
-                if chain == root and places & taken
-            ]
+            places = {cell for _, cell in run}
+            on = [job for job in seated[root] if not places.isdisjoint(job.cells)]
+            first = bids[run[0][0]]
             begins_at = slot_starts_at(zone, run[0][1].slot)
-            free_at = max(now, begins_at, *until)
-            seats.append(HeldSeat(root, bids[run[0][0]].is_burst, run, free_at))
+            waiting = tuple(job for job in on if job.is_waiting(slot))
+            running = next((job for job in on if not job.is_waiting(slot)), None)
+            since = slot_starts_at(zone, first.first_slot)
+            since = max(since, first.created_at, ended.get(root, since))
+            seats.append(
+                HeldSeat(
+                    root,
+                    first.is_burst,
+                    run,
+                    idle_since=None if on or begins_at > now else since,
+                    free_at=_predict_free(zone, running, begins_at, now),
+                    waiting=waiting,
+                    running=running,
+                )
+            )
     return seats
+
+
+def _predict_free(
+    zone: Zone, running: SeatedJob | None, begins_at: datetime, now: datetime
+) -> datetime:
+    """When a seat's job is predicted to end; one that outlives its prediction has all its cells."""
+    if running is None:
+        return max(now, begins_at)
+    began_at = running.started_at or slot_starts_at(zone, running.cells[0].slot)
+    ends_at = began_at + timedelta(seconds=running.run_s)
+    return ends_at if ends_at > now else max(now, slot_ends_at(zone, running.cells[-1].slot))
 
 
 def _split_runs(
@@ -95,21 +153,37 @@ def _split_runs(
     return [tuple(run) for run in runs]
 
 
-def _list_sitting(
-    lane: ExpressLane, roots: Iterable[str]
-) -> list[tuple[str, set[tuple[int, str]], int]]:
-    """Jobs that sit on chains: the chain, the cells taken, and their last slot."""
-    root_of = dict(
-        ExpressRequest.objects.filter(
-            seat_bid_id__in=list(roots), status=RequestStatus.ADMITTED
-        ).values_list("bid_id", "seat_bid_id")
+def _list_seated(roots: Collection[str]) -> defaultdict[str, list[SeatedJob]]:
+    """Jobs that have not ended, by chain, in the order of their cells."""
+    of_chains = ExpressRequest.objects.filter(
+        seat_bid_id__in=roots, status=RequestStatus.ADMITTED
+    ).defer("features")
+    jobs = Job.objects.filter(bid_id__in=of_chains.values("bid_id"), status__in=Job.ACTIVE)
+    active = {job.bid_id: job for job in jobs if job.cells}
+    seated: defaultdict[str, list[SeatedJob]] = defaultdict(list)
+    for request in of_chains.filter(bid_id__in=active):
+        job = active[request.bid_id]
+        cells = tuple(Cell(slot=slot, node=node) for slot, node in job.cells)
+        seated[request.seat_bid_id].append(
+            SeatedJob(job.bid_id, job.pk, job.organisation_id, cells, request, job.started_at)
+        )
+    for on_chain in seated.values():
+        on_chain.sort(key=lambda job: (job.cells[0].slot, job.bid_id))
+    return seated
+
+
+def _find_last_ends(roots: Collection[str], *, now: datetime) -> dict[str, datetime]:
+    """When the last job of each chain ended, of those that ended lately."""
+    of_chains = ExpressRequest.objects.filter(seat_bid_id__in=roots)
+    ended = dict(
+        Job.objects.filter(
+            bid_id__in=of_chains.values("bid_id"), finished_at__gt=now - LATELY
+        ).values_list("bid_id", "finished_at")
     )
-    active = Job.objects.filter(bid_id__in=root_of, status__in=Job.ACTIVE)
-    return [
-        (root_of[bid_id], {(slot, node) for slot, node in cells}, cells[-1][0])
-        for bid_id, cells in active.values_list("bid_id", "cells")
-        if cells
-    ]
+    latest: dict[str, datetime] = {}
+    for bid_id, root in of_chains.filter(bid_id__in=ended).values_list("bid_id", "seat_bid_id"):
+        latest[root] = max(ended[bid_id], latest.get(root, ended[bid_id]))
+    return latest
 
 
 def buy_seats(

@@ -77,14 +77,16 @@ def _summarize(lane: ExpressLane, *, now: datetime) -> LaneFigures:
         | Q(status=JobStatus.FAILED)
     )
     bought = Seat.objects.filter(lane=lane, created_at__gte=since).values("pk")
-    paid = Bid.objects.filter(pk__in=bought).aggregate(sum=Sum("payment_micros"))["sum"]
+    paid = Bid.objects.filter(pk__in=bought).aggregate(
+        sum=Sum(F("payment_micros") - F("refund_micros"))
+    )["sum"]
     earned = Bid.objects.filter(pk__in=bids).aggregate(
         sum=Sum(F("payment_micros") - F("refund_micros") - F("credit_micros"))
     )["sum"]
     return LaneFigures(
         lane=lane,
         seats=len(seats),
-        idle=sum(seat.free_at <= now for seat in seats),
+        idle=sum(seat.idle_since is not None for seat in seats),
         burst=sum(seat.is_burst for seat in seats),
         requests=len(statuses),
         admitted=statuses.count(RequestStatus.ADMITTED),

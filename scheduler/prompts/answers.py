@@ -1,7 +1,8 @@
 """The express lane's answers as plain values: a question in, an answer out, nothing else read.
 
-A market writes both to its log. Whoever has the log finds every answer again with
-:func:`answer_question`, which the market itself decides with.
+A market writes both to its log. With the log alone every answer can be found again: by
+:func:`answer_question` for a job that asks, by :func:`plan_waiting` for those that wait when a
+seat came free before its time.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from scheduler.prompts.admission import LaneAnswer, admit_job
-from scheduler.prompts.jobs import Course, TuningJob, run_s
+from scheduler.prompts.jobs import TOLERANCE_S, Course, TuningJob, run_s
 from scheduler.prompts.latency_budget import affords_lookup, budget_left_s, predict_course
-from scheduler.prompts.planning import Promise
+from scheduler.prompts.planning import Promise, keep_promises
 from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.rules import LaneRules
 
@@ -29,7 +30,6 @@ def build_question(
     now_s: float,
     *,
     rules: LaneRules,
-    boot_s: float,
     latest_s: float,
     price: Mapping[str, int],
 ) -> dict[str, Any]:
@@ -46,15 +46,33 @@ def build_question(
     now_s : float
         The moment of the answer; all times are seconds on its clock.
     rules : LaneRules
-    boot_s : float
-        Seconds until a seat that is bought now is ready.
     latest_s : float
         End of the time that the seats are bought for: nothing is certified beyond it.
     price : mapping of str to int
         What :func:`compute_price_micros` takes, besides work and SLO.
     """
-    return {
+    return build_waiting_question(promised, seats, now_s, rules=rules) | {
         "job": _job_to_json(job),
+        "latest_s": float(latest_s),
+        "price": dict(price),
+    }
+
+
+def build_waiting_question(
+    promised: Sequence[Promise],
+    seats: Sequence[tuple[str, float]],
+    now_s: float,
+    *,
+    rules: LaneRules,
+) -> dict[str, Any]:
+    """Put everything that a plan of waiting jobs is made from into plain values.
+
+    Parameters
+    ----------
+    promised, seats, now_s, rules
+        As in :func:`build_question`.
+    """
+    return {
         "promised": [_promise_to_json(promise) for promise in promised],
         "seats": [[name, float(free_s)] for name, free_s in sorted(seats)],
         "now_s": float(now_s),
@@ -62,49 +80,54 @@ def build_question(
             name: value if isinstance(value, int) else float(value)
             for name, value in asdict(rules).items()
         },
-        "boot_s": float(boot_s),
-        "latest_s": float(latest_s),
-        "price": dict(price),
     }
 
 
 def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer a question of :func:`build_question`.
+    """LaneAnswer a question of :func:`build_question`.
 
     Returns
     -------
     dict
-        ``answer`` (a :class:`~scheduler.prompts.admission.LaneAnswer`), ``least_slo_s``, and,
-        where it is no refusal, ``slo_s`` that is certified, ``seat``, ``start_s``, ``end_s``,
-        ``looks_up`` and ``price_micros``; they are ``None`` otherwise.
+        ``answer`` (a :class:`~scheduler.prompts.admission.LaneAnswer`), ``least_slo_s``, and, in what
+        is no refusal, ``slo_s`` that is certified, ``seat``, ``start_s``, ``end_s``, ``looks_up``
+        and ``price_micros``; they are ``None`` otherwise. ``moved`` has what the jobs that waited
+        were promised now, earliest start first, where the job is certified: their ids, seats,
+        starts and ends.
 
     Raises
     ------
     ValueError, KeyError
         For a question that cannot have been asked.
     """
-    now_s, rules = float(question["now_s"]), LaneRules(**question["rules"])
+    state = _read_state(question)
     job = _job_from_json(question["job"])
-    promised = {p.job.id: p for p in map(_promise_from_json, question["promised"])}
-    seats = sorted((float(free_s), str(name)) for name, free_s in question["seats"])
-    pool = WarmPool(job.base_model, float(question["boot_s"]), tuple(free_s for free_s, _ in seats))
+    pool = WarmPool(job.base_model, 0.0, tuple(free_s for free_s, _ in state.seats))
     latest_s = float(question["latest_s"])
     stretches = [s for s in STRETCHES if job.submitted_s + job.slo_s * s <= latest_s]
-    least_s = _least_slo_s(job, now_s, rules)
+    least_s = _least_slo_s(job, state.now_s, state.rules)
     names = ("slo_s", "seat", "start_s", "end_s", "looks_up", "price_micros")
-    no: dict[str, Any] = dict.fromkeys(names)
+    no: dict[str, Any] = dict.fromkeys(names) | {"least_slo_s": least_s, "moved": []}
     if job.due_s > latest_s:
-        return no | {"answer": str(LaneAnswer.FULL), "least_slo_s": least_s}
+        return no | {"answer": str(LaneAnswer.FULL)}
     found = admit_job(
-        job, promised, {job.base_model: pool}, 0, now_s, rules=rules, stretches=stretches
+        job,
+        state.promised,
+        {job.base_model: pool},
+        0,
+        state.now_s,
+        rules=state.rules,
+        stretches=stretches,
     )
-    if found.promise is None:
-        return no | {"answer": str(found.answer), "least_slo_s": least_s}
+    if found.promise is None or found.plan is None:
+        return no | {"answer": str(found.answer)}
     promise = found.promise
+    places = _assign_seats(found.plan.promises, state)
+    moved = [place for place in places if place[0] != job.id]
     return {
         "answer": str(found.answer),
         "slo_s": promise.job.slo_s,
-        "seat": _choose_seat(seats, promise.start_s),
+        "seat": next(seat for name, seat, _, _ in places if name == job.id),
         "start_s": promise.start_s,
         "end_s": promise.end_s,
         "looks_up": promise.course.looks_up,
@@ -112,7 +135,42 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
             work_s=job.work_gpu_s, slo_s=promise.job.slo_s, **question["price"]
         ),
         "least_slo_s": least_s,
+        "moved": moved if found.answer == LaneAnswer.CERTIFIED else [],
     }
+
+
+def plan_waiting(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Plan the jobs that wait again, on seats that may have come free before their time.
+
+    Every promise is held, in the order of their starts (:func:`keep_promises`), so none starts
+    later than before.
+
+    Parameters
+    ----------
+    question
+        Of :func:`build_waiting_question`.
+
+    Returns
+    -------
+    dict
+        ``moved`` as in :func:`answer_question`; empty where a promise can no longer be kept, and
+        everything stays as it was planned.
+
+    Raises
+    ------
+    ValueError, KeyError
+        As :func:`answer_question`.
+    """
+    state = _read_state(question)
+    if not state.promised:
+        return {"moved": []}
+    base_model = next(iter(state.promised.values())).job.base_model
+    pool = WarmPool(base_model, 0.0, tuple(free_s for free_s, _ in state.seats))
+    plan = keep_promises(
+        state.promised.values(), {base_model: pool}, 0, state.now_s, rules=state.rules
+    )
+    is_kept = {one.job.id for one in plan.promises} == state.promised.keys()
+    return {"moved": _assign_seats(plan.promises, state) if is_kept else []}
 
 
 def compute_price_micros(
@@ -145,9 +203,38 @@ def _least_slo_s(job: TuningJob, now_s: float, rules: LaneRules) -> float:
     return now_s - job.submitted_s + run_s(course, 1, rules)
 
 
-def _choose_seat(seats: Sequence[tuple[float, str]], start_s: float) -> str:
-    """Of the seats free by the start, the one that came free last: idle ones can go back."""
-    return max(((free_s, name) for free_s, name in seats if free_s <= start_s))[1]
+class _State(NamedTuple):
+    """What every question has."""
+
+    now_s: float
+    rules: LaneRules
+    promised: dict[str, Promise]
+    #: When each seat is free, and its name; earliest first.
+    seats: list[tuple[float, str]]
+
+
+def _read_state(question: Mapping[str, Any]) -> _State:
+    return _State(
+        float(question["now_s"]),
+        LaneRules(**question["rules"]),
+        {p.job.id: p for p in map(_promise_from_json, question["promised"])},
+        sorted((float(free_s), str(name)) for name, free_s in question["seats"]),
+    )
+
+
+def _assign_seats(promises: Sequence[Promise], state: _State) -> list[list[Any]]:
+    """Name the seat of every promise: each job's id, seat, start and end.
+
+    Of the seats free by a start, the one that came free last is taken: idle ones can go back.
+    """
+    free = list(state.seats)
+    places: list[list[Any]] = []
+    for one in sorted(promises, key=lambda one: (one.start_s, one.job.due_s, one.job.id)):
+        chosen = max(seat for seat in free if seat[0] <= one.start_s + TOLERANCE_S)
+        free.remove(chosen)
+        free.append((one.end_s + state.rules.round_s, chosen[1]))
+        places.append([one.job.id, chosen[1], one.start_s, one.end_s])
+    return places
 
 
 def _job_to_json(job: TuningJob) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.log import events
 from scheduler.auction.log.events import event_from_json
 from scheduler.auction.log.heads import has_valid_signature, signed_head_from_json
-from scheduler.prompts.answers import answer_question
+from scheduler.prompts.answers import answer_question, plan_waiting
 from scheduler.types import Cell, Decision, Node, Task
 
 #: Bids compared with their entries at a time.
@@ -120,6 +120,8 @@ def _verify(zone: Zone) -> VerifyReport:
             solved = entry.position
         if isinstance(entry.event, events.ExpressAnswered):
             _answer_compare(entry, found)
+        if isinstance(entry.event, events.ExpressAnswered | events.ExpressPlanned):
+            _moves_compare(entry, found)
         if isinstance(entry.event, events.RatesPosted):
             found.posted.append(PostedEntry(entry.position, entry.event, engine.nodes))
         if isinstance(entry.event, events.BidArrived):
@@ -257,6 +259,25 @@ def _answer_compare(entry: ChainEntry, found: VerifyReport) -> None:
     hold = Hold.objects.filter(reference=bid.hold_reference).first()
     price = Job.objects.filter(bid_id=bid.pk).values_list("price_micros", flat=True).first()
     found.problems += [f"{here}: {problem}" for problem in _money_problems(bid, hold, price)]
+
+
+def _moves_compare(entry: ChainEntry, found: VerifyReport) -> None:
+    """Plan the express lane's waiting jobs again, and note where they sit now."""
+    event = entry.event
+    assert isinstance(event, events.ExpressAnswered | events.ExpressPlanned)
+    here = f"the plan at position {entry.position}"
+    if isinstance(event, events.ExpressPlanned):
+        try:
+            again = plan_waiting(event.question)
+        except (ValueError, KeyError, TypeError) as error:
+            found.problems.append(f"{here}: its question cannot have been asked: {error}")
+            return
+        if again != event.answer:
+            found.problems.append(f"{here}: the question has another answer")
+    for bid_id, seats in event.moved.items():
+        if bid_id not in found.express:
+            found.problems.append(f"{here}: {bid_id} is moved and was never certified")
+        found.express[bid_id] = seats
 
 
 def _bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> Iterator[str]:

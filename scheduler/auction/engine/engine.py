@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from scheduler.auction.log.events import (
     CellsReleased,
     Event,
     ExpressAnswered,
+    ExpressPlanned,
     NodeChanged,
     NodeJoined,
     NodeLeft,
@@ -170,8 +172,11 @@ class Engine:
                 return Changed()
             case BidArrived(task=task, slot=slot):
                 return self._decide(task, slot, hint)
-            case ExpressAnswered(seats=seats):
-                check_seats(zone, seats)
+            case ExpressAnswered(seats=seats, moved=moved):
+                check_seats(zone, chain(seats, *moved.values()))
+                return Changed()
+            case ExpressPlanned(moved=moved):
+                check_seats(zone, chain(*moved.values()))
                 return Changed()
             case SlotAdvanced(slot=slot):
                 zone.advance(slot)

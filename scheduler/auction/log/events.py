@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -228,6 +228,23 @@ class ExpressAnswered:
     answer: Mapping[str, Any]
     #: Cells that the job runs in, with the task that holds each; none for a refusal.
     seats: tuple[tuple[str, Cell], ...] = ()
+    #: Jobs that waited and got other cells for it, with the cells they run in now.
+    moved: Mapping[str, tuple[tuple[str, Cell], ...]] = field(
+        default_factory=dict[str, "tuple[tuple[str, Cell], ...]"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressPlanned:
+    """The express lane planned waiting jobs again, since a seat came free before its time.
+
+    The answer follows from the question alone, as in ``ExpressAnswered``.
+    """
+
+    question: Mapping[str, Any]
+    answer: Mapping[str, Any]
+    #: As in ``ExpressAnswered``.
+    moved: Mapping[str, tuple[tuple[str, Cell], ...]]
 
 
 Event = (
@@ -247,6 +264,7 @@ Event = (
     | RatesPosted
     | RulesChanged
     | ExpressAnswered
+    | ExpressPlanned
 )
 
 
@@ -420,6 +438,24 @@ def _version_to_json(version: int) -> dict[str, int]:
     return {"version": version} if version > 1 else {}
 
 
+def _seats_to_json(seats: Iterable[tuple[str, Cell]]) -> list[list[Any]]:
+    return [[task_id, cell.slot, cell.node] for task_id, cell in seats]
+
+
+def _seats_from_json(data: Iterable[Any]) -> tuple[tuple[str, Cell], ...]:
+    return tuple(
+        (str(task_id), Cell(slot=int(slot), node=str(node))) for task_id, slot, node in data
+    )
+
+
+def _moved_to_json(moved: Mapping[str, Iterable[tuple[str, Cell]]]) -> dict[str, Any]:
+    return {job_id: _seats_to_json(seats) for job_id, seats in sorted(moved.items())}
+
+
+def _moved_from_json(data: Mapping[str, Any]) -> dict[str, tuple[tuple[str, Cell], ...]]:
+    return {str(job_id): _seats_from_json(seats) for job_id, seats in data.items()}
+
+
 def event_to_json(event: Event) -> dict[str, Any]:
     """Give an event as plain JSON values, its ``type`` named."""
     match event:
@@ -431,7 +467,14 @@ def event_to_json(event: Event) -> dict[str, Any]:
                 "job_id": event.job_id,
                 "question": dict(event.question),
                 "answer": dict(event.answer),
-                "seats": [[task_id, cell.slot, cell.node] for task_id, cell in event.seats],
+                "seats": _seats_to_json(event.seats),
+            } | ({"moved": _moved_to_json(event.moved)} if event.moved else {})
+        case ExpressPlanned():
+            return {
+                "type": "ExpressPlanned",
+                "question": dict(event.question),
+                "answer": dict(event.answer),
+                "moved": _moved_to_json(event.moved),
             }
         case ReceiptsVoided(task_ids=task_ids, reason=reason):
             return {"type": "ReceiptsVoided", "task_ids": list(task_ids), "reason": reason}
@@ -519,10 +562,14 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
                 job_id=str(data["job_id"]),
                 question=dict(data["question"]),
                 answer=dict(data["answer"]),
-                seats=tuple(
-                    (str(task_id), Cell(slot=int(slot), node=str(node)))
-                    for task_id, slot, node in data["seats"]
-                ),
+                seats=_seats_from_json(data["seats"]),
+                moved=_moved_from_json(data.get("moved", {})),
+            )
+        case "ExpressPlanned":
+            return ExpressPlanned(
+                question=dict(data["question"]),
+                answer=dict(data["answer"]),
+                moved=_moved_from_json(data["moved"]),
             )
         case "ReceiptsVoided":
             return ReceiptsVoided(

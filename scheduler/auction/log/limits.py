@@ -18,6 +18,7 @@ from scheduler.auction.log.events import (
     CellsReleased,
     Event,
     ExpressAnswered,
+    ExpressPlanned,
     NodeChanged,
     NodeJoined,
     NodeLeft,
@@ -88,7 +89,7 @@ def check_event(event: Event) -> None:
             _check_rates(event)
         case RulesChanged(rules=rules):
             _text("settings", rules.settings)
-        case ExpressAnswered():
+        case ExpressAnswered() | ExpressPlanned():
             _text("question", event.question)
             _text("answer", event.answer)
         case CellsReleased() | BidsReceived() | ReceiptsVoided():

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marketplace.auction.pay_rule import (
+    EXPRESS_LEAST_PERCENT,
     NO_OVERRUNS,
     PAY_RULE,
     Ending,
@@ -164,3 +165,33 @@ def test_the_asks_in_a_payment_are_whole_and_never_above_it() -> None:
 def test_owners_providers_and_readers_of_the_documents_are_shown_one_sentence() -> None:
     for document in ("docs/algorithms/auction.md", "docs/adr/0009-pay-for-work-done.md"):
         assert PAY_RULE in (ROOT / document).read_text(), document
+
+
+def test_an_express_job_that_was_spared_work_still_pays_a_quarter() -> None:
+    due = compute_payout(
+        payment_micros=1_001,
+        asks_micros=0,
+        work=ExecutedWork((), Fraction(0)),
+        ending=Ending.STOPPED,
+        credit_percent=0,
+        owner_id="owner",
+        at_fault=(),
+        house_limit_micros=10**12,
+        least_percent=EXPRESS_LEAST_PERCENT,
+    )
+    assert due.refund_micros == 1_001 - 251
+
+
+def test_a_late_job_that_was_spared_work_never_gets_back_more_than_it_paid() -> None:
+    due = compute_payout(
+        payment_micros=1_000,
+        asks_micros=0,
+        work=ExecutedWork((NodeWork("node_0", "org_0", 1, 10),), Fraction(10, 100)),
+        ending=Ending.LATE,
+        credit_percent=100,
+        owner_id="owner",
+        at_fault=(),
+        house_limit_micros=10**12,
+        least_percent=EXPRESS_LEAST_PERCENT,
+    )
+    assert (due.refund_micros, due.credit_micros) == (750, 250)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -18,104 +16,19 @@ from marketplace.express import answering
 from marketplace.express.answering import answer_requests
 from marketplace.express.floor import keep_floor, settle_seats
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
-from marketplace.express.requests import measure_express_job, place_request
+from marketplace.express.requests import measure_express_job
 from marketplace.express.seats import load_seats
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.jobs.models import Job, JobStatus, Slice
-from marketplace.jobs.services import finish_slice, leases_sweep, slots_dispatch, store_adapter
+from marketplace.jobs.services import leases_sweep, slots_dispatch
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import wallet
 from tests import builders
-from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import AdapterSpec
-from workers.protocol.messages import SliceStatus as Ended
-from workers.protocol.wire import from_json
+from tests.express_builders import ADAPTER, OPEN_AT, TRAINING, answered, ask, finish, open_lane
 
 pytestmark = pytest.mark.django_db
-
-#: The first slot whose cells the floor has.
-OPEN_AT = NOW + timedelta(seconds=31)
-TRAINING = {"epochs": 1, "batch_size": 8, "sequence_length": 64, "validation_share": 0.1}
-ADAPTER = {"virtual_tokens": 4}
-
-
-@pytest.fixture
-def zone():
-    made = market.zone(horizon_slots=40)
-    for _ in range(2):
-        market.node(made, last_heartbeat_at=OPEN_AT)
-    return made
-
-
-@pytest.fixture
-def lane(zone):
-    """A lane with one seat, sold from ``OPEN_AT`` on."""
-    return open_lane(zone)
-
-
-def open_lane(zone, **terms):
-    house = builders.organisation()
-    builders.fund_wallet(house, usd="5000")
-    made = ExpressLane.objects.create(
-        zone=zone,
-        organisation=house,
-        **{
-            "least_seats": 1,
-            "most_seats": 1,
-            "seat_limit_micros": 20_000_000,
-            "budget_micros_per_h": 10**12,
-            "slo_max_s": 150.0,
-        }
-        | terms,
-    )
-    keep_floor(made, now=NOW)
-    decide_pending_bids(zone=zone, now=NOW)
-    keep_floor(made, now=NOW)
-    return made
-
-
-@pytest.fixture
-def owner():
-    made = builders.organisation()
-    builders.fund_wallet(made, usd="1000")
-    return made
-
-
-def ask(owner, zone, *, slo_s=100.0, key=None, now=OPEN_AT, rows=20, **terms):
-    return place_request(
-        organisation=owner,
-        placed_by=builders.owner_of(owner),
-        zone=zone,
-        dataset=terms.pop("dataset", None) or market.dataset(owner, zone, rows=rows),
-        name="express",
-        adapter=terms.pop("adapter", ADAPTER),
-        training=TRAINING | terms,
-        slo_s=slo_s,
-        idempotency_key=key,
-        now=now,
-    )
-
-
-def answered(request, *, now=OPEN_AT):
-    assert answer_requests(zone=request.zone, now=now) >= 1
-    request.refresh_from_db()
-    return request
-
-
-def finish(job, *, now):
-    held = Slice.objects.select_related("node").get(job=job, status="open")
-    adapter = from_json(AdapterSpec, job.spec["adapter"])
-    store_adapter(
-        node=held.node,
-        lease_token=held.lease_token,
-        content=io.BytesIO(build.adapter_zip(adapter=adapter)),
-        now=now,
-    )
-    steps = -(-18 // 8)
-    result = build.result(held, Ended.FINISHED, step=steps, copied_tokens=0)
-    finish_slice(node=held.node, result=replace(result, total_steps=steps), now=now)
 
 
 def is_verified(zone):
@@ -209,10 +122,10 @@ def test_a_taken_seat_gives_a_later_slo_or_a_no_and_everything_back(zone, lane, 
     other = builders.organisation()
     builders.fund_wallet(other, usd="1000")
     before = wallet(organisation=other)
-    later = answered(ask(other, zone, slo_s=60.0))
-    full = answered(ask(other, zone, slo_s=40.0))
+    later = answered(ask(other, zone, slo_s=16.0))
+    full = answered(ask(other, zone, slo_s=4.5, key="full"))
     assert later.status == RequestStatus.OFFERED
-    assert later.answer["slo_s"] > 60.0
+    assert later.answer["slo_s"] == 20.0
     assert later.answer["price_micros"] < later.limit_micros
     assert full.status in (RequestStatus.OFFERED, RequestStatus.REFUSED)
     assert wallet(organisation=other) == before

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.prompts.answers import answer_question, build_question, compute_price_micros
+from scheduler.prompts.answers import (
+    answer_question,
+    build_question,
+    build_waiting_question,
+    compute_price_micros,
+    plan_waiting,
+)
 from scheduler.prompts.jobs import Course
 from scheduler.prompts.planning import Promise
 from tests.unit.scheduler.prompts.builders import EVEN, make_job
@@ -25,7 +31,6 @@ def ask(*free_at_s, slo_s=60.0, work_s=20.0, now_s=0.0, promised=(), latest_s=10
         seats,
         now_s,
         rules=replace(EVEN, max_gpus=1),
-        boot_s=10.0,
         latest_s=latest_s,
         price=PRICE,
     )
@@ -44,6 +49,7 @@ def test_a_job_that_an_idle_seat_ends_in_time_is_certified():
         "looks_up": False,
         "price_micros": 23_334,
         "least_slo_s": 20.0,
+        "moved": [],
     }
 
 
@@ -115,3 +121,34 @@ def test_a_certified_job_ends_by_the_slo_certified_on_a_seat_that_is_free(frees,
     assert found["end_s"] <= found["slo_s"] + 1e-6
     assert dict(question["seats"])[found["seat"]] <= found["start_s"]
     assert found["end_s"] == pytest.approx(found["start_s"] + work_s)
+
+
+def waiting(name, slo_s, *, start_s, work_s=20.0):
+    """A job that waits and was promised ``work_s`` from ``start_s`` on."""
+    course = Course(False, work_s, 0.0)
+    job = make_job(name, work_gpu_s=work_s, slo_s=slo_s)
+    return Promise(job, 1, course, start_s, start_s + work_s)
+
+
+def test_a_newcomer_with_an_earlier_deadline_goes_first_and_the_others_move():
+    patient = waiting("patient", 100.0, start_s=20.0)
+    found = answer_question(ask(20.0, slo_s=45.0, promised=[patient]))
+    assert (found["answer"], found["start_s"]) == ("certified", 20.0)
+    assert found["moved"] == [["patient", "seat-0", 40.0, 60.0]]
+
+
+def test_jobs_that_wait_start_in_the_order_they_had_when_a_seat_comes_free():
+    promised = [waiting("b", 200.0, start_s=60.0), waiting("a", 90.0, start_s=40.0)]
+    question = build_waiting_question(
+        promised, [("seat-0", 10.0)], 10.0, rules=replace(EVEN, max_gpus=1)
+    )
+    found = plan_waiting(json.loads(json.dumps(question)))
+    assert found == {"moved": [["a", "seat-0", 10.0, 30.0], ["b", "seat-0", 30.0, 50.0]]}
+
+
+def test_a_plan_that_would_break_a_promise_moves_nobody():
+    late = waiting("late", 30.0, start_s=5.0)
+    question = build_waiting_question(
+        [late], [("seat-0", 25.0)], 10.0, rules=replace(EVEN, max_gpus=1)
+    )
+    assert plan_waiting(question) == {"moved": []}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -67,3 +68,18 @@ def test_a_number_that_is_none_is_refused():
     engine = Engine(ZoneRules(horizon_slots=6))
     with pytest.raises(ValueError, match="question"):
         engine.apply(events.ExpressAnswered("job", {"now_s": float("nan")}, {}))
+
+
+def test_a_plan_of_waiting_jobs_is_entered_only_in_cells_that_tasks_hold(engine):
+    held = tuple(("floor", one.cell) for one in engine.reservations())
+    planned = events.ExpressPlanned({"now_s": 1.0}, {"moved": []}, {"job": held})
+    assert event_from_json(json.loads(json.dumps(event_to_json(planned)))) == planned
+    engine.apply(planned)
+    with pytest.raises(ValueError, match="task nobody does not hold slot"):
+        engine.apply(replace(planned, moved={"job": (("nobody", held[0][1]),)}))
+
+
+def test_an_answer_that_moves_others_goes_to_json_and_back_exactly():
+    event = replace(answer(("floor", Cell(3, "n"))), moved={"other": (("floor", Cell(4, "n")),)})
+    assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
+    assert "moved" not in event_to_json(answer())

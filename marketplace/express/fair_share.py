@@ -1,0 +1,25 @@
+"""How many of a lane's seats one organisation may have at once."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from marketplace.express.models import ExpressRequest, RequestStatus
+from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Job
+
+#: Of the seats, the share that one organisation's jobs may sit on while there are several.
+FAIR_SHARE = 0.5
+
+
+def find_share(seats: int) -> int:
+    """The most seats, of so many, that one organisation's jobs may sit on or wait for."""
+    return seats if seats <= 1 else math.ceil(seats * FAIR_SHARE)
+
+
+def count_active_jobs(zone: Zone) -> Counter[str]:
+    """Jobs of the lane that have not ended, by organisation."""
+    of_lane = ExpressRequest.objects.filter(zone=zone, status=RequestStatus.ADMITTED)
+    active = Job.objects.filter(bid_id__in=of_lane.values("bid_id"), status__in=Job.ACTIVE)
+    return Counter(active.values_list("organisation_id", flat=True))

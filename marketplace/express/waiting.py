@@ -1,0 +1,205 @@
+"""Jobs that wait for a seat: planned again with every newcomer, and when a seat comes free early.
+
+A job has the cells of its seat from its planned start to its deadline, or to the start of the next
+job there. Only jobs that have not begun are moved, and never past their deadlines.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from marketplace.auction.lane.enter import enter_lane
+from marketplace.express.models import ExpressLane, ExpressRequest
+from marketplace.express.seats import HeldSeat, SeatedJob, load_seats
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at, slot_ends_at
+from marketplace.jobs.models import Job
+from marketplace.jobs.services import replace_job_cells
+from scheduler.auction.log import events
+from scheduler.prompts.answers import build_waiting_question, plan_waiting
+from scheduler.prompts.jobs import Course, TuningJob
+from scheduler.prompts.planning import Promise
+from scheduler.prompts.rules import LaneRules
+from scheduler.types import Cell
+
+_EARLIER = "A seat of the lane came free; the job starts sooner."
+_MOVED = "Planned again with a job whose deadline is earlier; its own deadline stands."
+_SHORTENED = "The seat is promised to the next job once this one is to have ended."
+
+
+def find_rules(zone: Zone) -> LaneRules:
+    """A job runs on one seat, and the next one there begins in a later slot."""
+    return LaneRules(
+        max_gpus=1,
+        connect_s=0.0,
+        exchange_share=0.0,
+        round_s=float(zone.slot_s),
+        predicted_gain=1.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSeats:
+    """Seats that may be given out, and the jobs that may be moved between them."""
+
+    seats: dict[str, HeldSeat]
+    #: When each seat is free of all but these jobs.
+    free_at: dict[str, datetime]
+    movable: dict[str, SeatedJob]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenCells:
+    """The cells of a seat that a job gets, each with the bid that holds it."""
+
+    root: str
+    cells: tuple[tuple[str, Cell], ...]
+
+
+def plan_of(zone: Zone, seats: Iterable[HeldSeat], *, latest_at: datetime) -> PlannedSeats:
+    """Divide what waits on these seats into jobs that may go to any of them, and others.
+
+    Jobs on a seat where one has a deadline beyond ``latest_at``, which some seat does not reach,
+    stay there, and the seat is free after them.
+    """
+    planned = PlannedSeats({}, {}, {})
+    for seat in seats:
+        planned.seats[seat.name] = seat
+        planned.free_at[seat.name] = seat.free_at
+        if all(job.due_at <= latest_at for job in seat.waiting):
+            planned.movable.update((job.bid_id, job) for job in seat.waiting)
+        else:
+            last = max(job.cells[-1].slot for job in seat.waiting)
+            planned.free_at[seat.name] = slot_ends_at(zone, last)
+    return planned
+
+
+@dataclass(frozen=True, slots=True)
+class LaneClock:
+    """Seconds from a moment, which a question counts in."""
+
+    zone: Zone
+    base: datetime
+
+    def read(self, at: datetime) -> float:
+        return (at - self.base).total_seconds()
+
+    def tell(self, seconds: float) -> datetime:
+        return self.base + timedelta(seconds=seconds)
+
+    def list_seats(self, planned: PlannedSeats) -> list[tuple[str, float]]:
+        return [(name, self.read(at)) for name, at in planned.free_at.items()]
+
+    def list_promises(self, planned: PlannedSeats) -> list[Promise]:
+        """What movable jobs were promised: the seat's time that each was certified."""
+        return [self._promise(job) for job in planned.movable.values()]
+
+    def _promise(self, job: SeatedJob) -> Promise:
+        request = job.request
+        tuning = TuningJob(
+            job.bid_id,
+            self.zone.base_model_name,
+            self.read(request.created_at),
+            float(request.answer["slo_s"]),
+            request.work_s,
+            request.lookup_s,
+        )
+        start_s = self.read(slot_ends_at(self.zone, job.cells[0].slot - 1))
+        course = Course(bool(request.answer["looks_up"]), job.run_s, 0.0)
+        return Promise(tuning, 1, course, start_s, start_s + job.run_s)
+
+
+def choose_cells(
+    clock: LaneClock,
+    planned: PlannedSeats,
+    places: Sequence[Sequence[Any]],
+    *,
+    due_at: Mapping[str, datetime],
+) -> dict[str, TakenCells]:
+    """The cells of every job in a plan whose cells change, by the plan's name for it.
+
+    ``due_at`` has the deadlines of jobs that are not among the planned ones yet.
+    """
+    zone = clock.zone
+    by_seat: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    for name, seat, start_s, _ in places:
+        by_seat[seat].append((slot_at(zone, clock.tell(start_s)), name))
+    taken: dict[str, TakenCells] = {}
+    for seat_name, jobs in by_seat.items():
+        seat = planned.seats[seat_name]
+        jobs.sort()
+        if seat.running is not None and seat.running.cells[-1].slot >= jobs[0][0]:
+            taken[seat.running.bid_id] = _cut(seat, seat.running, jobs[0][0])
+        for place, (first, name) in enumerate(jobs):
+            known = planned.movable.get(name)
+            last = slot_at(zone, due_at[name] if known is None else known.due_at)
+            if place + 1 < len(jobs):
+                last = min(last, jobs[place + 1][0] - 1)
+            cells = tuple(one for one in seat.cells if first <= one[1].slot <= last)
+            if known is None or tuple(cell for _, cell in cells) != known.cells:
+                taken[name] = TakenCells(seat.root, cells)
+    return taken
+
+
+def _cut(seat: HeldSeat, job: SeatedJob, before: int) -> TakenCells:
+    cells = tuple(one for one in seat.cells if one[1] in job.cells and one[1].slot < before)
+    return TakenCells(seat.root, cells)
+
+
+def move_jobs(planned: PlannedSeats, taken: Mapping[str, TakenCells], *, now: datetime) -> None:
+    """Write down the cells of jobs that a plan moved. Call in the lane."""
+    running = {seat.running.bid_id: seat.running for seat in planned.seats.values() if seat.running}
+    for bid_id, found in taken.items():
+        before = planned.movable.get(bid_id) or running[bid_id]
+        job = Job.objects.select_related("zone").get(pk=before.job_id)
+        cells = [cell for _, cell in found.cells]
+        if bid_id in running:
+            reason = _SHORTENED
+        else:
+            reason = _EARLIER if cells[0].slot < before.cells[0].slot else _MOVED
+        replace_job_cells(job=job, cells=cells, reason=reason, now=now)
+        # Its last slot may end sooner or later: it is late only beyond the SLO.
+        Job.objects.filter(pk=job.pk).update(finish_planned_at=job.deadline_at)
+        ExpressRequest.objects.filter(bid_id=bid_id).update(seat_bid_id=found.root)
+
+
+def bring_forward(lane_terms: ExpressLane, *, now: datetime) -> int:
+    """Give seats that came free before their time to jobs that wait; how many were moved."""
+    if not any(seat.waiting for seat in load_seats(lane_terms, now=now)):
+        return 0
+    zone = lane_terms.zone
+    with enter_lane(zone=zone, now=now) as lane:
+        seats = load_seats(lane_terms, now=now)
+        dues = [job.due_at for seat in seats for job in seat.waiting]
+        if not dues:
+            return 0
+        seats = [seat for seat in seats if slot_ends_at(zone, seat.last_slot) >= max(dues)]
+        clock = LaneClock(zone, now)
+        planned = plan_of(zone, seats, latest_at=max(dues))
+        question = build_waiting_question(
+            clock.list_promises(planned),
+            clock.list_seats(planned),
+            0.0,
+            rules=find_rules(zone),
+        )
+        answer = plan_waiting(question)
+        taken = choose_cells(clock, planned, answer["moved"], due_at={})
+        if not any(_is_sooner(planned.movable.get(name), one) for name, one in taken.items()):
+            return 0
+        lane.apply(
+            events.ExpressPlanned(
+                question=question,
+                answer=answer,
+                moved={name: one.cells for name, one in taken.items()},
+            )
+        )
+        move_jobs(planned, taken, now=now)
+    return len(taken)
+
+
+def _is_sooner(before: SeatedJob | None, taken: TakenCells) -> bool:
+    return before is not None and taken.cells[0][1].slot < before.cells[0].slot

@@ -1,0 +1,51 @@
+"""Lanes and bids at the same moment: one cell is sold once, one request answered once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.models import Reservation
+from marketplace.express.answering import answer_requests
+from marketplace.express.floor import keep_floor, reclaim_seats
+from marketplace.express.models import ExpressRequest, RequestStatus
+from marketplace.express.waiting import bring_forward
+from marketplace.jobs.models import Job
+from tests import market_builders as market
+from tests.express_builders import OPEN_AT, ask, customer, open_lane, zone_with_nodes
+from tests.unit.marketplace.common.threads import at_once
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_auction_and_lane_at_once_sell_no_cell_twice_and_answer_each_request_once():
+    zone = zone_with_nodes()
+    lane = open_lane(zone, most_seats=4)
+    for _ in range(6):
+        market.bid(customer(), zone, slots=10, epochs=4, price_micros=50_000_000, now=OPEN_AT)
+        ask(customer(), zone, slo_s=60.0)
+    results = at_once(
+        [
+            lambda: decide_pending_bids(zone=zone, now=OPEN_AT),
+            lambda: answer_requests(zone=zone, now=OPEN_AT),
+            lambda: answer_requests(zone=zone, now=OPEN_AT),
+            lambda: keep_floor(lane, now=OPEN_AT),
+            lambda: reclaim_seats(lane, now=OPEN_AT),
+            lambda: bring_forward(lane, now=OPEN_AT),
+        ]
+    )
+    assert [one for one in results if isinstance(one, Exception)] == []
+    decide_pending_bids(zone=zone, now=OPEN_AT)
+    sold = Counter()
+    for cell in Reservation.objects.filter(released_at=None):
+        sold[cell.slot, cell.node_id] += cell.samples
+    assert max(sold.values()) <= 400.0
+    certified = ExpressRequest.objects.filter(status=RequestStatus.ADMITTED)
+    assert not ExpressRequest.objects.filter(status=RequestStatus.PENDING).exists()
+    assert (
+        Job.objects.filter(bid_id__in=certified.values("bid_id")).count() == certified.count() > 0
+    )
+    assert verify_zone(zone).problems == []
