@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, cast
 
 from scheduler.prompts.admission import LaneAnswer, admit_job
-from scheduler.prompts.jobs import TOLERANCE_S, Course, TuningJob, run_s
+from scheduler.prompts.jobs import Course, TuningJob, run_s
 from scheduler.prompts.latency_budget import affords_lookup, budget_left_s, predict_course
 from scheduler.prompts.planning import Promise, keep_promises
 from scheduler.prompts.pools import WarmPool
@@ -89,11 +89,11 @@ def answer_question(question: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``answer`` (a :class:`~scheduler.prompts.admission.LaneAnswer`), ``least_slo_s``, and, in what
-        is no refusal, ``slo_s`` that is certified, ``seat``, ``start_s``, ``end_s``, ``looks_up``
-        and ``price_micros``; they are ``None`` otherwise. ``moved`` has what the jobs that waited
-        were promised now, earliest start first, where the job is certified: their ids, seats,
-        starts and ends.
+        ``answer`` (a :class:`~scheduler.prompts.admission.LaneAnswer`), ``least_slo_s``, and,
+        where it is no refusal, ``slo_s`` that is certified, ``seat``, ``start_s``, ``end_s``,
+        ``looks_up`` and ``price_micros``; they are ``None`` otherwise. ``moved`` has what the jobs
+        that waited were promised now, earliest start first, where the job is certified: their
+        ids, seats, starts and ends.
 
     Raises
     ------
@@ -230,7 +230,7 @@ def _assign_seats(promises: Sequence[Promise], state: _State) -> list[list[Any]]
     free = list(state.seats)
     places: list[list[Any]] = []
     for one in sorted(promises, key=lambda one: (one.start_s, one.job.due_s, one.job.id)):
-        chosen = max(seat for seat in free if seat[0] <= one.start_s + TOLERANCE_S)
+        chosen = max(seat for seat in free if seat[0] <= one.start_s)
         free.remove(chosen)
         free.append((one.end_s + state.rules.round_s, chosen[1]))
         places.append([one.job.id, chosen[1], one.start_s, one.end_s])
