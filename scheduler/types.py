@@ -12,6 +12,7 @@ and do not round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -202,6 +203,25 @@ class Quote:
     @property
     def price(self) -> float | None:
         return None if self.parts is None else self.parts.total
+
+
+@dataclass(frozen=True, slots=True)
+class BundleQuote:
+    """What jobs cost that all win or all lose, evaluated without admitting them."""
+
+    #: Of each job, in their order; empty when they do not all fit.
+    schedules: tuple[Schedule, ...]
+    #: What each costs beside the others; they add up to the price.
+    parts: tuple[PriceParts, ...]
+    refusal: Refusal | None
+    #: By deadline, the price of all together; as in ``Quote``.
+    curve: tuple[PricePoint, ...]
+    #: As in ``Quote``.
+    position: int
+
+    @property
+    def price(self) -> float | None:
+        return math.fsum(parts.total for parts in self.parts) if self.parts else None
 
 
 @dataclass(frozen=True, slots=True)

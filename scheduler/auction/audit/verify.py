@@ -154,27 +154,26 @@ def _compare_public(
         return f"entry {position + 1} is missing: the log goes on at {data['position']}"
     if data["prev_hash"] != head:
         return "the entry does not build on the one before it"
-    task: dict[str, Any] | None = data["event"].get("task")
-    hidden = task if task is not None and "bid" not in task else None
+    hidden = _list_hidden_tasks(data["event"])
     event_data, outcome_data = dict(data["event"]), dict(data["outcome"])
-    if hidden is not None:
+    if hidden:
         # Any bid on the right side of the price leads to the same schedule.
         lost = outcome_data.get("refusal") == Refusal.PRICE.value
-        event_data |= {"task": {**hidden, "bid": -MOST_MONEY if lost else MOST_MONEY}, "salt": ""}
+        event_data = _fill_bids(event_data, -MOST_MONEY if lost else MOST_MONEY)
         outcome_data = {**_NOT_SHOWN, **outcome_data}
     event, logged = event_from_json(event_data), outcome_from_json(outcome_data)
     shown = event_to_json(event)
-    if hidden is not None:
-        shown["task"] = {name: shown["task"][name] for name in shown["task"] if name != "bid"}
+    for found, given in zip(_list_tasks(shown), hidden, strict=False):
+        found.pop("bid")
         for name in ("bid_commitment", "owner_commitment"):
-            if name in hidden:
-                shown["task"][name] = str(hidden[name])
+            if name in given:
+                found[name] = str(given[name])
     if "private_commitment" in data["event"]:
         shown = {name: shown[name] for name in shown if name not in ("private", "salt")}
         shown["private_commitment"] = str(data["event"]["private_commitment"])
     expected = outcome_to_json(logged)
     version = int(event_data.get("version", 1))
-    if hidden is not None and version > 1:
+    if hidden and version > 1:
         told = {name: value for name, value in expected.items() if name not in PRIVATE_PARTS}
         told["private_commitment"] = str(data["outcome"]["private_commitment"])
     else:
@@ -182,14 +181,38 @@ def _compare_public(
     hash_ = hash_entry(position=position + 1, event=shown, outcome=told, prev_hash=head)
     if hash_ != data["hash"]:
         return "the hash is not that of the entry"
-    sealed = None if hidden is None else digest(select_public_part(shown, told)["event"])
+    sealed = None
+    if hidden:
+        arrivals = shown.get("arrivals", [shown])
+        sealed = [digest(select_public_part(arrival, {})["event"]) for arrival in arrivals]
     try:
         found = outcome_to_json(engine.follow(event, logged, sealed=sealed))
     except ValueError as error:
         return f"the entry cannot have happened: {error}"
-    left_out = () if hidden is None else _BY_BID[version]
+    left_out = _BY_BID[version] if hidden else ()
     fields = [name for name in found if found[name] != expected.get(name) and name not in left_out]
     return f"the replay differs from the log in {', '.join(fields)}" if fields else None
+
+
+def _list_tasks(event: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give the tasks that an entry's event has bids of."""
+    if "arrivals" in event:
+        return [arrival["task"] for arrival in event["arrivals"]]
+    return [event["task"]] if "task" in event else []
+
+
+def _list_hidden_tasks(event: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Give them where their bids are left out, of all or of none."""
+    tasks = _list_tasks(event)
+    return tasks if tasks and all("bid" not in task for task in tasks) else []
+
+
+def _fill_bids(event: dict[str, Any], bid: float) -> dict[str, Any]:
+    """Give an event with a bid in place of those that were left out."""
+    if "arrivals" in event:
+        filled = [_fill_bids(arrival, bid) for arrival in event["arrivals"]]
+        return {**event, "arrivals": filled, "salt": ""}
+    return {**event, "task": {**event["task"], "bid": bid}, "salt": ""}
 
 
 def _begin(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.auction.engine import (
+    bundles,
     decide,
     fleet_events,
     plan_moves,
@@ -21,13 +22,14 @@ from scheduler.auction.engine import (
 )
 from scheduler.auction.engine.decide import DeadlineHint
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, Policies
-from scheduler.auction.engine.receipts import check_receipts, settle_receipts
+from scheduler.auction.engine.receipts import check_receipts, follow_bundle, settle_receipts
 from scheduler.auction.engine.seats import check_seats
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.chain import ChainEntry, SerializedEntry, digest, serialize_entry
 from scheduler.auction.log.events import (
     BidArrived,
     BidsReceived,
+    BundleArrived,
     CellsReleased,
     Event,
     ExpressAnswered,
@@ -50,7 +52,7 @@ from scheduler.auction.log.outcomes import Changed, Outcome, Released, Replan
 from scheduler.auction.log.rules import ZoneRules, rules_to_json
 from scheduler.auction.search.grid import CellReservation, Floats
 from scheduler.auction.search.room import Room
-from scheduler.types import Cell, Decision, Horizon, Node, Quote, Task
+from scheduler.types import BundleQuote, Cell, Decision, Horizon, Node, Quote, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,11 @@ class Engine:
         return entry, texts
 
     def transition(
-        self, event: Event, *, hint: DeadlineHint | None = None, sealed: str | None = None
+        self,
+        event: Event,
+        *,
+        hint: DeadlineHint | None = None,
+        sealed: Sequence[str] | None = None,
     ) -> Outcome:
         """Apply an event without keeping a log; simulations call this.
 
@@ -160,9 +166,10 @@ class Engine:
         """
         check_event(event)
         zone = self._zone
-        check_receipts(zone.receipts, zone.rules, event, sealed=sealed)
+        check_receipts(zone.receipts, zone.bundle, zone.rules, event, sealed=sealed)
         outcome = self._answer(event, hint)
         settle_receipts(zone.receipts, event)
+        zone.bundle = follow_bundle(zone.bundle, event)
         return outcome
 
     def _answer(self, event: Event, hint: DeadlineHint | None) -> Outcome:
@@ -171,7 +178,11 @@ class Engine:
             case BidsReceived() | ReceiptsVoided():
                 return Changed()
             case BidArrived(task=task, slot=slot):
+                if zone.bundle is not None:
+                    return bundles.decide_member(zone, zone.bundle, task, slot)
                 return self._decide(task, slot, hint)
+            case BundleArrived():
+                return bundles.decide_bundle(zone, event)
             case ExpressAnswered(seats=seats, moved=moved):
                 check_seats(zone, chain(seats, *moved.values()))
                 return Changed()
@@ -212,12 +223,14 @@ class Engine:
     def _decide(self, task: Task, slot: int, hint: DeadlineHint | None) -> Decision:
         return decide.decide(self._zone, task, slot, hint)
 
-    def follow(self, event: Event, logged: Outcome, *, sealed: str | None = None) -> Outcome:
+    def follow(
+        self, event: Event, logged: Outcome, *, sealed: Sequence[str] | None = None
+    ) -> Outcome:
         """Apply an event of a log in which bids are left out; no entry is made.
 
         Whatever does not depend on bids is worked out again. In a log of version 1 price
         movements may depend on them and are taken from the logged outcome; from version 2
-        on none does. ``sealed`` is the seal of a bid whose amount is left out.
+        on none does. ``sealed`` are the seals of bids whose amounts are left out.
         """
         zone = self._zone
         if isinstance(event, BidArrived | TaskReplanned) and event.version == 1:
@@ -271,6 +284,25 @@ class Engine:
             return decide.quote(self._zone, task, slot, position=self.position)
         finally:
             book.capacity = known
+
+    def quote_bundle(self, tasks: Sequence[Task], *, slot: int) -> BundleQuote:
+        """Give the price of jobs that all win or all lose, now and by deadline.
+
+        Parameters
+        ----------
+        tasks : sequence of Task
+            In the order in which their bids would be entered; of one deadline.
+        slot : int
+            Slot in which they would be decided.
+
+        Raises
+        ------
+        ValueError
+            If a task carries a number that no price can be made of.
+        """
+        arrivals = tuple(BidArrived(task, slot, version=2, bundle="quote") for task in tasks)
+        check_event(BundleArrived("quote", arrivals))
+        return bundles.quote_bundle(self._zone, tasks, slot, position=self.position)
 
     def prices(self) -> Prices:
         """Give a copy of all prices, nodes by slots."""
@@ -357,6 +389,7 @@ class Engine:
             head_hash=self.head_hash,
             policy_state=zone.policy_state,
             receipts=zone.receipts,
+            bundle=zone.bundle,
             grid=zone.grid,
             posted=zone.posted,
         )
@@ -372,6 +405,7 @@ class Engine:
         engine.head_hash = state.head_hash
         engine._zone.policy_state = state.policy_state
         engine._zone.receipts = state.receipts
+        engine._zone.bundle = state.bundle
         engine._zone.grid = state.grid
         engine._zone.posted = state.posted
         return engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.auction.engine.receipts import settle_receipts
+from scheduler.auction.engine.receipts import follow_bundle, settle_receipts
 from scheduler.auction.engine.replans import release_plan
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BidArrived, Event, TaskReplanned
@@ -32,6 +32,7 @@ def retrace(zone: ZoneState, event: Event, logged: Outcome) -> bool:
         if plan is not None:
             zone.take(event.task, plan)
         settle_receipts(zone.receipts, event)
+        zone.bundle = follow_bundle(zone.bundle, event)
         return True
     if isinstance(event, TaskReplanned) and isinstance(logged, Replan):
         task = event.task

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from scheduler.auction.engine.price_policies import PolicyState
-from scheduler.auction.engine.receipts import Receipts
+from scheduler.auction.engine.receipts import OpenBundle, Receipts
 from scheduler.auction.log.events import (
     RatesPosted,
     event_from_json,
@@ -25,7 +25,7 @@ from scheduler.auction.log.events import (
 from scheduler.auction.log.rules import ZoneRules, rules_from_json, rules_to_json
 from scheduler.auction.search.grid import Grid, HeldCell
 from scheduler.auction.search.vendor_book import VendorBook, VendorHold
-from scheduler.types import Cell, Horizon
+from scheduler.types import Cell, Horizon, Refusal
 
 _FORMAT = 1
 _ARRAYS = ("compute_price", "memory_price", "compute_free", "memory_free")
@@ -40,6 +40,7 @@ class SavedState:
     head_hash: str
     policy_state: PolicyState
     receipts: Receipts
+    bundle: OpenBundle | None
     grid: Grid
     posted: RatesPosted | None
 
@@ -51,6 +52,7 @@ def serialize_state(
     head_hash: str,
     policy_state: PolicyState,
     receipts: Receipts,
+    bundle: OpenBundle | None,
     grid: Grid,
     posted: RatesPosted | None,
 ) -> dict[str, Any]:
@@ -62,6 +64,7 @@ def serialize_state(
         "head_hash": head_hash,
         "memory": dict(policy_state),
         **({"receipts": [[bid, seal] for bid, seal in receipts.items()]} if receipts else {}),
+        **({} if bundle is None else {"bundle": _bundle_to_json(bundle)}),
         "first_slot": grid.first_slot,
         "nodes": [node_to_json(node) for node in grid.nodes],
         "types": list(grid.types),
@@ -140,8 +143,24 @@ def parse_state(data: Mapping[str, Any]) -> SavedState:
         head_hash=str(data["head_hash"]),
         policy_state={str(name): float(value) for name, value in data["memory"].items()},
         receipts={str(bid): str(seal) for bid, seal in data.get("receipts", ())},
+        bundle=_parse_bundle(data["bundle"]) if "bundle" in data else None,
         grid=grid,
         posted=_parse_posted(data),
+    )
+
+
+def _bundle_to_json(bundle: OpenBundle) -> list[Any]:
+    refusal = None if bundle.refusal is None else bundle.refusal.value
+    return [bundle.bundle_id, list(bundle.task_ids), bundle.deadline_slot, refusal]
+
+
+def _parse_bundle(data: list[Any]) -> OpenBundle:
+    bundle_id, task_ids, deadline_slot, refusal = data
+    return OpenBundle(
+        bundle_id=str(bundle_id),
+        task_ids=tuple(str(task_id) for task_id in task_ids),
+        deadline_slot=int(deadline_slot),
+        refusal=None if refusal is None else Refusal(refusal),
     )
 
 

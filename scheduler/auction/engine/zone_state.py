@@ -14,7 +14,7 @@ from scheduler.auction.engine.price_policies import (
     PriceRise,
     make_policy,
 )
-from scheduler.auction.engine.receipts import Receipts
+from scheduler.auction.engine.receipts import OpenBundle, Receipts
 from scheduler.auction.engine.reserves import find_rates, move_prices
 from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
@@ -39,6 +39,8 @@ class ZoneState:
             base_memory=rules.base_memory,
         )
         self.receipts: Receipts = {}
+        #: Decided, its bids being entered now.
+        self.bundle: OpenBundle | None = None
         if rules.posts_rates:
             self.grid.reserve_price = np.empty((rules.horizon_slots, 0))
         #: Rates in force; ``None``: none were posted, or asks are paid.
@@ -49,7 +51,7 @@ class ZoneState:
     def copy(self) -> ZoneState:
         """Give a state that can be changed apart from this one, without its receipts."""
         other = copy(self)
-        other.receipts = {}
+        other.receipts, other.bundle = {}, None
         other.grid = self.grid.copy()
         return other
 

@@ -90,6 +90,8 @@ def _plainly(write: Callable[[T], Texts], value: T) -> Texts | None:
 
 def _bid_texts(event: BidArrived) -> Texts:
     task, slot = event.task, event.slot
+    if event.bundle:
+        raise _Unusual
     for count in (slot, task.arrival_slot, task.deadline_slot):
         if type(count) is not int:
             raise _Unusual

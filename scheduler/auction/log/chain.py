@@ -54,15 +54,13 @@ def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> 
     A log can so be shown with some bids left out and its chain still be checked.
     Takes an event and an outcome as JSON values, bids given or left out already.
     """
-    task = event.get("task")
-    if task is not None:
-        shown, event, outcome = dict(task), dict(event), dict(outcome)
+    if "task" in event or "arrivals" in event:
+        event, outcome = dict(event), dict(outcome)
         salt = event.pop("salt", "")
-        if "bid" in shown:
-            shown["bid_commitment"] = commitment(bid=shown.pop("bid"), salt=salt)
-            if "owner" in shown:
-                shown["owner_commitment"] = commit_owner(shown.pop("owner"), salt=salt)
-        event["task"] = shown
+        if "task" in event:
+            event["task"] = _hide_amount(event["task"], salt=salt)
+        else:
+            event["arrivals"] = [select_public_part(of, {})["event"] for of in event["arrivals"]]
         if event.get("version", 1) == 1:
             outcome.pop("surplus", None)
         elif "private_commitment" not in outcome:
@@ -73,6 +71,16 @@ def select_public_part(event: Mapping[str, Any], outcome: Mapping[str, Any]) -> 
         event = {name: value for name, value in event.items() if name not in hidden}
         event["private_commitment"] = digest(hidden)
     return {"event": event, "outcome": outcome}
+
+
+def _hide_amount(task: Mapping[str, Any], *, salt: str) -> dict[str, Any]:
+    """Give a task with commitments in place of its bid and its owner, if it shows them."""
+    shown = dict(task)
+    if "bid" in shown:
+        shown["bid_commitment"] = commitment(bid=shown.pop("bid"), salt=salt)
+        if "owner" in shown:
+            shown["owner_commitment"] = commit_owner(shown.pop("owner"), salt=salt)
+    return shown
 
 
 def hash_entry(

@@ -43,6 +43,24 @@ class BidArrived:
     salt: str = ""
     #: ``ZoneRules.version`` of the rules in force.
     version: int = 1
+    #: The bundle that it wins or loses with; empty: it is decided by itself.
+    bundle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BundleArrived:
+    """Bids that all win or all lose are to be decided.
+
+    The outcome says which. The bids follow at once, an entry each, in this order and unchanged.
+    """
+
+    bundle_id: str
+    #: Of one deadline and slot; each names the bundle.
+    arrivals: tuple[BidArrived, ...]
+    #: As in ``BidArrived``, for what the outcome tells of the sum of the bids.
+    salt: str = ""
+    #: As in ``BidArrived``.
+    version: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +269,7 @@ Event = (
     BidsReceived
     | ReceiptsVoided
     | BidArrived
+    | BundleArrived
     | SlotAdvanced
     | NodeJoined
     | NodeChanged
@@ -485,6 +504,16 @@ def event_to_json(event: Event) -> dict[str, Any]:
                 "slot": slot,
                 "salt": salt,
                 **_version_to_json(event.version),
+                # Left out for bids that are decided by themselves, as in older logs.
+                **({"bundle": event.bundle} if event.bundle else {}),
+            }
+        case BundleArrived():
+            return {
+                "type": "BundleArrived",
+                "bundle_id": event.bundle_id,
+                "arrivals": [event_to_json(arrival) for arrival in event.arrivals],
+                "salt": event.salt,
+                "version": event.version,
             }
         case SlotAdvanced(slot=slot):
             return {"type": "SlotAdvanced", "slot": slot}
@@ -546,6 +575,16 @@ def event_to_json(event: Event) -> dict[str, Any]:
             return {"type": "RulesChanged", "rules": rules_to_json(rules)}
 
 
+def _arrival_from_json(data: Mapping[str, Any]) -> BidArrived:
+    return BidArrived(
+        task=task_from_json(data["task"]),
+        slot=int(data["slot"]),
+        salt=str(data["salt"]),
+        version=int(data.get("version", 1)),
+        bundle=str(data.get("bundle", "")),
+    )
+
+
 def event_from_json(data: Mapping[str, Any]) -> Event:
     """Read what ``event_to_json`` wrote.
 
@@ -577,11 +616,13 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
                 reason=str(data["reason"]),
             )
         case "BidArrived":
-            return BidArrived(
-                task=task_from_json(data["task"]),
-                slot=int(data["slot"]),
+            return _arrival_from_json(data)
+        case "BundleArrived":
+            return BundleArrived(
+                bundle_id=str(data["bundle_id"]),
+                arrivals=tuple(_arrival_from_json(arrival) for arrival in data["arrivals"]),
                 salt=str(data["salt"]),
-                version=int(data.get("version", 1)),
+                version=int(data["version"]),
             )
         case "SlotAdvanced":
             return SlotAdvanced(slot=int(data["slot"]))

@@ -15,6 +15,7 @@ from typing import Any
 from scheduler.auction.log.events import (
     BidArrived,
     BidsReceived,
+    BundleArrived,
     CellsReleased,
     Event,
     ExpressAnswered,
@@ -54,6 +55,8 @@ def check_event(event: Event) -> None:
         case BidArrived(task=task, slot=slot):
             _slots("slot", slot)
             _task_check(task)
+        case BundleArrived():
+            _check_bundle(event)
         case TaskReplanned(task=task, slot=slot, tolerance=tolerance):
             _slots("slot", slot)
             _task_check(task)
@@ -94,6 +97,17 @@ def check_event(event: Event) -> None:
             _text("answer", event.answer)
         case CellsReleased() | BidsReceived() | ReceiptsVoided():
             pass
+
+
+def _check_bundle(event: BundleArrived) -> None:
+    for arrival in event.arrivals:
+        check_event(arrival)
+    if len(event.arrivals) < 2:
+        raise ValueError(f"bundle {event.bundle_id} has fewer than two bids")
+    if any(arrival.bundle != event.bundle_id for arrival in event.arrivals):
+        raise ValueError(f"bundle {event.bundle_id} has a bid that does not name it")
+    if len({(of.slot, of.task.deadline_slot, of.version) for of in event.arrivals}) > 1:
+        raise ValueError(f"the bids of bundle {event.bundle_id} have several slots or deadlines")
 
 
 def _check_rates(event: RatesPosted) -> None:
