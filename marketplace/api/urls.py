@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from marketplace.api.market import bids, datasets, express, jobs, zones
+from marketplace.api.market import bids, bundles, datasets, express, jobs, zones
 from marketplace.api.openapi import SchemaView
 from marketplace.api.views import UnknownAddressView
 
@@ -20,6 +20,9 @@ urlpatterns = [
     path("bids:batch", bids.BidBatchView.as_view(), name="api-bids-batch"),
     path("bids/<str:bid_id>", bids.BidView.as_view(), name="api-bid"),
     path("bids/<str:bid_id>/cancel", bids.BidCancelView.as_view(), name="api-bid-cancel"),
+    path("bundles", bundles.BundlesView.as_view(), name="api-bundles"),
+    path("bundles/quotes", bundles.BundleQuotesView.as_view(), name="api-bundle-quotes"),
+    path("bundles/<str:bundle_id>", bundles.BundleView.as_view(), name="api-bundle"),
     path("express", express.ExpressRequestsView.as_view(), name="api-express"),
     path("express/quotes", express.ExpressQuotesView.as_view(), name="api-express-quotes"),
     path(

@@ -37,6 +37,9 @@ class PendingBid(NamedTuple):
     price_micros: int
     deadline_at: datetime
     not_before_slot: int | None
+    bundle_id: str | None
+    #: As in ``Bid``.
+    is_joint: bool
     compute_demand: float
     memory_demand_gb: float
     #: s_ik, by GPU type.
@@ -101,6 +104,12 @@ def lock_pending_bids(*, zone_id: str, limit: int, only: str | None = None) -> l
     return [_pending(*row) for row in rows]
 
 
+def lock_bids_of_bundles(*, bundle_ids: Sequence[str]) -> list[PendingBid]:
+    """The bids of bundles that wait for a decision; call while holding the zone's lane lock."""
+    [rows] = fetch(Statement(_OF_BUNDLES, (list(bundle_ids),)))
+    return [_pending(*row) for row in rows]
+
+
 def lock_received_bids(*, bid_ids: Sequence[str]) -> list[PendingBid]:
     """Those of these bids that still wait; call while holding the zone's lane lock."""
     [rows] = fetch(Statement(_RECEIVED, (list(bid_ids),)))
@@ -125,7 +134,18 @@ SELECT {list_columns(Bid, PendingBid)}
 FROM auction_bid WHERE id = ANY(%s) AND status = '{BidStatus.PENDING}'
 ORDER BY arrival FOR UPDATE
 """  # noqa: S608
+_OF_BUNDLES = f"""
+SELECT {list_columns(Bid, PendingBid)}
+FROM auction_bid WHERE bundle_id = ANY(%s) AND status = '{BidStatus.PENDING}'
+ORDER BY arrival FOR UPDATE
+"""  # noqa: S608
 _PENDING_ONE = _PENDING_SQL.format(which="id = %s")
+
+
+def lock_joint_bids(*, bundle_id: str) -> list[Bid]:
+    """All bids of a bundle, in order of arrival."""
+    bids = Bid.objects.select_for_update(of=("self",)).select_related("zone")
+    return list(bids.filter(bundle_id=bundle_id).order_by("arrival"))
 
 
 def lock_bid(*, bid_id: str) -> Bid:

@@ -35,6 +35,68 @@ def hold_reference(bid_id: str) -> str:
     return f"bid:{bid_id}"
 
 
+class Bundle(models.Model):
+    """Bids for jobs that differ in some settings, placed together; see ``Bid.is_joint``."""
+
+    zone_id: str
+    organisation_id: str
+    bids: models.Manager[Bid]
+    id = IdField(prefix="bundle")
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    organisation = models.ForeignKey(
+        "accounts.Organisation", on_delete=models.PROTECT, related_name="bundles", db_index=False
+    )
+    placed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, related_name="+"
+    )
+    name = models.CharField(max_length=64)
+    #: All of its bids win or none does, and the limit is for all of them together.
+    all_or_none = models.BooleanField()
+    #: The most that all jobs are worth to their owner, or each of them.
+    price_micros = models.BigIntegerField()
+    deadline_at = models.DateTimeField()
+    #: Values by setting, such as ``{"training.seed": [1, 2, 3]}``.
+    sweep: Any = models.JSONField()
+    idempotency_key = models.CharField(max_length=255, null=True)
+    #: SHA-256 of what was asked under that key.
+    request_hash = models.CharField(max_length=64)
+    created_at = models.DateTimeField()
+
+    #: Of one that all win or all lose: what became of it, as of a bid.
+    decided_at = models.DateTimeField(null=True)
+    position = models.BigIntegerField(null=True)
+    payment_micros = models.BigIntegerField(null=True)
+    refusal = models.CharField(max_length=16, default="", blank=True)
+    winning_price_micros = models.BigIntegerField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organisation", "idempotency_key"],
+                condition=Q(idempotency_key__isnull=False),
+                name="auction_bundle_one_per_idempotency_key",
+            ),
+            models.CheckConstraint(
+                condition=Q(price_micros__gt=0), name="auction_bundle_price_positive"
+            ),
+            models.CheckConstraint(
+                condition=Q(payment_micros__isnull=True) | Q(payment_micros__lt=F("price_micros")),
+                name="auction_bundle_payment_within_price",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["organisation", "-created_at"], name="auction_bundle_of_owner"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.id} ({'all or none' if self.all_or_none else 'each for itself'})"
+
+    @property
+    def hold_reference(self) -> str:
+        """Name of the hold on its limit; only of one that all win or all lose."""
+        return hold_reference(self.id)
+
+
 class Bid(models.Model):
     """One offer for one job; once decided, what the auction answered."""
 
@@ -42,6 +104,7 @@ class Bid(models.Model):
     organisation_id: str
     placed_by_id: str | None
     dataset_id: str | None
+    bundle_id: str | None
     id = IdField(prefix="bid")
     # The indexes below begin with these two.
     zone = models.ForeignKey(
@@ -57,6 +120,11 @@ class Bid(models.Model):
     dataset = models.ForeignKey(
         "jobs.Dataset", on_delete=models.PROTECT, null=True, related_name="+"
     )
+    #: Those that it was placed with; null: it was placed by itself.
+    bundle = models.ForeignKey(Bundle, on_delete=models.PROTECT, null=True, related_name="bids")
+    #: It wins or loses with all bids of its bundle. ``price_micros`` is then its part of the
+    #: bundle's limit, by work, and the money is held for the bundle until that is decided.
+    is_joint = models.BooleanField(default=False, db_default=False)
     name = models.CharField(max_length=64)
     status = models.CharField(max_length=12, choices=BidStatus.choices, default=BidStatus.PENDING)
     #: Order of arrival. Drawn before commit, so a lower number may appear later.
@@ -156,7 +224,9 @@ class Bid(models.Model):
                 name="auction_bid_admitted_has_decision",
             ),
             models.CheckConstraint(
-                condition=Q(payment_micros__isnull=True) | Q(payment_micros__lte=F("price_micros")),
+                condition=Q(payment_micros__isnull=True)
+                | Q(is_joint=True)
+                | Q(payment_micros__lte=F("price_micros")),
                 name="auction_bid_payment_within_price",
             ),
             models.CheckConstraint(

@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from marketplace.accounts.models import Organisation
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.lane.decisions import DECISION_FIELDS
-from marketplace.auction.models import Bid, BidStatus, Pricing
+from marketplace.auction.models import Bid, BidStatus, Bundle, Pricing
 from marketplace.auction.queries import load_bid_columns
 from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
@@ -55,6 +55,30 @@ def get_bid(organisation: Organisation, bid_id: str) -> Bid:
     if bid is None:
         raise NotFound("unknown_bid", f"You have no bid {bid_id!r}; GET /api/bids lists them.")
     return bid
+
+
+def get_bundle(organisation: Organisation, bundle_id: str) -> Bundle:
+    """One of the organisation's bundles.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_bundle``: there is none, or it is another organisation's.
+    """
+    own = Bundle.objects.filter(organisation=organisation).select_related("zone")
+    bundle = own.filter(pk=bundle_id).first() if "\0" not in bundle_id else None
+    if bundle is None:
+        raise NotFound("unknown_bundle", f"You have no bundle {bundle_id!r}.")
+    return bundle
+
+
+def find_bundle_status(bids: Sequence[Bid]) -> str:
+    """Where a bundle stands: a bid's status, ``admitted`` where any of its bids was."""
+    found = {bid.status for bid in bids}
+    for status in (BidStatus.PENDING, BidStatus.ADMITTED, BidStatus.REFUSED):
+        if status in found:
+            return status
+    return BidStatus.CANCELLED
 
 
 def refresh_bids(bids: Iterable[Bid]) -> None:

@@ -1,6 +1,6 @@
 from django.urls import path
 
-from marketplace.web.views import bids, express, jobs, market, money, warm, workspace
+from marketplace.web.views import bids, bundles, express, jobs, market, money, warm, workspace
 
 urlpatterns = [
     path("", market.market, name="market"),
@@ -14,6 +14,9 @@ urlpatterns = [
     path("bids/<str:bid_id>", bids.bid_detail, name="bid_detail"),
     path("bids/<str:bid_id>/proof", bids.proof, name="bid_proof"),
     path("bids/<str:bid_id>/withdraw", bids.bid_withdraw, name="bid_withdraw"),
+    path("bundles/new", bundles.bundle_new, name="bundle_new"),
+    path("bundles/<str:bundle_id>", bundles.bundle_detail, name="bundle_detail"),
+    path("bundles/<str:bundle_id>/withdraw", bundles.bundle_withdraw, name="bundle_withdraw"),
     path("jobs", jobs.job_list, name="job_list"),
     path("jobs/<str:job_id>", jobs.job_detail, name="job_detail"),
     path("jobs/<str:job_id>/cancel", jobs.job_stop, name="job_stop"),

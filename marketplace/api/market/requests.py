@@ -86,6 +86,42 @@ class BidRequest(WorkRequest):
     deadline = DeadlineField()
 
 
+class BundleQuoteRequest(StrictSerializer):
+    """Jobs that differ in some settings: all combinations of the values in ``sweep``."""
+
+    zone = serializers.CharField(max_length=40, help_text="Name of the zone, see /api/zones.")
+    dataset_id = serializers.CharField(max_length=40)
+    adapter = SettingsField(required=False, default=dict, help_text="As of a bid, for all jobs.")
+    training = SettingsField(required=False, default=dict, help_text="As of a bid, for all jobs.")
+    model = serializers.CharField(
+        max_length=60,
+        required=False,
+        default="",
+        help_text="What all begin with: 'ft:' and the id of a job of yours, or the base model.",
+    )
+    sweep = SettingsField(
+        help_text='Values by setting, such as {"training.seed": [1, 2], "adapter.rank": [8, 16]}; '
+        "2 to 16 jobs."
+    )
+    deadline = DeadlineField()
+
+    def validate_sweep(self, sweep: dict[str, Any]) -> dict[str, Any]:
+        if not all(isinstance(values, list) for values in sweep.values()):
+            raise serializers.ValidationError("Give each setting a list of values.")
+        return sweep
+
+
+class BundleRequest(BundleQuoteRequest):
+    name = serializers.CharField(max_length=200, required=False, default="")
+    all_or_none = serializers.BooleanField(
+        required=False,
+        default=True,
+        help_text="true: all jobs win or none does, and the price is the most all are worth "
+        "together. false: each stands for itself, and the price is the most each is worth.",
+    )
+    price = PriceField(help_text="The most all jobs are worth to you, or each of them; dollars.")
+
+
 class UploadRequest(StrictSerializer):
     """What becomes of rows that cannot be used as they are: nothing changes unless it is asked."""
 

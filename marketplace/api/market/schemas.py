@@ -146,6 +146,7 @@ BID_FIELDS: Fields = {
     "receipt": RECEIPT,
     "decision": DECISION,
     "job_id": s.CharField(allow_null=True),
+    "bundle_id": s.CharField(allow_null=True, help_text="The bundle it was placed with."),
     "refunded": _usd(),
     "credit": _usd(),
 }
@@ -184,6 +185,61 @@ BATCH = _shape(
         )
     },
 )
+CURVE_POINT = _shape(
+    "CurvePoint",
+    {"deadline": s.DateTimeField(), "price": _usd(), "finish_at": s.DateTimeField()},
+)
+BUNDLE_FIELDS: Fields = {
+    "id": s.CharField(),
+    "object": s.ChoiceField(["bundle"]),
+    "zone": s.CharField(),
+    "name": s.CharField(),
+    "status": s.ChoiceField(
+        BidStatus.values, help_text="pending while any bid is; admitted where any bid was."
+    ),
+    "all_or_none": s.BooleanField(),
+    "price": _usd(help_text="The most all jobs are worth, or each of them."),
+    "deadline": s.DateTimeField(),
+    "created_at": s.DateTimeField(),
+    "sweep": s.DictField(),
+    "payment": _usd(help_text="Of all jobs that won."),
+    "reason": s.CharField(allow_null=True, help_text="Why all lost; as of a bid."),
+    "posted_price": _usd(allow_null=True, help_text="A limit above it would have won."),
+    "position": s.IntegerField(allow_null=True, help_text="Of its own entry in the log."),
+    "bids": _list(BID),
+}
+BUNDLE = _shape("Bundle", BUNDLE_FIELDS)
+REFUSED_BUNDLE = OpenApiResponse(
+    _shape("RefusedBundle", PROBLEM_FIELDS | {"bundle": BUNDLE}),
+    description="Refused by the auction, or the wallet has less than the price.",
+)
+BUNDLE_QUOTE = _shape(
+    "BundleQuote",
+    {
+        "object": s.ChoiceField(["bundle_quote"]),
+        "zone": s.CharField(),
+        "deadline": s.DateTimeField(),
+        "posted_price": _usd(allow_null=True),
+        "jobs": s.ListField(
+            child=_shape(
+                "QuotedJob",
+                {
+                    "label": s.CharField(),
+                    "posted_price": _usd(allow_null=True),
+                    "finish_at": s.DateTimeField(allow_null=True),
+                    "work": WORK,
+                },
+            )
+        ),
+        "finish_at": s.DateTimeField(allow_null=True),
+        "reason": s.CharField(allow_null=True),
+        "reason_text": s.CharField(allow_null=True),
+        "curve": _list(CURVE_POINT),
+        "expires_at": s.DateTimeField(),
+        "position": s.IntegerField(),
+        "head_hash": s.CharField(),
+    },
+)
 QUOTE = _shape(
     "Quote",
     {
@@ -196,12 +252,7 @@ QUOTE = _shape(
         "finish_at": s.DateTimeField(allow_null=True),
         "reason": s.CharField(allow_null=True),
         "reason_text": s.CharField(allow_null=True),
-        "curve": s.ListField(
-            child=_shape(
-                "CurvePoint",
-                {"deadline": s.DateTimeField(), "price": _usd(), "finish_at": s.DateTimeField()},
-            )
-        ),
+        "curve": _list(CURVE_POINT),
         "adapter": s.DictField(),
         "training": s.DictField(),
         "resolved": _list(s.CharField()),

@@ -9,12 +9,18 @@ from typing import Any
 
 from marketplace.api.market.fields import moment, usd
 from marketplace.auction.bidding.beginnings import WARM
-from marketplace.auction.bidding.quotes import Quote
+from marketplace.auction.bidding.bundle_quotes import BundleQuote
+from marketplace.auction.bidding.quotes import CurvePoint, Quote
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.book.decision_rows import serialize_parts
 from marketplace.auction.book.reservations import read_first_cells
-from marketplace.auction.models import Bid, BidStatus
-from marketplace.auction.selectors import MarketNow, find_job_ids, policy_in_force
+from marketplace.auction.models import Bid, BidStatus, Bundle
+from marketplace.auction.selectors import (
+    MarketNow,
+    find_bundle_status,
+    find_job_ids,
+    policy_in_force,
+)
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.journal import serialize_progress
@@ -57,9 +63,72 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "receipt": json.loads(bid.receipt) if bid.receipt else None,
         "decision": _decision_shape(bid),
         "job_id": job_id,
+        "bundle_id": bid.bundle_id,
         "refunded": usd(bid.refund_micros),
         "credit": usd(bid.credit_micros),
     }
+
+
+def serialize_bundle(bundle: Bundle) -> dict[str, Any]:
+    bids = list(bundle.bids.select_related("zone").order_by("arrival"))
+    return {
+        "id": bundle.pk,
+        "object": "bundle",
+        "zone": bundle.zone.name,
+        "name": bundle.name,
+        "status": find_bundle_status(bids),
+        "all_or_none": bundle.all_or_none,
+        "price": usd(bundle.price_micros),
+        "deadline": moment(bundle.deadline_at),
+        "created_at": moment(bundle.created_at),
+        "sweep": bundle.sweep,
+        "payment": usd(sum(bid.payment_micros or 0 for bid in bids)),
+        "reason": bundle.refusal or None,
+        "posted_price": usd(bundle.winning_price_micros),
+        "position": bundle.position,
+        "bids": serialize_bids(bids),
+    }
+
+
+def serialize_bundle_quote(quote: BundleQuote) -> dict[str, Any]:
+    return {
+        "object": "bundle_quote",
+        "zone": quote.zone.name,
+        "deadline": moment(quote.deadline_at),
+        "posted_price": usd(quote.price_micros),
+        "jobs": [
+            {
+                "label": job.label,
+                "posted_price": usd(job.price_micros),
+                "finish_at": moment(job.finish_at),
+                "work": work_shape(
+                    samples=job.measured.work.samples,
+                    units=job.measured.work.compute_demand,
+                    memory_gb=job.measured.work.memory_demand_gb,
+                ),
+            }
+            for job in quote.jobs
+        ],
+        "finish_at": moment(quote.finish_at),
+        "reason": None if quote.refusal is None else quote.refusal.value,
+        "reason_text": quote.refusal_text or None,
+        "curve": serialize_curve(quote.curve),
+        "expires_at": moment(quote.expires_at),
+        "position": quote.position,
+        "head_hash": quote.head_hash,
+    }
+
+
+def serialize_curve(curve: Sequence[CurvePoint]) -> list[dict[str, Any]]:
+    """Prices by deadline, where they fall."""
+    return [
+        {
+            "deadline": moment(point.deadline_at),
+            "price": usd(point.price_micros),
+            "finish_at": moment(point.finish_at),
+        }
+        for point in curve
+    ]
 
 
 def work_shape(*, samples: int, units: float, memory_gb: float) -> dict[str, Any]:
@@ -116,14 +185,7 @@ def serialize_quote(quote: Quote) -> dict[str, Any]:
         "finish_at": moment(quote.finish_at),
         "reason": None if quote.refusal is None else quote.refusal.value,
         "reason_text": quote.refusal_text or None,
-        "curve": [
-            {
-                "deadline": moment(point.deadline_at),
-                "price": usd(point.price_micros),
-                "finish_at": moment(point.finish_at),
-            }
-            for point in quote.curve
-        ],
+        "curve": serialize_curve(quote.curve),
         "adapter": to_json(terms.adapter),
         "training": to_json(terms.training),
         "resolved": list(terms.resolved),

@@ -8,7 +8,7 @@ from django.db import transaction
 
 from marketplace.auction import locks
 from marketplace.auction.lane import wakeups
-from marketplace.auction.models import Bid, BidStatus
+from marketplace.auction.models import Bid, BidStatus, hold_reference
 from marketplace.common.errors import Conflict
 from marketplace.payments.services import release_hold
 from marketplace.warm.offers import release_offers
@@ -17,13 +17,20 @@ from marketplace.warm.offers import release_offers
 def cancel_bid(*, bid: Bid, now: datetime) -> Bid:
     """Take a bid back before it is decided; its hold is released.
 
+    One that wins or loses with the others of its bundle takes them along.
+
     Raises
     ------
     Conflict
         ``bid_already_decided``: cancel the job instead.
     """
     with transaction.atomic():
-        locked = locks.lock_bid(bid_id=bid.pk)
+        if bid.is_joint and bid.bundle_id is not None:
+            together = locks.lock_joint_bids(bundle_id=bid.bundle_id)
+            locked = next(other for other in together if other.pk == bid.pk)
+        else:
+            locked = locks.lock_bid(bid_id=bid.pk)
+            together = [locked]
         if locked.status == BidStatus.CANCELLED:
             return locked
         if locked.status != BidStatus.PENDING:
@@ -33,11 +40,13 @@ def cancel_bid(*, bid: Bid, now: datetime) -> Bid:
                 if locked.status == BidStatus.ADMITTED
                 else "This bid was refused already; there is nothing to cancel.",
             )
-        locked.status = BidStatus.CANCELLED
-        locked.decided_at = now
-        locked.save(update_fields=["status", "decided_at"])
-        release_hold(hold_reference=locked.hold_reference, now=now)
+        for one in together:
+            one.status = BidStatus.CANCELLED
+            one.decided_at = now
+            one.save(update_fields=["status", "decided_at"])
+        held_for = bid.bundle_id if bid.is_joint and bid.bundle_id else bid.pk
+        release_hold(hold_reference=hold_reference(held_for), now=now)
         if locked.offer_id:
             release_offers(bid_ids=[locked.pk])
-        wakeups.notify_decided(bid_ids=[locked.pk])
+        wakeups.notify_decided(bid_ids=[one.pk for one in together])
     return locked

@@ -147,7 +147,7 @@ def place_bids(*, asked: Sequence[NewBid], now: datetime) -> list[Outcome]:
     for index, item in enumerate(asked):
         if index not in outcomes:
             try:
-                drafts[index] = _draft(item, now=now)
+                drafts[index] = draft_bid(item, now=now)
             except (OperationalError, InterfaceError):
                 raise
             except Exception as error:
@@ -157,8 +157,14 @@ def place_bids(*, asked: Sequence[NewBid], now: datetime) -> list[Outcome]:
     return [outcomes[index] for index in range(len(asked))]
 
 
-def _draft(asked: NewBid, *, now: datetime) -> Bid:
-    """The bid, checked and measured, not stored."""
+def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
+    """The bid, checked and measured, not stored.
+
+    Raises
+    ------
+    UserError
+        The request cannot be bid for as it stands.
+    """
     check_price_micros(asked.price_micros)
     check_deadline(asked.deadline_at, zone=asked.zone, now=now)
     wish = None if asked.preparation is None else parse_wish(asked.preparation)

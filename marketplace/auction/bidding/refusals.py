@@ -25,6 +25,13 @@ REFUSAL_CODES = {
 
 def describe_bid_refusal(bid: Bid) -> str:
     """Why a bid was refused, and what would win."""
+    if bid.is_joint and bid.refusal == Refusal.PRICE:
+        return "All jobs of its bundle together cost more than the bundle's limit."
+    if bid.is_joint and bid.refusal == Refusal.CAPACITY:
+        return (
+            "What is left before the deadline does not fit all jobs of its bundle. Give a later "
+            "deadline or fewer values."
+        )
     return describe_refusal(
         refusal=Refusal(bid.refusal),
         price_micros=bid.price_micros,

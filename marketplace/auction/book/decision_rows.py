@@ -8,6 +8,7 @@ from marketplace.auction.models import BidStatus
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_ends_at
 from scheduler import types as scheduler
+from scheduler.auction import ChainEntry
 
 
 def build_decision_columns(decision: scheduler.Decision, *, zone: Zone) -> dict[str, object]:
@@ -23,6 +24,19 @@ def build_decision_columns(decision: scheduler.Decision, *, zone: Zone) -> dict[
         "winning_price_micros": _micros_up(decision.winning_price),
         "winning_deadline_at": None if slot is None else slot_ends_at(zone, slot),
         "winning_deadline_price_micros": _micros_up(decision.winning_deadline_price),
+    }
+
+
+def build_bundle_columns(entry: ChainEntry) -> dict[str, object]:
+    """The columns of a bundle that its entry alone determines; ``verify`` compares them."""
+    decision = entry.outcome
+    assert isinstance(decision, scheduler.Decision)
+    price = decision.winning_price
+    return {
+        "position": entry.position,
+        "payment_micros": int(decision.payment) if decision.admitted else None,
+        "refusal": "" if decision.refusal is None else str(decision.refusal),
+        "winning_price_micros": None if price is None else int(price),
     }
 
 

@@ -16,11 +16,12 @@ from datetime import datetime
 from django.db import connection, transaction
 
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.book.decision_rows import build_decision_columns
+from marketplace.auction.book.decision_rows import build_bundle_columns, build_decision_columns
 from marketplace.auction.book.reservations import read_first_cells
 from marketplace.auction.models import (
     Bid,
     BidStatus,
+    Bundle,
     LogEntry,
     MarketHead,
     Pricing,
@@ -122,6 +123,8 @@ def _verify(zone: Zone) -> VerifyReport:
             _answer_compare(entry, found)
         if isinstance(entry.event, events.ExpressAnswered | events.ExpressPlanned):
             _moves_compare(entry, found)
+        if isinstance(entry.event, events.BundleArrived):
+            _bundle_compare(entry, found)
         if isinstance(entry.event, events.RatesPosted):
             found.posted.append(PostedEntry(entry.position, entry.event, engine.nodes))
         if isinstance(entry.event, events.BidArrived):
@@ -280,6 +283,25 @@ def _moves_compare(entry: ChainEntry, found: VerifyReport) -> None:
         found.express[bid_id] = seats
 
 
+def _bundle_compare(entry: ChainEntry, found: VerifyReport) -> None:
+    """Compare what a bundle and its hold say with how it was decided; its bids have own entries."""
+    event = entry.event
+    assert isinstance(event, events.BundleArrived)
+    here = f"{event.bundle_id} (position {entry.position})"
+    bundle = Bundle.objects.filter(pk=event.bundle_id, all_or_none=True).first()
+    if bundle is None:
+        found.problems.append(f"{here}: the bundle is gone")
+        return
+    limit = sum(int(arrival.task.bid) for arrival in event.arrivals)
+    for name, value in (build_bundle_columns(entry) | {"price_micros": limit}).items():
+        stored = getattr(bundle, name)
+        if stored != value:
+            found.problems.append(f"{here}: {name} is {stored!r}, the log has {value!r}")
+    hold = Hold.objects.filter(reference=bundle.hold_reference).first()
+    if hold is None or hold.status != HoldStatus.RELEASED:
+        found.problems.append(f"{here}: its hold is {'gone' if hold is None else hold.status}")
+
+
 def _bid_problems(zone: Zone, bid: Bid, entry: ChainEntry, task: Task) -> Iterator[str]:
     assert isinstance(entry.outcome, Decision)
     expected = build_decision_columns(entry.outcome, zone=zone) | {
@@ -315,7 +337,9 @@ def _list_cells(decision: Decision) -> list[list[object]] | None:
 
 def _money_problems(bid: Bid, hold: Hold | None, job_price: int | None) -> Iterator[str]:
     if hold is None:
-        yield "its hold is gone"
+        # The money of a bundle that all win or all lose is held for all of it.
+        if not bid.is_joint or bid.status == BidStatus.ADMITTED:
+            yield "its hold is gone"
         return
     if bid.status == BidStatus.ADMITTED:
         if hold.status != HoldStatus.CHARGED or hold.charged_micros != bid.payment_micros:

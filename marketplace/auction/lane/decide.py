@@ -60,7 +60,7 @@ def decide_pending_bids(
         # Those who are not to blame must not wait for the one who is.
         _give_up_receipts(zone, now=now)
         raise
-    return DecidedBatch(decided=decided, admitted=admitted, full=received == limit)
+    return DecidedBatch(decided=decided, admitted=admitted, full=received >= limit)
 
 
 def _decide(zone: Zone, *, now: datetime) -> tuple[int, int]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from marketplace.auction import locks
 from marketplace.auction.book.decision_rows import build_decision_columns
 from marketplace.auction.book.reservations import build_reservation_rows, insert_reservations
 from marketplace.auction.lane import wakeups
+from marketplace.auction.lane.bundles import TakenBundle, record_bundles, take_bundle
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.receive import build_arrival, void_receipts
 from marketplace.auction.lane.vendor_work import AdmittedWithVendor, open_vendor_work
@@ -42,11 +44,19 @@ def decide_received_bids(lane: Lane) -> tuple[int, int]:
     void_receipts(lane, late, reason="late")
     in_time = [bids[pk] for pk in lane.book.engine.open_receipts]
     decided: list[TakenBid] = []
-    for bid in in_time:
-        arrival = build_arrival(lane, bid)
-        cold_price = _quote_cold(lane, bid, arrival.task)
-        decided.append(TakenBid(bid, lane.apply(arrival), cold_price))
-    return len(decided), record_decisions(lane, decided) if decided else 0
+    bundles: list[TakenBundle] = []
+    for bundle_id, together in groupby(in_time, key=_find_joint_bundle):
+        arrivals = [(bid, build_arrival(lane, bid)) for bid in together]
+        if bundle_id is not None:
+            bundles.append(take_bundle(lane, bundle_id, [arrival for _, arrival in arrivals]))
+        for bid, arrival in arrivals:
+            cold_price = _quote_cold(lane, bid, arrival.task)
+            decided.append(TakenBid(bid, lane.apply(arrival), cold_price))
+    return len(decided), record_decisions(lane, decided, bundles) if decided else 0
+
+
+def _find_joint_bundle(bid: PendingBid) -> str | None:
+    return bid.bundle_id if bid.is_joint else None
 
 
 def _quote_cold(lane: Lane, bid: PendingBid, task: scheduler.Task) -> int | None:
@@ -89,7 +99,9 @@ class _Decided:
         return self.schedule is not None and self.schedule.ready_slot is not None
 
 
-def record_decisions(lane: Lane, taken: Sequence[TakenBid]) -> int:
+def record_decisions(
+    lane: Lane, taken: Sequence[TakenBid], bundles: Sequence[TakenBundle] = ()
+) -> int:
     """Everything that follows from decisions, in the lane's transaction; how many were admitted."""
     decided = [_decided(lane, one) for one in taken]
     send_updates(Bid, DECISION_FIELDS, [(of.bid.pk, *of.columns.values()) for of in decided])
@@ -120,7 +132,14 @@ def record_decisions(lane: Lane, taken: Sequence[TakenBid]) -> int:
         ],
     )
     # Late, because those who place bids wait for the wallets it locks.
-    settle_holds(settlements=[_conclusion(of) for of in decided], now=lane.now)
+    record_bundles(
+        lane,
+        bundles,
+        won=[(of.bid, of.columns["payment_micros"]) for of in admitted if of.bid.is_joint],
+    )
+    # Of a bundle that lost all is released by now; its bids have no holds of their own.
+    ended = [of for of in decided if of in admitted or not of.bid.is_joint]
+    settle_holds(settlements=[_conclusion(of) for of in ended], now=lane.now)
     _release_warm_starts(decided)
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])
     lane.news["decisions"] = [_news(of.bid.pk, of.columns) for of in decided]

@@ -32,9 +32,12 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
 
     What is fixed here is all that a decision is made of: the measured work, the slot, the
     commitment to the amount and, by its place in the log, the prices. Each bid's receipt is
-    signed over the hash of the entry. ``only`` names the one bid to receive.
+    signed over the hash of the entry. ``only`` names the one bid to receive. The bids of a bundle
+    are received together, so there may be more than ``limit``.
     """
-    waiting = locks.lock_pending_bids(zone_id=lane.zone.pk, limit=limit, only=only)
+    waiting = _with_whole_bundles(
+        locks.lock_pending_bids(zone_id=lane.zone.pk, limit=limit, only=only)
+    )
     bids = [
         bid._replace(received_slot=lane.slot, salt=commitment_salt())
         for bid in waiting
@@ -56,6 +59,21 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
         ],
     )
     return len(bids)
+
+
+def _with_whole_bundles(waiting: Sequence[PendingBid]) -> list[PendingBid]:
+    """Bids with all others of their bundles that wait, next to the first of each."""
+    bundle_ids = {bid.bundle_id for bid in waiting if bid.bundle_id is not None}
+    if not bundle_ids:
+        return list(waiting)
+    together: dict[str, list[PendingBid]] = {}
+    for bid in locks.lock_bids_of_bundles(bundle_ids=sorted(bundle_ids)):
+        assert bid.bundle_id is not None
+        together.setdefault(bid.bundle_id, []).append(bid)
+    found: list[PendingBid] = []
+    for bid in waiting:
+        found += [bid] if bid.bundle_id is None else together.pop(bid.bundle_id, [])
+    return found
 
 
 def _sync_vendors(lane: Lane, bids: Sequence[PendingBid]) -> None:
@@ -88,6 +106,7 @@ def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:
         slot=bid.received_slot,
         salt=bid.salt,
         version=lane.book.engine.rules.version,
+        bundle=bid.bundle_id if bid.is_joint and bid.bundle_id else "",
     )
 
 

@@ -379,6 +379,9 @@ def _local_input(at: datetime) -> str:
 @require_GET
 def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
     bid = get_bid(request.organisation, bid_id)
+    if bid.is_joint and bid.status != BidStatus.ADMITTED:
+        # It has no answer of its own.
+        return redirect("bundle_detail", bundle_id=bid.bundle_id)
     now = clock.now()
     context: dict[str, Any] = {
         "bid": bid,

@@ -17,7 +17,7 @@ from scheduler.auction.engine.receipts import OpenBundle
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.events import BundleArrived
-from scheduler.auction.search.task_search import MARGIN, Plan
+from scheduler.auction.search.task_search import MARGIN, TaskPlan
 from scheduler.types import (
     BundleQuote,
     Decision,
@@ -33,7 +33,7 @@ class BundlePlan:
     """Plans of a bundle's bids, found for one deadline."""
 
     #: In the order of the bids.
-    plans: tuple[Plan, ...]
+    plans: tuple[TaskPlan, ...]
     #: Their prices, each rounded up to whole units.
     parts: tuple[PriceParts, ...]
     #: The deadline that each was searched for.
@@ -150,7 +150,7 @@ def _plan_in_turn(
     """Plan the tasks one after another for a deadline; ``None`` if one finds no room."""
     tried = zone.copy()
     rounding = Rounding(zone.rules.money_quantum)
-    plans: list[Plan] = []
+    plans: list[TaskPlan] = []
     for task in tasks:
         plan = tried.search(task, slot).find_plan(deadline)
         if plan is None:

@@ -83,7 +83,7 @@ export async function decisionCheck(text: string, claim: Claim): Promise<Report>
   const recordHolds = record.every((step) => step.ok) && opening.opens;
   if (!limit.ok) return { ok: false, onlyLimit: recordHolds, steps: [limit, ...record] };
   // The decision can be judged only by the limit that it was made for.
-  const decision = follows(own, claim);
+  const decision = follows(own, earlier, claim);
   const [said, ...chain] = record;
   const steps = [limit, said!, decision, ...chain];
   return { ok: recordHolds && decision.ok, onlyLimit: false, steps };
@@ -221,7 +221,7 @@ async function nothingBetween(
   };
 }
 
-const QUIET = new Set(["BidsReceived", "ReceiptsVoided", "BidArrived"]);
+const QUIET = new Set(["BidsReceived", "ReceiptsVoided", "BidArrived", "BundleArrived"]);
 
 function lists(received: Value, bidId: string, sealed: string): boolean {
   const bids = find(received, "event", "bids");
@@ -267,9 +267,11 @@ function bytes(hex: string): Uint8Array<ArrayBuffer> {
   return Uint8Array.from(pairs, (pair) => parseInt(pair, 16));
 }
 
-/** A bid wins above the price and loses at it or below. */
-function follows(own: Value, claim: Claim): Step {
+/** A bid wins above the price and loses at it or below; of a bundle that is so of the sums. */
+function follows(own: Value, earlier: readonly Value[], claim: Claim): Step {
   const outcome = member(own, "outcome");
+  const bundle = find(own, "event", "bundle");
+  if (bundle) return followsBundle(own, earlier, String(plain(bundle)));
   const limit = usdExact(claim.limitMicros);
   if (plain(member(outcome, "admitted")) === true) {
     const payment = Number(plain(member(outcome, "payment")));
@@ -294,6 +296,24 @@ function follows(own: Value, claim: Claim): Step {
     ok,
     title: ok ? "Your limit was not above the price" : "Your limit was above the price",
     detail: `The price was ${usdExact(Number(price))}, your limit ${limit}.`,
+  };
+}
+
+/** The entry of the bundle says whether all of its bids win, and is among those before. */
+function followsBundle(own: Value, earlier: readonly Value[], bundleId: string): Step {
+  const whole = earlier.find(
+    (entry) =>
+      plain(member(entry, "event", "type")) === "BundleArrived" &&
+      plain(member(entry, "event", "bundle_id")) === bundleId,
+  );
+  const admitted = plain(member(own, "outcome", "admitted"));
+  const ok = whole !== undefined && plain(member(whole, "outcome", "admitted")) === admitted;
+  return {
+    ok,
+    title: ok ? "Your bundle was decided as one" : "The record of your bundle says something else",
+    detail: ok
+      ? `Entry ${count(positionOf(whole))} decided all bids of ${bundleId}: their limits together against their prices together.`
+      : `No entry before yours decided ${bundleId} so.`,
   };
 }
 

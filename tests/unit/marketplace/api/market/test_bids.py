@@ -335,3 +335,31 @@ def test_form_for_a_closed_zone_stores_no_data(api, tokenizer_zone):
     assert_problem(api.form("/api/bids", fields), 404, "unknown_zone")
     assert not Dataset.objects.exists()
     assert not Bid.objects.exists()
+
+
+def test_a_bundle_is_quoted_placed_and_read_and_a_refused_one_says_why(api, zone, lane):
+    body = body_of(api, zone, sweep={"training.seed": [1, 2]})
+    price = body.pop("price")
+    quoted = {name: value for name, value in body.items() if name != "name"}
+    quote = api.post("/api/bundles/quotes", quoted).json()
+    assert quote["posted_price"] == "0.200000"
+    assert [job["posted_price"] for job in quote["jobs"]] == ["0.100000"] * 2
+    answer = api.post("/api/bundles", body | {"price": price}, key="once")
+    assert answer.status_code == 201, answer.content
+    bundle = answer.json()
+    assert answer["Location"] == f"/api/bundles/{bundle['id']}"
+    assert (bundle["status"], bundle["payment"]) == ("admitted", "0.200000")
+    assert [bid["bundle_id"] for bid in bundle["bids"]] == [bundle["id"]] * 2
+    assert {bid["job_id"] for bid in bundle["bids"]} == {job.pk for job in Job.objects.all()}
+    assert api.get(f"/api/bundles/{bundle['id']}").json() == bundle
+    assert api.post("/api/bundles", body | {"price": price}, key="once").json() == bundle
+    assert Job.objects.count() == 2
+    refused = assert_problem(
+        api.post("/api/bundles", body | {"price": "0.2"}), 402, "bid_below_price"
+    )
+    assert refused["bundle"]["posted_price"] == "0.200000"
+    assert [bid["status"] for bid in refused["bundle"]["bids"]] == ["refused"] * 2
+    body["sweep"] = {"training.seed": 1}
+    assert_problem(api.post("/api/bundles", body | {"price": price}), 400, "invalid_request")
+    assert wallet(organisation=api.owner).available_micros == 9_800_000
+    assert verify_zone(zone).problems == []

@@ -1,0 +1,122 @@
+"""``/api/bundles``: several jobs that differ in some settings, as one request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.api.callers import Caller, caller
+from marketplace.api.idempotency import idempotency_key, once
+from marketplace.api.market import schemas
+from marketplace.api.market.owned import get_dataset
+from marketplace.api.market.requests import BundleQuoteRequest, BundleRequest, checked
+from marketplace.api.market.serialize import serialize_bundle, serialize_bundle_quote
+from marketplace.api.problems import problem
+from marketplace.api.views import MarketView
+from marketplace.auction.bidding.bundle_quotes import make_bundle_quote
+from marketplace.auction.bidding.bundles import NewBundle, place_bundle
+from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
+from marketplace.auction.bidding.wait import wait_for_bid
+from marketplace.auction.models import BidStatus
+from marketplace.auction.selectors import get_bundle
+from marketplace.common import clock
+from marketplace.fleet.selectors import get_open_zone
+from scheduler.types import Refusal
+
+#: Of the answer, by the status of the bundle; it is in the body each time.
+_STATUSES: dict[str, int] = {BidStatus.PENDING: 202, BidStatus.ADMITTED: 201}
+
+
+class BundlesView(MarketView):
+    scopes = {"POST": "bids:write"}
+
+    @extend_schema(
+        request=BundleRequest,
+        responses={
+            200: schemas.BUNDLE,
+            201: schemas.BUNDLE,
+            202: schemas.BUNDLE,
+            400: schemas.PROBLEM,
+            402: schemas.REFUSED_BUNDLE,
+            409: schemas.PROBLEM,
+        },
+    )
+    def post(self, request: Request) -> Response:
+        who = caller(request)
+        return once(request, who.organisation, lambda: _place(request, who), now=clock.now())
+
+
+class BundleView(MarketView):
+    scopes = {"GET": "bids:read", "DELETE": "bids:write"}
+
+    @extend_schema(operation_id="bundles_read", responses={200: schemas.BUNDLE})
+    def get(self, request: Request, bundle_id: str) -> Response:
+        return Response(serialize_bundle(get_bundle(caller(request).organisation, bundle_id)))
+
+    @extend_schema(responses={200: schemas.BUNDLE})
+    def delete(self, request: Request, bundle_id: str) -> Response:
+        """Take back the bids that are not decided."""
+        bundle = get_bundle(caller(request).organisation, bundle_id)
+        for bid in bundle.bids.filter(status=BidStatus.PENDING).order_by("arrival"):
+            cancel_bid(bid=bid, now=clock.now())
+        return Response(serialize_bundle(bundle))
+
+
+class BundleQuotesView(MarketView):
+    """What jobs cost together, in all and each; reserves nothing."""
+
+    scopes = {"POST": "bids:read"}
+    throttle_kind = "quotes"
+
+    @extend_schema(
+        request=BundleQuoteRequest, responses={200: schemas.BUNDLE_QUOTE, 400: schemas.PROBLEM}
+    )
+    def post(self, request: Request) -> Response:
+        body = checked(BundleQuoteRequest, request.data)
+        asked = _build_new_bundle(body, caller(request), key=None)
+        return Response(serialize_bundle_quote(make_bundle_quote(asked=asked, now=clock.now())))
+
+
+def _place(request: Request, who: Caller) -> Response:
+    body = checked(BundleRequest, request.data)
+    asked = _build_new_bundle(body, who, key=idempotency_key(request))
+    bundle = place_bundle(asked=asked, now=clock.now())
+    # All are decided at once, or one after another: the last one last.
+    wait_for_bid(bid=bundle.bids.order_by("arrival").last())
+    bundle.refresh_from_db()
+    value = serialize_bundle(bundle)
+    if value["status"] == BidStatus.REFUSED:
+        first = bundle.bids.order_by("arrival")[0]
+        return problem(
+            code=REFUSAL_CODES[Refusal(first.refusal)],
+            detail=describe_bid_refusal(first),
+            status=402,
+            extra={"bundle": value},
+            headers={"Location": f"/api/bundles/{bundle.pk}", "x-should-retry": "false"},
+        )
+    location = {"Location": f"/api/bundles/{bundle.pk}"}
+    return Response(value, status=_STATUSES.get(value["status"], 200), headers=location)
+
+
+def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> NewBundle:
+    dataset = get_dataset(who.organisation, body["dataset_id"])
+    return NewBundle(
+        organisation=who.organisation,
+        placed_by=who.user,
+        zone=get_open_zone(body["zone"]),
+        dataset=dataset,
+        name=body.get("name") or dataset.name,
+        adapter=body["adapter"],
+        training=body["training"],
+        sweep=body["sweep"],
+        all_or_none=body.get("all_or_none", True),
+        # A quote does not look at it.
+        price_micros=body.get("price", 0),
+        deadline_at=body["deadline"],
+        idempotency_key=key,
+        model=body["model"],
+    )

@@ -1,0 +1,140 @@
+"""What a bundle would cost, in all and job by job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from marketplace.auction.bidding.bundles import NewBundle, list_jobs
+from marketplace.auction.bidding.measure import MeasuredJob, measure_job
+from marketplace.auction.bidding.quotes import QUOTE_LIFE, CurvePoint
+from marketplace.auction.bidding.refusals import describe_refusal
+from marketplace.auction.bidding.terms import check_deadline
+from marketplace.auction.book import engine_cache as books
+from marketplace.auction.task_values import build_task
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import last_slot_until, slot_at, slot_ends_at, slot_starts_at
+from scheduler import types as scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedJob:
+    """One job of a bundle."""
+
+    #: As in ``SweptJob``.
+    label: str
+    measured: MeasuredJob
+    #: ``None`` when they do not all fit.
+    price_micros: int | None
+    finish_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BundleQuote:
+    """What the jobs of a bundle cost together, at one position of the log; reserves nothing."""
+
+    zone: Zone
+    deadline_at: datetime
+    jobs: tuple[QuotedJob, ...]
+    #: A limit for all above it wins; ``None`` when they do not all fit before the deadline.
+    price_micros: int | None
+    finish_at: datetime | None
+    #: Price of all by deadline.
+    curve: tuple[CurvePoint, ...]
+    refusal: scheduler.Refusal | None
+    #: Why they do not fit and what to do; empty otherwise.
+    refusal_text: str
+    #: The log this holds for.
+    position: int
+    head_hash: str
+    made_at: datetime
+    expires_at: datetime
+
+
+def make_bundle_quote(*, asked: NewBundle, now: datetime) -> BundleQuote:
+    """The price of a bundle for its deadline, and by deadline; its limit is not looked at.
+
+    Jobs that stand each for itself cost the same where all of them win.
+
+    Raises
+    ------
+    UserError
+        It could not be bid for as it stands.
+    """
+    zone = asked.zone
+    check_deadline(asked.deadline_at, zone=zone, now=now)
+    jobs = list_jobs(
+        adapter=asked.adapter, training=asked.training, sweep=asked.sweep, model=asked.model
+    )
+    measured = [
+        measure_job(
+            organisation=asked.organisation,
+            zone=zone,
+            dataset=asked.dataset,
+            adapter=job.adapter,
+            training=job.training,
+            model=asked.model,
+            now=now,
+        )
+        for job in jobs
+    ]
+    slot = slot_at(zone, now)
+    tasks = [
+        build_task(
+            of.work,
+            task_id=f"quote-{place}",
+            arrival_slot=slot + 1,
+            deadline_slot=last_slot_until(zone, asked.deadline_at),
+        )
+        for place, of in enumerate(measured)
+    ]
+    with books.read_book(zone=zone, now=now) as book:
+        answer = book.engine.quote_bundle(tasks, slot=slot)
+        head_hash = book.engine.head_hash
+    curve = tuple(
+        CurvePoint(
+            deadline_at=slot_ends_at(zone, point.deadline_slot),
+            price_micros=int(point.price),
+            finish_at=slot_ends_at(zone, point.finish_slot),
+        )
+        for point in answer.curve
+    )
+    ends = [slot_ends_at(zone, schedule.finish_slot) for schedule in answer.schedules]
+    return BundleQuote(
+        zone=zone,
+        deadline_at=asked.deadline_at,
+        jobs=tuple(
+            QuotedJob(
+                label=job.label,
+                measured=of,
+                price_micros=int(answer.parts[place].total) if answer.parts else None,
+                finish_at=ends[place] if ends else None,
+            )
+            for place, (job, of) in enumerate(zip(jobs, measured, strict=True))
+        ),
+        price_micros=None if answer.price is None else int(answer.price),
+        finish_at=max(ends, default=None),
+        curve=curve,
+        refusal=answer.refusal,
+        refusal_text=_describe_refusal(answer.refusal, measured, curve),
+        position=answer.position,
+        head_hash=head_hash,
+        made_at=now,
+        expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot + 1)),
+    )
+
+
+def _describe_refusal(
+    refusal: scheduler.Refusal | None, measured: list[MeasuredJob], curve: tuple[CurvePoint, ...]
+) -> str:
+    if refusal is None:
+        return ""
+    first = curve[0] if curve else None
+    return describe_refusal(
+        refusal=refusal,
+        price_micros=None,
+        posted_price_micros=None,
+        memory_demand_gb=max(of.work.memory_demand_gb for of in measured),
+        later_deadline_at=first and first.deadline_at,
+        later_price_micros=first and first.price_micros,
+    )

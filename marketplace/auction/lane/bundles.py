@@ -1,0 +1,73 @@
+"""Bundles whose bids all win or all lose: their entries in the log, and their money.
+
+The limit of such a bundle is held whole. Once it is decided the hold is released, and each job
+that won has a hold of its own, as any other bid, of what it pays. So what follows (charges,
+refunds, pay for work) knows nothing of bundles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from marketplace.auction.book.decision_rows import build_bundle_columns
+from marketplace.auction.book.engine_cache import commitment_salt
+from marketplace.auction.lane.lane import Lane
+from marketplace.auction.locks import PendingBid
+from marketplace.auction.models import Bundle, hold_reference
+from marketplace.common.db.bulk_writes import send_updates
+from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
+from scheduler.auction import ChainEntry
+from scheduler.auction.log import events
+
+
+class TakenBundle(NamedTuple):
+    """A bundle that the engine has just decided; its bids are entered next."""
+
+    bundle_id: str
+    entry: ChainEntry
+
+
+def take_bundle(lane: Lane, bundle_id: str, arrivals: Sequence[events.BidArrived]) -> TakenBundle:
+    """Have the engine decide a bundle."""
+    version = lane.book.engine.rules.version
+    event = events.BundleArrived(bundle_id, tuple(arrivals), commitment_salt(), version)
+    return TakenBundle(bundle_id, lane.apply(event))
+
+
+def record_bundles(
+    lane: Lane, bundles: Sequence[TakenBundle], *, won: Sequence[tuple[PendingBid, int]]
+) -> None:
+    """Write what bundles were decided to be, and turn their holds into those of their bids.
+
+    Parameters
+    ----------
+    lane, bundles
+    won
+        Bids of bundles that were admitted, with what each pays.
+    """
+    if not bundles:
+        return
+    send_updates(Bundle, _COLUMNS, [_build_row(lane, of) for of in bundles])
+    released = [HoldSettlement(hold_reference(of.bundle_id), None) for of in bundles]
+    settle_holds(settlements=released, now=lane.now)
+    holds = place_holds(
+        wanted=[
+            # No hold is of nothing; a job that costs nothing gives the least amount back.
+            HoldRequest(bid.organisation_id, max(payment_micros, 1), hold_reference(bid.pk))
+            for bid, payment_micros in won
+        ],
+        now=lane.now,
+    )
+    for hold in holds:
+        # What was released is more than they take, and the wallet is locked.
+        if isinstance(hold, Exception):
+            raise hold
+
+
+_COLUMNS = ("decided_at", "position", "payment_micros", "refusal", "winning_price_micros")
+
+
+def _build_row(lane: Lane, taken: TakenBundle) -> tuple[object, ...]:
+    columns = build_bundle_columns(taken.entry)
+    return taken.bundle_id, lane.now, *(columns[name] for name in _COLUMNS[1:])

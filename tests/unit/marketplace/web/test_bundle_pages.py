@@ -1,0 +1,98 @@
+"""A sweep by its pages: quoted, placed, and each job followed."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+
+from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.models import Bid, Bundle
+from marketplace.common import clock
+from marketplace.jobs.models import Job
+from marketplace.payments.selectors import wallet
+from marketplace.web.views import bundles
+from tests.pages import read_page
+from tests.unit.marketplace.web.conftest import Site
+
+pytestmark = pytest.mark.django_db
+FORM = {
+    "name": "three seeds",
+    "learning_rates": "0.001",
+    "ranks": "8",
+    "seeds": "1, 2, 3",
+    "epochs": "1",
+    "batch_size": "8",
+    "deadline": "2026-03-02T09:05:00",
+    "mode": "all",
+    "price": "0.31",
+    "key": "submission-1",
+    "do": "place",
+}
+
+
+@pytest.fixture(autouse=True)
+def lane():
+    def decide(*, bid: Bid) -> Bid:
+        decide_pending_bids(zone=bid.zone, now=clock.now(), limit=10)
+        return bid
+
+    with patch.object(bundles, "wait_for_bid", decide):
+        yield
+
+
+def test_a_sweep_is_quoted_in_all_and_for_each_without_script(site: Site) -> None:
+    text = read_page(site.client.get("/bundles/new", FORM | {"do": "price"}))
+    assert '<b class="num">$0.30</b> for 3 jobs' in text
+    assert text.count("lr 0.001, rank 8, seed") == 3
+    assert not Bid.objects.exists()
+
+
+def test_a_sweep_that_is_placed_has_a_page_with_its_jobs(site: Site) -> None:
+    first = site.client.post("/bundles/new", FORM)
+    assert site.client.post("/bundles/new", FORM).headers["Location"] == first.headers["Location"]
+    bundle = Bundle.objects.get()
+    assert first.headers["Location"] == f"/bundles/{bundle.pk}"
+    text = read_page(site.client.get(f"/bundles/{bundle.pk}"))
+    assert "3 of 3 admitted" in text
+    assert "$0.31 for all at most" in text
+    assert "<dt>Paid</dt><dd>$0.30</dd>" in text
+    for job in Job.objects.all():
+        assert f'href="/jobs/{job.pk}"' in text
+        page = read_page(site.client.get(f"/jobs/{job.pk}"))
+        assert f'<a class="link" href="/bundles/{bundle.pk}">a bundle</a>' in page
+        page = read_page(site.client.get(f"/bids/{job.bid_id}"))
+        assert "The limit of the whole bundle decided whether its jobs won." in page
+    assert wallet(organisation=site.organisation).available_micros == 99_700_000
+
+
+def test_a_sweep_that_loses_says_why_and_what_all_would_have_cost(site: Site) -> None:
+    site.client.post("/bundles/new", FORM | {"price": "0.3"})
+    bundle = Bundle.objects.get()
+    text = read_page(site.client.get(f"/bundles/{bundle.pk}"))
+    assert "All jobs of its bundle together cost more than the bundle's limit." in text
+    assert "<dt>Price of all</dt><dd>$0.30</dd>" in text
+    bid = Bid.objects.first()
+    assert bid is not None
+    assert site.client.get(f"/bids/{bid.pk}").headers["Location"] == f"/bundles/{bundle.pk}"
+
+
+def test_what_is_wrong_stands_beside_its_field(site: Site) -> None:
+    for changed, words in (
+        ({"seeds": "1, x"}, "Give numbers with commas between them."),
+        ({"seeds": "1"}, "These values make 1 job; a bundle has 2 to 16."),
+        ({"price": ""}, "price"),
+        ({"ranks": "8, -1"}, "rank"),
+    ):
+        reply = site.client.post("/bundles/new", FORM | changed)
+        assert reply.status_code == 400
+        assert words in read_page(reply)
+    assert not Bundle.objects.exists()
+
+
+def test_a_sweep_of_others_is_not_found(site: Site) -> None:
+    site.client.post("/bundles/new", FORM)
+    Bundle.objects.update(organisation=site.node.provider.organisation)
+    address = f"/bundles/{Bundle.objects.get().pk}"
+    assert site.client.get(address).status_code == 404
+    assert site.client.post(f"{address}/withdraw").status_code == 404
