@@ -198,13 +198,13 @@ BUNDLE_FIELDS: Fields = {
         BidStatus.values, help_text="pending while any bid is; admitted where any bid was."
     ),
     "all_or_none": s.BooleanField(),
-    "price": _usd(help_text="The most all jobs are worth, or each of them."),
+    "price": _usd(),
     "deadline": s.DateTimeField(),
     "created_at": s.DateTimeField(),
     "sweep": s.DictField(),
-    "payment": _usd(help_text="Of all jobs that won."),
+    "payment": _usd(),
     "reason": s.CharField(allow_null=True, help_text="Why all lost; as of a bid."),
-    "posted_price": _usd(allow_null=True, help_text="A limit above it would have won."),
+    "posted_price": _usd(allow_null=True),
     "position": s.IntegerField(allow_null=True, help_text="Of its own entry in the log."),
     "bids": _list(BID),
 }
