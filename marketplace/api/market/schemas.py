@@ -214,7 +214,7 @@ REFUSED_BUNDLE = OpenApiResponse(
     description="Refused by the auction, or the wallet has less than the price.",
 )
 BUNDLE_QUOTE = _shape(
-    "BundleQuote",
+    "SweepQuote",
     {
         "object": s.ChoiceField(["bundle_quote"]),
         "zone": s.CharField(),

@@ -9,7 +9,7 @@ from typing import Any
 
 from marketplace.api.market.fields import moment, usd
 from marketplace.auction.bidding.beginnings import WARM
-from marketplace.auction.bidding.bundle_quotes import BundleQuote
+from marketplace.auction.bidding.bundle_quotes import SweepQuote
 from marketplace.auction.bidding.quotes import CurvePoint, Quote
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.book.decision_rows import serialize_parts
@@ -90,7 +90,7 @@ def serialize_bundle(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def serialize_bundle_quote(quote: BundleQuote) -> dict[str, Any]:
+def serialize_bundle_quote(quote: SweepQuote) -> dict[str, Any]:
     return {
         "object": "bundle_quote",
         "zone": quote.zone.name,

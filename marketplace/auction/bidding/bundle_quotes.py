@@ -30,7 +30,7 @@ class QuotedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class BundleQuote:
+class SweepQuote:
     """What the jobs of a bundle cost together, at one position of the log; reserves nothing."""
 
     zone: Zone
@@ -51,7 +51,7 @@ class BundleQuote:
     expires_at: datetime
 
 
-def make_bundle_quote(*, asked: NewBundle, now: datetime) -> BundleQuote:
+def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
     """The price of a bundle for its deadline, and by deadline; its limit is not looked at.
 
     Jobs that stand each for itself cost the same where all of them win.
@@ -100,7 +100,7 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> BundleQuote:
         for point in answer.curve
     )
     ends = [slot_ends_at(zone, schedule.finish_slot) for schedule in answer.schedules]
-    return BundleQuote(
+    return SweepQuote(
         zone=zone,
         deadline_at=asked.deadline_at,
         jobs=tuple(

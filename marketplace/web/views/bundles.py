@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from marketplace.auction.bidding.bundle_quotes import BundleQuote, make_bundle_quote
+from marketplace.auction.bidding.bundle_quotes import SweepQuote, make_bundle_quote
 from marketplace.auction.bidding.bundles import MOST_JOBS, NewBundle, place_bundle
 from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.bidding.refusals import describe_bid_refusal
@@ -78,7 +78,7 @@ def _read(request: PageRequest, form: BundleForm) -> NewBundle | None:
     )
 
 
-def _quote(form: BundleForm, asked: NewBundle, *, now: datetime) -> BundleQuote | None:
+def _quote(form: BundleForm, asked: NewBundle, *, now: datetime) -> SweepQuote | None:
     try:
         return make_bundle_quote(asked=asked, now=now)
     except UserError as error:
@@ -87,7 +87,7 @@ def _quote(form: BundleForm, asked: NewBundle, *, now: datetime) -> BundleQuote 
 
 
 def _form_page(
-    request: PageRequest, form: BundleForm, quote: BundleQuote | None, *, status: int
+    request: PageRequest, form: BundleForm, quote: SweepQuote | None, *, status: int
 ) -> HttpResponse:
     context = {
         "form": form,

@@ -106,7 +106,7 @@ def plan_bundle(zone: ZoneState, tasks: Sequence[Task], slot: int) -> BundlePlan
         First slot that they may use, besides their own arrival.
     """
     deadline = min(tasks[0].deadline_slot, zone.grid.horizon.last_slot)
-    floor = _Floor(zone, tasks, slot)
+    floor = _LeastPrices(zone, tasks, slot)
     best: BundlePlan | None = None
     while True:
         least = floor.at(deadline)
@@ -161,7 +161,7 @@ def _plan_in_turn(
     return BundlePlan(plans=tuple(plans), parts=parts, deadline_slot=deadline)
 
 
-class _Floor:
+class _LeastPrices:
     """What a bundle costs at least by a deadline: each of its tasks as if the others were not."""
 
     def __init__(self, zone: ZoneState, tasks: Sequence[Task], slot: int) -> None:
@@ -196,7 +196,7 @@ def _trace_curve(zone: ZoneState, tasks: Sequence[Task], slot: int) -> tuple[Pri
     deadline = zone.grid.horizon.last_slot
     # By the end of the plans: what it costs from there on, as long as nothing earlier is cheaper.
     ends: list[tuple[int, float]] = []
-    floor = _Floor(zone, tasks, slot)
+    floor = _LeastPrices(zone, tasks, slot)
     while floor.at(deadline) < inf:
         found = _plan_in_turn(zone, tasks, slot, deadline)
         if found is not None:
