@@ -86,7 +86,7 @@ def _place(request: Request, who: Caller) -> Response:
     asked = _build_new_bundle(body, who, key=idempotency_key(request))
     bundle = place_bundle(asked=asked, now=clock.now())
     # All are decided at once, or one after another: the last one last.
-    wait_for_bid(bid=bundle.bids.order_by("arrival").last())
+    wait_for_bid(bid=bundle.bids.order_by("-arrival")[0])
     bundle.refresh_from_db()
     value = serialize_bundle(bundle)
     if value["status"] == BidStatus.REFUSED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -116,7 +117,7 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
         finish_at=max(ends, default=None),
         curve=curve,
         refusal=answer.refusal,
-        refusal_text=_describe_refusal(answer.refusal, measured, curve),
+        refusal_text=_describe_refusal(zone, answer.refusal, measured, curve),
         position=answer.position,
         head_hash=head_hash,
         made_at=now,
@@ -125,16 +126,22 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
 
 
 def _describe_refusal(
-    refusal: scheduler.Refusal | None, measured: list[MeasuredJob], curve: tuple[CurvePoint, ...]
+    zone: Zone,
+    refusal: scheduler.Refusal | None,
+    measured: Sequence[MeasuredJob],
+    curve: Sequence[CurvePoint],
 ) -> str:
     if refusal is None:
         return ""
     first = curve[0] if curve else None
+    largest = max(measured, key=lambda job: job.work.memory_demand_gb)
     return describe_refusal(
         refusal=refusal,
         price_micros=None,
         posted_price_micros=None,
-        memory_demand_gb=max(of.work.memory_demand_gb for of in measured),
+        zone=zone,
+        adapter=largest.terms.adapter,
+        memory_demand_gb=largest.work.memory_demand_gb,
         later_deadline_at=first and first.deadline_at,
         later_price_micros=first and first.price_micros,
     )

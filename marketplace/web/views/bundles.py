@@ -44,7 +44,7 @@ def bundle_new(request: PageRequest) -> HttpResponse:
         except UserError as error:
             form.refuse(error)
             return _form_page(request, form, None, status=error.status)
-        wait_for_bid(bid=bundle.bids.order_by("arrival").last())
+        wait_for_bid(bid=bundle.bids.order_by("-arrival")[0])
         return redirect("bundle_detail", bundle_id=bundle.pk)
     quote = None if asked is None else _quote(form, asked, now=now)
     return _form_page(request, form, quote, status=400 if request.method == "POST" else 200)
