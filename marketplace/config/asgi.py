@@ -20,7 +20,9 @@ django_application = get_asgi_application()
 from marketplace.api.handler import ApiHandler  # noqa: E402
 from marketplace.api.internal.body_limit import BodyLimitMiddleware  # noqa: E402
 from marketplace.api.internal.plans import waiting_nodes  # noqa: E402
+from marketplace.api.internal.questions import waiting_answerers  # noqa: E402
 from marketplace.config.routing import websocket_router  # noqa: E402
+from workers.protocol.generation import PATH_NEXT_QUESTIONS  # noqa: E402
 from workers.protocol.plan_queue import PATH_NEXT_PLAN  # noqa: E402
 
 api_application = ApiHandler()
@@ -28,7 +30,8 @@ api_application = ApiHandler()
 
 async def http_application(scope: Any, receive: Any, send: Any) -> None:
     """The API, and nodes' waits, through a handler without threads; the rest through Django's."""
-    waits = scope["path"].startswith(("/api/", "/v1/")) or scope["path"] == PATH_NEXT_PLAN
+    path = scope["path"]
+    waits = path.startswith(("/api/", "/v1/")) or path in (PATH_NEXT_PLAN, PATH_NEXT_QUESTIONS)
     await (api_application if waits else django_application)(scope, receive, send)
 
 
@@ -53,6 +56,7 @@ def _call_before_stop(loop: asyncio.AbstractEventLoop, *numbers: signal.Signals)
         def stop(*arguments: Any, handle: Any = handle) -> None:
             # The signal may have come while a lock was held: on the event loop, none is.
             loop.call_soon_threadsafe(waiting_nodes.stop)
+            loop.call_soon_threadsafe(waiting_answerers.stop)
             if callable(handle):
                 handle(*arguments)
 

@@ -1,8 +1,9 @@
 """``python -m workers run``: one process that trains what the market plans for this node.
 
 Threads: the main one waits for signals; ``plan-puller`` asks the market, ``plans`` is the Celery
-worker, ``node`` owns all slices, ``training`` is the runtime's loop, ``heartbeat`` beats, small
-pools fetch and send.
+worker, ``node`` owns all slices, ``training`` is the runtime's loop, ``heartbeat`` beats,
+``questions`` and ``answers`` take and send what owners ask their models, small pools fetch and
+send.
 """
 
 from __future__ import annotations
@@ -130,6 +131,7 @@ class NodeProcess:
         self, credentials: Credentials, state: StateDir, *, grace_s: float, cache_days: float
     ) -> None:
         # Torch takes seconds to import; what only needs settings must not wait for it.
+        from workers.node.answerer import Answerer
         from workers.node.blob_cache import BlobCache
         from workers.node.heartbeats import Heartbeats
         from workers.node.market_client import MarketClient
@@ -169,6 +171,12 @@ class NodeProcess:
             every_s=credentials.heartbeat_every_s,
             memory_used_gb=lambda: memory_used_gb(credentials.device),
         )
+        self._answers = Answerer(
+            node_id=credentials.node_id,
+            runtime=self._runtime,
+            cache=self._cache,
+            client=self._client,
+        )
         self._plans = PlanReceiver(
             credentials,
             self._client,
@@ -194,6 +202,7 @@ class NodeProcess:
         self._node.start()
         self._heartbeats.start()
         self._plans.start()
+        self._answers.start()
         log.info("node %s is ready", self._credentials.node_id)
         sweep_at = time.monotonic()
         while not (
@@ -234,6 +243,7 @@ class NodeProcess:
 
     def _close(self) -> int:
         self._plans.close()
+        self._answers.close()
         self._heartbeats.close()
         refusal = self._node.refusal
         if refusal is None and not self._stop_asked.is_set():

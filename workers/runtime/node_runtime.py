@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from workers.protocol.generation import Question
 from workers.protocol.memory import PACK_TOKENS
 from workers.protocol.messages import (
     AdapterKind,
@@ -26,6 +27,7 @@ from workers.protocol.messages import (
     PromptLookup,
 )
 from workers.runtime.admission import check_settings, prepare
+from workers.runtime.answers import Answers
 from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_pipe import CheckpointPipe, snapshot_job
 from workers.runtime.job_sink import JobSink
@@ -40,6 +42,8 @@ from workers.training.fused_trainer import StepFailure, StepResult
 from workers.training.packed_model import PROMPT
 from workers.training.prompt_lookup import LookupRun, count_copied_tokens, read_candidates
 from workers.training.samples import SampleRun
+from workers.training.start_values import load_start_values
+from workers.training.writing import Tell
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -83,6 +87,7 @@ class NodeRuntime:
         self._attaching: dict[str, BaseModelRef] = {}
         #: Jobs that are done but for their samples; the loop's thread only.
         self._sampling: dict[str, SampleRun] = {}
+        self._answers = Answers()
         self._names_lock = threading.Lock()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._closed = False
@@ -201,6 +206,34 @@ class NodeRuntime:
             is_over=lambda: time.time() >= probe.expires_at,
         )
 
+    def answer(self, question: Question, adapter: Path | None, tell: Tell) -> None:
+        """Begin to write an answer, token by token between the steps of the jobs here.
+
+        Parameters
+        ----------
+        adapter : Path, optional
+            Zip of the question's adapter.
+        tell : callable
+            Gets what was written, on the loop's thread; the last of it has a ``finish``.
+
+        Raises
+        ------
+        UserFault, SystemFault
+            As ``load_resident``, or the prompt or the adapter cannot be used.
+        """
+        resident = self.resident(question.base_model)
+        values = None
+        if adapter is not None and question.adapter is not None:
+            fresh = resident.model.draw_initial_values(
+                question.adapter.spec, seed=0, tokenizer=resident.tokenizer
+            )
+            values = load_start_values(adapter, fresh=fresh, scale=question.adapter.scale)
+        self._call(lambda: self._answers.begin(resident, question, values, tell))
+
+    def end_answer(self, token: str) -> None:
+        """Write no more of an answer."""
+        self._commands.put(lambda: self._answers.end(token))
+
     def resident(self, ref: BaseModelRef) -> ResidentBase:
         """The base model, loaded if it is not there yet.
 
@@ -264,7 +297,8 @@ class NodeRuntime:
     def _in_use(self, ref: BaseModelRef) -> bool:
         with self._names_lock:
             running = [r.resident.ref for r in self._running.values()]
-            return ref in running or ref in self._attaching.values()
+            is_training = ref in running or ref in self._attaching.values()
+        return is_training or self._answers.is_busy_with(ref)
 
     def _call(self, action: Callable[[], T]) -> T:
         """Run between two steps on the loop's thread and wait for it."""
@@ -288,14 +322,18 @@ class NodeRuntime:
     def _loop(self) -> None:
         while True:
             busy = any(r.resident.trainer.jobs for r in self._running.values())
-            self._drain(wait=not busy)
+            self._drain(wait=not (busy or self._answers.is_busy))
             if self._closed:
                 return
+            began = time.monotonic()
             for resident in list(self._residents.values()):
                 if resident.trainer.jobs:
                     self._round(resident)
                     self._evaluate_pack(resident)
             self._write_sample_tokens()
+            trained_s = time.monotonic() - began if busy else 0.0
+            if not self._answers.write(trained_s=trained_s):
+                self.device_lost.set()
 
     def _drain(self, *, wait: bool = False) -> None:
         try:

@@ -207,7 +207,7 @@ def _read(
     return rows, ignored.found()
 
 
-class _Encoder:
+class TokenizerEncoder:
     """The base model's tokenizer as the shared layout wants it."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -249,7 +249,7 @@ class _Examples:
     """Turns rows into examples and keeps count of what was cut."""
 
     def __init__(self, tokenizer: Any, sequence_length: int, labels: tuple[str, ...] = ()) -> None:
-        self.encoder = _Encoder(tokenizer)
+        self.encoder = TokenizerEncoder(tokenizer)
         self.labels = {name: number for number, name in enumerate(labels)}
         self.sequence_length = sequence_length
         self.truncated: list[int] = []

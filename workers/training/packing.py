@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from workers.training import dropout
+from workers.training.key_values import KeyValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,8 @@ class Pack:
     dropout_scale_T: torch.Tensor | None = None
     #: Stream positions of virtual tokens per job.
     virtual: dict[str, torch.Tensor] = field(default_factory=dict)
+    #: What attention sees beside the pack, where answers are written; ``None`` in training.
+    key_values: KeyValues | None = None
 
     @property
     def tokens(self) -> int:

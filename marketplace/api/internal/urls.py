@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, URLResolver, path
 
-from marketplace.api.internal import plans, views
+from marketplace.api.internal import plans, questions, views
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("join", views.join, name="node-join"),
@@ -10,6 +10,9 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("token", views.rotate_token, name="node-token"),
     path("plans/session", views.open_plan_session, name="node-plan-session"),
     path("plans/next", plans.get_next_plan, name="node-plan-next"),
+    path("questions/next", questions.get_next_questions, name="node-questions-next"),
+    path("questions/written", questions.take_written, name="node-questions-written"),
+    path("questions/<str:token>/blobs/<str:name>", views.question_blob, name="node-question-blob"),
     path("heartbeat", views.heartbeat, name="node-heartbeat"),
     path("progress", views.progress, name="node-progress"),
     path("result", views.result, name="node-result"),

@@ -26,6 +26,7 @@ from marketplace.fleet import services as fleet
 from marketplace.jobs import selectors as jobs_selectors
 from marketplace.jobs import services as jobs
 from marketplace.jobs.models import Artifact
+from marketplace.questions.answering import find_question_blob
 from marketplace.warm.probes import find_probe_blob, record_probe_result
 from workers.protocol.messages import (
     Heartbeat,
@@ -134,6 +135,12 @@ async def probe_blob(request: HttpRequest, token: str, name: str) -> HttpRespons
     return await _answer_blob(request, lambda: _open_probe_blob(request, token, name))
 
 
+@csrf_exempt
+async def question_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
+    """The adapter with which a node answers a question."""
+    return await _answer_blob(request, lambda: _open_question_blob(request, token, name))
+
+
 async def _answer_blob(
     request: HttpRequest, open_file: Callable[[], FileDownload]
 ) -> HttpResponseBase:
@@ -159,6 +166,12 @@ def _open_blob(request: HttpRequest, lease_token: str, name: str) -> FileDownloa
 def _open_probe_blob(request: HttpRequest, token: str, name: str) -> FileDownload:
     node = authenticate_node(request)
     return _serve(request, find_probe_blob(node=node, token=token, name=name, now=clock.now()))
+
+
+def _open_question_blob(request: HttpRequest, token: str, name: str) -> FileDownload:
+    node = authenticate_node(request)
+    found = find_question_blob(node=node, token=token, name=name, now=clock.now())
+    return _serve(request, found)
 
 
 def _serve(request: HttpRequest, found: jobs_selectors.Blob | Artifact) -> FileDownload:

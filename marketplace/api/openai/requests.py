@@ -12,6 +12,8 @@ from rest_framework import serializers
 
 from marketplace.api.market.fields import PriceField, StrictSerializer
 from marketplace.api.market.requests import SettingsField
+from marketplace.common.errors import UserError
+from workers.protocol.generation import STOP_CHARS_MAX, STOPS_MAX, TOP_TOKENS_MAX
 
 FINE_TUNE, RESULTS = "fine-tune", "fine-tune-results"
 SUPERVISED, DPO = "supervised", "dpo"
@@ -149,3 +151,114 @@ class FineTuningJobRequest(serializers.Serializer[Any]):
     method = Method(required=False, allow_null=True)
     hyperparameters = Hyperparameters(required=False, allow_null=True)
     bid = BidTerms(required=False, allow_null=True)
+
+
+class TextField(serializers.CharField):
+    """A text that may be empty, and stays as it is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_blank=True, trim_whitespace=False, **options)
+
+
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {}}]})
+class ContentField(TextField):
+    """A text, or a list of text parts."""
+
+    def to_internal_value(self, data: Any) -> str:
+        if isinstance(data, list):
+            texts = [part.get("text") for part in data if isinstance(part, Mapping)]
+            parts = [text for text in texts if isinstance(text, str)]
+            if len(parts) != len(data):
+                raise serializers.ValidationError("Only parts with a text are read.")
+            data = "".join(parts)
+        return super().to_internal_value(data)
+
+
+class MessageRequest(serializers.Serializer[Any]):
+    role = serializers.ChoiceField(["developer", "system", "user", "assistant"])
+    content = ContentField()
+
+
+@extend_schema_field(
+    {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+)
+class StopField(serializers.Field):
+    """Texts before which an answer ends."""
+
+    def to_internal_value(self, data: Any) -> tuple[str, ...]:
+        stops = [data] if isinstance(data, str) else data
+        is_good = isinstance(stops, list) and len(stops) <= STOPS_MAX
+        if not is_good or not all(
+            isinstance(stop, str) and 1 <= len(stop) <= STOP_CHARS_MAX and "\0" not in stop
+            for stop in stops
+        ):
+            raise serializers.ValidationError(
+                f"Give at most {STOPS_MAX} texts of 1 to {STOP_CHARS_MAX} characters."
+            )
+        return tuple(stops)
+
+    def to_representation(self, value: Any) -> Any:
+        return value
+
+
+class StreamOptions(serializers.Serializer[Any]):
+    include_usage = serializers.BooleanField(required=False, default=False)
+
+
+class AnswerRequest(serializers.Serializer[Any]):
+    """What questions of both kinds have in common."""
+
+    model = serializers.CharField(max_length=400)
+    temperature = serializers.FloatField(min_value=0, max_value=2, required=False, allow_null=True)
+    top_p = serializers.FloatField(min_value=1e-6, max_value=1, required=False, allow_null=True)
+    seed = serializers.IntegerField(
+        min_value=-(2**63), max_value=2**63 - 1, required=False, allow_null=True
+    )
+    stop = StopField(required=False, allow_null=True)
+    max_tokens = serializers.IntegerField(
+        min_value=1, max_value=1_000_000, required=False, allow_null=True
+    )
+    stream = serializers.BooleanField(required=False, allow_null=True)
+    stream_options = StreamOptions(required=False, allow_null=True)
+    n = serializers.IntegerField(min_value=1, max_value=1, required=False, allow_null=True)
+
+    #: What would change the answer, and is not done here.
+    refused = ("tools", "functions", "response_format", "logit_bias")
+
+    def to_internal_value(self, data: Any) -> Any:
+        for name in self.refused:
+            if isinstance(data, Mapping) and data.get(name):
+                raise UserError(
+                    "unsupported_parameter", f"{name} is not done here. Leave it out.", param=name
+                )
+        return super().to_internal_value(data)
+
+
+class ChatRequest(AnswerRequest):
+    messages = serializers.ListField(child=MessageRequest(), min_length=1, max_length=1000)
+    max_completion_tokens = serializers.IntegerField(
+        min_value=1, max_value=1_000_000, required=False, allow_null=True
+    )
+    logprobs = serializers.BooleanField(required=False, allow_null=True)
+    top_logprobs = serializers.IntegerField(
+        min_value=0, max_value=TOP_TOKENS_MAX, required=False, allow_null=True
+    )
+
+
+@extend_schema_field(
+    {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+)
+class PromptField(TextField):
+    """A text, or a list of one."""
+
+    def to_internal_value(self, data: Any) -> str:
+        if isinstance(data, list) and len(data) == 1:
+            data = data[0]
+        return super().to_internal_value(data)
+
+
+class CompletionRequest(AnswerRequest):
+    prompt = PromptField()
+    logprobs = serializers.IntegerField(min_value=0, max_value=5, required=False, allow_null=True)
+
+    refused = (*AnswerRequest.refused, "suffix", "echo", "best_of")

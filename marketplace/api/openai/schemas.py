@@ -189,3 +189,30 @@ MODEL = _shape(
     },
 )
 MODEL_LIST = _list("ListModelsResponse", MODEL, is_paged=False)
+_USAGE = _shape(
+    "CompletionUsage",
+    {
+        "prompt_tokens": s.IntegerField(),
+        "completion_tokens": s.IntegerField(),
+        "total_tokens": s.IntegerField(),
+        "cost": s.CharField(help_text="Dollars, as a decimal string."),
+    },
+)
+
+
+def _answer(name: str, kind: str) -> Any:
+    return _shape(
+        name,
+        {
+            "id": s.CharField(),
+            "object": s.ChoiceField([kind]),
+            "created": s.IntegerField(),
+            "model": s.CharField(),
+            "choices": s.ListField(child=s.DictField()),
+            "usage": deepcopy(_USAGE),
+        },
+    )
+
+
+CHAT = _answer("CreateChatCompletionResponse", "chat.completion")
+COMPLETION = _answer("CreateCompletionResponse", "text_completion")

@@ -48,6 +48,7 @@ INSTALLED_APPS = [
     "marketplace.auction",
     "marketplace.vendors",
     "marketplace.warm",
+    "marketplace.questions",
     "marketplace.jobs",
     "marketplace.payments",
     "marketplace.fleet",
@@ -241,6 +242,7 @@ CELERY_BEAT_SCHEDULE = {
     "prompts": _every("express.record_finished_jobs", "BEAT_PROMPTS_S", 5),
     "tiers": _every("tiers.tick", "BEAT_TIERS_S", 2),
     "machines": _every("tiers.reconcile", "BEAT_MACHINES_S", 10),
+    "questions": _every("questions.sweep", "BEAT_QUESTIONS_S", 5),
     "donors": _every("warm.list_donors", "BEAT_DONORS_S", 5),
     "offers": _every("warm.offers_sweep", "BEAT_OFFERS_S", 3600),
 }
@@ -316,6 +318,7 @@ API_REQUESTS_PER_MINUTE = {
         "uploads": 60,
         "public": 300,
         "transcripts": 30,
+        "questions": 600,
     }.items()
 }
 

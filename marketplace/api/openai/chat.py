@@ -1,0 +1,254 @@
+"""``/v1/chat/completions`` and ``/v1/completions``: text by base models and by adapters.
+
+A question waits for a node of the model's zone, which writes beside its training. Neither waiting
+nor streaming holds a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from marketplace.api.callers import caller
+from marketplace.api.market.requests import checked
+from marketplace.api.openai import schemas
+from marketplace.api.openai.chat_values import ChatShape, CompletionShape, Reply
+from marketplace.api.openai.names import find_model
+from marketplace.api.openai.requests import ChatRequest, CompletionRequest
+from marketplace.api.openai.views import OpenAiView
+from marketplace.common import clock
+from marketplace.common.errors import UserError
+from marketplace.common.problems import build_openai_error, build_problem_body
+from marketplace.common.threads import run_in_thread
+from marketplace.questions.answering import cancel_question
+from marketplace.questions.asking import ANSWER_TOKENS_MAX, QuestionTerms, ask_question
+from marketplace.questions.models import AskedQuestion, QuestionStatus
+from marketplace.questions.wakeups import written_listener
+from workers.protocol.generation import ChatTurn
+
+#: Seconds a waiting request trusts the listener before it looks itself.
+LOOK_EVERY_S = 1.0
+DEFAULT_TOKENS = 256
+_ROLES = {"developer": "system", "system": "system", "user": "user", "assistant": "assistant"}
+_SEED_BITS = 31
+
+
+class ChatView(OpenAiView):
+    scopes = {"POST": "jobs:read"}
+    throttle_kind = "questions"
+
+    @extend_schema(
+        operation_id="create_chat_completion",
+        request=ChatRequest,
+        responses={
+            200: schemas.CHAT,
+            (200, "text/event-stream"): OpenApiResponse(OpenApiTypes.STR),
+            **schemas.ERRORS,
+            402: schemas.ERROR,
+            503: schemas.ERROR,
+        },
+    )
+    def post(self, request: Request) -> Coroutine[Any, Any, Any]:
+        asked = checked(ChatRequest, request.data)
+        limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
+        top_tokens = (asked.get("top_logprobs") or 0) if asked.get("logprobs") else None
+        terms = QuestionTerms(
+            turns=tuple(_read_turn(message) for message in asked["messages"]),
+            **_read_settings(asked, limit=limit, top_tokens=top_tokens),
+        )
+        return _answer(request, asked, terms, ChatShape)
+
+
+class CompletionView(OpenAiView):
+    scopes = {"POST": "jobs:read"}
+    throttle_kind = "questions"
+
+    @extend_schema(
+        operation_id="create_completion",
+        request=CompletionRequest,
+        responses={
+            200: schemas.COMPLETION,
+            (200, "text/event-stream"): OpenApiResponse(OpenApiTypes.STR),
+            **schemas.ERRORS,
+            402: schemas.ERROR,
+            503: schemas.ERROR,
+        },
+    )
+    def post(self, request: Request) -> Coroutine[Any, Any, Any]:
+        asked = checked(CompletionRequest, request.data)
+        settings = _read_settings(
+            asked, limit=asked.get("max_tokens") or 16, top_tokens=asked.get("logprobs")
+        )
+        terms = QuestionTerms(prompt=asked["prompt"], **settings)
+        return _answer(request, asked, terms, CompletionShape)
+
+
+def _read_turn(message: Mapping[str, Any]) -> ChatTurn:
+    return ChatTurn(_ROLES[message["role"]], message["content"])
+
+
+def _read_settings(
+    asked: Mapping[str, Any], *, limit: int | None, top_tokens: int | None
+) -> dict[str, Any]:
+    """What both kinds of question have in common; OpenAI's defaults where nothing is said."""
+    for name in ("temperature", "top_p"):
+        if asked.get(name) is None:
+            asked = {**asked, name: 1.0}
+    seed = asked.get("seed")
+    return {
+        "max_tokens": min(limit or DEFAULT_TOKENS, ANSWER_TOKENS_MAX),
+        "temperature": asked["temperature"],
+        "top_p": asked["top_p"],
+        "seed": secrets.randbits(_SEED_BITS) if seed is None else seed,
+        "stop": asked.get("stop") or (),
+        "top_tokens": top_tokens,
+    }
+
+
+def _answer(
+    request: Request,
+    asked: Mapping[str, Any],
+    terms: QuestionTerms,
+    shape: type[ChatShape] | type[CompletionShape],
+) -> Coroutine[Any, Any, Any]:
+    """Ask the question; gives what waits for its answer."""
+    who = caller(request)
+    model = find_model(asked["model"], organisation=who.organisation)
+    written_listener.listen()
+    question = ask_question(
+        organisation=who.organisation,
+        asked_by=who.user,
+        zone=model.zone,
+        job=model.job,
+        terms=terms,
+        now=clock.now(),
+    )
+    reply = Reply(question.pk, asked["model"], int(question.created_at.timestamp()))
+    made = shape(reply, has_logprobs=terms.top_tokens is not None)
+    if asked.get("stream"):
+        with_usage = (asked.get("stream_options") or {}).get("include_usage", False)
+        return _stream(question.pk, made, with_usage=with_usage)
+    return _wait(question.pk, made)
+
+
+async def _wait(question_id: str, shape: ChatShape | CompletionShape) -> Response:
+    """The whole answer."""
+    words = _Words(question_id)
+    parts = [part async for part in words.read()]
+    return Response(shape.build_whole(parts, words.question))
+
+
+async def _stream(
+    question_id: str, shape: ChatShape | CompletionShape, *, with_usage: bool
+) -> StreamingHttpResponse:
+    """The answer as it is written, once its first words are there: a refusal is none of them."""
+    words = _Words(question_id)
+    parts = words.read()
+    first = await anext(parts, None)
+
+    async def write() -> AsyncIterator[bytes]:
+        for value in shape.build_opening():
+            yield _event(value)
+        try:
+            if first is not None:
+                yield _event(shape.build_part(first))
+            async for part in parts:
+                yield _event(shape.build_part(part))
+        except UserError as error:
+            problem = build_problem_body(code=error.code, detail=error.message, status=error.status)
+            yield _event(build_openai_error(problem))
+            return
+        finally:
+            await parts.aclose()
+        yield _event(shape.build_end(words.question))
+        if with_usage:
+            yield _event(shape.build_usage(words.question))
+        yield b"data: [DONE]\n\n"
+
+    response = StreamingHttpResponse(write(), content_type="text/event-stream")
+    response["Cache-Control"] = "no-store"
+    # Proxies gather what they do not know to be a stream.
+    response["X-Accel-Buffering"] = "no"
+    return response
+
+
+def _event(value: Mapping[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Words of an answer, with their tokens where probabilities were asked for."""
+
+    text: str
+    tokens: tuple[Mapping[str, Any], ...]
+
+
+class _Words:
+    """The words of one answer as they are written; its owner leaving ends it."""
+
+    def __init__(self, question_id: str) -> None:
+        self._id = question_id
+        #: As it was seen last.
+        self.question: AskedQuestion
+
+    async def read(self) -> AsyncGenerator[Part]:
+        """Each part once.
+
+        Raises
+        ------
+        UserError
+            The answer failed; what was written before has been given.
+        """
+        characters = tokens = 0
+        ended = False
+        try:
+            while True:
+                # Listening before looking: words written in between are heard of.
+                with written_listener.expecting(self._id) as written:
+                    found = await run_in_thread(self._look)
+                    text, more = found.text[characters:], tuple(found.tokens[tokens:])
+                    ended = not found.is_open
+                    if text or more:
+                        characters, tokens = len(found.text), len(found.tokens)
+                        yield Part(text, more)
+                    if ended:
+                        break
+                    await asyncio.wait([asyncio.wrap_future(written)], timeout=LOOK_EVERY_S)
+            if found.status != QuestionStatus.ANSWERED:
+                raise _build_failure(found)
+        finally:
+            if not ended:
+                # Its owner left. The task that waits may be cancelled: the work must not be.
+                leaving = asyncio.ensure_future(run_in_thread(self._cancel))
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(leaving)
+
+    def _look(self) -> AskedQuestion:
+        self.question = AskedQuestion.objects.get(pk=self._id)
+        return self.question
+
+    def _cancel(self) -> None:
+        cancel_question(question_id=self._id, now=clock.now())
+
+
+def _build_failure(question: AskedQuestion) -> UserError:
+    if question.is_owners_fault:
+        return UserError("invalid_prompt", question.reason, param="messages")
+    return UserError(
+        "not_answered",
+        question.reason or "The answer was not written. Ask again.",
+        status=503,
+        extra={"retry": True},
+    )

@@ -1,0 +1,171 @@
+"""Answers as OpenAI's clients read them: conversations and completions, whole and in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from marketplace.common.money import from_micros
+from marketplace.questions.models import AskedQuestion
+from marketplace.questions.prices import compute_price
+
+
+class Words(Protocol):
+    """Words of an answer, with their tokens where probabilities were asked for."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def tokens(self) -> Sequence[Mapping[str, Any]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What every part of an answer says of it."""
+
+    question_id: str
+    model: str
+    #: Unix seconds.
+    created: int
+
+
+def build_usage(question: AskedQuestion) -> dict[str, Any]:
+    total = question.prompt_tokens + question.answer_tokens
+    price_micros = compute_price(tokens=total, rate_micros=question.rate_micros)
+    return {
+        "prompt_tokens": question.prompt_tokens,
+        "completion_tokens": question.answer_tokens,
+        "total_tokens": total,
+        "cost": f"{from_micros(price_micros):f}",
+    }
+
+
+class ChatShape:
+    """``chat.completion`` and its chunks."""
+
+    def __init__(self, reply: Reply, *, has_logprobs: bool) -> None:
+        self._reply = reply
+        self._has_logprobs = has_logprobs
+
+    def build_whole(self, parts: Sequence[Words], question: AskedQuestion) -> dict[str, Any]:
+        message = {
+            "role": "assistant",
+            "content": "".join(part.text for part in parts),
+            "refusal": None,
+        }
+        tokens = [token for part in parts for token in part.tokens]
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": self._build_logprobs(tokens),
+            "finish_reason": question.finish,
+        }
+        return self._build("chat.completion", [choice]) | {"usage": build_usage(question)}
+
+    def build_opening(self) -> list[dict[str, Any]]:
+        return [self._build_chunk({"role": "assistant", "content": ""})]
+
+    def build_part(self, part: Words) -> dict[str, Any]:
+        return self._build_chunk({"content": part.text}, tokens=part.tokens)
+
+    def build_end(self, question: AskedQuestion) -> dict[str, Any]:
+        return self._build_chunk({}, finish=question.finish)
+
+    def build_usage(self, question: AskedQuestion) -> dict[str, Any]:
+        return self._build("chat.completion.chunk", []) | {"usage": build_usage(question)}
+
+    def _build_chunk(
+        self,
+        delta: Mapping[str, Any],
+        *,
+        tokens: Sequence[Mapping[str, Any]] = (),
+        finish: str | None = None,
+    ) -> dict[str, Any]:
+        choice = {
+            "index": 0,
+            "delta": delta,
+            "logprobs": self._build_logprobs(tokens) if tokens else None,
+            "finish_reason": finish,
+        }
+        return self._build("chat.completion.chunk", [choice])
+
+    def _build(self, kind: str, choices: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": f"chatcmpl-{self._reply.question_id}",
+            "object": kind,
+            "created": self._reply.created,
+            "model": self._reply.model,
+            "choices": list(choices),
+        }
+
+    def _build_logprobs(self, tokens: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        if not self._has_logprobs:
+            return None
+        content = [
+            _build_token(token)
+            | {"top_logprobs": [_build_token(other) for other in token["likeliest"]]}
+            for token in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+
+def _build_token(token: Mapping[str, Any]) -> dict[str, Any]:
+    text = token["text"]
+    return {"token": text, "logprob": token["logprob"], "bytes": list(text.encode())}
+
+
+class CompletionShape:
+    """``text_completion``, whole and in parts."""
+
+    def __init__(self, reply: Reply, *, has_logprobs: bool) -> None:
+        self._reply = reply
+        self._has_logprobs = has_logprobs
+
+    def build_whole(self, parts: Sequence[Words], question: AskedQuestion) -> dict[str, Any]:
+        text = "".join(part.text for part in parts)
+        tokens = [token for part in parts for token in part.tokens]
+        return self._build(text, tokens, question.finish) | {"usage": build_usage(question)}
+
+    def build_opening(self) -> list[dict[str, Any]]:
+        return []
+
+    def build_part(self, part: Words) -> dict[str, Any]:
+        return self._build(part.text, part.tokens, None)
+
+    def build_end(self, question: AskedQuestion) -> dict[str, Any]:
+        return self._build("", (), question.finish)
+
+    def build_usage(self, question: AskedQuestion) -> dict[str, Any]:
+        return self._build("", (), None) | {"choices": [], "usage": build_usage(question)}
+
+    def _build(
+        self, text: str, tokens: Sequence[Mapping[str, Any]], finish: str | None
+    ) -> dict[str, Any]:
+        choice = {
+            "index": 0,
+            "text": text,
+            "logprobs": self._build_logprobs(tokens),
+            "finish_reason": finish,
+        }
+        return {
+            "id": f"cmpl-{self._reply.question_id}",
+            "object": "text_completion",
+            "created": self._reply.created,
+            "model": self._reply.model,
+            "choices": [choice],
+        }
+
+    def _build_logprobs(self, tokens: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        if not self._has_logprobs:
+            return None
+        return {
+            "tokens": [token["text"] for token in tokens],
+            "token_logprobs": [token["logprob"] for token in tokens],
+            "top_logprobs": [
+                {other["text"]: other["logprob"] for other in token["likeliest"]}
+                for token in tokens
+            ],
+            "text_offset": [],
+        }

@@ -1,0 +1,184 @@
+"""Answers: a node takes questions and sends words; what was written is paid once, at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from marketplace.common.errors import NotFound
+from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.selectors import base_model_ref
+from marketplace.jobs.models import Artifact
+from marketplace.payments.holds import HoldSettlement, settle_holds
+from marketplace.payments.services import CostSplit, Share, distribute_charge
+from marketplace.questions.asking import QuestionTerms, count_answer
+from marketplace.questions.locks import lock_questions, lock_waiting
+from marketplace.questions.models import AskedQuestion, QuestionStatus
+from marketplace.questions.prices import compute_price
+from marketplace.questions.wakeups import wake_owners
+from workers.protocol.generation import QUESTIONS_MAX, Question, Written
+from workers.protocol.messages import AdapterSpec, BlobRef, Fault, ProbeAdapter
+from workers.protocol.wire import from_json, to_json
+
+BLOB_PATH = "/internal/v1/questions/{token}/blobs/{name}"
+#: Characters of an answer that are taken for each of its tokens.
+TOKEN_CHARS_MAX = 200
+#: What is over is forgotten after this: prompts and answers are nobody's business.
+KEPT_FOR = timedelta(minutes=30)
+_REASON_CHARS = 1000
+
+
+def hand_out_questions(*, node: Node, room: int, now: datetime) -> tuple[Question, ...]:
+    """Give a node the oldest questions of its zone, each to one node."""
+    if node.status != NodeStatus.ONLINE:
+        return ()
+    with transaction.atomic():
+        taken = lock_waiting(node=node, limit=max(0, min(room, QUESTIONS_MAX)), now=now)
+        for question in taken:
+            question.status, question.node_id = QuestionStatus.WRITING, node.pk
+            question.save(update_fields=["status", "node"])
+    reference = base_model_ref(node.zone) if taken else None
+    return tuple(_build_question(one, reference) for one in taken)
+
+
+def _build_question(question: AskedQuestion, base_model: object) -> Question:
+    return from_json(
+        Question,
+        question.terms
+        | {
+            "token": question.token,
+            "expires_at": question.expires_at.timestamp(),
+            "base_model": to_json(base_model),
+            "adapter": None if question.job is None else to_json(_build_adapter(question)),
+        },
+    )
+
+
+def _build_adapter(question: AskedQuestion) -> ProbeAdapter:
+    assert question.job is not None
+    artifact: Artifact = question.job.artifact  # type: ignore[attr-defined]
+    return ProbeAdapter(
+        name=artifact.pk,
+        blob=BlobRef(
+            url=BLOB_PATH.format(token=question.token, name=artifact.pk),
+            sha256=artifact.sha256,
+            bytes=artifact.bytes,
+        ),
+        spec=from_json(AdapterSpec, question.job.spec["adapter"]),
+    )
+
+
+def find_question_blob(*, node: Node, token: str, name: str, now: datetime) -> Artifact:
+    """The adapter of a question that a node answers now.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_blob``.
+    """
+    held = AskedQuestion.objects.filter(
+        token=token, node=node, status=QuestionStatus.WRITING, expires_at__gt=now
+    )
+    question = held.select_related("job__artifact").first()
+    artifact = None if question is None or question.job is None else question.job.artifact  # type: ignore[attr-defined]
+    if artifact is None or artifact.pk != name:
+        raise NotFound("unknown_blob", f"This question has no file {name[:80]!r}.")
+    return artifact
+
+
+def record_written(*, node: Node, items: Sequence[Written], now: datetime) -> list[str]:
+    """Take what a node wrote; the tokens of questions that need no more of it.
+
+    Nothing is taken of a question that another node holds, or that is over.
+    """
+    by_token = {item.token: item for item in items}
+    ids = dict(
+        AskedQuestion.objects.filter(token__in=by_token, node=node).values_list("token", "pk")
+    )
+    ended = [token for token in by_token if token not in ids]
+    with transaction.atomic():
+        changed = lock_questions(ids.values())
+        for question in changed:
+            item = by_token[question.token]
+            if question.status != QuestionStatus.WRITING or question.expires_at <= now:
+                ended.append(question.token)
+                continue
+            _append(question, item)
+            if item.finish:
+                _end_as_told(question, item, now)
+            question.save()
+        wake_owners([question.pk for question in changed])
+    return ended
+
+
+def _append(question: AskedQuestion, item: Written) -> None:
+    terms = from_json(QuestionTerms, question.terms)
+    room = TOKEN_CHARS_MAX * terms.max_tokens - len(question.text)
+    question.text += item.text.replace("\0", "")[:room]
+    if terms.top_tokens is not None:
+        left = terms.max_tokens - len(question.tokens)
+        question.tokens = question.tokens + [to_json(token) for token in item.tokens[:left]]
+    question.answer_tokens = max(0, min(item.answer_tokens, terms.max_tokens))
+
+
+def _end_as_told(question: AskedQuestion, item: Written, now: datetime) -> None:
+    if item.finish in ("stop", "length"):
+        question.finish = item.finish
+        end_question(question, QuestionStatus.ANSWERED, now=now)
+        return
+    question.reason = item.reason[:_REASON_CHARS].replace("\0", "")
+    question.is_owners_fault = item.fault is Fault.USER
+    end_question(question, QuestionStatus.FAILED, now=now)
+
+
+def end_question(question: AskedQuestion, status: QuestionStatus, *, now: datetime) -> None:
+    """Take an open question to its end, and pay for what was written. Call while holding it.
+
+    The node's count is believed up to the market's own: an answer costs no more tokens than its
+    text has, and one that ends a text. One that failed before its first word costs nothing.
+    """
+    question.status, question.finished_at = status, now
+    written = min(question.answer_tokens, count_answer(question.zone, question.text) + 1)
+    is_free = question.node is None or (not question.text and status != QuestionStatus.ANSWERED)
+    question.answer_tokens = 0 if is_free else written
+    tokens = 0 if is_free else question.prompt_tokens + written
+    price_micros = compute_price(tokens=tokens, rate_micros=question.rate_micros)
+    reference = question.hold_reference
+    settle_holds(settlements=[HoldSettlement(reference, price_micros or None)], now=now)
+    if price_micros:
+        assert question.node is not None
+        payee = question.node.provider.organisation_id  # type: ignore[attr-defined]
+        split = CostSplit(
+            asks_micros=price_micros,
+            asks_returned_micros=0,
+            shares=(Share(payee, price_micros),),
+        )
+        distribute_charge(hold_reference=reference, split=split, now=now)
+
+
+def cancel_question(*, question_id: str, now: datetime) -> None:
+    """End a question whose owner left; twice is no error."""
+    with transaction.atomic():
+        for question in lock_questions([question_id]):
+            if question.is_open:
+                end_question(question, QuestionStatus.CANCELLED, now=now)
+                question.save()
+
+
+def sweep_questions(*, now: datetime) -> int:
+    """End questions whose time is over, and forget those that ended; how many were ended."""
+    late = AskedQuestion.objects.filter(status__in=AskedQuestion.OPEN, expires_at__lte=now)
+    ended = 0
+    for question_id in late.values_list("pk", flat=True)[:1000]:
+        with transaction.atomic():
+            for question in lock_questions([question_id]):
+                if question.is_open:
+                    question.reason = "No node answered in time. Ask again."
+                    end_question(question, QuestionStatus.FAILED, now=now)
+                    question.save()
+                    wake_owners([question.pk])
+                    ended += 1
+    AskedQuestion.objects.filter(finished_at__lte=now - KEPT_FOR).delete()
+    return ended

@@ -1,0 +1,148 @@
+"""Asking: a question is counted, its price held in the wallet, and it waits for a node."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import find_zone_tokenizer
+from marketplace.fleet.text_encoder import load_text_encoder
+from marketplace.jobs.models import Job
+from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.questions.models import AskedQuestion
+from marketplace.questions.prices import compute_price, find_rate
+from marketplace.questions.wakeups import wake_nodes
+from workers.protocol.generation import ChatTurn
+from workers.protocol.token_layout import TemplateError
+from workers.protocol.wire import to_json
+
+#: Most tokens of an answer, and characters of a prompt.
+ANSWER_TOKENS_MAX = 4096
+PROMPT_CHARS_MAX = 200_000
+#: An answer is whole by then, or ends.
+ANSWERED_WITHIN = timedelta(seconds=120)
+#: Questions of one organisation that are open at a time.
+OPEN_MAX = 16
+_TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionTerms:
+    """What is asked, and how it is to be answered; as in ``workers.protocol.generation``."""
+
+    turns: tuple[ChatTurn, ...] = ()
+    prompt: str = ""
+    max_tokens: int = 256
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    top_tokens: int | None = None
+
+
+class NoNodeOnline(UserError):
+    """No node of the zone could answer now."""
+
+    default_status = 503
+
+
+def ask_question(
+    *,
+    organisation: Organisation,
+    asked_by: User | None,
+    zone: Zone,
+    job: Job | None,
+    terms: QuestionTerms,
+    now: datetime,
+) -> AskedQuestion:
+    """Hold the price of the longest answer, and have a node of the zone write it.
+
+    Parameters
+    ----------
+    job
+        Whose adapter answers; ``None``: the base model.
+
+    Raises
+    ------
+    NoNodeOnline
+        ``no_node``.
+    UserError
+        ``prompt_too_long``, ``invalid_prompt`` or ``too_many_questions``.
+    PaymentRequired
+        ``insufficient_funds``.
+    """
+    rate_micros = find_rate(zone)
+    if rate_micros is None:
+        raise NoNodeOnline(
+            "no_node",
+            f"No node of zone {zone.name} is online to answer. Try again later.",
+            extra={"retry": True},
+        )
+    prompt_tokens = count_prompt(zone, terms)
+    question = AskedQuestion(
+        organisation=organisation,
+        asked_by=asked_by,
+        zone=zone,
+        job=job,
+        token=secrets.token_urlsafe(_TOKEN_BYTES),
+        terms=to_json(terms),
+        prompt_tokens=prompt_tokens,
+        rate_micros=rate_micros,
+        created_at=now,
+        expires_at=now + ANSWERED_WITHIN,
+    )
+    # Two at once may both find the last place: harmless, the wallet bounds them.
+    held = AskedQuestion.objects.filter(organisation=organisation, status__in=AskedQuestion.OPEN)
+    if held.count() >= OPEN_MAX:
+        raise UserError(
+            "too_many_questions",
+            f"{OPEN_MAX} answers are being written for you. Wait for one of them.",
+            status=429,
+            extra={"retry": True},
+        )
+    most_micros = compute_price(tokens=prompt_tokens + terms.max_tokens, rate_micros=rate_micros)
+    with transaction.atomic():
+        wanted = [HoldRequest(organisation.pk, max(1, most_micros), question.hold_reference)]
+        [hold] = place_holds(wanted=wanted, now=now)
+        if isinstance(hold, UserError):
+            raise hold
+        question.save(force_insert=True)
+        wake_nodes(zone.pk)
+    return question
+
+
+def count_prompt(zone: Zone, terms: QuestionTerms) -> int:
+    """Tokens of a prompt with the zone's tokenizer and chat template.
+
+    Raises
+    ------
+    UserError
+        ``prompt_too_long`` or ``invalid_prompt``.
+    """
+    characters = len(terms.prompt) + sum(len(turn.content) for turn in terms.turns)
+    if characters > PROMPT_CHARS_MAX:
+        raise UserError(
+            "prompt_too_long",
+            f"The prompt has {characters:,} characters; at most {PROMPT_CHARS_MAX:,} are read.",
+            param="messages",
+        )
+    encoder = load_text_encoder(find_zone_tokenizer(zone))
+    if not terms.turns:
+        return len(encoder.prefix) + len(encoder.encode([terms.prompt])[0])
+    turns = [{"role": turn.role, "content": turn.content} for turn in terms.turns]
+    try:
+        text = encoder.render(turns, generation=True)
+    except TemplateError as error:
+        raise UserError("invalid_prompt", str(error), param="messages") from None
+    return len(encoder.encode([text])[0])
+
+
+def count_answer(zone: Zone, text: str) -> int:
+    """Tokens of an answer as the market counts them."""
+    return len(load_text_encoder(find_zone_tokenizer(zone)).encode([text])[0])

@@ -1,0 +1,274 @@
+"""Asking models with OpenAI's own client: a node takes the question and sends the words."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import openai
+import pytest
+
+from marketplace.common import clock
+from marketplace.jobs.models import Artifact
+from marketplace.jobs.services import slots_dispatch
+from marketplace.payments.models import AccountKind, LedgerAccount
+from marketplace.payments.selectors import wallet
+from marketplace.questions.answering import record_written, sweep_questions
+from marketplace.questions.asking import ANSWERED_WITHIN, QuestionTerms, ask_question
+from marketplace.questions.models import AskedQuestion, QuestionStatus
+from marketplace.questions.prices import find_rate
+from tests import builders
+from tests import job_builders as build
+from tests import market_builders as market
+from tests.waiting import until
+from workers.node import answerer as answerers
+from workers.node.answerer import Answerer
+from workers.node.blob_cache import BlobCache
+from workers.node.market_client import MarketClient
+from workers.protocol.generation import LikelyToken, Question, Written, WrittenToken
+from workers.protocol.messages import Fault, SliceStatus
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+class ScriptedRuntime:
+    """A runtime that writes what the test says, and remembers what it was asked."""
+
+    def __init__(self):
+        self.asked: list[tuple[Question, bytes | None]] = []
+        self.ended: list[str] = []
+        self.was_ended = threading.Event()
+        self.script: list[Written] = [Written("", "Hi", answer_tokens=1)]
+        self.script.append(Written("", " there", answer_tokens=3, finish="stop"))
+
+    def answer(
+        self, question: Question, adapter: Path | None, tell: Callable[[Written], None]
+    ) -> None:
+        self.asked.append((question, adapter and adapter.read_bytes()))
+        for item in self.script:
+            tell(replace(item, token=question.token, prompt_tokens=1))
+
+    def end_answer(self, token: str) -> None:
+        self.ended.append(token)
+        self.was_ended.set()
+
+
+@pytest.fixture
+def zone():
+    return market.zone(work_costs={})
+
+
+@pytest.fixture
+def node(zone):
+    made, reply = build.joined(zone, now=clock.now())
+    # About 0.1 cents for a token.
+    type(made).objects.filter(pk=made.pk).update(ask_micros=2_000, compute_capacity=1.0)
+    made.refresh_from_db()
+    made.api_token = reply.api_token
+    return made
+
+
+@pytest.fixture
+def runtime(web, node, tmp_path, monkeypatch):
+    """A node that answers over HTTPS, but for the model."""
+    # The server ends once all requests are answered.
+    monkeypatch.setattr(answerers, "WAIT_S", 0.3)
+    runtime = ScriptedRuntime()
+    stopping = threading.Event()
+    client = MarketClient(web, token=node.api_token, stopping=stopping)
+    (tmp_path / "cache").mkdir()
+    cache = BlobCache(tmp_path / "cache", client)
+    answerer = Answerer(node_id=node.pk, runtime=runtime, cache=cache, client=client)
+    answerer.start()
+    yield runtime
+    answerer.close()
+    stopping.set()
+    client.close()
+
+
+@pytest.fixture
+def ask(client, zone, runtime):
+    def chat(**changed):
+        return client.chat.completions.create(
+            **({"model": zone.name, "messages": MESSAGES, "max_tokens": 10} | changed)
+        )
+
+    return chat
+
+
+def test_a_base_model_answers_and_the_nodes_provider_is_paid(ask, runtime, owner, node, zone):
+    before = wallet(organisation=owner).available_micros
+    answer = ask(temperature=0, stop=["\n"], seed=3, top_p=0.5)
+    [choice] = answer.choices
+    assert (choice.message.content, choice.finish_reason) == ("Hi there", "stop")
+    assert choice.message.role == "assistant"
+    [(question, adapter)] = runtime.asked
+    assert adapter is None
+    assert question.adapter is None
+    assert [(turn.role, turn.content) for turn in question.turns] == [("user", "hello")]
+    settings = (question.max_tokens, question.temperature, question.top_p, question.seed)
+    assert settings == (10, 0.0, 0.5, 3)
+    assert question.stop == ("\n",)
+    usage = answer.usage
+    assert usage.completion_tokens == 3
+    assert usage.total_tokens == usage.prompt_tokens + 3
+    price = -(-usage.total_tokens * find_rate(zone) // 1_000_000)
+    assert price > 1000
+    assert usage.cost == f"{price / 1e6:.6f}"
+    assert wallet(organisation=owner).available_micros == before - price
+    assert wallet(organisation=owner).held_micros == 0
+    earned = LedgerAccount.objects.get(
+        organisation=node.provider.organisation, kind=AccountKind.EARNINGS_PENDING
+    )
+    assert earned.balance_micros == price
+
+
+def test_words_are_streamed_as_they_are_written(ask):
+    chunks = list(ask(stream=True, stream_options={"include_usage": True}))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == "Hi there"
+    finishes = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
+    assert finishes[-1] == "stop"
+    assert set(finishes[:-1]) == {None}
+    assert chunks[-1].usage.completion_tokens == 3
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_an_adapter_answers_under_its_own_name(client, ask, runtime, owner, zone, node):
+    job = build.job(zone, (0, node), organisation=owner)
+    finish(job, node)
+    [name] = [model.id for model in client.models.list() if model.id.startswith("ft:")]
+    assert ask(model=name).model == name
+    [(question, adapter)] = runtime.asked
+    assert adapter == b"zip"
+    assert question.adapter.spec.rank == 8
+    with pytest.raises(openai.NotFoundError):
+        ask(model=name[:-1] + "0")
+
+
+def finish(job, node):
+    """The job on its node, up to its end."""
+    starts_at = market.slot_at(job.zone, job.cells[0][0])
+    type(node).objects.filter(pk=node.pk).update(last_heartbeat_at=starts_at)
+    slots_dispatch(now=starts_at)
+    market.end_slice(job, status=SliceStatus.FINISHED, now=starts_at)
+    sha256 = hashlib.sha256(b"zip").hexdigest()
+    Artifact.objects.filter(job=job).update(sha256=sha256)
+    type(node).objects.filter(pk=node.pk).update(last_heartbeat_at=clock.now())
+
+
+def test_probabilities_of_tokens_are_given(ask, runtime):
+    token = WrittenToken("Hi", -0.5, (LikelyToken("Hi", -0.5), LikelyToken("Ho", -1.5)))
+    runtime.script = [Written("", "Hi", tokens=(token,), answer_tokens=1, finish="length")]
+    answer = ask(logprobs=True, top_logprobs=2)
+    assert runtime.asked[0][0].top_tokens == 2
+    [content] = answer.choices[0].logprobs.content
+    assert (content.token, content.logprob) == ("Hi", -0.5)
+    assert [(one.token, one.logprob) for one in content.top_logprobs] == [
+        ("Hi", -0.5),
+        ("Ho", -1.5),
+    ]
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_a_prompt_is_continued(client, zone, runtime):
+    answer = client.completions.create(model=zone.name, prompt="Say", max_tokens=5)
+    assert answer.choices[0].text == "Hi there"
+    assert runtime.asked[0][0].prompt == "Say"
+    parts = client.completions.create(model=zone.name, prompt="Say", max_tokens=5, stream=True)
+    assert "".join(part.choices[0].text for part in parts) == "Hi there"
+
+
+def test_what_the_node_refuses_costs_nothing(ask, runtime, owner):
+    before = wallet(organisation=owner).available_micros
+    runtime.script = [Written("", finish="error", reason="Too long.", fault=Fault.USER)]
+    with pytest.raises(openai.BadRequestError, match="Too long"):
+        ask()
+    runtime.script = [Written("", finish="error", reason="Broken.", fault=Fault.SYSTEM)]
+    with pytest.raises(openai.InternalServerError, match="Broken"):
+        ask(stream=True)
+    assert wallet(organisation=owner).available_micros == before
+
+
+def test_an_owner_who_leaves_ends_the_answer_and_pays_what_was_written(ask, runtime, owner):
+    before = wallet(organisation=owner).available_micros
+    runtime.script = [Written("", "Hi", answer_tokens=1)]
+    stream = ask(stream=True)
+    assert next(iter(stream)).choices[0].delta.role == "assistant"
+    stream.close()
+    question = wait_for_end()
+    assert question.status == QuestionStatus.CANCELLED
+    paid = before - wallet(organisation=owner).available_micros
+    assert paid == -(-(question.prompt_tokens + 1) * question.rate_micros // 1_000_000)
+    ended = record_written(
+        node=question.node, items=[Written(question.token, " more")], now=clock.now()
+    )
+    assert ended == [question.token]
+
+
+def wait_for_end():
+    until(lambda: not AskedQuestion.objects.get().is_open, what="the question ended")
+    return AskedQuestion.objects.get()
+
+
+def test_a_question_that_no_node_answers_ends_and_is_refunded(zone, node, owner):
+    before = wallet(organisation=owner).available_micros
+    question = ask_question(
+        organisation=owner,
+        asked_by=None,
+        zone=zone,
+        job=None,
+        terms=QuestionTerms(prompt="x"),
+        now=clock.now(),
+    )
+    assert wallet(organisation=owner).held_micros > 0
+    late = clock.now() + ANSWERED_WITHIN
+    assert sweep_questions(now=late) == 1
+    assert sweep_questions(now=late) == 0
+    question.refresh_from_db()
+    assert question.status == QuestionStatus.FAILED
+    assert wallet(organisation=owner).available_micros == before
+
+
+def test_a_node_cannot_charge_more_tokens_than_its_text_has(ask, runtime, zone):
+    runtime.script = [Written("", "Hi", answer_tokens=10_000, finish="stop")]
+    assert ask(max_tokens=1000).usage.completion_tokens == 2
+
+
+def test_without_money_or_without_a_node_there_is_no_answer(connect, client, ask, zone, node):
+    poor = connect(builders.organisation())
+    with pytest.raises(openai.APIStatusError) as refused:
+        poor.chat.completions.create(model=zone.name, messages=MESSAGES)
+    assert (refused.value.status_code, refused.value.code) == (402, "insufficient_funds")
+    type(node).objects.filter(pk=node.pk).update(status="offline")
+    with pytest.raises(openai.InternalServerError) as refused:
+        client.with_options(max_retries=0).chat.completions.create(
+            model=zone.name, messages=MESSAGES
+        )
+    assert refused.value.code == "no_node"
+    assert not AskedQuestion.objects.exists()
+
+
+def test_wrong_questions_are_refused(client, zone, node):
+    tool = {"type": "function", "function": {"name": "f"}}
+    wrong = [
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages.0.role"),
+        ({"temperature": 3}, "temperature"),
+        ({"n": 2}, "n"),
+        ({"tools": [tool]}, "tools"),
+        ({"stop": ["x"] * 5}, "stop"),
+        ({"max_tokens": 0}, "max_tokens"),
+    ]
+    for changed, param in wrong:
+        asked = {"model": zone.name, "messages": MESSAGES} | changed
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.chat.completions.create(**asked)
+        assert refused.value.param == param, refused.value.body
+    assert not AskedQuestion.objects.exists()

@@ -1,0 +1,212 @@
+"""Answers with adapters attached: stock transformers and PEFT write the same, token for token."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from tests.unit.workers.training_builders import (
+    RecordingSink,
+    attach,
+    byte_tokenizer,
+    completion_rows,
+    job_spec,
+    write_jsonl,
+)
+from workers.protocol.generation import ChatTurn, Question
+from workers.protocol.messages import BlobRef, ProbeAdapter
+from workers.training.faults import UserFault
+from workers.training.writing import choose_token
+
+PROMPTS = ("item 3 is", "item 17 is", "what is item 5?", "a")
+
+
+class Told:
+    """What a runtime says of one answer, until its end."""
+
+    def __init__(self):
+        self.items = []
+        self._done = threading.Event()
+
+    def __call__(self, written):
+        self.items.append(written)
+        if written.finish:
+            self._done.set()
+
+    def wait(self):
+        assert self._done.wait(60)
+        return "".join(item.text for item in self.items)
+
+    @property
+    def last(self):
+        return self.items[-1]
+
+
+def question(base, token="q", *, adapter=None, **terms):
+    terms = {"prompt": PROMPTS[0], "max_tokens": 12} | terms
+    return Question(
+        token=token,
+        expires_at=time.time() + 600,
+        base_model=base,
+        adapter=None if adapter is None else adapter[0],
+        **terms,
+    )
+
+
+def ask(runtime, base, *, adapter=None, **terms):
+    told = Told()
+    runtime.answer(question(base, adapter=adapter, **terms), adapter and adapter[1], told)
+    told.wait()
+    return told
+
+
+def text_of(told):
+    return "".join(item.text for item in told.items)
+
+
+@pytest.fixture(scope="module")
+def adapters(base, tmp_path_factory):
+    """Two trained adapters of different ranks: as a node gets them, with their folders."""
+    from workers.runtime.node_runtime import NodeRuntime
+
+    folder = tmp_path_factory.mktemp("adapters")
+    runtime = NodeRuntime(device="cpu", cache_dir=folder / "cache")
+    found = []
+    for number, (word, rank) in enumerate((("blue", 4), ("red", 8))):
+        data = write_jsonl(folder / f"{word}.jsonl", completion_rows(40, word=word))
+        spec = job_spec(
+            f"job-{word}",
+            base,
+            data,
+            adapter={"rank": rank, "alpha": 32.0},
+            training={"learning_rate": 2e-2},
+        )
+        sink = RecordingSink()
+        attach(runtime, spec, data, sink=sink)
+        sink.wait()
+        assert sink.outcome == "finished", sink.reason
+        kept = folder / f"kept-{number}"
+        shutil.copytree(sink.adapter_dir, kept)
+        archive = Path(shutil.make_archive(str(folder / f"adapter-{number}"), "zip", kept))
+        blob = BlobRef(url="/x", sha256="0" * 64, bytes=archive.stat().st_size)
+        found.append((ProbeAdapter(f"art-{number}", blob, spec.adapter), archive, kept))
+    runtime.close()
+    return found
+
+
+def write_stock(base, prompt, *, adapter=None, tokens=12):
+    model = AutoModelForCausalLM.from_pretrained(base.source)
+    if adapter is not None:
+        model = PeftModel.from_pretrained(model, str(adapter[2]))
+    tokenizer = byte_tokenizer()
+    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    with torch.no_grad():
+        written = model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=tokens,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    return str(tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True))
+
+
+# PEFT asks transformers for a property by its old name.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+def test_answers_written_together_are_those_of_stock_models(runtime, base, adapters):
+    asked = [
+        (prompt, adapter) for prompt in PROMPTS[:2] for adapter in (None, adapters[0], adapters[1])
+    ]
+    told = []
+    for number, (prompt, adapter) in enumerate(asked):
+        told.append(Told())
+        terms = question(base, f"q{number}", adapter=adapter, prompt=prompt)
+        runtime.answer(terms, adapter and adapter[1], told[-1])
+    for (prompt, adapter), one in zip(asked, told, strict=True):
+        assert one.wait() == write_stock(base, prompt, adapter=adapter)
+        assert one.last.finish in ("stop", "length")
+    assert len({text_of(one) for one in told[:3]}) == 3
+
+
+def test_an_answer_beside_training_is_the_same_and_the_job_ends_well(
+    runtime, base, adapters, tmp_path
+):
+    alone = text_of(ask(runtime, base, adapter=adapters[0], prompt=PROMPTS[1]))
+    data = write_jsonl(tmp_path / "rows.jsonl", completion_rows(40))
+    sink = RecordingSink()
+    attach(runtime, job_spec("job-1", base, data), data, sink=sink)
+    beside = [ask(runtime, base, adapter=adapters[0], prompt=PROMPTS[1]) for _ in range(3)]
+    assert [text_of(one) for one in beside] == [alone] * 3
+    sink.wait()
+    assert sink.outcome == "finished"
+
+
+def test_text_stops_before_a_stop_text_and_none_of_it_is_sent(runtime, base, adapters):
+    whole = text_of(ask(runtime, base, adapter=adapters[0]))
+    assert len(whole) >= 4
+    stop = whole[2:4]
+    told = ask(runtime, base, adapter=adapters[0], stop=(stop,))
+    assert text_of(told) == whole[: whole.index(stop)]
+    assert told.last.finish == "stop"
+
+
+def test_the_seed_decides_what_is_drawn(runtime, base):
+    terms = {"temperature": 1.5, "max_tokens": 20}
+    first, again = (text_of(ask(runtime, base, seed=1, **terms)) for _ in range(2))
+    assert again == first
+    assert len({text_of(ask(runtime, base, seed=seed, **terms)) for seed in range(4)}) > 1
+
+
+def test_probabilities_are_told_of_each_token(runtime, base):
+    told = ask(runtime, base, top_tokens=3, max_tokens=4)
+    tokens = [token for item in told.items for token in item.tokens]
+    assert len(tokens) == told.last.answer_tokens
+    for token in tokens:
+        # The likeliest token is the one that greedy writing takes.
+        assert token.likeliest[0].text == token.text
+        assert [one.logprob for one in token.likeliest] == sorted(
+            (one.logprob for one in token.likeliest), reverse=True
+        )
+        assert token.logprob == token.likeliest[0].logprob <= 0
+
+
+def test_a_nucleus_of_one_token_is_greedy():
+    logits = torch.tensor([0.0, 2.0, 1.0])
+    chosen = Question("q", 0.0, base_model=None, temperature=1.0, top_p=0.01)  # type: ignore[arg-type]
+    drawn = {choose_token(logits, chosen, torch.Generator().manual_seed(n)) for n in range(20)}
+    assert drawn == {1}
+
+
+def test_a_prompt_that_is_too_long_is_refused_and_leaves_no_adapter(runtime, base, adapters):
+    model = runtime.resident(base).model
+    with pytest.raises(UserFault, match="Shorten it"):
+        ask(runtime, base, adapter=adapters[0], prompt="a" * (model.context_length + 1))
+    with pytest.raises(UserFault, match="empty"):
+        ask(runtime, base, prompt="")
+    assert model.slots == {}
+
+
+def test_an_answer_ends_when_asked_and_its_adapter_goes(runtime, base, adapters):
+    model = runtime.resident(base).model
+    told = Told()
+    endless = question(base, adapter=adapters[0], max_tokens=10_000, prompt="a", temperature=5.0)
+    runtime.answer(endless, adapters[0][1], told)
+    runtime.end_answer("q")
+    # The next one is begun after it was ended.
+    assert ask(runtime, base, token="next", max_tokens=1).last.finish
+    assert model.slots == {}
+
+
+def test_conversations_stand_in_the_chat_template(runtime, base):
+    turns = (ChatTurn("user", "hello"),)
+    template = "### User:\nhello\n### Assistant:\n"
+    expected = text_of(ask(runtime, base, prompt=template))
+    assert text_of(ask(runtime, base, prompt="", turns=turns)) == expected

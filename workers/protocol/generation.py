@@ -1,0 +1,109 @@
+"""Text that a node writes for an owner: the questions that it takes, and what it sends back.
+
+A node asks for questions over HTTPS as it asks for plans, writes all that it has together, and
+sends every few tokens. A question that the node does not finish ends at ``expires_at``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from workers.protocol.messages import BaseModelRef, Fault, ProbeAdapter
+
+#: POST under the node's bearer token, answered when there is a question or the wait is over.
+PATH_NEXT_QUESTIONS = "/internal/v1/questions/next"
+#: POST under the node's bearer token: what was written since.
+PATH_WRITTEN = "/internal/v1/questions/written"
+
+#: Questions that a node answers at a time.
+QUESTIONS_MAX = 8
+#: Stop texts of a question, most characters of one, and likeliest tokens that are told of a place.
+STOPS_MAX, STOP_CHARS_MAX, TOP_TOKENS_MAX = 4, 200, 20
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be written, with which adapter, and how."""
+
+    token: str
+    #: Unix seconds.
+    expires_at: float
+    base_model: BaseModelRef
+    #: ``None``: the base model alone.
+    adapter: ProbeAdapter | None = None
+    #: A conversation to be answered; empty: ``prompt`` is continued.
+    turns: tuple[ChatTurn, ...] = ()
+    prompt: str = ""
+    max_tokens: int = 256
+    #: 0: always the likeliest token.
+    temperature: float = 0.0
+    #: The likeliest tokens that together have this probability are drawn from.
+    top_p: float = 1.0
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    #: How many of the likeliest tokens are told of each place; ``None``: no probabilities.
+    top_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextQuestionsRequest:
+    node_id: str
+    #: Questions that the node can take.
+    room: int
+    #: Seconds the market may take to answer; it waits no longer than it wants to.
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NextQuestionsReply:
+    questions: tuple[Question, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyToken:
+    text: str
+    #: Natural logarithm of the probability.
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenToken:
+    text: str
+    logprob: float
+    #: The likeliest first.
+    likeliest: tuple[LikelyToken, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written of one answer since the last time."""
+
+    token: str
+    text: str = ""
+    #: With probabilities where they were asked for.
+    tokens: tuple[WrittenToken, ...] = ()
+    #: Of the whole answer so far.
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    #: ``stop`` or ``length`` once it is whole, ``error`` where it cannot be written.
+    finish: str = ""
+    #: A sentence, with ``error``, and whose fault it is.
+    reason: str = ""
+    fault: Fault | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenReport:
+    items: tuple[Written, ...] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenReply:
+    #: Tokens of questions that need no more answer.
+    ended: tuple[str, ...] = ()

@@ -1,0 +1,129 @@
+"""Keys and values of sequences that are being written, so that a token is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+#: Tokens that a row has room for at first; it doubles when there are more.
+_FIRST_TOKENS = 64
+
+
+class KeyValues:
+    """A row per sequence, in every layer. A pack names it, and attention reads and fills it.
+
+    A pack holds either one whole prompt, or one token of each of several rows.
+
+    Parameters
+    ----------
+    rows : int
+        Sequences at a time.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        #: Keys and values of each attention module, ``float[S, H, L, D]``.
+        self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        #: Tokens of each row.
+        self.lengths = [0] * rows
+        #: Rows of the pack under way, and whether it is a prompt.
+        self._named: tuple[int, ...] = ()
+        self._is_prompt = False
+
+    def begin_prompt(self, row: int) -> None:
+        """The next pack is the whole of this row."""
+        self._named, self._is_prompt = (row,), True
+        self.lengths[row] = 0
+
+    def begin_tokens(self, rows: Sequence[int]) -> None:
+        """The next pack has one token of each of these rows, in this order."""
+        self._named, self._is_prompt = tuple(rows), False
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """The rows of the pack under way."""
+        return self._named
+
+    def note(self, tokens: int) -> None:
+        """The pack was computed, with so many tokens of each row."""
+        for row in self._named:
+            self.lengths[row] += tokens
+
+    def attend(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *,
+        scaling: float | None,
+    ) -> torch.Tensor:
+        """Attention of the pack's tokens to all earlier ones of their rows.
+
+        Parameters
+        ----------
+        query, key, value : float[1, H, T, D]
+            As in ``packed_attention``.
+
+        Returns
+        -------
+        float[1, T, H, D]
+        """
+        tokens = query.shape[2]
+        longest = max(self.lengths[row] for row in self._named) + (tokens if self._is_prompt else 1)
+        keys, values = self._find_room(module, key, value, longest)
+        if self._is_prompt:
+            row = self._named[0]
+            keys[row, :, :tokens], values[row, :, :tokens] = key[0], value[0]
+            attended = F.scaled_dot_product_attention(
+                query,
+                _repeat(key, query),
+                _repeat(value, query),
+                is_causal=True,
+                scale=scaling,
+            )
+            return attended.transpose(1, 2)
+        rows = torch.tensor(self._named, device=query.device)
+        places = torch.tensor([self.lengths[row] for row in self._named], device=query.device)
+        keys[rows, :, places], values[rows, :, places] = (
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+        )
+        seen = torch.arange(longest, device=query.device)[None, :] <= places[:, None]
+        query_BH1D = query[0].transpose(0, 1).unsqueeze(2)
+        attended = F.scaled_dot_product_attention(
+            query_BH1D,
+            _repeat(keys[rows, :, :longest], query_BH1D),
+            _repeat(values[rows, :, :longest], query_BH1D),
+            attn_mask=seen[:, None, None, :],
+            scale=scaling,
+        )
+        return attended.squeeze(2).unsqueeze(0)
+
+    def _find_room(
+        self, module: Any, key: torch.Tensor, value: torch.Tensor, tokens: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The layer's keys and values, with room for so many tokens in each row."""
+        had = self._layers.get(id(module))
+        room = _FIRST_TOKENS if had is None else had[0].shape[2]
+        while room < tokens:
+            room *= 2
+        if had is None or had[0].shape[2] < room:
+            made = tuple(
+                like.new_zeros(self._rows, like.shape[1], room, like.shape[3])
+                for like in (key, value)
+            )
+            if had is not None:
+                for new, old in zip(made, had, strict=True):
+                    new[:, :, : old.shape[2]] = old
+            self._layers[id(module)] = had = (made[0], made[1])
+        return had
+
+
+def _repeat(values: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """``[B, H, L, D]`` with as many heads as the query has."""
+    repeats = query.shape[1] // values.shape[1]
+    return values if repeats == 1 else values.repeat_interleave(repeats, dim=1)

@@ -1,0 +1,292 @@
+"""Answers with adapters attached to a resident base, many at a time, one token of each a pack.
+
+Keys and values of earlier tokens are cached. A greedy answer is token for token what stock
+transformers and PEFT write.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from workers.protocol.generation import (
+    QUESTIONS_MAX,
+    LikelyToken,
+    Question,
+    Written,
+    WrittenToken,
+)
+from workers.protocol.token_layout import TemplateError
+from workers.training.data import TokenizerEncoder
+from workers.training.faults import UserFault
+from workers.training.key_values import KeyValues
+from workers.training.packed_model import PackedModel
+from workers.training.packing import Example, PackShare, TokenSequence, build_pack
+from workers.training.samples import find_stop_tokens
+
+#: A name that no adapter has: the bare base.
+_BASE = "written by the base"
+#: What a text ends with while a character has more tokens to come.
+_UNFINISHED = "\ufffd"
+
+Tell = Callable[[Written], None]
+#: The tensors of a question's adapter, in the engine's layout.
+Values = Mapping[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class _Answer:
+    """An answer under way."""
+
+    question: Question
+    tell: Tell
+    row: int
+    #: Name under which its adapter is attached.
+    adapter: str
+    prompt_tokens: int
+    #: Most tokens of the answer.
+    limit: int
+    random: torch.Generator
+    written: list[int] = field(default_factory=list)
+    #: Characters of the text that were sent.
+    sent: int = 0
+    #: Tokens whose probabilities were not sent yet.
+    tokens: list[WrittenToken] = field(default_factory=list)
+
+
+class Writer:
+    """The answers of one base under way. Not thread-safe: the training loop owns it."""
+
+    def __init__(self, model: PackedModel, tokenizer: Any) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._encoder = TokenizerEncoder(tokenizer)
+        self._stop_tokens = find_stop_tokens(model, tokenizer)
+        self._cache = KeyValues(QUESTIONS_MAX)
+        self._answers: dict[str, _Answer] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._answers)
+
+    @torch.no_grad()
+    def begin(self, question: Question, values: Values | None, tell: Tell) -> None:
+        """Read a question's prompt and write its first token.
+
+        Raises
+        ------
+        UserFault
+            The prompt is empty, too long, or none for the model's chat template.
+        """
+        tokens = self._read_prompt(question)
+        virtual = 0 if question.adapter is None else question.adapter.spec.virtual_tokens
+        room = self._model.context_length - len(tokens) - virtual
+        if room <= 0:
+            raise UserFault(
+                f"The prompt has {len(tokens) + virtual} tokens, and the model reads "
+                f"{self._model.context_length}. Shorten it."
+            )
+        taken = {answer.row for answer in self._answers.values()}
+        free = next((row for row in range(QUESTIONS_MAX) if row not in taken), None)
+        assert free is not None, "the node took more questions than it has room for"
+        answer = _Answer(
+            question,
+            tell,
+            row=free,
+            adapter=self._attach(question, values),
+            prompt_tokens=len(tokens),
+            limit=min(question.max_tokens, room),
+            random=torch.Generator().manual_seed(question.seed),
+        )
+        self._answers[question.token] = answer
+        try:
+            self._cache.begin_prompt(free)
+            share = _share(answer.adapter, [tokens], virtual_tokens=virtual)
+            [logits_V] = self._compute([share], tokens_each=len(tokens) + virtual)
+            self._take(answer, logits_V)
+        except BaseException:
+            self._remove(answer)
+            raise
+
+    @torch.no_grad()
+    def write_token(self) -> None:
+        """Write the next token of each answer."""
+        in_order = sorted(self._answers.values(), key=lambda answer: (answer.adapter, answer.row))
+        if not in_order:
+            return
+        self._cache.begin_tokens([answer.row for answer in in_order])
+        shares = [
+            _share(name, [np.asarray(answer.written[-1:], dtype=np.int64) for answer in group])
+            for name, group in itertools.groupby(in_order, key=lambda answer: answer.adapter)
+        ]
+        for answer, logits_V in zip(in_order, self._compute(shares, tokens_each=1), strict=True):
+            self._take(answer, logits_V)
+
+    def end(self, token: str) -> None:
+        """Write no more of an answer; nothing more is told of it."""
+        answer = self._answers.get(token)
+        if answer is not None:
+            self._remove(answer)
+
+    def fail_all(self, reason: str) -> None:
+        """End every answer, and say why."""
+        for answer in list(self._answers.values()):
+            self._finish(answer, "", "error", reason)
+
+    def end_expired(self, now: float) -> None:
+        """End answers that nobody waits for any more."""
+        for answer in list(self._answers.values()):
+            if now >= answer.question.expires_at:
+                self._remove(answer)
+
+    def _read_prompt(self, question: Question) -> np.ndarray:
+        if question.turns:
+            turns = [{"role": turn.role, "content": turn.content} for turn in question.turns]
+            try:
+                text = self._encoder.render(turns, generation=True)
+            except TemplateError as error:
+                raise UserFault(str(error)) from error
+            [tokens] = self._encoder.encode([text])
+        else:
+            [tokens] = self._encoder.encode([question.prompt])
+            tokens = [*self._encoder.prefix, *tokens]
+        if not tokens:
+            raise UserFault("The prompt is empty. Give at least one character.")
+        return np.asarray(tokens, dtype=np.int64)
+
+    def _attach(self, question: Question, values: Values | None) -> str:
+        """The name of the question's adapter, which is attached for the first that needs it."""
+        if question.adapter is None or values is None:
+            return _BASE
+        name = f"written by {question.adapter.name}"
+        if name not in self._model.slots:
+            self._model.attach(name, question.adapter.spec, dict(values))
+        return name
+
+    def _remove(self, answer: _Answer) -> None:
+        del self._answers[answer.question.token]
+        self._cache.lengths[answer.row] = 0
+        still_used = any(other.adapter == answer.adapter for other in self._answers.values())
+        if answer.adapter != _BASE and not still_used:
+            self._model.detach(answer.adapter)
+
+    def _compute(self, shares: Sequence[PackShare], *, tokens_each: int) -> torch.Tensor:
+        """What may follow the last token of each sequence, ``float[S, V]``."""
+        model = self._model
+        pack = build_pack(shares, device=model.device)
+        if tokens_each == 1:
+            places = [self._cache.lengths[row] for row in self._cache.named]
+            pack = replace(pack, positions_T=torch.tensor(places, device=model.device))
+        pack = replace(pack, key_values=self._cache)
+        with model.streaming(pack):
+            hidden_TD = model.hidden(pack)
+            last_S = (pack.starts_S[1:] - 1).long()
+            weight_VD, bias_V = model.head
+            logits_SV = F.linear(hidden_TD.index_select(0, last_S), weight_VD, bias_V)
+        self._cache.note(tokens_each)
+        return logits_SV.float().cpu()
+
+    def _take(self, answer: _Answer, logits_V: torch.Tensor) -> None:
+        """Choose the answer's next token, and tell what can be told of it."""
+        token = choose_token(logits_V, answer.question, answer.random)
+        if token in self._stop_tokens:
+            self._finish(answer, self._decode(answer)[answer.sent :], "stop")
+            return
+        answer.written.append(token)
+        if answer.question.top_tokens is not None:
+            answer.tokens.append(self._describe(token, logits_V, answer.question.top_tokens))
+        text = self._decode(answer)
+        stop_at = _find_stop(text, answer.question.stop)
+        if stop_at is not None:
+            self._finish(answer, text[answer.sent : max(stop_at, answer.sent)], "stop")
+        elif len(answer.written) >= answer.limit:
+            self._finish(answer, text[answer.sent :], "length")
+        else:
+            certain = _find_certain(text, answer.question.stop)
+            if certain > answer.sent:
+                self._tell(answer, text[answer.sent : certain])
+                answer.sent = certain
+
+    def _finish(self, answer: _Answer, text: str, finish: str, reason: str = "") -> None:
+        self._remove(answer)
+        self._tell(answer, text, finish, reason)
+
+    def _tell(self, answer: _Answer, text: str, finish: str = "", reason: str = "") -> None:
+        tokens, answer.tokens = tuple(answer.tokens), []
+        answer.tell(
+            Written(
+                answer.question.token,
+                text=text,
+                tokens=tokens,
+                prompt_tokens=answer.prompt_tokens,
+                answer_tokens=len(answer.written),
+                finish=finish,
+                reason=reason,
+            )
+        )
+
+    def _decode(self, answer: _Answer) -> str:
+        return str(self._tokenizer.decode(answer.written, skip_special_tokens=True))
+
+    def _describe(self, token: int, logits_V: torch.Tensor, top_tokens: int) -> WrittenToken:
+        logprob_V = logits_V.log_softmax(-1)
+        best = torch.topk(logprob_V, min(top_tokens, len(logprob_V)))
+        return WrittenToken(
+            self._show(token),
+            float(logprob_V[token]),
+            tuple(
+                LikelyToken(self._show(index), value)
+                for index, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            ),
+        )
+
+    def _show(self, token: int) -> str:
+        return str(self._tokenizer.decode([token]))
+
+
+def choose_token(logits_V: torch.Tensor, question: Question, random: torch.Generator) -> int:
+    """The likeliest token, or one drawn by temperature from the nucleus of ``top_p``.
+
+    References
+    ----------
+    Holtzman et al. 2020, The Curious Case of Neural Text Degeneration, section 3.1.
+    """
+    if question.temperature == 0.0:
+        return int(logits_V.argmax())
+    probability_V = (logits_V / question.temperature).softmax(-1)
+    ordered_V, token_V = probability_V.sort(descending=True, stable=True)
+    # The first one always stays.
+    before_V = ordered_V.cumsum(-1) - ordered_V
+    nucleus_V = torch.where(before_V < question.top_p, ordered_V, 0.0)
+    return int(token_V[torch.multinomial(nucleus_V, 1, generator=random)])
+
+
+def _share(name: str, sequences: list[np.ndarray], *, virtual_tokens: int = 0) -> PackShare:
+    examples = tuple(
+        Example(0, (TokenSequence(tokens, np.zeros(len(tokens), dtype=np.float32)),))
+        for tokens in sequences
+    )
+    return PackShare(name, examples, 0, 0, virtual_tokens=virtual_tokens)
+
+
+def _find_stop(text: str, stops: Sequence[str]) -> int | None:
+    """Where the first stop text begins."""
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    return min(places, default=None)
+
+
+def _find_certain(text: str, stops: Sequence[str]) -> int:
+    """How much of a text no further token changes, and no stop text can begin in."""
+    certain = len(text.rstrip(_UNFINISHED))
+    for stop in stops:
+        for length in range(min(len(stop) - 1, len(text)), 0, -1):
+            if text.endswith(stop[:length]):
+                certain = min(certain, len(text) - length)
+                break
+    return certain
