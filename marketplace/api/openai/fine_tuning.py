@@ -120,12 +120,23 @@ class FineTuningJobPauseView(OpenAiView):
         operation_id="pause_fine_tuning_job", request=None, responses={400: schemas.ERROR}
     )
     def post(self, request: Request, job_id: str) -> Response:
+        return self._refuse(request, job_id)
+
+    def _refuse(self, request: Request, job_id: str) -> Response:
         get_job(caller(request).organisation, job_id)
         raise UserError(
             "unsupported_operation",
             "A job runs in the slots that it bought and is not paused. Cancel it, and what it did "
             "not use is refunded.",
         )
+
+
+class FineTuningJobResumeView(FineTuningJobPauseView):
+    @extend_schema(
+        operation_id="resume_fine_tuning_job", request=None, responses={400: schemas.ERROR}
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        return self._refuse(request, job_id)
 
 
 class FineTuningJobEventsView(OpenAiView):

@@ -15,9 +15,14 @@ def _shape(name: str, fields: Fields, **options: Any) -> Any:
     return inline_serializer(name=name, fields=fields, **options)
 
 
+def _constant(text: str) -> s.CharField:
+    # A choice of one would need a name of its own in the document.
+    return s.CharField(help_text=f"Always {text}.")
+
+
 def _list(name: str, item: Any, *, has_ends: bool = False, is_paged: bool = True) -> Any:
     fields: Fields = {
-        "object": s.ChoiceField(["list"]),
+        "object": _constant("list"),
         "data": s.ListField(child=deepcopy(item)),
     }
     if is_paged:
@@ -66,12 +71,12 @@ FILE = _shape(
     "OpenAIFile",
     {
         "id": s.CharField(),
-        "object": s.ChoiceField(["file"]),
+        "object": _constant("file"),
         "bytes": s.IntegerField(),
         "created_at": s.IntegerField(help_text="Unix seconds."),
         "filename": s.CharField(),
         "purpose": s.ChoiceField(["fine-tune", "fine-tune-results"]),
-        "status": s.ChoiceField(["uploaded", "processed", "error"]),
+        "status": s.CharField(help_text="uploaded, processed or error."),
         "expires_at": s.IntegerField(allow_null=True),
         "status_details": s.CharField(allow_null=True),
         "rows": s.IntegerField(required=False),
@@ -82,7 +87,7 @@ FILE = _shape(
 FILE_LIST = _list("ListFilesResponse", FILE, has_ends=True)
 DELETED_FILE = _shape(
     "DeleteFileResponse",
-    {"id": s.CharField(), "object": s.ChoiceField(["file"]), "deleted": s.BooleanField()},
+    {"id": s.CharField(), "object": _constant("file"), "deleted": s.BooleanField()},
 )
 _HYPERPARAMETERS = _shape(
     "FineTuningJobHyperparameters",
@@ -113,7 +118,7 @@ JOB = _shape(
     "FineTuningJob",
     {
         "id": s.CharField(),
-        "object": s.ChoiceField(["fine_tuning.job"]),
+        "object": _constant("fine_tuning.job"),
         "created_at": s.IntegerField(help_text="Unix seconds."),
         "error": _shape(
             "FineTuningJobError",
@@ -132,8 +137,8 @@ JOB = _shape(
         "organization_id": s.CharField(),
         "result_files": s.ListField(child=s.CharField()),
         "seed": s.IntegerField(),
-        "status": s.ChoiceField(
-            ["validating_files", "queued", "running", "succeeded", "failed", "cancelled"]
+        "status": s.CharField(
+            help_text="validating_files, queued, running, succeeded, failed or cancelled."
         ),
         "trained_tokens": s.IntegerField(allow_null=True),
         "training_file": s.CharField(),
@@ -152,7 +157,7 @@ EVENT_LIST = _list(
         "FineTuningJobEvent",
         {
             "id": s.CharField(),
-            "object": s.ChoiceField(["fine_tuning.job.event"]),
+            "object": _constant("fine_tuning.job.event"),
             "created_at": s.IntegerField(),
             "level": s.ChoiceField(["info", "warn", "error"]),
             "message": s.CharField(),
@@ -167,7 +172,7 @@ CHECKPOINT_LIST = _list(
         "FineTuningJobCheckpoint",
         {
             "id": s.CharField(),
-            "object": s.ChoiceField(["fine_tuning.job.checkpoint"]),
+            "object": _constant("fine_tuning.job.checkpoint"),
             "created_at": s.IntegerField(),
             "fine_tuned_model_checkpoint": s.CharField(),
             "fine_tuning_job_id": s.CharField(),
@@ -181,7 +186,7 @@ MODEL = _shape(
     "Model",
     {
         "id": s.CharField(),
-        "object": s.ChoiceField(["model"]),
+        "object": _constant("model"),
         "created": s.IntegerField(),
         "owned_by": s.CharField(),
         "parent": s.CharField(help_text="The base model."),
@@ -205,7 +210,7 @@ def _answer(name: str, kind: str) -> Any:
         name,
         {
             "id": s.CharField(),
-            "object": s.ChoiceField([kind]),
+            "object": _constant(kind),
             "created": s.IntegerField(),
             "model": s.CharField(),
             "choices": s.ListField(child=s.DictField()),

@@ -17,7 +17,7 @@ urlpatterns = [
     path(_JOB, fine_tuning.FineTuningJobView.as_view()),
     path(f"{_JOB}/cancel", fine_tuning.FineTuningJobCancelView.as_view()),
     path(f"{_JOB}/pause", fine_tuning.FineTuningJobPauseView.as_view()),
-    path(f"{_JOB}/resume", fine_tuning.FineTuningJobPauseView.as_view()),
+    path(f"{_JOB}/resume", fine_tuning.FineTuningJobResumeView.as_view()),
     path(f"{_JOB}/events", fine_tuning.FineTuningJobEventsView.as_view()),
     path(f"{_JOB}/checkpoints", fine_tuning.FineTuningJobCheckpointsView.as_view()),
     path("chat/completions", chat.ChatView.as_view()),
