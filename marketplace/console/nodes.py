@@ -39,6 +39,8 @@ from marketplace.payments.selectors import earnings, list_earnings, sum_earned
 from marketplace.web.views.requests import PageRequest, owner_page, page
 
 EARNINGS_LISTED = 12
+#: Other providers of a GPU type that a band of asks takes.
+BAND_PROVIDERS = 5
 
 
 @page
@@ -137,20 +139,19 @@ def _group_heat_rows(nodes: list[Node], books: list[MarketNow]) -> list[dict[str
 
 
 def _ask_band(node: Node) -> dict[str, int] | None:
-    """The middle 80 % of asks for the same GPU in the zone."""
-    asks = sorted(
-        Node.objects.filter(zone=node.zone, gpu_type=node.gpu_type)
-        .exclude(status=NodeStatus.LEFT)
-        .values_list("ask_micros", flat=True)
+    """The middle 80 % of asks for the same GPU in the zone.
+
+    ``None`` where so few other providers list one that it would be their asks.
+    """
+    alike = Node.objects.filter(zone=node.zone, gpu_type=node.gpu_type).exclude(
+        status=NodeStatus.LEFT
     )
-    if len(asks) < 3:
+    others = alike.exclude(provider_id=node.provider_id)
+    if others.values("provider").distinct().count() < BAND_PROVIDERS:
         return None
+    asks = sorted(alike.values_list("ask_micros", flat=True))
     last = len(asks) - 1
-    return {
-        "low": asks[round(last * 0.1)],
-        "middle": asks[round(last / 2)],
-        "high": asks[round(last * 0.9)],
-    }
+    return {"low": asks[round(last * 0.1)], "high": asks[round(last * 0.9)]}
 
 
 @sensitive_variables("secret")

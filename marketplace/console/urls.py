@@ -1,10 +1,11 @@
 from django.urls import path
 
-from marketplace.console import express, machines, nodes, overview, providers
+from marketplace.console import express, machines, nodes, overview, providers, rates
 
 urlpatterns = [
     path("nodes", nodes.show_nodes, name="node_list"),
     path("nodes/new", nodes.add_node, name="node_new"),
+    path("nodes/rates", rates.show_rates, name="node_rates"),
     path("nodes/provide", providers.ask_to_provide, name="provider_ask"),
     path("nodes/<str:node_id>/ask", nodes.change_ask, name="node_ask"),
     path("nodes/<str:node_id>/drain", nodes.switch_drain, name="node_drain"),
