@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 
-from scheduler.experiments.attack import decoys, forgeries, leaks, providers
+from scheduler.experiments.attack import decoys, forgeries, leaks, providers, splits
 from scheduler.experiments.attack.findings import Finding
 
 #: Experiments by name. Each takes whether to be quick and gives its findings one by one;
@@ -16,6 +16,7 @@ EXPERIMENTS: dict[str, Callable[[bool], Iterator[Finding]]] = {
     "forgeries": lambda quick: forgeries.run(forgeries.QUICK if quick else forgeries.FULL),
     "leaks": lambda quick: leaks.run(leaks.QUICK if quick else leaks.FULL),
     "providers": lambda quick: providers.run(providers.QUICK if quick else providers.FULL),
+    "splits": lambda quick: splits.run(splits.QUICK if quick else splits.FULL),
 }
 
 

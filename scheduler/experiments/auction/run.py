@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from scheduler.auction import ZoneRules
+from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import EmptyZone, Settings, has_burst, has_sold_much, solve_prices
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
@@ -57,6 +57,7 @@ def run_policy(
     settings: Settings | None = None,
     most_held: float = inf,
     past_won: Collection[str] = frozenset(),
+    look: Callable[[Engine, Task, int], None] | None = None,
 ) -> DayResult:
     """Run the engine over a day's bids.
 
@@ -75,6 +76,8 @@ def run_policy(
         reach the auction.
     past_won : collection of str
         Ids of past bids that were admitted; they count whole, whoever has how many.
+    look : callable, optional
+        Called with the engine before each bid is decided, and the slot; it changes nothing.
     """
     engine = make_engine(rules)
     for node in scenario.fleet():
@@ -126,6 +129,8 @@ def run_policy(
             solve(index, slot)
             recent.clear()
         recent.append(task)
+        if look is not None:
+            look(engine, task, slot)
         decision = engine.transition(events.BidArrived(task, slot))
         assert isinstance(decision, Decision)
         decisions.append(decision)
