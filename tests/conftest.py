@@ -16,6 +16,8 @@ from marketplace.embedded.demo.opening import open_market
 from marketplace.embedded.house import House, house
 from tests.market_shell import MarketShell
 from tests.servers_plugin import RUNS_DIR
+from workers.node.join import save_facts
+from workers.protocol import NodeFacts
 
 # How long an example takes is a matter for benchmarks: on a busy machine it says nothing.
 # The same examples every time, so that a change is not refused for what it did not do; new
@@ -76,7 +78,17 @@ class Market:
 
 
 @pytest.fixture(scope="session")
-def market() -> Iterator[Market]:
+def known_facts() -> NodeFacts | None:
+    """What is known of this machine before its node joins; ``None`` has it run the self-test."""
+    return None
+
+
+#: Seconds between two looks of the house at the machines it rents.
+QUICK_LOOKS = {"BEAT_MACHINES_S": "2", "BEAT_TIERS_S": "1"}
+
+
+@pytest.fixture(scope="session")
+def market(known_facts: NodeFacts | None) -> Iterator[Market]:
     """The real thing: every process of the house, servers of its own, one node online.
 
     Shared by all tests of the session; a test that kills a process leaves the
@@ -84,7 +96,11 @@ def market() -> Iterator[Market]:
     """
     data_dir = RUNS_DIR / f"house-{os.getpid()}"
     try:
-        with house(data_dir=data_dir, durable=False, own_servers=True) as running:
+        with house(
+            data_dir=data_dir, durable=False, own_servers=True, extra_environment=QUICK_LOOKS
+        ) as running:
+            if known_facts is not None:
+                save_facts(data_dir / "measured.json", known_facts)
             seeded = open_market(running, say=lambda _: None)
             yield Market(
                 house=running,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from tests.browser.visitor import CONTEXT, LAUNCH, Visitor
 from tests.conftest import Market
@@ -36,9 +36,19 @@ def visitor(page: Page, market: Market) -> Iterator[Visitor]:
     assert person.complaints == []
 
 
+@pytest.fixture(scope="session")
+def owner_context(browser: Browser, market: Market) -> dict[str, Any]:
+    """A browser's settings and the cookies of the job owner, who has signed in once."""
+    context = browser.new_context(**CONTEXT)
+    Visitor(context.new_page(), market.url).sign_in(market.owner_email, market.password)
+    cookies = context.storage_state()
+    context.close()
+    return CONTEXT | {"storage_state": cookies}
+
+
 @pytest.fixture
-def owner(visitor: Visitor, market: Market) -> Visitor:
-    visitor.sign_in(market.owner_email, market.password)
+def owner(visitor: Visitor, owner_context: dict[str, Any]) -> Visitor:
+    visitor.page.context.add_cookies(owner_context["storage_state"]["cookies"])
     return visitor
 
 

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.browser.visitor import Visitor
 from tests.conftest import Market
-from tests.waiting import until
+from tests.faults.steps import until
 
 pytestmark = pytest.mark.browser
 
@@ -54,7 +54,7 @@ def test_a_prompt_is_tuned_within_a_certified_minute(
             owner.go("/express?epochs=1")
             return offered.count() > 0
 
-        until(is_offered, what="the rows are read and priced", within_s=60, every_s=1.0)
+        until(is_offered, what="the rows are read and priced", within_s=60)
         seconds = [int(one.get_attribute("value") or 0) for one in offered.all()]
         chosen = max(slo_s for slo_s in seconds if slo_s <= SLO_WITHIN_S)
         page.locator(f"input[name=slo_s][value='{chosen}']").check()

@@ -13,18 +13,18 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from marketplace.embedded.demo.moving_sale import AWAY_S, TIERS
+from marketplace.embedded.demo.moving_sale import AWAY_S
 from marketplace.embedded.demo.opening import NODE
 from tests.browser.visitor import Visitor
 from tests.conftest import Market
-from tests.faults.steps import buy_longest
+from tests.faults.steps import buy_longest, rent_warm_machines
 from tests.faults.test_node_in_market import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
-#: Long enough that what is left when the worker is up repays the move; fewer where the machine is
-#: so slow that these are not promised.
-EPOCHS = (7, 5, 3)
+#: Long enough that what is left once the job's speed is known repays the move; fewer where the
+#: machine is so slow that these are not promised.
+EPOCHS = (2, 1)
 WITHIN_MS = 240_000
 #: Each process measures which kernels and how many threads are fastest, so two of them may
 #: add in another order. A step lost, repeated or trained on other rows changes a loss by
@@ -41,8 +41,8 @@ def api(market: Market) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def rented(market: Market) -> Iterator[Market]:
-    """The house rents machines, and the provider's own node is off sale for a while."""
-    market.shell.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
+    """The house's machines are up, and the provider's own node is off sale for a while."""
+    rent_warm_machines(market)
     market.shell.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
     # Quotes show it from the lane's next look at the fleet on.
     market.shell.run(

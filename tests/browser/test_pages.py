@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -50,10 +51,11 @@ def test_a_page_that_needs_a_person_asks_who_it_is(visitor: Visitor) -> None:
 
 
 @pytest.mark.parametrize("path", OWNER_PAGES)
-def test_no_page_scrolls_sideways_on_a_phone(browser: Browser, market: Market, path: str) -> None:
-    context = browser.new_context(**CONTEXT | {"viewport": {"width": 390, "height": 844}})
+def test_no_page_scrolls_sideways_on_a_phone(
+    browser: Browser, market: Market, owner_context: dict[str, Any], path: str
+) -> None:
+    context = browser.new_context(**owner_context | {"viewport": {"width": 390, "height": 844}})
     phone = Visitor(context.new_page(), market.url)
-    phone.sign_in(market.owner_email, market.password)
     phone.go(path)
     width = phone.page.evaluate("document.documentElement.scrollWidth")
     context.close()

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,9 +15,24 @@ import psutil
 
 from marketplace.embedded.demo.api_client import DemoFailed, place_bid
 from marketplace.embedded.demo.first_sale import TRAINING
-from marketplace.embedded.demo.moving_sale import DEADLINE_S
+from marketplace.embedded.demo.moving_sale import DEADLINE_S, TIERS
+from tests import waiting
 from tests.conftest import Market
-from tests.waiting import until
+
+#: A house is asked a few times a second: more would take the time of what is waited for.
+until = partial(waiting.until, every_s=0.25)
+#: Both machines up and idle before the bid, as in a market that has run for a while.
+WARM = """
+from marketplace.common import clock
+from marketplace.tiers.machines import request_machine
+from marketplace.tiers.models import ZoneTiers
+from marketplace.tiers.provisioning import get_backend
+tiers = ZoneTiers.objects.get()
+ZoneTiers.objects.update(idle_s=3600.0)
+for offer in get_backend("local").offers():
+    if offer.tier != "conventional":
+        request_machine(tiers=tiers, offer=offer, reason="warm", now=clock.now())
+"""
 
 STATUSES = """
 import json
@@ -48,6 +64,17 @@ def buy_longest(
                 say=lambda _: None,
             )
     raise AssertionError("not even the shortest job is promised")
+
+
+def rent_warm_machines(market: Market) -> None:
+    """The house rents a serverless machine and a cheaper worker; both are up when this returns."""
+    market.shell.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
+    market.shell.run(WARM)
+    until(
+        lambda: [status for status, _ in statuses(market).values()].count("running") == 2,
+        within_s=240,
+        what="both machines are in the market",
+    )
 
 
 def kill_processes(market: Market, *names: str) -> None:

@@ -16,28 +16,15 @@ import httpx
 import psycopg
 import pytest
 
-from marketplace.embedded.demo.moving_sale import AWAY_S, TIERS
+from marketplace.embedded.demo.moving_sale import AWAY_S
 from marketplace.embedded.demo.opening import NODE
 from marketplace.embedded.house import wait_for_web
 from tests.conftest import Market
-from tests.faults.steps import buy_longest, kill_processes
+from tests.faults.steps import buy_longest, kill_processes, rent_warm_machines, until
 from tests.faults.test_node_in_market import events_of
-from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
-#: Both machines up and idle before the bid, as in a market that has run for a while.
-WARM = """
-from marketplace.common import clock
-from marketplace.tiers.machines import request_machine
-from marketplace.tiers.models import ZoneTiers
-from marketplace.tiers.provisioning import get_backend
-tiers = ZoneTiers.objects.get()
-ZoneTiers.objects.update(idle_s=3600.0)
-for offer in get_backend("local").offers():
-    if offer.tier != "conventional":
-        request_machine(tiers=tiers, offer=offer, reason="warm", now=clock.now())
-"""
 #: As many epochs as a machine measured as slow as this one can promise by the deadline: the
 #: promise is for a quarter of it, so that the job outlasts two restarts even if it has grown
 #: faster since. It is cancelled once it has moved.
@@ -114,15 +101,8 @@ def rented(market: Market, database: psycopg.Connection[Any]) -> Iterator[Market
     """A serverless machine and a cheaper worker, up and idle; the provider's node sells later."""
     before = database.execute("SELECT lease_grace_s, heartbeat_every_s FROM fleet_zone").fetchone()
     assert before is not None
-    market.shell.manage("tiers_set", market.zone, "--serverless", "1", "--serverful", "1", *TIERS)
-    market.shell.run(WARM)
-    up = "SELECT count(*) FROM tiers_machine WHERE status = 'running'"
     try:
-        until(
-            lambda: database.execute(up).fetchone() == (2,),
-            within_s=240,
-            what="both machines are in the market",
-        )
+        rent_warm_machines(market)
         database.execute(PATIENCE.format(grace_s=600, heartbeat_s=200).encode())
         market.shell.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
         yield market

@@ -14,11 +14,14 @@ import pytest
 from marketplace.embedded.__main__ import readme_lines
 from marketplace.embedded.house import ROOT
 from tests.conftest import Market
+from tests.faults.steps import until
 from tests.faults.test_node_in_market import wait_for
-from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
 
+#: The file that the lines upload, and how many of its rows the test does.
+DATASET = Path("workers") / "models" / "datasets" / "support_tone.jsonl"
+ROWS = 80
 COMMANDS = ("ledger_check", "auction_verify", "auction_transcript", "scheduler auction verify")
 
 
@@ -43,8 +46,12 @@ def test_the_lines_over_the_api_train_a_job_and_fetch_its_adapter(
 ) -> None:
     *lines, download = readme_lines(market.url, market.api_key)
     assert "-OJ" in download
+    assert f"@{DATASET} " in "\n".join(lines)
+    few = tmp_path / DATASET
+    few.parent.mkdir(parents=True)
+    few.write_bytes(b"".join((ROOT / DATASET).read_bytes().splitlines(keepends=True)[:ROWS]))
     found = next(n for n, line in enumerate(lines) if line.startswith("JOB="))
-    bid = pasted("\n".join([*lines[:found], "echo $BID"])).strip()
+    bid = pasted("\n".join([*lines[:found], "echo $BID"]), where=tmp_path).strip()
     assert bid.startswith("bid_")
     with market.api() as api:
         until(
@@ -57,8 +64,10 @@ def test_the_lines_over_the_api_train_a_job_and_fetch_its_adapter(
         assert job.startswith("ftjob-")
         assert f'"{job}"' in shown
         wait_for(api, job, lambda found: found["status"] == "succeeded", within_s=600)
-    pasted(f"JOB={shlex.quote(job)}\n{download}", where=tmp_path)
-    [adapter] = tmp_path.iterdir()
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    pasted(f"JOB={shlex.quote(job)}\n{download}", where=folder)
+    [adapter] = folder.iterdir()
     assert "adapter_model.safetensors" in zipfile.ZipFile(adapter).namelist()
 
 

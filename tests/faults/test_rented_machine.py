@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Market
-from tests.faults.steps import buy_longest
+from tests.faults.steps import buy_longest, until
 from tests.faults.test_node_in_market import (
     EPOCHS,
     REPLANNED_WITHIN_S,
@@ -19,7 +19,6 @@ from tests.faults.test_node_in_market import (
     events_of,
     wait_for,
 )
-from tests.waiting import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1500)]
 

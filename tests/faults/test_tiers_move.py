@@ -12,8 +12,7 @@ import pytest
 
 from marketplace.embedded.demo.api_client import upload_dataset
 from tests.conftest import Market
-from tests.faults.steps import AVAILABLE_FROM, kill_processes, statuses
-from tests.waiting import until
+from tests.faults.steps import AVAILABLE_FROM, kill_processes, statuses, until
 
 # A whole house: alone on the machine, like everything that kills processes.
 pytestmark = pytest.mark.faults
