@@ -7,12 +7,10 @@ from typing import Any
 
 from django import forms
 
-from marketplace.web.forms import AUTO, HyperField
-from workers.protocol.job_settings import INIT_TEXT_CHARS_MAX
-from workers.protocol.messages import AdapterKind
+from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 
 
-class ExpressForm(forms.Form):
+class ExpressForm(PromptTuningForm):
     zone = forms.ModelChoiceField(
         label="Model", queryset=None, to_field_name="zone__name", empty_label=None
     )
@@ -25,20 +23,7 @@ class ExpressForm(forms.Form):
     name = forms.CharField(
         max_length=64, widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"})
     )
-    initial_prompt = forms.ChoiceField(
-        label="Initial prompt",
-        choices=[("lookup", "Best known prompt"), ("text", "Your words"), ("random", "Random")],
-        widget=forms.Select(attrs={"class": "field"}),
-    )
-    init_text = forms.CharField(
-        label="Words to start from",
-        required=False,
-        max_length=INIT_TEXT_CHARS_MAX,
-        widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"}),
-    )
     epochs = HyperField(label="Epochs")
-    virtual_tokens = HyperField(label="Virtual tokens")
-    target_loss = HyperField(label="Stop at a held-out loss of")
     slo_s = forms.FloatField(label="Done within", required=False)
     #: Names this submission, so that a double click is one request.
     key = forms.CharField(max_length=64, widget=forms.HiddenInput)
@@ -47,17 +32,7 @@ class ExpressForm(forms.Form):
         super().__init__(data)
         self.fields["zone"].queryset = lanes  # type: ignore[attr-defined]
         self.fields["dataset"].queryset = datasets  # type: ignore[attr-defined]
-
-    @property
-    def adapter(self) -> dict[str, Any]:
-        data = self.cleaned_data
-        start = data["initial_prompt"]
-        return {
-            "kind": str(AdapterKind.SOFT_PROMPT),
-            "virtual_tokens": data["virtual_tokens"],
-            "init_text": "" if start == "random" else data["init_text"],
-            "looks_up": start == "lookup",
-        }
+        self.fields["initial_prompt"].required = True
 
     @property
     def training(self) -> dict[str, Any]:

@@ -17,10 +17,9 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.selectors import list_continuable_jobs
-from workers.protocol.job_settings import INIT_TEXT_CHARS_MAX
+from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 from workers.protocol.messages import AdapterKind
 
-AUTO = "auto"
 #: Form field by the services' name of it.
 PARAMS = {
     "price": "price",
@@ -34,8 +33,7 @@ PARAMS = {
 }
 TRAINING = ("epochs", "batch_size", "learning_rate", "early_stopping")
 LORA = ("rank", "alpha", "dropout")
-SOFT_PROMPT = ("virtual_tokens",)
-HYPER = (*TRAINING, *LORA, *SOFT_PROMPT, "target_loss")
+HYPER = (*TRAINING, *LORA, "virtual_tokens", "target_loss")
 METHODS = {
     AdapterKind.LORA: "LoRA: low-rank matrices beside the model's own",
     AdapterKind.SOFT_PROMPT: "Prompt tuning: a few learnt tokens before every row",
@@ -44,25 +42,7 @@ _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
 _INPUT_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 
-class HyperField(forms.CharField):
-    """A number, or ``auto``; left to the services to judge."""
-
-    def __init__(self, *, label: str, **kwargs: Any) -> None:
-        widget = forms.TextInput(attrs={"class": "field num", "autocomplete": "off"})
-        super().__init__(label=label, required=False, max_length=24, widget=widget, **kwargs)
-
-    def clean(self, value: Any) -> Any:
-        text = super().clean(value).strip().lower()
-        if text in ("", AUTO):
-            return AUTO
-        try:
-            number = float(text.replace(",", "."))
-        except ValueError:
-            raise forms.ValidationError("Give a number, or auto.") from None
-        return int(number) if number.is_integer() else number
-
-
-class BidForm(forms.Form):
+class BidForm(PromptTuningForm):
     name = forms.CharField(
         max_length=64, widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"})
     )
@@ -90,20 +70,6 @@ class BidForm(forms.Form):
         choices=[(str(kind), words) for kind, words in METHODS.items()],
         widget=forms.Select(attrs={"class": "field"}),
     )
-    initial_prompt = forms.ChoiceField(
-        label="Initial prompt",
-        required=False,
-        choices=[("lookup", "Best known prompt"), ("text", "Your words"), ("random", "Random")],
-        widget=forms.Select(attrs={"class": "field"}),
-    )
-    init_text = forms.CharField(
-        label="Words to start from",
-        required=False,
-        max_length=INIT_TEXT_CHARS_MAX,
-        widget=forms.TextInput(attrs={"class": "field", "autocomplete": "off"}),
-    )
-    virtual_tokens = HyperField(label="Virtual tokens")
-    target_loss = HyperField(label="Stop at a held-out loss of")
     epochs = HyperField(label="Epochs")
     rank = HyperField(label="LoRA rank")
     alpha = HyperField(label="LoRA alpha")
@@ -160,17 +126,9 @@ class BidForm(forms.Form):
 
     @property
     def adapter(self) -> dict[str, Any]:
-        data = self.cleaned_data
-        if not self.is_prompt_tuning:
-            return {name: data.get(name, AUTO) for name in LORA}
-        start = data.get("initial_prompt")
-        return {
-            "kind": str(AdapterKind.SOFT_PROMPT),
-            **{name: data.get(name, AUTO) for name in SOFT_PROMPT},
-            # A lookup compares the words given with the prompts of the bank.
-            "init_text": "" if start == "random" else data.get("init_text", ""),
-            "looks_up": start == "lookup",
-        }
+        if self.is_prompt_tuning:
+            return self.soft_prompt
+        return {name: self.cleaned_data.get(name, AUTO) for name in LORA}
 
     @property
     def training(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Artifact, JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
 from marketplace.jobs.services import cancel_job
-from marketplace.vendors.models import Preparation
+from marketplace.vendors.downloads import download_changes
 from marketplace.vendors.selectors import find_preparation
 
 
@@ -109,7 +109,10 @@ class JobPreparationView(MarketView):
 
     @extend_schema(responses={200: schemas.PREPARATION})
     def get(self, request: Request, job_id: str) -> Response:
-        return Response(serialize_preparation(_get_preparation(request, job_id)))
+        preparation = find_preparation(get_job(caller(request).organisation, job_id))
+        if preparation is None:
+            raise NotFound("no_preparation", "The job's data were trained on as they are.")
+        return Response(serialize_preparation(preparation))
 
 
 class JobPreparationChangesView(MarketView):
@@ -119,25 +122,8 @@ class JobPreparationChangesView(MarketView):
 
     @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, job_id: str) -> FileDownload:
-        preparation = _get_preparation(request, job_id)
-        if not preparation.changes:
-            raise NotFound("no_changes", "The vendor has not delivered a list of changes.")
-        return FileDownload(
-            preparation.changes.open("rb"),
-            size=preparation.changes.size,
-            # Written once.
-            sha256=preparation.pk,
-            range_header=request.headers.get("Range"),
-            content_type="application/jsonl",
-            name=f"{job_id}-changes.jsonl",
-        )
-
-
-def _get_preparation(request: Request, job_id: str) -> Preparation:
-    preparation = find_preparation(get_job(caller(request).organisation, job_id))
-    if preparation is None:
-        raise NotFound("no_preparation", "The job's data were trained on as they are.")
-    return preparation
+        job = get_job(caller(request).organisation, job_id)
+        return download_changes(job=job, name=job.pk, range_header=request.headers.get("Range"))
 
 
 class JobAdapterView(MarketView):

@@ -35,7 +35,6 @@ from marketplace.vendors.reports import count_trouble, list_findings
 from marketplace.vendors.selectors import find_report, list_offers
 from marketplace.web.forms import (
     LORA,
-    SOFT_PROMPT,
     TRAINING,
     BidForm,
     get_bid_defaults,
@@ -338,7 +337,7 @@ def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
         settings = {
             name: value
             for group, names in (
-                (bid.adapter, (*LORA, *SOFT_PROMPT, "init_text")),
+                (bid.adapter, (*LORA, "virtual_tokens", "init_text")),
                 (bid.training, (*TRAINING, "target_loss")),
             )
             for name in names

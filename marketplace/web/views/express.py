@@ -112,7 +112,7 @@ def _measure(
             organisation=request.organisation,
             zone=data["zone"].zone,
             dataset=data["dataset"],
-            adapter=form.adapter,
+            adapter=form.soft_prompt,
             training=form.training,
             now=now,
         )
@@ -139,7 +139,7 @@ def _place(request: PageRequest, form: ExpressForm, *, now: datetime) -> Express
         zone=data["zone"].zone,
         dataset=data["dataset"],
         name=data["name"],
-        adapter=form.adapter,
+        adapter=form.soft_prompt,
         training=form.training,
         slo_s=data["slo_s"] or 0.0,
         idempotency_key=f"form-{data['key']}",

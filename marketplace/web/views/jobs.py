@@ -33,6 +33,7 @@ from marketplace.jobs.selectors import (
     load_metric_series,
 )
 from marketplace.jobs.services import cancel_job
+from marketplace.vendors.downloads import download_changes
 from marketplace.vendors.selectors import find_preparation
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, node_label
 from marketplace.web.presenters.progress import plan_data
@@ -354,17 +355,8 @@ def adapter_download(request: PageRequest, job_id: str) -> HttpResponseBase:
 def changes_download(request: PageRequest, job_id: str) -> HttpResponseBase:
     """What a vendor changed or left out, row by row."""
     job = _job_of(request.organisation, job_id)
-    preparation = find_preparation(job)
-    if preparation is None or not preparation.changes:
-        raise NotFound("no_changes", "No vendor has delivered a list of changes for this job.")
-    return FileDownload(
-        preparation.changes.open("rb"),
-        size=preparation.changes.size,
-        # Written once.
-        sha256=preparation.pk,
-        range_header=request.headers.get("Range"),
-        content_type="application/jsonl",
-        name=f"{_file_name(job)}-changes.jsonl",
+    return download_changes(
+        job=job, name=_file_name(job), range_header=request.headers.get("Range")
     )
 
 
