@@ -9,23 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeVar
 
 import numpy as np
 
+from marketplace.common.bounded_cache import remember
 from marketplace.common.errors import UserError
 from marketplace.fleet import selectors as fleet
 from marketplace.fleet.memory import memory_demand
 from marketplace.fleet.models import Zone
-from marketplace.jobs.models import Dataset, DatasetTokens, Job, Slice, SliceStatus
+from marketplace.jobs.dataset_tokens import ensure_dataset_tokens
+from marketplace.jobs.models import DatasetTokens, Job, Slice, SliceStatus
 from marketplace.jobs.token_runs import TokenRuns
 from workers.protocol.messages import AdapterSpec, DataFormat, TrainingSpec, WorkCosts
 from workers.protocol.row_order import choose_validation_rows, count_validation_rows
 from workers.protocol.wire import from_json
 from workers.protocol.work import RowLengths, TooMuchWorkError, WorkPlan, count_row_units
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
 #: Values remembered of each kind; a crowd of bids asks for the same few.
 _KEPT = 4096
 #: Plans remembered, of jobs with up to so many rows: a few megabytes in all as a rule.
@@ -153,7 +152,7 @@ def count_totals(
     if known is None:
         plan, rows = _plan_work(tokens, data_format, virtual_tokens, training, costs)
         totals = WorkTotals(plan.total_units, plan.total_steps, *rows)
-        known = _remember(_totals, key, totals, most=_KEPT)
+        known = remember(_totals, key, totals, most=_KEPT)
     return known
 
 
@@ -210,44 +209,14 @@ def split_rows(
     return rows.select(~held_out), rows.select(held_out)
 
 
-def find_dataset_tokens(*, dataset: Dataset, zone: Zone) -> DatasetTokens | None:
-    """The count of a data set by a tokenizer that the zone shares; ``None`` before it was made.
-
-    Its stretches are read when they are asked for.
-    """
-    tokenizer = _name_tokenizer(zone)
-    found = _tokens.get((dataset.pk, *tokenizer))
-    if found is None:
-        counts = DatasetTokens.objects.filter(dataset=dataset).select_related("zone")
-        same = [one for one in counts.defer("runs") if _name_tokenizer(one.zone) == tokenizer]
-        if not same:
-            return None
-        found = _remember(_tokens, (dataset.pk, *tokenizer), same[0], most=_KEPT)
-    return found
-
-
-def _name_tokenizer(zone: Zone) -> tuple[str, str]:
-    return zone.tokenizer_source or zone.base_model_source, zone.base_model_revision or ""
-
-
-#: Counts by data set and tokenizer, and what follows by count and settings; none ever changes.
-_tokens: dict[tuple[str, str, str], DatasetTokens] = {}
 _totals: dict[_PlanKey, WorkTotals] = {}
 _plans: dict[_PlanKey, WorkPlan] = {}
-
-
-def _remember(known: dict[_Key, _Value], key: _Key, value: _Value, *, most: int) -> _Value:
-    """Keep a value, and forget the oldest beyond ``most``."""
-    while len(known) >= most:
-        known.pop(next(iter(known)), None)
-    known[key] = value
-    return value
 
 
 def load_job_totals(job: Job) -> WorkTotals:
     """The work of the whole of a job."""
     return count_totals(
-        tokens=_get_tokens(job),
+        tokens=_ensure_tokens(job),
         data_format=job.dataset.format,
         virtual_tokens=_count_virtual_tokens(job),
         training=from_json(TrainingSpec, job.training),
@@ -258,7 +227,7 @@ def load_job_totals(job: Job) -> WorkTotals:
 def load_work_plan(job: Job) -> WorkPlan:
     """The work of a job, step by step."""
     return plan_work(
-        tokens=_get_tokens(job),
+        tokens=_ensure_tokens(job),
         data_format=job.dataset.format,
         virtual_tokens=_count_virtual_tokens(job),
         training=from_json(TrainingSpec, job.training),
@@ -286,7 +255,7 @@ def plan_work(
     if known is None:
         known, (train_rows, _) = _plan_work(tokens, data_format, virtual_tokens, training, costs)
         if train_rows <= _PLAN_ROWS_KEPT:
-            _remember(_plans, key, known, most=_PLANS_KEPT)
+            remember(_plans, key, known, most=_PLANS_KEPT)
     return known
 
 
@@ -302,11 +271,9 @@ def count_sold_units(job: Job, plan: WorkPlan) -> int:
     return plan.count_ended_at(start.steps)
 
 
-def _get_tokens(job: Job) -> DatasetTokens:
-    found = find_dataset_tokens(dataset=job.dataset, zone=job.zone)
-    if found is None:
-        raise LookupError(f"the data set of {job.pk} was never counted for its zone")
-    return found
+def _ensure_tokens(job: Job) -> DatasetTokens:
+    """The tokens of a job's data; those of a job sold before counts were stored are counted now."""
+    return ensure_dataset_tokens(dataset=job.dataset, zone=job.zone)
 
 
 def measure_job_work(job: Job, *, rates: dict[str, float] | None = None) -> Work:
@@ -316,7 +283,7 @@ def measure_job_work(job: Job, *, rates: dict[str, float] | None = None) -> Work
     """
     return measure_work(
         zone=job.zone,
-        tokens=_get_tokens(job),
+        tokens=_ensure_tokens(job),
         data_format=job.dataset.format,
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
         training=from_json(TrainingSpec, job.training),

@@ -17,9 +17,9 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.jobs.dataset_reader import Reading
+from marketplace.jobs.dataset_tokens import store_dataset_tokens
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.reading_process import FileToRead, read_in_process
-from marketplace.jobs.services.datasets import store_dataset_tokens
 from marketplace.jobs.spooling import spool_upload
 from marketplace.vendors.models import Preparation
 

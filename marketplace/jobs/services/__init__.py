@@ -11,7 +11,7 @@
 - ``leases``: how a slice ends: with a result, or because its node was lost.
 """
 
-from marketplace.jobs.services.datasets import (
+from marketplace.jobs.dataset_tokens import (
     ensure_dataset_tokens,
     is_dataset_counted,
 )

@@ -26,10 +26,10 @@ from marketplace.common.errors import MarketFault, UserError
 from marketplace.common.ids import new_id, rename_id
 from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.jobs.dataset_reader import Reading
+from marketplace.jobs.dataset_tokens import store_dataset_tokens
 from marketplace.jobs.locks import lock_first_upload, lock_upload
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
 from marketplace.jobs.reading_process import WALL_S, FileToRead, read_in_process
-from marketplace.jobs.services.datasets import store_dataset_tokens
 from marketplace.jobs.spooling import CHUNK_BYTES, spool_upload
 from marketplace.jobs.upload_choices import ASK, LEAVE_OUT, REFUSE, UploadChoices, get_choices
 

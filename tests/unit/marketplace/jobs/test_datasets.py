@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import UserError
 from marketplace.fleet.text_encoder import TokenizerFiles, load_text_encoder
+from marketplace.jobs import dataset_tokens
 from marketplace.jobs.dataset_reader import read_dataset
 from marketplace.jobs.models import Dataset, DatasetTokens, Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error
@@ -24,7 +25,8 @@ from marketplace.jobs.services import (
     receive_upload,
 )
 from marketplace.jobs.upload_choices import UploadChoices
-from tests import builders
+from marketplace.jobs.work import load_job_totals
+from tests import builders, job_builders
 from tests import market_builders as market
 from tests.builders import NOW
 
@@ -230,6 +232,18 @@ def test_a_zone_with_another_tokenizer_counts_once_more_and_remembers(zone, owne
     data.file.delete()
     assert count(other) == (2, 2)
     assert DatasetTokens.objects.count() == 2
+
+
+def test_data_of_a_job_sold_before_counts_were_stored_are_counted_at_the_first_question(
+    zone, owner, monkeypatch
+):
+    data = upload(owner, completion("one two", " three") * 40)
+    job = job_builders.job(zone, (1, market.node(zone)), dataset=data)
+    totals = load_job_totals(job)
+    DatasetTokens.objects.all().delete()
+    monkeypatch.setattr(dataset_tokens, "_known", {})
+    assert load_job_totals(job) == totals
+    assert DatasetTokens.objects.get().tokens == data.tokens == 120
 
 
 def test_a_models_own_template_and_tokens_are_counted(zone, owner, tmp_path):

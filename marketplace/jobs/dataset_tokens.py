@@ -4,13 +4,37 @@ from __future__ import annotations
 
 from django.db import IntegrityError, transaction
 
+from marketplace.common.bounded_cache import remember
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.dataset_reader import Reading, read_dataset
 from marketplace.jobs.models import Dataset, DatasetTokens
-from marketplace.jobs.work import find_dataset_tokens
+
+#: Counts remembered; a crowd of bids asks for the same few.
+_KEPT = 4096
+_known: dict[tuple[str, str, str], DatasetTokens] = {}
+
+
+def find_dataset_tokens(*, dataset: Dataset, zone: Zone) -> DatasetTokens | None:
+    """The count of a data set by a tokenizer that the zone shares; ``None`` before it was made.
+
+    Its stretches are read when they are asked for.
+    """
+    tokenizer = _name_tokenizer(zone)
+    found = _known.get((dataset.pk, *tokenizer))
+    if found is None:
+        counts = DatasetTokens.objects.filter(dataset=dataset).select_related("zone")
+        same = [one for one in counts.defer("runs") if _name_tokenizer(one.zone) == tokenizer]
+        if not same:
+            return None
+        found = remember(_known, (dataset.pk, *tokenizer), same[0], most=_KEPT)
+    return found
+
+
+def _name_tokenizer(zone: Zone) -> tuple[str, str]:
+    return zone.tokenizer_source or zone.base_model_source, zone.base_model_revision or ""
 
 
 def is_dataset_counted(*, dataset: Dataset, zone: Zone) -> bool:
