@@ -187,7 +187,7 @@ class Bid(models.Model):
     winning_deadline_at = models.DateTimeField(null=True)
     winning_deadline_price_micros = models.BigIntegerField(null=True)
 
-    #: Why the last try to decide it failed; empty when none has.
+    #: Why the last try to decide it, or to settle its ended job, failed; empty when none has.
     failure = models.CharField(max_length=500, default="", db_default="", blank=True)
     #: Tries that failed, by a fault of the house.
     failures = models.PositiveIntegerField(default=0, db_default=0)

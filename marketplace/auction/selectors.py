@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.book import engine_cache as books
@@ -19,6 +19,7 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs import queries as job_queries
+from marketplace.jobs.models import Job
 from scheduler.auction.engine.price_policies import SELLING_POLICY
 
 DECISIONS_SHOWN = 20
@@ -200,3 +201,11 @@ def list_bids_set_aside() -> QuerySet[Bid]:
     """Bids that wait because they could not be decided; the house's fault, not their owners'."""
     waiting = Bid.objects.filter(status=BidStatus.PENDING, retry_at__isnull=False)
     return waiting.select_related("zone").order_by("arrival")
+
+
+def list_bids_not_settled() -> QuerySet[Bid]:
+    """Bids whose jobs have ended and whose money could not be settled; it is tried again."""
+    unsettled = Job.objects.filter(finished_at__isnull=False, settled_at__isnull=True)
+    since_it_ended = unsettled.filter(bid_id=OuterRef("pk"), finished_at__lt=OuterRef("retry_at"))
+    found = Bid.objects.filter(pk__in=unsettled.values("bid_id"), retry_at__isnull=False)
+    return found.filter(Exists(since_it_ended)).select_related("zone").order_by("retry_at")

@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 from django.conf import settings
@@ -21,7 +21,7 @@ from marketplace.accounts.selectors import is_run_by_operator
 from marketplace.auction import locks
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.enter import enter_lane
-from marketplace.auction.models import Bid, Reservation, WorkShare
+from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
 from marketplace.auction.pay_rule import (
     EXPRESS_LEAST_PERCENT,
     NO_OVERRUNS,
@@ -32,6 +32,7 @@ from marketplace.auction.pay_rule import (
     compute_payout,
     find_express_refund,
 )
+from marketplace.common.backoff import compute_backoff
 from marketplace.common.money import MAX_MICROS, format_usd
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
@@ -72,6 +73,9 @@ _HELD_UP = (EventKind.NODE_LOST, EventKind.FAULT, EventKind.REPLAN_WANTED)
 CAUSES_TOLD = 3
 #: Jobs of one run; the next sweep takes the rest.
 BATCH_LIMIT = 200
+#: A job that could not be settled is tried again after this, and then after longer.
+RETRY_AFTER = timedelta(seconds=30)
+RETRY_MOST = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +101,15 @@ class EndedJob:
 
 
 def settle_finished(*, now: datetime) -> int:
-    """Put the unused cells of ended jobs back on sale and settle their money; how many jobs."""
+    """Put the unused cells of ended jobs back on sale and settle their money; how many jobs.
+
+    One that cannot be settled is tried again with backoff, while the others go on; the operator
+    sees why.
+    """
+    waiting = Bid.objects.filter(status=BidStatus.ADMITTED, retry_at__gt=now)
+    unsettled = list_unsettled_jobs().exclude(bid_id__in=waiting.values("pk"))
     # A vendor is paid, and cells are given back, before the rest is shared out.
-    jobs = list(exclude_open(list_unsettled_jobs())[:BATCH_LIMIT])
+    jobs = list(exclude_open(unsettled)[:BATCH_LIMIT])
     by_zone: defaultdict[Zone, list[Job]] = defaultdict(list)
     for job in jobs:
         by_zone[job.zone].append(job)
@@ -110,10 +120,21 @@ def settle_finished(*, now: datetime) -> int:
             try:
                 settle_job(job=job, now=now)
                 settled += 1
-            except Exception:
-                # One job that cannot be settled must not keep the others waiting.
-                log.exception("job %s could not be settled; it is tried again", job.pk)
+            except Exception as error:
+                _put_off(job, error, now=now)
     return settled
+
+
+def _put_off(job: Job, error: Exception, *, now: datetime) -> None:
+    """Note why a job's money could not be settled, and when that is tried again."""
+    log.error("job %s cannot be settled and is tried again", job.pk, exc_info=error)
+    bid = Bid.objects.get(pk=job.bid_id)
+    failures = bid.failures + 1
+    Bid.objects.filter(pk=bid.pk).update(
+        failure=f"{type(error).__name__}: {error}"[:500],
+        failures=failures,
+        retry_at=now + compute_backoff(failures=failures, first=RETRY_AFTER, most=RETRY_MOST),
+    )
 
 
 def release_unused_cells(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> None:
@@ -162,7 +183,10 @@ def settle_job(*, job: Job, now: datetime) -> Payout | None:
         _move_money(bid=bid, case=case, due=due, royalty=royalty, now=now)
         bid.refund_micros = due.refund_micros + excess + _find_preparation_refund(job)
         bid.credit_micros = due.credit_micros
-        bid.save(update_fields=["refund_micros", "credit_micros"])
+        bid.failure, bid.failures, bid.retry_at = "", 0, None
+        bid.save(
+            update_fields=["refund_micros", "credit_micros", "failure", "failures", "retry_at"]
+        )
         WorkShare.objects.bulk_create(
             WorkShare(
                 bid=bid,

@@ -11,7 +11,11 @@ from django.db.models import Avg, Count, F, Max, Q, Sum
 from django.db.models.functions import Coalesce
 
 from marketplace.auction.models import Bid, BidStatus, MarketHead
-from marketplace.auction.selectors import list_bids_set_aside, list_zone_pricing
+from marketplace.auction.selectors import (
+    list_bids_not_settled,
+    list_bids_set_aside,
+    list_zone_pricing,
+)
 from marketplace.fleet.models import Node, NodeStatus, Provider, Zone
 from marketplace.fleet.selectors import list_waiting_providers
 from marketplace.jobs.models import Job
@@ -68,6 +72,8 @@ class Overview:
     machines: Sequence[Any]
     zones: Sequence[Zone]
     set_aside: Sequence[Bid]
+    #: Their jobs have ended, and the money could not be moved yet.
+    not_settled: Sequence[Bid]
     waiting_providers: Sequence[Provider]
     funds_requests: Sequence[FundsRequest]
 
@@ -97,6 +103,7 @@ def load_overview(*, now: datetime) -> Overview:
         machines=list_machines(now=now),
         zones=list(list_zone_pricing()),
         set_aside=list(list_bids_set_aside()),
+        not_settled=list(list_bids_not_settled()),
         waiting_providers=list(list_waiting_providers()),
         funds_requests=list_open_funds_requests(),
     )

@@ -16,6 +16,7 @@ from marketplace.auction.lane.decide import BATCH_LIMIT, decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.queries import has_bids_in_turn, list_bids_to_retry
+from marketplace.common.backoff import compute_backoff
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job
 
@@ -112,10 +113,11 @@ def _set_aside(bid_id: str, error: Exception, *, now: datetime) -> None:
     """Let the others go ahead of a bid."""
     log.error("bid %s cannot be decided and is set aside", bid_id, exc_info=error)
     bid = Bid.objects.get(pk=bid_id)
-    wait = min(RETRY_AFTER * 2 ** min(bid.failures, 20), RETRY_MOST)
+    failures = bid.failures + 1
+    wait = compute_backoff(failures=failures, first=RETRY_AFTER, most=RETRY_MOST)
     Bid.objects.filter(pk=bid_id, status=BidStatus.PENDING).update(
         failure=f"{type(error).__name__}: {error}"[:500],
-        failures=bid.failures + 1,
+        failures=failures,
         retry_at=now + wait,
     )
 

@@ -21,6 +21,7 @@ from django.conf import settings
 
 from marketplace.auction.models import MarketHead, SignedHead, WitnessCursor
 from marketplace.auction.witnesses.keys import load_signing_key
+from marketplace.common.backoff import compute_backoff
 from marketplace.common.locks import advisory_lock, advisory_session_lock
 from marketplace.fleet.models import Zone
 from scheduler.auction.log import heads as log_heads
@@ -104,7 +105,7 @@ def _publish(zone: Zone, witness: str, *, now: datetime) -> int:
             log.warning("zone %s: %s", zone.name, error)
             cursor.failures += 1
             cursor.problem = str(error)[:500]
-            wait = min(RETRY_AFTER * 2 ** min(cursor.failures - 1, 20), RETRY_MOST)
+            wait = compute_backoff(failures=cursor.failures, first=RETRY_AFTER, most=RETRY_MOST)
             cursor.next_at = now + wait
             cursor.save()
             return 0

@@ -18,6 +18,7 @@ from django.db import transaction
 
 from marketplace.auction.models import WitnessedHead, WitnessedLog
 from marketplace.auction.witnesses.heads import RETRY_AFTER, RETRY_MOST
+from marketplace.common.backoff import compute_backoff
 from marketplace.common.locks import advisory_session_lock
 from marketplace.common.outbound import FetchFailed, fetch_text
 from scheduler.auction.audit.witness import TWO_HISTORIES, describe_equivocation, read_witness
@@ -58,7 +59,9 @@ def _fetch(url: str, *, now: datetime) -> int:
             log.warning("heads of %s: %s", url, error)
             known.failures += 1
             known.problem = str(error)[:500]
-            known.next_at = now + min(RETRY_AFTER * 2 ** min(known.failures - 1, 20), RETRY_MOST)
+            known.next_at = now + compute_backoff(
+                failures=known.failures, first=RETRY_AFTER, most=RETRY_MOST
+            )
             known.save()
             return 0
         return _store(known, heads, now=now)

@@ -6,10 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from marketplace.auction import settlement
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone
-from marketplace.auction.models import LogEntry, Reservation, WorkShare
+from marketplace.auction.models import Bid, LogEntry, Reservation, WorkShare
+from marketplace.auction.selectors import list_bids_not_settled, list_bids_set_aside
 from marketplace.auction.settlement import compute_cancel_refund, settle_finished
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, NodeStatus
@@ -467,3 +469,48 @@ def test_running_jobs_are_left_alone(zone, owner):
     run(job, zone, 101)
     assert settle_finished(now=market.slot_at(zone, 102)) == 0
     assert wallet(organisation=owner).available_micros == 9_700_000
+
+
+# --- What cannot be settled -------------------------------------------------------------------
+
+
+def test_a_job_that_cannot_be_settled_is_shown_and_retried_while_the_others_go_on(
+    zone, owner, monkeypatch
+):
+    market.node(zone)
+    bad, bad_job = sold(owner, zone)
+    good, good_job = sold(owner, zone)
+    for job in (bad_job, good_job):
+        cancel_job(job=job, cancelled_by=None, now=NOW)
+    distribute, held = settlement.distribute_charge, wallet(organisation=owner)
+
+    def distribute_some(*, hold_reference, **rest):
+        if hold_reference == bad.hold_reference:
+            raise RuntimeError("odd")
+        distribute(hold_reference=hold_reference, **rest)
+
+    monkeypatch.setattr(settlement, "distribute_charge", distribute_some)
+    assert settle_finished(now=NOW) == 1
+    good_job.refresh_from_db()
+    assert good_job.settled_at == NOW
+    # Nothing of the failed try is left but the note.
+    [shown] = list_bids_not_settled()
+    assert (shown.pk, shown.failure, shown.failures) == (bad.pk, "RuntimeError: odd", 1)
+    assert (shown.refund_micros, shown.retry_at) == (0, NOW + settlement.RETRY_AFTER)
+    back = wallet(organisation=owner).available_micros - held.available_micros
+    assert back == good.payment_micros
+    assert list(list_bids_set_aside()) == []
+
+    # Not before its time, and then with twice the wait.
+    assert settle_finished(now=NOW + settlement.RETRY_AFTER / 2) == 0
+    assert Bid.objects.get(pk=bad.pk).failures == 1
+    later = NOW + settlement.RETRY_AFTER
+    assert settle_finished(now=later) == 0
+    assert Bid.objects.get(pk=bad.pk).retry_at == later + 2 * settlement.RETRY_AFTER
+
+    monkeypatch.undo()
+    last = later + 2 * settlement.RETRY_AFTER
+    settled(bad_job, bad, last)
+    assert (bad.failure, bad.failures, bad.retry_at) == ("", 0, None)
+    assert bad.refund_micros == bad.payment_micros
+    assert list(list_bids_not_settled()) == []

@@ -262,6 +262,7 @@ def test_the_operator_sees_why_prices_were_not_solved_and_which_bids_wait(
     assert "1 bid cannot be decided" in text
     assert bid.pk in text
     assert "TypeError: odd" in text
+    assert "cannot be settled" not in text
 
 
 # -- who may list nodes --------------------------------------------------------------------
