@@ -6,6 +6,7 @@ With ``DATABASE_URL`` and ``REDIS_URL`` set, those servers are used instead.
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Generator
@@ -26,6 +27,9 @@ ROOT = Path(__file__).parents[1]
 RUNS_DIR = ROOT / ".data" / "tests"
 
 _stacks: list[Stack] = []
+
+# Loading leaves no garbage that is worth the time; ``tests/conftest.py`` enables it again.
+gc.disable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -17,14 +17,14 @@ from marketplace.embedded.demo.moving_sale import AWAY_S
 from marketplace.embedded.demo.opening import NODE
 from tests.browser.visitor import Visitor
 from tests.conftest import Market
-from tests.faults.steps import buy_longest, rent_warm_machines
+from tests.faults.steps import WORKER_AVAILABLE_FROM, buy_longest, rent_warm_machines
 from tests.faults.test_node_in_market import wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 #: Long enough that what is left once the job's speed is known repays the move; fewer where the
 #: machine is so slow that these are not promised.
-EPOCHS = (2, 1)
+EPOCHS = (3, 2, 1)
 WITHIN_MS = 240_000
 #: Each process measures which kernels and how many threads are fastest, so two of them may
 #: add in another order. A step lost, repeated or trained on other rows changes a loss by
@@ -43,6 +43,8 @@ def api(market: Market) -> Iterator[httpx.Client]:
 def rented(market: Market) -> Iterator[Market]:
     """The house's machines are up, and the provider's own node is off sale for a while."""
     rent_warm_machines(market)
+    tomorrow = "clock.now() + timedelta(days=1)"
+    assert market.shell.run(WORKER_AVAILABLE_FROM.format(at=tomorrow)) == "1"
     market.shell.manage("node_available", NODE.name, "--in-s", str(AWAY_S))
     # Quotes show it from the lane's next look at the fleet on.
     market.shell.run(
@@ -75,6 +77,7 @@ def test_a_job_starts_on_serverless_moves_and_ends_like_one_that_did_not_move(
     owner: Visitor, market: Market, rented: Market, api: httpx.Client
 ) -> None:
     bid = buy_longest(api, market.zone, name="moves", epochs=EPOCHS)
+    assert market.shell.run(WORKER_AVAILABLE_FROM.format(at=None)) == "1"
     moved, epochs = bid["job_id"], bid["training"]["epochs"]
     page = owner.page
     owner.go(f"/jobs/{moved}")

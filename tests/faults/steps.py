@@ -39,6 +39,15 @@ import json
 from marketplace.tiers.models import Machine
 print(json.dumps({m.pk: [m.status, m.is_orphan] for m in Machine.objects.all()}))
 """
+#: Of the cheaper worker: off sale, so that a bid wins cells elsewhere, or on sale to be moved to.
+WORKER_AVAILABLE_FROM = """
+from datetime import timedelta
+from marketplace.common import clock
+from marketplace.fleet.models import Node
+from marketplace.tiers.models import Machine
+worker = Machine.objects.filter(tier="marketplace", status="running").values("pk")
+print(Node.objects.filter(name__in=worker).update(available_from_at={at}))
+"""
 AVAILABLE_FROM = """
 from datetime import datetime
 from marketplace.fleet.models import Node

@@ -20,7 +20,13 @@ from marketplace.embedded.demo.moving_sale import AWAY_S
 from marketplace.embedded.demo.opening import NODE
 from marketplace.embedded.house import wait_for_web
 from tests.conftest import Market
-from tests.faults.steps import buy_longest, kill_processes, rent_warm_machines, until
+from tests.faults.steps import (
+    WORKER_AVAILABLE_FROM,
+    buy_longest,
+    kill_processes,
+    rent_warm_machines,
+    until,
+)
 from tests.faults.test_node_in_market import events_of
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]
@@ -32,12 +38,6 @@ EPOCHS = (90, 60, 40, 27, 18, 12, 8, 5, 3, 2)
 #: A restart takes as long as it takes: neither leases nor nodes run out meanwhile.
 PATIENCE = """
 UPDATE fleet_zone SET lease_grace_s = {grace_s}, heartbeat_every_s = {heartbeat_s}
-"""
-#: Off sale, so that the bid wins cells elsewhere and later; then on sale to be moved to.
-WORKER_FROM = """
-UPDATE fleet_node SET available_from_at = {at} WHERE name IN (
-    SELECT id FROM tiers_machine WHERE tier = 'marketplace' AND status = 'running'
-)
 """
 MOMENT = """
 CREATE FUNCTION stop_at_{number}() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -115,11 +115,12 @@ def rented(market: Market, database: psycopg.Connection[Any]) -> Iterator[Market
 def test_a_hand_off_survives_its_worker_and_its_web_server_killed_in_the_middle_of_it(
     rented: Market, api: httpx.Client, database: psycopg.Connection[Any]
 ) -> None:
-    database.execute(WORKER_FROM.format(at="now() + interval '1 day'").encode())
+    tomorrow = "clock.now() + timedelta(days=1)"
+    rented.shell.run(WORKER_AVAILABLE_FROM.format(at=tomorrow))
     with moment(database, *PLANNED) as planned, moment(database, *PAUSED) as paused:
         bid = buy_longest(api, rented.zone, name="moves", epochs=EPOCHS)
         job_id = bid["job_id"]
-        database.execute(WORKER_FROM.format(at="NULL").encode())
+        rented.shell.run(WORKER_AVAILABLE_FROM.format(at=None))
 
         until(planned.is_reached, within_s=240, what="the worker is about to hand the job over")
         kill_processes(rented, "worker")

@@ -24,14 +24,14 @@ from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import Job, JobStatus, SliceStatus
 from marketplace.jobs.services import (
     cancel_job,
-    leases_sweep,
+    dispatch_slots,
     record_progress,
     replace_job_cells,
-    slots_dispatch,
     store_checkpoint,
+    sweep_leases,
 )
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import find_distribution, house_balances, ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, find_distribution, house_balances, wallet
 from scheduler.types import Cell
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
@@ -94,7 +94,7 @@ class Life:
             self.pause(0)
         cells = [Cell(slot=self.slot + ahead, node=node.pk) for ahead in range(2)]
         replace_job_cells(job=self.job, cells=cells, reason="Moved.", now=self.now)
-        slots_dispatch(now=self.now)
+        dispatch_slots(now=self.now)
 
     def work(self, steps: int) -> None:
         held = market_builders.open_slice(self.job)
@@ -131,7 +131,7 @@ class Life:
     def lose(self, _: int) -> None:
         held = market_builders.open_slice(self.job)
         Node.objects.filter(pk=held.node_id).update(status=NodeStatus.OFFLINE)
-        assert leases_sweep(now=self.now) == (self.job.pk,)
+        assert sweep_leases(now=self.now) == (self.job.pk,)
         self.forget()
 
     def end(self, status: Ended, fault: Fault | None = None) -> None:
@@ -174,7 +174,7 @@ def begin() -> Life:
     decide_pending_bids(zone=zone, now=NOW)
     bid.refresh_from_db()
     life = Life(zone, owner, nodes, bid, Job.objects.get(bid_id=bid.pk))
-    slots_dispatch(now=life.now)
+    dispatch_slots(now=life.now)
     return life
 
 
@@ -219,12 +219,12 @@ def check_pay(sequence: list[tuple[str, int]], ending: str) -> None:
     returned = START_USD - wallet(organisation=life.owner).available_micros
     assert returned == asks - bid.refund_micros
     assert house_balances()["revenue"] == 0
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 @pytest.mark.django_db
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(sequence=actions, ending=endings)
 def test_the_operational_cost_goes_to_the_executors_and_the_rest_back_to_the_owner(

@@ -19,7 +19,7 @@ from marketplace.embedded.demo.api_client import (
 from marketplace.embedded.house import House
 
 #: A small model learns at a higher rate than those the default is made for.
-TRAINING = {"epochs": 3, "learning_rate": 2e-3}
+TRAINING = {"epochs": 2, "learning_rate": 2e-3}
 DEADLINE_S = 25 * 60
 
 

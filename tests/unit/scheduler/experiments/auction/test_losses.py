@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from scheduler.experiments.auction import replans_command
 from scheduler.experiments.auction.losses import METHODS, Loss, bound_kept, make_losses
-from scheduler.experiments.auction.replans_command import main
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,10 @@ def test_methods_keep_no_more_than_can_be_kept_and_leave_the_zone_as_it_is(
 
 
 def test_the_command_prints_a_row_for_each_method_and_kind_of_day(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["--losses", "1", "--days", "1", "--bound-s", "1"]) == 0
+    monkeypatch.setattr(replans_command, "_SLOTS", 16)
+    assert replans_command.main(["--losses", "1", "--days", "1", "--bound-s", "1"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["method"] for row in rows if "method" in row] == list(METHODS)
     assert len([row for row in rows if "waiting_plans" in row]) == 6

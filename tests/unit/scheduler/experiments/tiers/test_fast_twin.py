@@ -15,7 +15,7 @@ from scheduler.experiments.tiers import compiled
 from scheduler.experiments.tiers.command import main
 from scheduler.experiments.tiers.policies import POLICIES
 
-ARGUMENTS = ["--trace", "burst", "--jobs", "25", "--seed", "4", "--cap", "6", "--json"]
+ARGUMENTS = ["--trace", "burst", "--jobs", "10", "--seed", "4", "--cap", "6", "--json"]
 HARD = ["--die-early", "0.4", "--vanish", "0.2", "--mean-life-h", "3"]
 IMPORT = r"^from scheduler\.experiments\.tiers\.(\w+) import"
 SCRIPT = """
