@@ -11,7 +11,7 @@ from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.fleet.slots import slot_ends_at
 from marketplace.jobs.models import Job, NodePlan
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from marketplace.warm.donors import list_new_donors
 from marketplace.warm.probes import record_probe_result
 from tests import market_builders as market
@@ -54,7 +54,7 @@ def finished(owner, zone, *, data=None, memorised=0, **terms) -> Job:
 
 def ended(job, zone, *, memorised=0, valid_loss_after=1.0, **figures) -> Job:
     now = market.slot_at(zone, job.cells[0][0])
-    slots_dispatch(now=now)
+    dispatch_slots(now=now)
     market.end_slice(
         job,
         status=SliceStatus.FINISHED,
@@ -65,7 +65,7 @@ def ended(job, zone, *, memorised=0, valid_loss_after=1.0, **figures) -> Job:
         **figures,
     )
     # Its lease is off the node's plan.
-    slots_dispatch(now=now + timedelta(seconds=market.SLOT_S))
+    dispatch_slots(now=now + timedelta(seconds=market.SLOT_S))
     list_new_donors(now=NOW)
     job.refresh_from_db()
     return job

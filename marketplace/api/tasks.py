@@ -5,5 +5,5 @@ from marketplace.common import clock
 
 
 @shared_task(name="api.idempotency_sweep")
-def idempotency_sweep() -> None:
+def sweep_idempotency() -> None:
     sweep_records(now=clock.now())

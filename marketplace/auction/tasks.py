@@ -29,12 +29,12 @@ def replan_broken_jobs() -> None:
 
 
 @shared_task(name="auction.plans_sweep")
-def plans_sweep() -> None:
+def sweep_plans() -> None:
     improve.request_better_plans()
 
 
 @shared_task(name="auction.plans_improve")
-def plans_improve(*, zone_id: str) -> None:
+def improve_plans(*, zone_id: str) -> None:
     improve.improve_plans(zone_id=zone_id, clock=clock.now)
 
 
@@ -54,7 +54,7 @@ def settle_finished_jobs() -> None:
 
 
 @shared_task(name="auction.prices_sweep")
-def prices_sweep() -> None:
+def sweep_prices() -> None:
     daily_rates.request_due_rates(clock=clock.now)
     solve.request_due_solves(clock=clock.now)
 

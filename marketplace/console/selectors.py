@@ -21,7 +21,7 @@ from marketplace.fleet.selectors import list_waiting_providers
 from marketplace.jobs.models import Job
 from marketplace.payments.funding import list_open_funds_requests
 from marketplace.payments.models import FundsRequest
-from marketplace.payments.selectors import LedgerCheck, house_balances, ledger_check
+from marketplace.payments.selectors import LedgerCheck, check_ledger, house_balances
 from marketplace.tiers.selectors import list_machines
 
 BIDS_LISTED = 15
@@ -88,7 +88,7 @@ def load_overview(*, now: datetime) -> Overview:
         now=now,
         figures=_count_day(now),
         hours=_draw_hours(now),
-        check=ledger_check(),
+        check=check_ledger(),
         balances=house_balances(),
         heads=list(MarketHead.objects.select_related("zone").order_by("zone__name")),
         nodes=list(

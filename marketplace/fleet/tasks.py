@@ -7,5 +7,5 @@ from marketplace.fleet import services
 
 
 @shared_task(name="fleet.offline_sweep")
-def offline_sweep() -> None:
+def sweep_offline() -> None:
     services.sweep_offline_nodes(now=clock.now())

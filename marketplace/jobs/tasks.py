@@ -7,13 +7,13 @@ from marketplace.jobs import services
 
 
 @shared_task(name="jobs.slots_dispatch")
-def slots_dispatch() -> None:
-    services.slots_dispatch(now=clock.now())
+def dispatch_slots() -> None:
+    services.dispatch_slots(now=clock.now())
 
 
 @shared_task(name="jobs.leases_sweep")
-def leases_sweep() -> None:
-    services.leases_sweep(now=clock.now())
+def sweep_leases() -> None:
+    services.sweep_leases(now=clock.now())
 
 
 @shared_task(name="jobs.read_uploads")
@@ -23,5 +23,5 @@ def read_uploads() -> None:
 
 
 @shared_task(name="jobs.uploads_sweep")
-def uploads_sweep() -> None:
+def sweep_uploads() -> None:
     services.sweep_uploads(now=clock.now())

@@ -317,7 +317,7 @@ class Distribution(models.Model):
     """How the operational cost in one charge was shared out.
 
     ``asks_micros + borne_pay_micros`` is what providers earned with the hold and what went back
-    to the owner; ``ledger_check`` sees to it.
+    to the owner; ``check_ledger`` sees to it.
     """
 
     hold_id: str

@@ -204,7 +204,7 @@ def get_buyer_id(hold_reference: str) -> str:
     return organisation_id
 
 
-def ledger_check() -> LedgerCheck:
+def check_ledger() -> LedgerCheck:
     """Recomputes the books from their postings."""
     total = Posting.objects.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
     unbalanced = tuple(

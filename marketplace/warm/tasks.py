@@ -12,5 +12,5 @@ def list_donors() -> None:
 
 
 @shared_task(name="warm.offers_sweep")
-def offers_sweep() -> None:
+def sweep_offers() -> None:
     offers.sweep_offers(now=clock.now())

@@ -308,7 +308,7 @@ def bench_replay(zone) -> None:
 def bench_http(stack: Stack, rates: Sequence[float], *, seconds: float) -> None:
     from marketplace.auction.models import Bid
     from marketplace.common import clock
-    from marketplace.payments.selectors import ledger_check
+    from marketplace.payments.selectors import check_ledger
     from tests import builders
     from tests import market_builders as market
 
@@ -367,7 +367,7 @@ def bench_http(stack: Stack, rates: Sequence[float], *, seconds: float) -> None:
     ends_at = time.monotonic() + 30
     while Bid.objects.filter(status="pending").exists() and time.monotonic() < ends_at:
         time.sleep(0.1)
-    check = ledger_check()
+    check = check_ledger()
     pending = Bid.objects.filter(status="pending").count()
     if pending:
         print(stack.failure("lane"), file=sys.stderr)

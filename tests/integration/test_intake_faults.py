@@ -23,7 +23,7 @@ from marketplace.common.errors import Conflict, PaymentRequired
 from marketplace.embedded.servers import find_free_port
 from marketplace.embedded.stack import BOUND
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
@@ -71,7 +71,7 @@ def test_same_keys_in_groups_of_several_processes_are_one_bid_each(zone):
     assert sum(not outcome.earlier for outcome in outcomes) == 12
     for owner in owners:
         assert wallet(organisation=owner).held_micros == 4 * 400_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_one_key_with_different_requests_in_groups_at_once_is_one_bid(zone):
@@ -116,7 +116,7 @@ def test_wallets_are_not_overdrawn_by_groups_at_once(zone):
     for owner in owners:
         have = wallet(organisation=owner)
         assert (have.available_micros, have.held_micros) == (1_000_000, 9_000_000)
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_bids_are_taken_in_while_the_lane_decides_others(zone):
@@ -144,7 +144,7 @@ def test_bids_are_taken_in_while_the_lane_decides_others(zone):
     assert not Bid.objects.filter(status="pending").exists()
     assert Bid.objects.count() == 36
     assert [wallet(organisation=owner).held_micros for owner in owners] == [0, 0, 0]
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 # -- a web server of its own -------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_web_killed_in_the_middle_of_a_group_has_placed_all_or_nothing_of_it(zon
     until(lambda: not open_backends(), what="the dead server's sessions are gone")
     # Groups before the one that was stopped are whole; of that one there is nothing.
     assert Bid.objects.count() == Hold.objects.count()
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
     with lane_process.lane(log_dir=tmp_path), web(log_dir=tmp_path, name="next") as server:
         answers = server.post_all(requests)
@@ -254,7 +254,7 @@ def test_web_killed_in_the_middle_of_a_group_has_placed_all_or_nothing_of_it(zon
     ids = [answer.json()["id"] for answer in answers]
     assert [answer.json()["id"] for answer in again] == ids
     assert len(set(ids)) == Bid.objects.count() == 10
-    check = ledger_check()
+    check = check_ledger()
     assert check.balanced, check
     for owner in (first, second):
         spent = sum(bid.payment_micros for bid in Bid.objects.filter(organisation=owner))
@@ -277,7 +277,7 @@ def test_same_keys_sent_to_two_servers_at_once_are_one_bid_each(zone, tmp_path):
     assert {answer.status_code for answer in again} == {201}
     assert ids[0] == ids[1] == ids[2]
     assert len(set(ids[0])) == Bid.objects.count() == 12
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def all_are_decided():

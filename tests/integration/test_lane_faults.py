@@ -22,7 +22,7 @@ from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
@@ -58,7 +58,7 @@ def assert_decided_once(zone, bids):
     assert events.count() == len(ids)
     admitted = {bid.pk for bid in stored if bid.status == "admitted"}
     assert set(Job.objects.filter(zone=zone).values_list("bid_id", flat=True)) == admitted
-    check = ledger_check()
+    check = check_ledger()
     assert check.balanced, check
     assert verify_zone(zone).problems == []
     for owner in {bid.organisation for bid in stored}:
@@ -87,7 +87,7 @@ def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path
     assert not Reservation.objects.exists()
     assert not Job.objects.exists()
     assert wallet(organisation=first).held_micros == 5 * 400_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
     with lane_process.lane(log_dir=tmp_path, name="next"):
         wakeups.wake_lane(zone_id=zone.pk)
@@ -237,7 +237,7 @@ def test_cancelling_and_deciding_at_once_has_one_outcome(zone):
         else:
             assert isinstance(cancelled, Conflict)
             assert bid.status == "admitted"
-        assert ledger_check().balanced
+        assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
 
@@ -270,7 +270,7 @@ def test_organisations_of_two_zones_are_settled_without_waiting_in_a_circle():
             [lambda zone=zone, now=now: decide_pending_bids(zone=zone, now=now) for zone in zones]
         )
         assert [batch.decided for batch in batches] == [4, 4], round_number
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     assert [verify_zone(zone).problems for zone in zones] == [[], []]
 
 
@@ -307,7 +307,7 @@ def test_lanes_and_planners_that_find_the_same_loss_at_once_share_it_out_once():
     assert LogEntry.objects.filter(zone=zone, kind="PlansMoved").count() == 1
     assert not LogEntry.objects.filter(zone=zone, kind="TaskReplanned").exists()
     assert verify_zone(zone).problems == []
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_waiter_hears_of_its_decision_at_once(zone):

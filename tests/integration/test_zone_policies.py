@@ -19,7 +19,7 @@ from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Reser
 from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.common import clock
 from marketplace.common.queue import enqueue
-from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
@@ -137,7 +137,7 @@ def test_zone_becomes_lagrangian_is_solved_again_and_survives_the_death_of_its_l
     assert under(zone) == {"residual": 30, "lagrangian": 26}
     assert {bid.pk for bid in bids} == set(Bid.objects.values_list("pk", flat=True))
     assert Bid.objects.filter(status="admitted", parts__compute__gt=0).exists()
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     paid = sum(Bid.objects.filter(status="admitted").values_list("payment_micros", flat=True))
     assert wallet(organisation=owner).available_micros == 100_000_000 - paid
     held = Reservation.objects.filter(released_at=None).values_list("node", "slot")
@@ -202,4 +202,4 @@ def test_solves_and_decisions_at_once_come_to_one_log(zone):
     assert (kinds.count("RulesChanged"), kinds.count("PricesSolved")) == (0, 1)
     assert kinds.count("BidArrived") == 30
     assert verify_zone(zone).problems == []
-    assert ledger_check().balanced
+    assert check_ledger().balanced

@@ -30,7 +30,7 @@ from marketplace.config.asgi import application
 from marketplace.jobs.models import Job
 from marketplace.jobs.reading_child import read_file
 from marketplace.jobs.reading_process import FileToRead, build_request
-from marketplace.jobs.services import intake, read_next_upload, readings, slots_dispatch
+from marketplace.jobs.services import dispatch_slots, intake, read_next_upload, readings
 from marketplace.web.views import uploads as page_uploads
 from tests import builders
 from tests import job_builders as build
@@ -236,7 +236,7 @@ def test_no_message_of_a_node_is_our_fault() -> None:
     zone = market.zone()
     node, reply = build.joined(zone, now=clock.now())
     job = build.job(zone, (0, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
     lease = f"/internal/v1/leases/{held.lease_token}"
     messages = {

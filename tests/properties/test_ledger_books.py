@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotFound, PaymentRequired, UserError
 from marketplace.payments.models import AccountKind, Hold
-from marketplace.payments.selectors import earnings, house_balances, ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, earnings, house_balances, wallet
 from marketplace.payments.services import (
     Share,
     distribute_charge,
@@ -166,7 +166,7 @@ def check_books(sequence: list[Step]) -> None:
                 model.held(number),
             ), step
         assert earnings(organisation=provider).pending_micros == model.earned
-    check = ledger_check()
+    check = check_ledger()
     assert check.balanced, check
     assert check.entries == _entries_of(model)
     granted = -house_balances()[AccountKind.GRANTS]

@@ -15,7 +15,7 @@ from marketplace.jobs.dataset_tokens import (
     ensure_dataset_tokens,
     is_dataset_counted,
 )
-from marketplace.jobs.services.dispatch import slots_dispatch
+from marketplace.jobs.services.dispatch import dispatch_slots
 from marketplace.jobs.services.handout import hand_out_plans
 from marketplace.jobs.services.intake import (
     decide_upload,
@@ -42,7 +42,7 @@ from marketplace.jobs.services.slices import (
     SliceOutcome,
     apply_heartbeat,
     finish_slice,
-    leases_sweep,
+    sweep_leases,
 )
 from marketplace.jobs.services.uploads import store_adapter, store_checkpoint
 
@@ -55,13 +55,13 @@ __all__ = [
     "cancel_job",
     "decide_upload",
     "delete_dataset",
+    "dispatch_slots",
     "ensure_dataset_tokens",
     "fail_job",
     "finish_slice",
     "give_prepared_data",
     "hand_out_plans",
     "is_dataset_counted",
-    "leases_sweep",
     "mark_job_settled",
     "open_jobs",
     "read_next_upload",
@@ -69,9 +69,9 @@ __all__ = [
     "record_progress",
     "replace_job_cells",
     "request_job_replan",
-    "slots_dispatch",
     "store_adapter",
     "store_checkpoint",
+    "sweep_leases",
     "sweep_uploads",
     "wait_for_upload",
 ]

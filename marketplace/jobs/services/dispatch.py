@@ -63,7 +63,7 @@ class Dispatch:
     plans: tuple[NodePlan, ...]
 
 
-def slots_dispatch(*, now: datetime) -> Dispatch:
+def dispatch_slots(*, now: datetime) -> Dispatch:
     """Bring every node's plan up to date and call the nodes whose plan changed."""
     started: list[str] = []
     plans: list[NodePlan] = []

@@ -34,7 +34,7 @@ from workers.protocol import messages as protocol
 from workers.protocol.messages import Heartbeat, HeartbeatReply, SliceResult
 from workers.protocol.wire import to_json
 
-__all__ = ["LeaseLost", "SliceOutcome", "apply_heartbeat", "finish_slice", "leases_sweep"]
+__all__ = ["LeaseLost", "SliceOutcome", "apply_heartbeat", "finish_slice", "sweep_leases"]
 
 #: Faults of the house in a row, with no new checkpoint between, before a job is given up.
 SYSTEM_FAULTS_MAX = 5
@@ -101,7 +101,7 @@ def finish_slice(*, node: Node, result: SliceResult, now: datetime) -> SliceOutc
     return SliceOutcome(job, held, before, JobStatus(job.status))
 
 
-def leases_sweep(*, now: datetime) -> tuple[str, ...]:
+def sweep_leases(*, now: datetime) -> tuple[str, ...]:
     """Take back every lease that ran out or whose node is gone; returns the jobs' ids."""
     gone = Q(node__status__in=GONE)
     candidates = list(

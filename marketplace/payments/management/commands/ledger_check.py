@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from marketplace.payments.selectors import ledger_check
+from marketplace.payments.selectors import check_ledger
 
 
 class Command(BaseCommand):
@@ -16,7 +16,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="print the check as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        check = ledger_check()
+        check = check_ledger()
         if options["json"]:
             self.stdout.write(json.dumps(asdict(check)))
         else:

@@ -18,8 +18,8 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Job, JobStatus, Slice
-from marketplace.jobs.services import cancel_job, slots_dispatch
-from marketplace.payments.selectors import earnings, ledger_check, wallet
+from marketplace.jobs.services import cancel_job, dispatch_slots
+from marketplace.payments.selectors import check_ledger, earnings, wallet
 from marketplace.vendors import services
 from marketplace.vendors.deliveries import Delivery
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
@@ -112,7 +112,7 @@ def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(z
     assert [slot for slot, _ in bid.cells] == [103, 104, 105]
     assert job.awaits_data
     Node.objects.update(last_heartbeat_at=market.slot_at(zone, 103))
-    slots_dispatch(now=market.slot_at(zone, 103))
+    dispatch_slots(now=market.slot_at(zone, 103))
     assert not Slice.objects.exists()
 
     assert prepare_next(clock=clock)
@@ -138,14 +138,14 @@ def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(z
     assert earnings(organisation=vendor.organisation).pending_micros == 20_000
     assert Reservation.objects.filter(bid=bid, released_at=None).count() == 2
 
-    slots_dispatch(now=market.slot_at(zone, 103))
+    dispatch_slots(now=market.slot_at(zone, 103))
     market.end_slice(job, status=SliceStatus.FINISHED, now=market.slot_at(zone, 104))
     assert settle_finished(now=market.slot_at(zone, 104)) == 1
     bid.refresh_from_db()
     assert (bid.refund_micros, bid.paid_micros) == (100_000, 220_000)
     node = Slice.objects.get().node
     assert earnings(organisation=node.provider.organisation).pending_micros == 200_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
 
@@ -232,7 +232,7 @@ def test_a_late_vendor_is_replaced_and_the_last_failure_refunds_everything(zone,
     assert settle_finished(now=now) == 1
     assert wallet(organisation=owner).available_micros == 10_000_000
     assert [earnings(organisation=v.organisation).pending_micros for v in (cheap, other)] == [0, 0]
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
 
@@ -252,7 +252,7 @@ def test_a_next_vendor_that_asks_more_is_paid_by_the_house(zone, owner):
     assert bid.payment_micros == 120_000
     assert bid.paid_micros == 20_000
     assert earnings(organisation=other.organisation).pending_micros == 900_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):

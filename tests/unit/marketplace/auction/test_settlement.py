@@ -17,14 +17,14 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.slots import slot_ends_at
 from marketplace.jobs.models import Job, JobEvent
-from marketplace.jobs.services import cancel_job, leases_sweep, record_progress, slots_dispatch
+from marketplace.jobs.services import cancel_job, dispatch_slots, record_progress, sweep_leases
 from marketplace.jobs.work import load_work_plan
 from marketplace.payments.selectors import (
     Wallet,
+    check_ledger,
     earnings,
     find_distribution,
     house_balances,
-    ledger_check,
     sum_borne,
     wallet,
 )
@@ -56,7 +56,7 @@ def sold(owner, zone, **terms):
 
 def run(job, zone, *slots):
     for slot in slots:
-        slots_dispatch(now=market.slot_at(zone, slot))
+        dispatch_slots(now=market.slot_at(zone, slot))
 
 
 def settled(job, bid, now):
@@ -65,7 +65,7 @@ def settled(job, bid, now):
     job.refresh_from_db()
     bid.refresh_from_db()
     assert job.settled_at == now
-    check = ledger_check()
+    check = check_ledger()
     assert check.balanced, check
 
 
@@ -303,7 +303,7 @@ def test_failure_of_the_house_is_refunded_whole_and_the_node_that_fell_silent_ea
     node.status = NodeStatus.OFFLINE
     node.save()
     refresh_zone(zone=zone, now=market.slot_at(zone, 103))
-    leases_sweep(now=market.slot_at(zone, 103))
+    sweep_leases(now=market.slot_at(zone, 103))
     now = market.slot_at(zone, 106)
     refresh_zone(zone=zone, now=now)
     job.refresh_from_db()

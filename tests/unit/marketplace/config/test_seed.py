@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.selectors import get_current_organisation
 from marketplace.fleet.models import JoinToken, Provider, Zone
-from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, wallet
 from tests import builders
 from tests.builders import NOW
 
@@ -65,7 +65,7 @@ def test_the_demo_has_people_a_zone_a_provider_and_customers_with_full_wallets(b
     asks = JoinToken.objects.order_by("ask_micros").values_list("ask_micros", flat=True)
     assert list(asks) == [1500, 2700]
     assert len(set(seeded["join_tokens"])) == JoinToken.objects.count() == 2
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_seeding_again_makes_nothing_twice_and_replaces_the_secrets(base_model) -> None:

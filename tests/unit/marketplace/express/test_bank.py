@@ -27,7 +27,7 @@ from marketplace.express.prompt_files import (
 from marketplace.express.task_features import WIDTH
 from marketplace.jobs.models import CandidatePrompts
 from marketplace.jobs.selectors import find_lease_blob
-from marketplace.jobs.services import finish_slice, slots_dispatch, store_adapter
+from marketplace.jobs.services import dispatch_slots, finish_slice, store_adapter
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
@@ -51,7 +51,7 @@ def node():
 def tune(node, owner, *, seed=0, adapter=SOFT, **figures):
     """A soft-prompt job that ran to its end, and was recorded."""
     job = build.job(node.zone, (0, node), organisation=owner, adapter=adapter)
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
     content = build.adapter_zip(seed, adapter=adapter)
     store_adapter(node=node, lease_token=held.lease_token, content=io.BytesIO(content), now=at(2))
@@ -137,7 +137,7 @@ def test_a_node_gets_the_candidates_of_a_job_that_looks_up_its_start(node):
     assert prepare_lookups(now=NOW) == 2
     assert prepare_lookups(now=NOW) == 0
 
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     names = {}
     for one in (job, own):
         held = build.lease(one)
@@ -158,7 +158,7 @@ def test_the_plan_of_a_node_names_the_candidates(node):
     tune(node, consenting(), seed=1)
     job = build.job(node.zone, (0, node), adapter=LOOKS_UP)
     prepare_lookups(now=NOW)
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     [sent] = node.plans.order_by("-revision")[:1]
     [planned] = sent.plan["slices"]
     candidates = CandidatePrompts.objects.get(job=job)

@@ -16,7 +16,7 @@ from marketplace.express.fair_share import find_share
 from marketplace.express.floor import list_demand, reclaim_seats, settle_seats
 from marketplace.express.models import ExpressRequest, RequestStatus, Seat
 from marketplace.express.requests import PENDING_MAX
-from marketplace.jobs.services import cancel_job, slots_dispatch
+from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import wallet
 from tests import market_builders as market
@@ -42,7 +42,7 @@ def burst(zone, owner):
 
 def test_a_seat_above_the_floor_goes_back_on_sale_after_ten_seconds_without_work(burst):
     lane, request, seat = burst
-    slots_dispatch(now=after(10))
+    dispatch_slots(now=after(10))
     # At work, it stays.
     assert reclaim_seats(lane, now=after(11)) == 0
     finish(job_of(request), now=after(12))
@@ -60,7 +60,7 @@ def test_a_seat_above_the_floor_goes_back_on_sale_after_ten_seconds_without_work
 
 def test_what_given_back_cells_cost_returns_to_the_lane_and_providers_get_the_rest(burst):
     lane, request, seat = burst
-    slots_dispatch(now=after(10))
+    dispatch_slots(now=after(10))
     finish(job_of(request), now=after(12))
     reclaim_seats(lane, now=after(23))
     before = wallet(organisation=lane.organisation).available_micros

@@ -20,7 +20,7 @@ from marketplace.express.requests import measure_express_job
 from marketplace.express.seats import load_seats
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.jobs.models import Job, JobStatus, Slice
-from marketplace.jobs.services import leases_sweep, slots_dispatch
+from marketplace.jobs.services import dispatch_slots, sweep_leases
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import wallet
 from tests import builders
@@ -90,7 +90,7 @@ def test_a_job_is_certified_starts_at_once_and_pays_the_posted_price(zone, lane,
     assert request.answer["price_micros"] == price
     assert wallet(organisation=owner).available_micros == before - price
 
-    [started] = slots_dispatch(now=OPEN_AT).started
+    [started] = dispatch_slots(now=OPEN_AT).started
     job = Job.objects.get(pk=started)
     seats = {(cell.slot, cell.node) for _, cell in load_seats(lane, now=OPEN_AT)[0].cells}
     assert {tuple(cell) for cell in job.cells} <= seats
@@ -199,7 +199,7 @@ def test_one_organisation_does_not_get_all_seats(zone, owner):
 def test_a_late_job_is_refunded_by_the_published_schedule(zone, lane, owner, ends_after_s, percent):
     before = wallet(organisation=owner).available_micros
     request = answered(ask(owner, zone))
-    slots_dispatch(now=OPEN_AT)
+    dispatch_slots(now=OPEN_AT)
     job = Job.objects.get(bid_id=request.bid_id)
     Slice.objects.update(lease_expires_at=OPEN_AT + timedelta(seconds=900))
     finish(job, now=OPEN_AT + timedelta(seconds=ends_after_s))
@@ -252,13 +252,13 @@ def test_a_lane_that_dies_in_an_answer_has_answered_nothing(zone, lane, owner, m
 
 def test_a_job_whose_node_dies_is_planned_again_at_no_cost(zone, lane, owner):
     request = answered(ask(owner, zone))
-    slots_dispatch(now=OPEN_AT)
+    dispatch_slots(now=OPEN_AT)
     job = Job.objects.get(bid_id=request.bid_id)
     lost = job.cells[0][1]
     paid = wallet(organisation=owner)
     Node.objects.filter(pk=lost).update(status=NodeStatus.OFFLINE)
     later = OPEN_AT + timedelta(seconds=2)
-    leases_sweep(now=later)
+    sweep_leases(now=later)
     with enter_lane(zone=zone, now=later):
         pass
     job.refresh_from_db()

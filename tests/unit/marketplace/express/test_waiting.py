@@ -12,7 +12,7 @@ from marketplace.express.models import RequestStatus
 from marketplace.express.seats import load_seats
 from marketplace.express.waiting import bring_forward
 from marketplace.jobs.models import Job, JobStatus
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from tests.express_builders import OPEN_AT, answered, ask, customer, finish, job_of
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +30,7 @@ def after(seconds):
 def first(zone, lane, owner):
     """A job at work on the only seat, from slot 103 on."""
     made = answered(ask(owner, zone))
-    slots_dispatch(now=OPEN_AT)
+    dispatch_slots(now=OPEN_AT)
     return made
 
 
@@ -40,7 +40,7 @@ def test_a_second_job_waits_for_the_seat_and_no_slot_has_two_jobs(zone, first):
     # The first ends in its slot; the next job there begins in a later one.
     assert slots_of(first) == [103]
     assert slots_of(second)[0] == 104
-    assert slots_dispatch(now=OPEN_AT).started == ()
+    assert dispatch_slots(now=OPEN_AT).started == ()
     assert verify_zone(zone).problems == []
 
 
@@ -68,7 +68,7 @@ def test_a_seat_that_comes_free_early_starts_the_next_job_at_once(zone, lane, fi
     finish(job_of(first), now=after(2))
     assert bring_forward(lane, now=after(3)) == 1
     assert slots_of(second)[0] == 103
-    assert slots_dispatch(now=after(3)).started == (job_of(second).pk,)
+    assert dispatch_slots(now=after(3)).started == (job_of(second).pk,)
     assert LogEntry.objects.filter(zone=zone, kind="ExpressPlanned").count() == 1
     # Again changes nothing.
     assert bring_forward(lane, now=after(4)) == 0
@@ -82,7 +82,7 @@ def test_all_that_wait_end_within_what_they_were_certified(zone, lane, first):
     for _ in range(5):
         finish(job, now=at)
         bring_forward(lane, now=at + timedelta(seconds=1))
-        slots_dispatch(now=at + timedelta(seconds=1))
+        dispatch_slots(now=at + timedelta(seconds=1))
         job = Job.objects.filter(status=JobStatus.RUNNING).first()
         at += timedelta(seconds=5)
         if job is None:

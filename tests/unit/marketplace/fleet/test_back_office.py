@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.jobs.models import NodePlan
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
@@ -36,7 +36,7 @@ def ours() -> list[str]:
 def test_every_list_and_every_row_opens_without_a_secret(office):
     node, reply = build.joined(market.zone())
     job = build.job(node.zone, (0, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
     node.refresh_from_db()
     secrets = [held.lease_token, node.api_token_hash, reply.api_token]

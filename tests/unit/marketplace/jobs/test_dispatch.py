@@ -8,10 +8,10 @@ from marketplace.fleet.models import NodeStatus
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus
 from marketplace.jobs.services import (
     cancel_job,
+    dispatch_slots,
     finish_slice,
     record_progress,
     replace_job_cells,
-    slots_dispatch,
     store_checkpoint,
 )
 from scheduler.types import Cell
@@ -43,7 +43,7 @@ def test_a_job_gets_a_lease_and_its_node_a_plan_in_the_slot_of_its_cell():
     node, other = market.node(zone), market.node(zone)
     job = build.job(zone, (0, node), (1, node))
 
-    done = slots_dispatch(now=NOW)
+    done = dispatch_slots(now=NOW)
 
     assert done.started == (job.pk,)
     held = build.lease(job)
@@ -66,10 +66,10 @@ def test_dispatching_again_in_the_slot_makes_no_second_plan():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     first = NodePlan.objects.get()
 
-    again = slots_dispatch(now=at(3))
+    again = dispatch_slots(now=at(3))
 
     assert (again.started, again.plans) == ((), ())
     assert NodePlan.objects.get().plan == first.plan
@@ -80,10 +80,10 @@ def test_consecutive_cells_on_a_node_go_on_under_one_lease():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node), (1, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     before = build.lease(job)
 
-    slots_dispatch(now=at(10))
+    dispatch_slots(now=at(10))
 
     after = build.lease(job)
     assert after.lease_token == before.lease_token
@@ -99,9 +99,9 @@ def test_jobs_of_one_node_are_in_one_plan_in_the_order_they_began():
     node = market.node(zone)
     early = build.job(zone, (0, node), (1, node))
     late = build.job(zone, (1, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
 
-    slots_dispatch(now=at(10))
+    dispatch_slots(now=at(10))
 
     plan = from_json(SlotPlan, NodePlan.objects.latest("pk").plan)
     assert [held.job.job_id for held in plan.slices] == [early.pk, late.pk]
@@ -111,10 +111,10 @@ def test_a_job_admitted_in_its_slot_starts_in_it_by_a_second_revision():
     zone = market.zone()
     node = market.node(zone)
     first = build.job(zone, (0, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     second = build.job(zone, (0, node), now=at(4))
 
-    slots_dispatch(now=at(4))
+    dispatch_slots(now=at(4))
 
     assert plans() == [
         (node.name, 0, 1, [first.pk]),
@@ -127,11 +127,11 @@ def test_a_node_is_told_to_let_go_once_and_then_left_in_peace():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node), (5, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
 
-    slots_dispatch(now=at(10))
-    slots_dispatch(now=at(20))
-    slots_dispatch(now=at(30))
+    dispatch_slots(now=at(10))
+    dispatch_slots(now=at(20))
+    dispatch_slots(now=at(30))
 
     assert plans() == [(node.name, 0, 1, [job.pk]), (node.name, 1, 1, [])]
 
@@ -140,10 +140,10 @@ def test_a_job_that_moves_waits_for_its_node_to_let_go_and_goes_on_from_there():
     zone = market.zone()
     old, new = market.node(zone), market.node(zone)
     job = build.job(zone, (0, old), (1, new), (2, new))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
 
-    slots_dispatch(now=at(10))
+    dispatch_slots(now=at(10))
 
     assert plans()[1:] == [(old.name, 1, 1, [])]
     assert Job.objects.get(pk=job.pk).status == JobStatus.MOVING
@@ -154,7 +154,7 @@ def test_a_job_that_moves_waits_for_its_node_to_let_go_and_goes_on_from_there():
     )
     finish_slice(node=old, result=build.result(held, Ended.PAUSED, step=5), now=at(11))
     assert Job.objects.get(pk=job.pk).status == JobStatus.MOVING
-    slots_dispatch(now=at(11))
+    dispatch_slots(now=at(11))
 
     assert plans()[2:] == [(new.name, 1, 1, [job.pk])]
     (part,) = from_json(SlotPlan, NodePlan.objects.latest("pk").plan).slices
@@ -169,7 +169,7 @@ def test_a_job_that_leaves_at_the_slots_end_is_asked_to_just_before_it():
     zone = market.zone()
     old, new = market.node(zone), market.node(zone)
     job = build.job(zone, (0, old), (1, new))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
 
     early = record_progress(
@@ -185,14 +185,14 @@ def test_a_job_that_was_let_go_early_is_not_started_again_in_the_same_slot():
     zone = market.zone()
     old, new = market.node(zone), market.node(zone)
     job = build.job(zone, (0, old), (1, new))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
     finish_slice(node=old, result=build.result(held, Ended.PAUSED, step=5), now=at(9))
 
-    slots_dispatch(now=at(9.5))
+    dispatch_slots(now=at(9.5))
     assert not Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
 
-    slots_dispatch(now=at(10))
+    dispatch_slots(now=at(10))
     assert build.lease(job).node == new
 
 
@@ -200,10 +200,10 @@ def test_a_job_that_ran_out_of_cells_is_marked_for_a_new_plan_once():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
 
-    slots_dispatch(now=at(10))
-    slots_dispatch(now=at(11))
+    dispatch_slots(now=at(10))
+    dispatch_slots(now=at(11))
 
     job.refresh_from_db()
     assert (job.needs_replan, job.replan_wanted_at) == (True, at(10))
@@ -215,7 +215,7 @@ def test_a_job_whose_slots_passed_unused_is_marked_for_a_new_plan():
     node = market.node(zone)
     job = build.job(zone, (0, node))
 
-    slots_dispatch(now=at(25))
+    dispatch_slots(now=at(25))
 
     job.refresh_from_db()
     assert (job.status, job.needs_replan) == (JobStatus.QUEUED, True)
@@ -226,14 +226,14 @@ def test_a_job_too_slow_for_its_last_cell_is_marked_before_the_cell_ends():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node), (1, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
     record_progress(
         node=node, report=build.report(held, build.event(1, step=1, eta_s=18.0)), now=at(9)
     )
-    slots_dispatch(now=at(9))
+    dispatch_slots(now=at(9))
     assert not Job.objects.get(pk=job.pk).needs_replan  # not in its last cell yet
-    slots_dispatch(now=at(10))
+    dispatch_slots(now=at(10))
     assert Job.objects.get(pk=job.pk).needs_replan
     assert Job.objects.get(pk=job.pk).status == JobStatus.RUNNING
 
@@ -242,13 +242,13 @@ def test_new_cells_on_the_same_node_let_the_job_go_on_under_its_lease():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     before = build.lease(job)
 
     replace_job_cells(
         job=job, cells=[Cell(slot=SLOT + 1, node=node.pk)], reason="slower", now=at(9)
     )
-    slots_dispatch(now=at(10))
+    dispatch_slots(now=at(10))
 
     job.refresh_from_db()
     assert job.cells == [[SLOT, node.pk], [SLOT + 1, node.pk]]
@@ -262,7 +262,7 @@ def test_nothing_starts_on_a_node_that_is_gone_and_the_job_is_replanned(status: 
     node = market.node(zone, status=status)
     job = build.job(zone, (0, node))
 
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
 
     job.refresh_from_db()
     assert (job.status, job.needs_replan) == (JobStatus.QUEUED, True)
@@ -275,18 +275,18 @@ def test_a_draining_node_still_serves_what_was_sold_of_it():
     node = market.node(zone, status=NodeStatus.DRAINING)
     job = build.job(zone, (0, node))
 
-    assert slots_dispatch(now=NOW).started == (job.pk,)
+    assert dispatch_slots(now=NOW).started == (job.pk,)
 
 
 def test_a_cancelled_job_leaves_its_nodes_plan_at_once():
     zone = market.zone()
     node = market.node(zone)
     job, other = build.job(zone, (0, node)), build.job(zone, (0, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
     cancel_job(job=job, cancelled_by=None, now=at(2))
 
-    slots_dispatch(now=at(2))
+    dispatch_slots(now=at(2))
 
     assert plans()[-1] == (node.name, 0, 2, [other.pk])
     held.refresh_from_db()
@@ -300,7 +300,7 @@ def test_faulty_lines_of_the_data_are_left_out_of_training():
     job.dataset.faulty_lines = [3, 9]
     job.dataset.save()
 
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
 
     (part,) = from_json(SlotPlan, NodePlan.objects.get().plan).slices
     assert part.job.skip_lines == (3, 9)
@@ -317,13 +317,13 @@ def test_a_plan_made_anew_because_a_node_is_gone_is_not_asked_for_again():
     lost, other = market.node(zone), market.node(zone)
     job = build.job(zone, (0, lost), (1, lost))
     type(lost).objects.filter(pk=lost.pk).update(status=NodeStatus.LEFT)
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     job.refresh_from_db()
     assert job.needs_replan
     replace_job_cells(
         job=job, cells=[Cell(slot=SLOT + 1, node=other.pk)], reason="planned again", now=NOW
     )
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     job.refresh_from_db()
     assert not job.needs_replan
     assert job.cells == [[SLOT + 1, other.pk]]

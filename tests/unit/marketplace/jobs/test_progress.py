@@ -11,11 +11,11 @@ from marketplace.jobs.models import EventKind, Job, MetricPoint, SliceStatus
 from marketplace.jobs.selectors import load_metric_series
 from marketplace.jobs.services import (
     cancel_job,
-    leases_sweep,
+    dispatch_slots,
     progress,
     record_progress,
     replace_job_cells,
-    slots_dispatch,
+    sweep_leases,
 )
 from scheduler.types import Cell
 from tests import job_builders as build
@@ -32,7 +32,7 @@ def running():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node), (1, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     return job, node, build.lease(job)
 
 
@@ -151,7 +151,7 @@ def test_a_report_after_the_lease_ran_out_leaves_no_trace(running):
 
 def test_a_report_after_the_lease_was_lost_leaves_no_trace(running):
     job, node, held = running
-    leases_sweep(now=held.lease_expires_at)
+    sweep_leases(now=held.lease_expires_at)
     before = trace(job)
     report = build.report(held, build.event(1, step=1))
     assert record_progress(node=node, report=report, now=at(1)).keep_running is False
@@ -204,12 +204,12 @@ def test_steps_done_again_replace_those_reported_before_in_the_series(running):
         record_progress(
             node=node, report=build.report(held, build.event(seq, step=step)), now=at(seq)
         )
-    leases_sweep(now=held.lease_expires_at)
+    sweep_leases(now=held.lease_expires_at)
     job.refresh_from_db()
 
     replace_job_cells(job=job, cells=[Cell(build.SLOT + 6, node.pk)], reason="again", now=at(60))
     type(node).objects.filter(pk=node.pk).update(last_heartbeat_at=at(60))
-    slots_dispatch(now=at(60))
+    dispatch_slots(now=at(60))
     again = build.lease(job)
     record_progress(node=node, report=build.report(again, build.event(1, step=2)), now=at(61))
 
@@ -238,7 +238,7 @@ def test_the_speeds_of_a_nodes_jobs_add_up_once_each_is_known():
     zone = market.zone()
     node = market.node(zone)
     jobs = [build.job(zone, *[(slot, node) for slot in range(20)]) for _ in range(2)]
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = [build.lease(job) for job in jobs]
     for second, step in ((1, 1), (2, 2), (34, 6)):
         for lease in held:

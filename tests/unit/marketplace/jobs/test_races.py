@@ -20,12 +20,12 @@ from marketplace.jobs.models import (
 from marketplace.jobs.services import (
     LeaseLost,
     cancel_job,
+    dispatch_slots,
     finish_slice,
-    leases_sweep,
     record_progress,
-    slots_dispatch,
     store_adapter,
     store_checkpoint,
+    sweep_leases,
 )
 from tests import builders
 from tests import job_builders as build
@@ -44,7 +44,7 @@ def running():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node), (1, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     return job, node, build.lease(job)
 
 
@@ -58,7 +58,7 @@ def test_two_dispatchers_at_once_make_one_plan():
     node = market.node(zone)
     jobs = [build.job(zone, (0, node)) for _ in range(3)]
 
-    results = at_once([lambda: slots_dispatch(now=NOW)] * 4)
+    results = at_once([lambda: dispatch_slots(now=NOW)] * 4)
 
     assert [r for r in results if isinstance(r, Exception)] == []
     assert sorted(started for r in results for started in r.started) == sorted(
@@ -115,7 +115,7 @@ def test_a_report_and_the_leases_end_at_once_leave_either_all_or_nothing(running
     reply, lost = at_once(
         [
             lambda: record_progress(node=node, report=report, now=at(19)),
-            lambda: leases_sweep(now=expired),
+            lambda: sweep_leases(now=expired),
         ]
     )
     held.refresh_from_db()
@@ -132,7 +132,7 @@ def test_a_report_and_the_leases_end_at_once_leave_either_all_or_nothing(running
 
 def test_two_sweeps_at_once_lose_a_lease_once(running):
     job, _, held = running
-    lost = at_once([lambda: leases_sweep(now=held.lease_expires_at)] * 3)
+    lost = at_once([lambda: sweep_leases(now=held.lease_expires_at)] * 3)
     assert sorted(lost) == [(), (), (job.pk,)]
     assert Job.objects.get(pk=job.pk).system_faults == 1
 

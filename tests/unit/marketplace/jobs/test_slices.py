@@ -22,13 +22,13 @@ from marketplace.jobs.services import (
     LeaseLost,
     apply_heartbeat,
     cancel_job,
+    dispatch_slots,
     finish_slice,
-    leases_sweep,
     record_progress,
     replace_job_cells,
-    slots_dispatch,
     store_adapter,
     store_checkpoint,
+    sweep_leases,
 )
 from marketplace.jobs.work import compute_work_left_share
 from scheduler.types import Cell
@@ -48,7 +48,7 @@ def running():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node), (1, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     return job, node, build.lease(job)
 
 
@@ -174,7 +174,7 @@ def test_a_node_that_blames_the_owner_is_believed_once_another_run_ends_the_same
 
     other = market.node(node.zone, last_heartbeat_at=at(11))
     replace_job_cells(job=job, cells=[Cell(SLOT + 1, other.pk)], reason="Again.", now=at(6))
-    slots_dispatch(now=at(11))
+    dispatch_slots(now=at(11))
     second = blame(other, build.lease(job), at(12))
     job.refresh_from_db()
     assert second.job_ended
@@ -203,9 +203,9 @@ def test_a_lost_node_costs_a_job_only_the_steps_since_its_checkpoint(running):
     checkpointed(job, node, held, step=4, now=at(2))
     record_progress(node=node, report=build.report(held, build.event(9, step=7)), now=at(3))
 
-    assert leases_sweep(now=at(10 + 29.9)) == ()
-    assert leases_sweep(now=at(10 + 30)) == (job.pk,)
-    assert leases_sweep(now=at(10 + 31)) == ()
+    assert sweep_leases(now=at(10 + 29.9)) == ()
+    assert sweep_leases(now=at(10 + 30)) == (job.pk,)
+    assert sweep_leases(now=at(10 + 31)) == ()
 
     job.refresh_from_db()
     held.refresh_from_db()
@@ -218,7 +218,7 @@ def test_a_lost_node_costs_a_job_only_the_steps_since_its_checkpoint(running):
 
     Node.objects.filter(pk=node.pk).update(last_heartbeat_at=at(50))
     replace_job_cells(job=job, cells=[Cell(SLOT + 5, node.pk)], reason="again", now=at(50))
-    slots_dispatch(now=at(50))
+    dispatch_slots(now=at(50))
     assert build.lease(job).lease_token != held.lease_token
     started = job.events.filter(kind=EventKind.STARTED).latest("seq")
     assert started.data["step"] == 4
@@ -232,7 +232,7 @@ def test_the_leases_of_a_silent_node_are_taken_back_before_they_run_out(running)
     held.lease_expires_at = at(3600)
     held.save()
 
-    assert leases_sweep(now=at(silent)) == (job.pk,)
+    assert sweep_leases(now=at(silent)) == (job.pk,)
 
     held.refresh_from_db()
     assert (held.status, held.reason) == (SliceStatus.LOST, f"Node {node.name} went silent.")
@@ -246,7 +246,7 @@ def test_a_job_is_given_up_after_faults_in_a_row_without_a_new_checkpoint():
     for slot, node in enumerate(nodes):
         now = at(10 * slot)
         Node.objects.filter(pk=node.pk).update(last_heartbeat_at=now)
-        slots_dispatch(now=now)
+        dispatch_slots(now=now)
         held = build.lease(job)
         if slot == 1:
             checkpointed(job, node, held, step=2, now=now)  # counts anew from here
@@ -273,10 +273,10 @@ def test_a_job_pausing_for_a_later_slot_waits_in_the_queue():
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node), (5, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
     checkpointed(job, node, held, step=3, now=at(9))
-    slots_dispatch(now=at(10))
+    dispatch_slots(now=at(10))
 
     finish_slice(node=node, result=build.result(held, Ended.PAUSED, step=3), now=at(11))
 
@@ -287,7 +287,7 @@ def test_a_job_pausing_for_a_later_slot_waits_in_the_queue():
 
 def test_a_job_finishing_in_the_grace_of_its_last_slot_succeeds(running):
     job, node, held = running
-    slots_dispatch(now=at(20))
+    dispatch_slots(now=at(20))
     store_adapter(
         node=node,
         lease_token=held.lease_token,
@@ -328,7 +328,7 @@ def test_a_node_that_started_again_loses_the_leases_it_no_longer_names(running):
         SliceStatus.LOST,
         f"Node {node.name} started again.",
     )
-    slots_dispatch(now=at(5))
+    dispatch_slots(now=at(5))
     assert build.lease(job).lease_token != held.lease_token
 
 
@@ -385,15 +385,15 @@ def test_a_job_is_not_tried_again_on_the_node_that_failed_it_in_the_same_slot(ru
         result=build.result(held, Ended.FAILED, step=0, fault=Fault.SYSTEM, reason="Broken."),
         now=at(3),
     )
-    assert slots_dispatch(now=at(4)).started == ()
-    assert slots_dispatch(now=at(10)).started == (job.pk,)
+    assert dispatch_slots(now=at(4)).started == ()
+    assert dispatch_slots(now=at(10)).started == (job.pk,)
 
 
 def test_a_node_that_fails_jobs_in_a_row_is_suspended_and_gives_up_its_other_leases():
     zone = market.zone()
     node = market.node(zone)
     jobs = [build.job(zone, (0, node), (1, node)) for _ in range(4)]
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     for job in jobs[:3]:
         held = build.lease(job)
         finish_slice(
@@ -403,7 +403,7 @@ def test_a_node_that_fails_jobs_in_a_row_is_suspended_and_gives_up_its_other_lea
         )
     node.refresh_from_db()
     assert (node.status, node.faults_in_row) == (NodeStatus.SUSPENDED, 3)
-    assert leases_sweep(now=at(4)) == (jobs[3].pk,)
+    assert sweep_leases(now=at(4)) == (jobs[3].pk,)
     apply_heartbeat(node=node, heartbeat=beat(node), now=at(5))
     assert Node.objects.get(pk=node.pk).status == NodeStatus.SUSPENDED
     drain_node(node=node, now=at(6))
@@ -438,7 +438,7 @@ def test_after_three_faults_in_a_row_the_newest_checkpoint_is_set_aside(running)
             replace_job_cells(
                 job=job, cells=[Cell(SLOT + fault + 1, other.pk)], reason="again", now=now
             )
-            slots_dispatch(now=at(10 + 10 * fault))
+            dispatch_slots(now=at(10 + 10 * fault))
             held = build.lease(job)
     job.refresh_from_db()
     newer.refresh_from_db()

@@ -16,7 +16,7 @@ from marketplace.jobs.selectors import list_job_checkpoints
 from marketplace.jobs.services import (
     LeaseLost,
     cancel_job,
-    slots_dispatch,
+    dispatch_slots,
     store_adapter,
     store_checkpoint,
 )
@@ -35,7 +35,7 @@ def leased(tmp_path, settings):
     zone = market.zone()
     node = market.node(zone)
     job = build.job(zone, (0, node), (1, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     return job, node, build.lease(job)
 
 

@@ -15,14 +15,14 @@ from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import (
     cancel_job,
+    dispatch_slots,
     finish_slice,
-    leases_sweep,
     record_progress,
     replace_job_cells,
     request_job_replan,
-    slots_dispatch,
     store_adapter,
     store_checkpoint,
+    sweep_leases,
 )
 from marketplace.live import snapshots
 from scheduler.types import Cell
@@ -65,7 +65,7 @@ class Ran:
         self.other = market_builders.node(self.zone)
         self.job = build.job(self.zone, (0, self.node), (1, self.node), (2, self.other))
         self.first = snapshot_of(self.job)
-        slots_dispatch(now=NOW)
+        dispatch_slots(now=NOW)
         self.report(1, 2, 3)
 
     def report(self, *steps: int, now: Any = NOW, **figures: Any) -> None:
@@ -114,7 +114,7 @@ def it_is_blamed_on_its_input(ran: Ran) -> None:
 
 @scene
 def its_node_is_lost_and_it_goes_on_elsewhere(ran: Ran) -> None:
-    leases_sweep(now=at(400))
+    sweep_leases(now=at(400))
     request_job_replan(job=ran.job, reason="The node is gone.", now=at(401))
     replace_job_cells(
         job=ran.job,

@@ -8,7 +8,7 @@ from django.db import IntegrityError, ProgrammingError, connection, transaction
 
 from marketplace.common.db.bulk_writes import insert_values
 from marketplace.payments.models import AccountKind, Entry, Hold, LedgerAccount, Posting
-from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, wallet
 from tests import builders
 from tests.builders import NOW
 
@@ -58,7 +58,7 @@ def test_what_is_written_cannot_be_changed_or_taken_away(funded, sql: str) -> No
     with pytest.raises(ProgrammingError, match="pgtrigger"):
         run(sql)
     assert wallet(organisation=funded).available_micros == 7_000_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_balance_cannot_be_set_by_hand(funded) -> None:
@@ -121,7 +121,7 @@ def test_no_wallet_falls_below_zero_whoever_posts(funded) -> None:
 
     with pytest.raises(IntegrityError, match="not_below_zero"):
         write()
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_postings_of_one_statement_move_each_balance_by_their_sum(funded) -> Non
     assert after.available_micros == before.available_micros + 5
     assert LedgerAccount.objects.get(pk=clearing).balance_micros is None
     # Only the hold does not know of it: this was no release of its own.
-    assert not ledger_check().wrong_balances
+    assert not check_ledger().wrong_balances

@@ -10,9 +10,9 @@ from marketplace.payments.models import Distribution, Earning, EarningKind
 from marketplace.payments.selectors import (
     Earnings,
     SharedAsks,
+    check_ledger,
     earnings,
     house_balances,
-    ledger_check,
     list_earnings,
     wallet,
 )
@@ -51,7 +51,7 @@ def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> 
         pay_vendor(
             hold_reference="bid_1", organisation_id=vendor.pk, amount_micros=250_000, now=NOW
         )
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     split = builders.cost_split(
         Share(provider.pk, 900_000),
         Share(provider.pk, 100_000),
@@ -72,7 +72,7 @@ def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> 
         (second.pk, "provider", 500_000),
         (vendor.pk, "vendor", 250_000),
     }
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_sharing_out_twice_is_sharing_out_once(owner, provider) -> None:
@@ -95,7 +95,7 @@ def test_a_vendor_keeps_its_pay_when_the_payment_is_refunded_and_the_house_bears
     assert earnings(organisation=vendor).pending_micros == 250_000
     balances = house_balances()
     assert (balances["revenue"], balances["refunds"], balances["clearing"]) == (0, -250_000, 0)
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     # What was shared out pays no second vendor, and a hold that was released pays none.
     assert pay_vendor(hold_reference="bid_1", **pay).vendor_micros == 250_000
     builders.hold_funds(organisation=owner, amount_micros=1_000, reference="bid_2")
@@ -133,7 +133,7 @@ def test_work_of_a_job_that_was_refunded_is_paid_by_the_house(owner, provider) -
     assert earnings(organisation=provider).pending_micros == 700_000
     balances = house_balances()
     assert (balances["revenue"], balances["refunds"], balances["clearing"]) == (0, -700_000, 0)
-    check = ledger_check()
+    check = check_ledger()
     assert check.balanced
     assert check.shared_asks == SharedAsks(
         asks_micros=2_000_000,
@@ -154,13 +154,13 @@ def test_a_credit_is_paid_out_of_what_a_late_provider_does_not_get(owner, provid
     assert earnings(organisation=provider).pending_micros == 1_500_000
     balances = house_balances()
     assert (balances["revenue"], balances["sla_credits"]) == (1_000_000, -250_000)
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_the_check_finds_pay_against_the_rule(owner, provider) -> None:
     split = builders.cost_split(Share(provider.pk, 700_000))
     distribute_charge(hold_reference="bid_1", split=split, now=NOW)
-    assert ledger_check().wrong_pay == ()
+    assert check_ledger().wrong_pay == ()
     Earning.objects.create(
         organisation=builders.provider_organisation(),
         kind=EarningKind.PROVIDER,
@@ -169,7 +169,7 @@ def test_the_check_finds_pay_against_the_rule(owner, provider) -> None:
         accrued_at=NOW,
         payable_at=NOW,
     )
-    check = ledger_check()
+    check = check_ledger()
     assert (check.wrong_pay, check.balanced) == (("bid_1",), False)
 
 
@@ -185,7 +185,7 @@ def test_a_refund_after_sharing_out_is_the_houses_expense(owner, provider) -> No
     )
     assert earnings(organisation=provider).pending_micros == 700_000
     assert wallet(organisation=owner).available_micros == 10_000_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_charge_of_nothing_is_shared_out_without_an_entry(provider) -> None:
@@ -194,7 +194,7 @@ def test_a_charge_of_nothing_is_shared_out_without_an_entry(provider) -> None:
     builders.settle_hold(hold_reference="bid_2", charge_micros=0)
     hold = distribute_charge(hold_reference="bid_2", split=builders.cost_split(), now=NOW)
     assert hold.distributed_at == NOW
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_only_a_charge_is_shared_out(provider) -> None:
@@ -230,4 +230,4 @@ def test_earnings_become_payable_when_the_delay_is_over_and_not_before(provider,
     assert mature_earnings(now=NOW + timedelta(days=30)) == 1
     assert earnings(organisation=provider) == Earnings(pending_micros=0, payable_micros=30_000)
     assert [e.reference for e in list_earnings(organisation=provider)] == ["b", "a"]
-    assert ledger_check().balanced
+    assert check_ledger().balanced

@@ -19,7 +19,7 @@ from marketplace.payments.funding import (
     take_demo_money,
 )
 from marketplace.payments.models import Entry, FundsRequest
-from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, wallet
 from tests import builders
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
@@ -55,7 +55,7 @@ def test_a_request_is_seen_by_the_operator_and_granted_once(organisation: Organi
     assert available(organisation) == 5_000_000
     assert list_open_funds_requests() == []
     assert find_funds_request(organisation=organisation) == request
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_asked_again_before_the_answer_the_new_amount_counts(organisation: Organisation) -> None:
@@ -119,7 +119,7 @@ def test_demo_money_is_taken_once_for_each_organisation(
     assert available(organisation) == 20_000_000
     assert not can_take_demo_money(organisation=organisation)
     assert can_take_demo_money(organisation=builders.organisation())
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_real_market_gives_no_demo_money(organisation: Organisation, settings: Any) -> None:

@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from marketplace.common.errors import PaymentRequired, UserError
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from tests import builders
 from tests.builders import NOW
 
@@ -32,7 +32,7 @@ def test_wallets_are_used_up_in_order_and_one_without_funds_stops_nobody():
     assert wallet(organisation=rich) == Wallet(available_micros=0, held_micros=10_000_000)
     assert wallet(organisation=poor) == Wallet(available_micros=0, held_micros=1_000_000)
     assert set(Hold.objects.values_list("reference", flat=True)) == {"a", "d", "e"}
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_reference_that_was_used_before_refuses_all_and_moves_nothing():

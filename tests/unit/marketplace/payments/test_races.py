@@ -7,7 +7,7 @@ from django.db import transaction
 
 from marketplace.common.errors import PaymentRequired
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, earnings, house_balances, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, earnings, house_balances, wallet
 from marketplace.payments.services import (
     Share,
     distribute_charge,
@@ -41,7 +41,7 @@ def test_of_two_holds_for_the_last_dollar_exactly_one_wins() -> None:
     )
     assert sorted(type(result).__name__ for result in results) == ["Hold", "PaymentRequired"]
     assert wallet(organisation=funded) == Wallet(available_micros=0, held_micros=1_000_000)
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_eight_holds_share_a_wallet_that_has_room_for_three(funded) -> None:
@@ -56,7 +56,7 @@ def test_eight_holds_share_a_wallet_that_has_room_for_three(funded) -> None:
     assert sum(isinstance(result, Hold) for result in results) == 3
     assert sum(isinstance(result, PaymentRequired) for result in results) == 5
     assert wallet(organisation=funded) == Wallet(available_micros=1_000_000, held_micros=9_000_000)
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_one_reference_at_once_is_one_hold(funded) -> None:
@@ -73,7 +73,7 @@ def test_one_reference_at_once_is_one_hold(funded) -> None:
         *("Hold", "IntegrityError", "IntegrityError")
     ]
     assert sorted(wallet(organisation=o).held_micros for o in (funded, other)) == [0, 4_000_000]
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_grant_repeated_at_once_is_booked_once(funded) -> None:
@@ -119,7 +119,7 @@ def test_a_hold_charged_and_released_at_once_ends_one_way(funded) -> None:
     assert wallet(organisation=funded) == Wallet(
         available_micros=10_000_000 - 200_000 * charged, held_micros=0
     )
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_refunds_at_once_never_exceed_the_charge(funded) -> None:
@@ -156,7 +156,7 @@ def test_sharing_out_and_refunding_at_once_leaves_nothing_in_clearing(funded) ->
     assert balances["clearing"] == 0
     assert balances["revenue"] + balances["refunds"] == 0
     assert earnings(organisation=provider).pending_micros == 1_000_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_batches_over_the_same_wallets_in_opposite_orders_do_not_block_each_other() -> None:
@@ -211,13 +211,13 @@ def test_the_check_is_not_fooled_by_traffic(funded) -> None:
             done.set()
 
     def look() -> list[bool]:
-        seen = [ledger_check().balanced]
+        seen = [check_ledger().balanced]
         while not done.is_set():
-            seen.append(ledger_check().balanced)
+            seen.append(check_ledger().balanced)
         return seen
 
     traded, seen = at_once([trade, look])
     assert traded is None
     assert len(seen) > 5
     assert all(seen)
-    assert ledger_check().entries == 1 + 60 + 60 + 40
+    assert check_ledger().entries == 1 + 60 + 60 + 40

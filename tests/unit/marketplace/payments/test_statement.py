@@ -8,8 +8,8 @@ from django.db import connection, transaction
 
 from marketplace.payments.selectors import (
     Wallet,
+    check_ledger,
     earnings,
-    ledger_check,
     wallet,
     wallet_statement,
 )
@@ -98,11 +98,11 @@ def test_an_organisation_without_entries_has_an_empty_wallet_and_statement() -> 
 
 def test_the_check_counts_and_balances() -> None:
     busy_wallet()
-    check = ledger_check()
+    check = check_ledger()
     assert check.balanced
     assert (check.imbalance_micros, check.entries, check.postings) == (0, 6, 13)
     out = StringIO()
-    call_command("ledger_check", "--json", stdout=out)
+    call_command("check_ledger", "--json", stdout=out)
     assert json.loads(out.getvalue())["balanced"] is True
 
 
@@ -132,7 +132,7 @@ def forged(db):
 
 
 def test_the_check_finds_what_was_forged(forged) -> None:
-    check = ledger_check()
+    check = check_ledger()
     assert not check.balanced
     assert check.imbalance_micros == -7
     assert len(check.unbalanced_entries) == 1
@@ -140,7 +140,7 @@ def test_the_check_finds_what_was_forged(forged) -> None:
     assert check.wrong_holds == (forged.pk,)
     assert check.clearing_surplus_micros == -7
     with pytest.raises(CommandError, match="do not balance"):
-        call_command("ledger_check", stdout=StringIO())
+        call_command("check_ledger", stdout=StringIO())
 
 
 def test_an_operator_grants_from_the_command_line_once_per_reference() -> None:

@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
 from marketplace.common.money import MAX_MICROS
 from marketplace.payments.models import Entry, Hold, HoldStatus, Posting
-from marketplace.payments.selectors import Wallet, house_balances, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, house_balances, wallet
 from marketplace.payments.services import (
     grant_money,
     pay_sla_credit,
@@ -290,4 +290,4 @@ def test_a_broken_promise_is_paid_by_the_house_once(funded) -> None:
         ("wallet_available", funded.pk, 310_000),
     }
     assert wallet(organisation=funded).available_micros == 10_310_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job, MetricPoint, Slice
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from marketplace.tiers.machines import reconcile_machines
 from marketplace.tiers.models import Booking, Machine
 from marketplace.tiers.services import run_tier_tick
@@ -24,7 +24,7 @@ def tick(seconds: float) -> None:
     run_tier_tick(now=at(seconds))
     reconcile_machines(now=at(seconds))
     run_tier_tick(now=at(seconds))
-    slots_dispatch(now=at(seconds))
+    dispatch_slots(now=at(seconds))
 
 
 def runs(job: Job, *, since_s: float, left_s: float, now_s: float, step: int = 10) -> None:

@@ -13,7 +13,7 @@ from marketplace.auction.models import Bid, Reservation
 from marketplace.fleet.models import Node
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.services import cancel_job, leases_sweep, slots_dispatch
+from marketplace.jobs.services import cancel_job, dispatch_slots, sweep_leases
 from marketplace.tiers import handoff
 from marketplace.tiers.machines import boot_s, reconcile_machines
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
@@ -196,7 +196,7 @@ def test_a_worker_that_dies_under_its_job_leads_to_a_new_plan(
     tick(45)
     backend.running.discard(made.name)
     reconcile_machines(now=at(50))
-    leases_sweep(now=at(50))
+    sweep_leases(now=at(50))
     assert not Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
     decide_pending_bids(zone=house.zone, now=at(51))
 
@@ -249,7 +249,7 @@ def _handed_to(job: Job, node: Node, seconds: float) -> Slice:
     )
     Booking.objects.update(handed_at=at(seconds))
     market_builders.end_slice(job, status=Ended.PAUSED, now=at(seconds), step=30)
-    slots_dispatch(now=at(seconds + 1))
+    dispatch_slots(now=at(seconds + 1))
     return lease(job)
 
 

@@ -8,8 +8,8 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid, Reservation
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job, JobStatus, NodePlan, Slice, SliceStatus
-from marketplace.jobs.services import slots_dispatch
-from marketplace.payments.selectors import ledger_check
+from marketplace.jobs.services import dispatch_slots
+from marketplace.payments.selectors import check_ledger
 from marketplace.tiers import handoff, stays
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
 from marketplace.tiers.services import run_tier_tick
@@ -99,7 +99,7 @@ def test_a_tick_that_dies_after_the_job_has_moved_books_it_once(
     after: bool,
 ) -> None:
     made = job_left(job, backend)
-    slots_dispatch(now=at(41))
+    dispatch_slots(now=at(41))
     point(lease(job), seq=1, step=31, seconds=44)
     before = state(job)
     mend = dies_in(monkeypatch, owner, name, after=after)
@@ -126,12 +126,12 @@ def test_a_dispatch_that_dies_gives_no_second_lease(
     plans = NodePlan.objects.count()
     mend = dies_in(monkeypatch, dispatch, "_record_plans", after=False)
     with pytest.raises(Killed):
-        slots_dispatch(now=at(41))
+        dispatch_slots(now=at(41))
     assert not Slice.objects.filter(job=job, status=SliceStatus.OPEN).exists()
     assert NodePlan.objects.count() == plans
     mend()
-    slots_dispatch(now=at(42))
-    slots_dispatch(now=at(42))
+    dispatch_slots(now=at(42))
+    dispatch_slots(now=at(42))
     assert lease(job).node_id == made.pk
     assert Slice.objects.filter(job=job).count() == 2
 
@@ -160,5 +160,5 @@ def _is_booked_once(job: Job, made: Node) -> None:
     told = list(job.events.values_list("message", flat=True))
     assert sum("It left serverless" in text for text in told) == 1
     assert sum(text.startswith("Moved at step") for text in told) == 1
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     assert Bid.objects.get(pk=job.bid_id).payment_micros == row.price_micros

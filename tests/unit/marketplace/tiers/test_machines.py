@@ -162,9 +162,9 @@ def test_a_machine_is_not_ended_under_a_job(house: ZoneTiers, backend: MemoryBac
     node = backend.join(machine.pk, now=NOW)
     reconcile_machines(now=NOW)
     job = job_builders.job(house.zone, (0, node), (1, node))
-    from marketplace.jobs.services import cancel_job, slots_dispatch
+    from marketplace.jobs.services import cancel_job, dispatch_slots
 
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     end_machine(machine=machine, reason="enough", now=at(1))
     reconcile_machines(now=at(2))
     assert backend.terminated == []

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from marketplace.fleet.models import Node, NodeStatus, Zone
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from marketplace.tiers.machines import launch_machines, reconcile_machines, request_machine
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
 from tests import job_builders
@@ -32,7 +32,7 @@ def test_every_machine_is_given_back_whatever_it_runs(zone: Zone, backend: Memor
     busy = backend.join(sorted(backend.running)[0], now=NOW)
     reconcile_machines(now=NOW)
     job = job_builders.job(zone, (0, busy), (1, busy))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     request_machine(tiers=house, offer=CHEAP, reason="wanted", now=NOW)
     backend.running.add("mach_stranger")
 

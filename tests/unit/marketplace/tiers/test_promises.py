@@ -9,8 +9,8 @@ from marketplace.auction.lane.sweep import replan_broken_jobs
 from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import EventKind, Job, JobStatus
-from marketplace.jobs.services import leases_sweep, request_job_replan, slots_dispatch
-from marketplace.payments.selectors import house_balances, ledger_check, wallet
+from marketplace.jobs.services import dispatch_slots, request_job_replan, sweep_leases
+from marketplace.payments.selectors import check_ledger, house_balances, wallet
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at, lease
@@ -39,11 +39,11 @@ def test_a_job_slower_than_measured_is_planned_again_before_its_cells_are_over(z
     market_builders.node(zone)
     job = sold(zone, epochs=2, slots=20)
     alive(11)
-    slots_dispatch(now=at(11))
+    dispatch_slots(now=at(11))
     alive(21)
-    slots_dispatch(now=at(21))
+    dispatch_slots(now=at(21))
     Job.objects.filter(pk=job.pk).update(eta_at=at(60), step=50, total_steps=100)
-    slots_dispatch(now=at(22))
+    dispatch_slots(now=at(22))
     job.refresh_from_db()
     assert job.needs_replan
     before = len(job.cells)
@@ -58,10 +58,10 @@ def test_a_job_slower_than_measured_is_planned_again_before_its_cells_are_over(z
 def test_a_missed_deadline_is_counted_explained_and_credited_once(zone: Zone) -> None:
     first = market_builders.node(zone)
     job = sold(zone, epochs=3, slots=4)
-    slots_dispatch(now=at(11))
+    dispatch_slots(now=at(11))
     market_builders.node(zone, name="second", available_from_at=at(70))
     Node.objects.filter(pk=first.pk).update(status=NodeStatus.OFFLINE)
-    leases_sweep(now=at(15))
+    sweep_leases(now=at(15))
     replan_broken_jobs(now=at(16))
     job.refresh_from_db()
     assert job.finish_planned_at > job.deadline_at
@@ -71,7 +71,7 @@ def test_a_missed_deadline_is_counted_explained_and_credited_once(zone: Zone) ->
     Job.objects.update(needs_replan=False)
 
     alive(71)
-    slots_dispatch(now=at(71))
+    dispatch_slots(now=at(71))
     assert lease(job).node.name == "second"
     market_builders.end_slice(job, status=Ended.FINISHED, now=at(95))
     assert settle_finished(now=at(96)) == 1
@@ -90,13 +90,13 @@ def test_a_missed_deadline_is_counted_explained_and_credited_once(zone: Zone) ->
         10_000_000 - job.price_micros + credit
     )
     assert job.events.filter(kind=EventKind.REFUNDED).count() == 1
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_job_in_time_is_neither_explained_nor_credited(zone: Zone) -> None:
     market_builders.node(zone)
     job = sold(zone, epochs=1, slots=4)
-    slots_dispatch(now=at(11))
+    dispatch_slots(now=at(11))
     market_builders.end_slice(job, status=Ended.FINISHED, now=at(15))
     assert settle_finished(now=at(16)) == 1
     assert not job.events.filter(message__contains="after its deadline").exists()

@@ -10,7 +10,7 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.models import Bid
 from marketplace.fleet.models import Node, NodeStatus, Tier
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import ledger_check
+from marketplace.payments.selectors import check_ledger
 from marketplace.tiers import bookings, tier_state
 from marketplace.tiers.machines import launch_machines, reconcile_machines, request_machine
 from marketplace.tiers.models import (
@@ -102,7 +102,7 @@ def test_a_dear_idle_worker_is_exchanged_and_the_cap_is_kept(
     assert dear.cost_micros == -(-1_290_000 * 11 // 3600)
     # The owner pays what they paid.
     assert Bid.objects.get(pk=job.bid_id).payment_micros == job.price_micros
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     assert verify_zone(house.zone).problems == []
 
 

@@ -144,9 +144,9 @@ def test_a_machine_with_work_is_not_idle(
     node = backend.join(Machine.objects.get().pk, now=NOW)
     reconcile_machines(now=NOW)
     job_builders.job(zone, (0, node), (1, node))
-    from marketplace.jobs.services import slots_dispatch
+    from marketplace.jobs.services import dispatch_slots
 
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     assert idle(house, NOW + timedelta(hours=1)) == []
     assert Machine.objects.get().idle_since_at is None
 

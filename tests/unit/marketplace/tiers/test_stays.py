@@ -11,7 +11,7 @@ from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
-from marketplace.jobs.services import cancel_job, slots_dispatch
+from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.tiers.machines import cost_micros, reconcile_machines, request_machine
 from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
 from marketplace.tiers.services import run_tier_tick
@@ -41,7 +41,7 @@ def reserved(zone: Zone) -> Node:
 def tick(seconds: float) -> None:
     run_tier_tick(now=at(seconds))
     reconcile_machines(now=at(seconds))
-    slots_dispatch(now=at(seconds))
+    dispatch_slots(now=at(seconds))
 
 
 def serverless_up(backend: MemoryBackend, seconds: float) -> Node:
@@ -159,9 +159,9 @@ def test_a_lost_serverless_machine_ends_the_stay_and_the_promise_stands(
     tick(2)
     backend.running.clear()
     reconcile_machines(now=at(40))
-    from marketplace.jobs.services import leases_sweep
+    from marketplace.jobs.services import sweep_leases
 
-    leases_sweep(now=at(41))
+    sweep_leases(now=at(41))
     run_tier_tick(now=at(42))
     assert Stay.objects.get().ended_at == at(42)
     assert (5, reserved.pk) in cells(job)

@@ -14,7 +14,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from marketplace.tiers.machines import launch_machines, reconcile_machines, request_machine
 from marketplace.tiers.models import Booking, BookingOutcome, Machine, Stay, ZoneTiers
 from marketplace.tiers.selectors import ORPHANS_SHOWN, list_machines
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.django_db
 def tick(seconds: float) -> None:
     run_tier_tick(now=at(seconds))
     reconcile_machines(now=at(seconds))
-    slots_dispatch(now=at(seconds))
+    dispatch_slots(now=at(seconds))
 
 
 def page(client: Client, name: str, *terms: str, seconds: float) -> str:

@@ -16,9 +16,9 @@ from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Artifact, MetricPoint
-from marketplace.jobs.services import record_progress, slots_dispatch
+from marketplace.jobs.services import dispatch_slots, record_progress
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import earnings, house_balances, ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, earnings, house_balances, wallet
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
 from marketplace.warm.models import Donor, Offer, Overrun, Probe
 from marketplace.warm.offers import Outlook, sweep_offers
@@ -91,7 +91,7 @@ def test_slots_for_the_worst_case_are_reserved_and_given_back_once_the_run_is_ah
     assert bid.payment_micros == 100_000
     assert [slot for slot, _ in job.cells] == [105, 106, 107]
     now = market.slot_at(zone, 105)
-    slots_dispatch(now=now)
+    dispatch_slots(now=now)
     held = market.open_slice(job)
     for seq, loss in ((1, 1.03), (2, 1.02)):
         event = build.event(seq, step=3, total_steps=4, valid_loss=loss)
@@ -231,7 +231,7 @@ def test_a_donor_that_knows_the_rows_lowers_the_price_and_earns_a_royalty(zone, 
     bid, job = bid_warm(owner, zone, data, offered)
     assert bid.payment_micros == offered.price_micros
     assert verify_zone(zone).problems == []
-    slots_dispatch(now=market.slot_at(zone, job.cells[0][0]))
+    dispatch_slots(now=market.slot_at(zone, job.cells[0][0]))
     held = market.open_slice(job)
     MetricPoint.objects.create(
         job=job, slice=held, seq=1, at=NOW, step=4, epoch=0.1, valid_loss=0.9
@@ -249,7 +249,7 @@ def test_a_donor_that_knows_the_rows_lowers_the_price_and_earns_a_royalty(zone, 
     assert offer.saved_micros == 300_000 - bid.payment_micros
     bid.refresh_from_db()
     assert bid.refund_micros == 0
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_royalty_other_than_that_of_the_log_is_found(zone, owner, giver):
@@ -409,7 +409,7 @@ def test_a_payment_above_the_cold_price_goes_back_out_of_the_royalty(zone, owner
     bid.refresh_from_db()
     assert bid.paid_micros == bid.cold_price_micros
     assert Earning.objects.get(kind="royalty").amount_micros == royalty - royalty // 2
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_start_that_falls_behind_costs_its_owner_nothing_and_its_node_is_paid_by_the_house(
@@ -432,7 +432,7 @@ def test_a_start_that_falls_behind_costs_its_owner_nothing_and_its_node_is_paid_
     offer = Offer.objects.get()
     assert offer.needed_share == 1.0
     assert house_balances()["refunds"] == 100_000 - earned
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     # The next offer to this organisation is of more work.
     again = quote(owner, zone, data).measured.start
     assert again is None or again.steps > 4
@@ -467,7 +467,7 @@ def test_an_owner_for_whose_starts_the_house_paid_a_days_limit_is_sold_no_more_o
     assert may_be_offered(owner_id=other.pk, now=LATER)
     assert may_be_offered(owner_id=owner.pk, now=found.made_at + timedelta(days=30))
     assert find_provider_limit(provider_id=node.provider.organisation_id, now=LATER) == 0
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 @pytest.mark.parametrize(("step", "loss"), [(4, 1.03), (4, None), (3, 0.5), (5, 0.5)])

@@ -16,7 +16,7 @@ from marketplace.auction.models import Bid
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import MarketFault
 from marketplace.jobs.models import Artifact, Job
-from marketplace.jobs.services import record_progress, slots_dispatch, store_adapter
+from marketplace.jobs.services import dispatch_slots, record_progress, store_adapter
 from scheduler.auction.audit.transcripts import verify_transcript
 from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES
 from tests import builders, market_builders
@@ -90,7 +90,7 @@ def test_the_list_shows_bids_and_their_jobs_and_can_be_searched(site: Site, job:
 
 
 def test_a_jobs_page_tells_money_time_and_progress(site: Site, job: Job) -> None:
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     text = read_page(site.client.get(f"/jobs/{job.pk}"))
     bid = Bid.objects.get()
     assert "you kept $4.90" in text
@@ -111,7 +111,7 @@ def test_cancelling_takes_a_post_and_ends_the_job(site: Site, job: Job) -> None:
 def test_an_adapter_is_handed_to_its_owner_only(site: Site, job: Job) -> None:
     assert site.client.get(f"/jobs/{job.pk}/adapter").status_code == 404
     first_slot = job.cells[0][0] - build.SLOT
-    slots_dispatch(now=build.at(10 * first_slot))
+    dispatch_slots(now=build.at(10 * first_slot))
     held = build.lease(job)
     record_progress(
         node=held.node,

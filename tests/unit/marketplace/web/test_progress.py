@@ -17,9 +17,9 @@ from marketplace.jobs.models import Job, JobStatus, MetricPoint, Slice
 from marketplace.jobs.selectors import Outlier, add_excerpts, list_row_outliers, list_samples
 from marketplace.jobs.services import (
     cancel_job,
+    dispatch_slots,
     finish_slice,
     record_progress,
-    slots_dispatch,
 )
 from marketplace.web.presenters.progress import (
     compute_planned_progress,
@@ -50,7 +50,7 @@ def sold(site: Site) -> tuple[Bid, Job]:
 
 def begun(job: Job) -> Slice:
     """The lease of the job's first slot."""
-    slots_dispatch(now=market_builders.slot_at(job.zone, job.cells[0][0]))
+    dispatch_slots(now=market_builders.slot_at(job.zone, job.cells[0][0]))
     return build.lease(job)
 
 

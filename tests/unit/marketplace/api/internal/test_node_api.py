@@ -14,7 +14,7 @@ from django.test import AsyncClient, Client
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.services import create_join_token
 from marketplace.jobs.models import Artifact, Checkpoint, Job, JobStatus, MetricPoint
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
@@ -68,7 +68,7 @@ def leased(clock):
     zone = market.zone()
     node, reply = build.joined(zone)
     job = build.job(zone, (0, node), (1, node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     return NodeClient(reply.api_token), node, build.lease(job)
 
 
@@ -100,7 +100,7 @@ def test_a_node_joins_trains_and_delivers_over_http(clock):
     assert Node.objects.get().status == NodeStatus.ONLINE
 
     job = build.job(zone, (0, Node.objects.get()))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
     clock(at(1))
     reply = node.post(protocol.PATH_PROGRESS, build.report(held, build.event(1, step=6)))
@@ -216,9 +216,9 @@ def fetch(clock):
     data.file.save("data", ContentFile(WHOLE), save=False)
     data.bytes = len(WHOLE)
     data.save()
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     job = build.job(zone, (0, node), organisation=owner, dataset=data)
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     held = build.lease(job)
 
     def get(name: str = "dataset", *, token: str = reply.api_token, **headers: str):

@@ -19,7 +19,7 @@ from marketplace.fleet.services import (
 )
 from marketplace.fleet.tokens import OLD_TOKEN_GRACE, TOKEN_ROTATES_AFTER
 from marketplace.jobs.models import NodePlan
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from tests import job_builders as build
 from tests import market_builders as market
 from tests.builders import NOW
@@ -93,7 +93,7 @@ def refused(response: httpx.Response) -> tuple[int, str]:
 
 def test_the_newest_plan_is_given_until_the_node_names_it_as_held(asker):
     job = build.job(asker.node.zone, (0, asker.node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     first = answered(asker.ask())
     plan = from_json(SlotPlan, first.plan)
     assert (plan.node_id, [part.job.job_id for part in plan.slices]) == (asker.node.pk, [job.pk])
@@ -104,13 +104,13 @@ def test_the_newest_plan_is_given_until_the_node_names_it_as_held(asker):
     held = {"held_slot": first.slot, "held_revision": 1}
     assert answered(asker.ask(**held)) == NextPlanReply()
     build.job(asker.node.zone, (0, asker.node))
-    slots_dispatch(now=at(1))
+    dispatch_slots(now=at(1))
     assert answered(asker.ask(**held)).revision == 2
 
 
 def test_a_plan_is_given_the_moment_it_is_made_and_not_when_its_slot_is_over(asker, clock):
     build.job(asker.node.zone, (0, asker.node))
-    reply = answered(asker.while_waiting(lambda: slots_dispatch(now=NOW)))
+    reply = answered(asker.while_waiting(lambda: dispatch_slots(now=NOW)))
     assert reply.revision == 1
     clock(at(10))
     assert answered(asker.ask()) == NextPlanReply()
@@ -119,7 +119,7 @@ def test_a_plan_is_given_the_moment_it_is_made_and_not_when_its_slot_is_over(ask
 def test_a_nodes_token_gives_no_other_nodes_plans(asker):
     other = Asker()
     build.job(asker.node.zone, (0, asker.node))
-    slots_dispatch(now=NOW)
+    dispatch_slots(now=NOW)
     assert refused(other.ask(node_id=asker.node.pk)) == (400, "wrong_node")
     assert refused(other.ask(session=asker.session)) == (409, "session_superseded")
     for token in ("", "wrong", asker.session):

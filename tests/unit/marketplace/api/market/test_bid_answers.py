@@ -29,7 +29,7 @@ from marketplace.common import clock
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, wallet
 from tests import builders
 from tests import market_builders as market
 from tests.unit.marketplace.api.client import ROWS, Api, body_of
@@ -130,7 +130,7 @@ def test_batch_is_answered_each_for_itself(api, zone, lane, first_batch, opener)
     arrived = Bid.objects.order_by("arrival")
     assert [bid.price_micros for bid in arrived] == [5_000_000, 10_000, 1_000_000]
     assert wallet(organisation=poor.owner).available_micros == 900_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_bids_that_together_exceed_a_wallet_are_funded_in_order_of_arrival(
@@ -144,7 +144,7 @@ def test_bids_that_together_exceed_a_wallet_are_funded_in_order_of_arrival(
     assert (short["code"], short["short_micros"]) == ("insufficient_funds", 1_000_000)
     assert answers[3].json()["short_micros"] == 500_000
     assert Bid.objects.count() == 2
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_bid_with_settings_that_no_node_takes_takes_no_other_along(
@@ -159,7 +159,7 @@ def test_bid_with_settings_that_no_node_takes_takes_no_other_along(
     assert [answer.status_code for answer in answers] == [201, 400, 201, 201]
     assert answers[1].json()["code"] == "invalid_hyperparameter"
     assert Bid.objects.count() == Hold.objects.count() == 3
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_same_key_in_one_batch_bids_once_and_answers_all_alike(

@@ -15,7 +15,7 @@ from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.jobs.models import Dataset, Job
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import ledger_check, wallet
+from marketplace.payments.selectors import check_ledger, wallet
 from tests import builders
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
 from tests.unit.marketplace.common.threads import at_once
@@ -319,7 +319,7 @@ def test_books_balance_after_a_crowd_of_parallel_bids(api, zone, lane):
     )
     assert {answer.status_code for answer in answers} <= {201, 402}
     assert Bid.objects.exclude(status="pending").count() == 12
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
 

@@ -18,7 +18,7 @@ from marketplace.auction.models import LogEntry, MarketHead
 from marketplace.auction.settlement import settle_finished
 from marketplace.common import clock
 from marketplace.jobs.models import Dataset, Job
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import market_builders as market
 from tests.pages import read_download
@@ -282,7 +282,7 @@ def test_finished_job_shows_its_history_and_gives_its_adapter(api, zone):
     zone.nodes.update(last_heartbeat_at=start)
     assert_problem(api.get(f"/api/jobs/{job.pk}/adapter"), 404, "no_adapter")
     assert api.get(f"/api/jobs/{job.pk}/samples").json() == {"data": []}
-    slots_dispatch(now=start)
+    dispatch_slots(now=start)
     sample = TextSample(prompt="Where is it?", before="On.", after="On its way.")
     market.end_slice(job, status=SliceStatus.FINISHED, now=start, samples=(sample,))
     settle_finished(now=start)

@@ -10,7 +10,7 @@ from marketplace.api.openai.names import name_file
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.common import clock
 from marketplace.jobs.models import Job, MetricPoint
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.selectors import wallet
 from tests import builders
 from tests import market_builders as market
@@ -40,7 +40,7 @@ def finish(job_id):
     job = Job.objects.select_related("zone").get(pk=job_id)
     starts_at = market.slot_at(job.zone, job.cells[0][0])
     job.zone.nodes.update(last_heartbeat_at=starts_at)
-    slots_dispatch(now=starts_at)
+    dispatch_slots(now=starts_at)
     held = market.open_slice(job)
     MetricPoint.objects.create(
         job=job, slice=held, seq=1, at=clock.now(), step=1, epoch=0.5, train_loss=2.5

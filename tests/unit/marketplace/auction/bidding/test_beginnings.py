@@ -10,7 +10,7 @@ from marketplace.auction.models import Bid
 from marketplace.common.errors import UserError
 from marketplace.jobs.models import Artifact, Job, NodePlan
 from marketplace.jobs.selectors import find_lease_blob
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -35,7 +35,7 @@ def finished_job(owner, zone, **terms) -> Job:
     bid = market.bid(owner, zone, **terms)
     decide_pending_bids(zone=zone, now=NOW)
     job = Job.objects.get(bid_id=bid.pk)
-    slots_dispatch(now=market.slot_at(zone, 101))
+    dispatch_slots(now=market.slot_at(zone, 101))
     market.end_slice(job, status=SliceStatus.FINISHED, now=market.slot_at(zone, 101))
     return job
 
@@ -55,7 +55,7 @@ def test_a_job_continues_from_its_owners_adapter_with_its_rank(zone, owner):
     decide_pending_bids(zone=zone, now=NOW)
     job = Job.objects.get(bid_id=bid.pk)
     now = market.slot_at(zone, 101)
-    slots_dispatch(now=now)
+    dispatch_slots(now=now)
     plan = from_json(SlotPlan, NodePlan.objects.latest("pk").plan)
     [held] = [one for one in plan.slices if one.job.job_id == job.pk]
     assert held.job.warm_start is not None
@@ -71,7 +71,7 @@ def test_a_job_from_fresh_weights_has_no_start_and_no_such_file(zone, owner):
     decide_pending_bids(zone=zone, now=NOW)
     job = Job.objects.get(bid_id=bid.pk)
     now = market.slot_at(zone, 101)
-    slots_dispatch(now=now)
+    dispatch_slots(now=now)
     assert job.start is None
     token = market.open_slice(job).lease_token
     with pytest.raises(UserError) as caught:

@@ -21,7 +21,7 @@ from marketplace.common.errors import Conflict, PaymentRequired, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Job
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -94,7 +94,7 @@ def test_a_bundle_that_wins_has_a_job_and_a_charge_for_each_and_the_rest_comes_b
     # Side by side: all of them end in the first slot.
     assert {tuple(map(tuple, job.cells)) for job in jobs} == {((101, Node.objects.get().pk),)}
     assert wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
 
@@ -180,7 +180,7 @@ def test_a_job_of_a_bundle_is_settled_as_any_other(zone: Zone, owner: Organisati
     )
     settle_finished(now=NOW)
     assert wallet(organisation=owner).available_micros == 9_800_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, NotFound, PaymentRequired, UserError
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -264,4 +264,4 @@ def test_keys_of_two_organisations_do_not_meet(zone, owner):
     first = market.bid(owner, zone, key="k1")
     second = market.bid(other, zone, key="k1")
     assert first.pk != second.pk
-    assert ledger_check().balanced
+    assert check_ledger().balanced

@@ -14,7 +14,7 @@ from marketplace.auction.selectors import refresh_bids
 from marketplace.common.errors import Conflict
 from marketplace.fleet.models import NodeStatus
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -63,7 +63,7 @@ def test_first_bid_in_an_empty_market_pays_the_operational_cost_alone(zone, owne
         (102, 100.0, 100_000),
         (103, 100.0, 100_000),
     ]
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
 
@@ -97,7 +97,7 @@ def test_bid_at_the_price_is_refused_and_told_the_price(zone, owner):
     assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
     assert not Job.objects.exists()
     assert not Reservation.objects.exists()
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_job_too_large_for_every_node_is_refused_for_memory(zone, owner):
@@ -256,7 +256,7 @@ def test_cancelled_bid_is_not_decided_and_its_money_comes_back(zone, owner):
     bid.refresh_from_db()
     assert bid.status == BidStatus.CANCELLED
     assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_decided_bid_cannot_be_taken_back(zone, owner):

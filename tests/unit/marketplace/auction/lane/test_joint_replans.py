@@ -19,8 +19,8 @@ from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, Reservation
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.jobs.models import Job, JobEvent
-from marketplace.jobs.services import slots_dispatch
-from marketplace.payments.selectors import ledger_check
+from marketplace.jobs.services import dispatch_slots
+from marketplace.payments.selectors import check_ledger
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -85,7 +85,7 @@ def on(node: str, *slots: int) -> list[list[Any]]:
 
 def assert_sound(zone) -> None:
     assert verify_zone(zone).problems == []
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_job_on_its_nodes_queue_starts_where_it_was_moved(zone, two):
     lax, tight, first, second = two
     lose(second)
     refresh_zone(zone=zone, now=NOW)
-    slots_dispatch(now=market.slot_at(zone, 101))
+    dispatch_slots(now=market.slot_at(zone, 101))
     assert market.open_slice(tight).node_id == first
     assert not lax.slices.exists()
 

@@ -11,8 +11,8 @@ from marketplace.auction.lane.sweep import refresh_zone, replan_broken_jobs
 from marketplace.auction.models import LogEntry, Reservation
 from marketplace.fleet.models import NodeStatus
 from marketplace.jobs.models import Job, JobEvent
-from marketplace.jobs.services import request_job_replan, slots_dispatch
-from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from marketplace.jobs.services import dispatch_slots, request_job_replan
+from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -236,12 +236,12 @@ def test_job_that_was_slower_than_measured_gets_more_cells(zone, owner):
     replan_broken_jobs(now=market.slot_at(zone, 103))
     job.refresh_from_db()
     assert [slot for slot, _ in job.cells if slot > 103] == [104, 105]
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_dispatch_runs_what_the_lane_planned(zone, owner):
     node = market.node(zone)
     _, job = admitted(owner, zone, epochs=3)
-    slots_dispatch(now=market.slot_at(zone, 101))
+    dispatch_slots(now=market.slot_at(zone, 101))
     held = market.open_slice(job)
     assert (held.node_id, held.first_slot) == (node.pk, 101)

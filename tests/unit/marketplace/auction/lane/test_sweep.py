@@ -12,7 +12,7 @@ from marketplace.auction.lane import sweep
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import decide_all_pending, sweep_zones
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -40,7 +40,7 @@ def test_a_bid_that_cannot_be_decided_waits_and_the_others_are_decided() -> None
     }
     assert wallet(organisation=owner).held_micros == 1_000_000
     assert verify_zone(zone).problems == []
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
     broken.refresh_from_db()
     assert (broken.failures, broken.retry_at) == (1, NOW + timedelta(seconds=30))
@@ -53,7 +53,7 @@ def test_a_bid_that_cannot_be_decided_waits_and_the_others_are_decided() -> None
     assert broken.status == BidStatus.ADMITTED
     paid = sum(Bid.objects.values_list("payment_micros", flat=True))
     assert wallet(organisation=owner) == Wallet(available_micros=10_000_000 - paid, held_micros=0)
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_node_ask, set_policy_settings
 from marketplace.jobs.models import Job
-from marketplace.jobs.services import slots_dispatch
-from marketplace.payments.selectors import earnings, house_balances, ledger_check
+from marketplace.jobs.services import dispatch_slots
+from marketplace.payments.selectors import check_ledger, earnings, house_balances
 from scheduler.auction.log import events
 from scheduler.types import NodeRate
 from tests import builders
@@ -121,13 +121,13 @@ def test_a_provider_earns_the_rate_of_its_cells_and_the_books_balance(zone, owne
     decide_pending_bids(zone=zone, now=NOW)
     job = Job.objects.get(bid_id=bid.pk)
     now = market.slot_at(zone, 101)
-    slots_dispatch(now=now)
+    dispatch_slots(now=now)
     node = market.open_slice(job).node
     market.end_slice(job, status=SliceStatus.FINISHED, now=now)
     assert settle_finished(now=now) == 1
     assert earnings(organisation=node.provider.organisation).pending_micros == 125_000
     assert house_balances()["revenue"] == 0
-    check = ledger_check()
+    check = check_ledger()
     assert (check.balanced, check.wrong_pay) == (True, ())
 
 
