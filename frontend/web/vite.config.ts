@@ -44,6 +44,8 @@ export default defineConfig({
         data: here("src/data/page.ts"),
         decided: here("src/bid/decided.ts"),
         market: here("src/market/page.ts"),
+        expressForm: here("src/express/form.ts"),
+        expressAnswer: here("src/express/answer.ts"),
       },
     },
   },

@@ -35,7 +35,7 @@ PROVIDERS_ORGANISATION = "Lakeside Compute"
 #: Another customer, so that the market has more than one.
 NEIGHBOUR = "neighbour@example.com"
 NEIGHBOURS_ORGANISATION = "Harbour Analytics"
-#: Whose machines the automatic vendor runs on.
+#: Whose machines the automatic vendor runs on, and who pays for the express lane's seats.
 HOUSES_ORGANISATION = "Finetender House"
 KEY_NAME = "Demo"
 
@@ -69,6 +69,8 @@ class SeededMarket:
     provider: str
     zone: str
     slot_s: int
+    #: The organisation that pays for what the house buys itself.
+    house: str
     api_key: str
     #: Of the other customer, who only trades.
     neighbour_api_key: str
@@ -87,7 +89,12 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
         lakeside = _ensure_organisation(PROVIDERS_ORGANISATION, provider, now=now)
         neighbour = _ensure_person(NEIGHBOUR, "Nora Neighbour", terms.password, now=now)
         harbour = _ensure_organisation(NEIGHBOURS_ORGANISATION, neighbour, now=now)
-        for organisation, purpose in ((northwind, "seed-demo"), (harbour, "seed-neighbour")):
+        house = _ensure_organisation(HOUSES_ORGANISATION, operator, now=now)
+        for organisation, purpose in (
+            (northwind, "seed-demo"),
+            (harbour, "seed-neighbour"),
+            (house, "seed-house"),
+        ):
             grant_money(
                 organisation=organisation,
                 amount_micros=terms.grant_micros,
@@ -99,7 +106,7 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
             )
         zone = _ensure_zone(terms, now=now)
         ensure_automatic_vendor(
-            organisation=_ensure_organisation(HOUSES_ORGANISATION, operator, now=now),
+            organisation=house,
             zones=[zone],
             now=now,
         )
@@ -125,6 +132,7 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
             provider=lakeside.name,
             zone=zone.name,
             slot_s=zone.slot_s,
+            house=house.name,
             api_key=_replace_key(northwind, owner, now=now),
             neighbour_api_key=_replace_key(harbour, neighbour, now=now),
             join_tokens=tokens,

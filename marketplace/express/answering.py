@@ -20,27 +20,25 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.express.bank import prepare_lookup, read_features
-from marketplace.express.fair_share import count_active_jobs, find_share
+from marketplace.express.fair_share import count_active_jobs, find_share, load_open_seats
 from marketplace.express.locks import lock_requests
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
 from marketplace.express.seats import buy_seats, load_seats
 from marketplace.express.waiting import (
-    LaneClock,
     TakenCells,
+    build_lane_question,
     choose_cells,
-    find_rules,
     move_jobs,
-    plan_of,
 )
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import slot_at, slot_ends_at
+from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import Opening, open_jobs
 from marketplace.payments.holds import HoldSettlement, settle_holds
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
 from scheduler.prompts.admission import LaneAnswer
-from scheduler.prompts.answers import answer_question, build_question
+from scheduler.prompts.answers import answer_question
 from scheduler.prompts.jobs import TuningJob
 from scheduler.types import Cell
 
@@ -132,18 +130,10 @@ def _order_fairly(zone: Zone, waiting: Iterable[ExpressRequest]) -> list[Express
 def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest) -> _Answered:
     """LaneAnswer one request and write what follows, but for the money. Call in the lane."""
     now, base, zone = lane.now, request.created_at, terms.zone
-    seats = load_seats(terms, now=now)
-    own = count_active_jobs(zone)[request.organisation_id]
-    if len(seats) > 1 and own >= find_share(len(seats)):
-        # Beyond an organisation's share, seats are for others.
-        seats = []
-    due_at = base + timedelta(seconds=request.slo_s)
-    clock = LaneClock(zone, base)
-    seats = [seat for seat in seats if slot_ends_at(zone, seat.last_slot) >= due_at]
-    latest_at = min((slot_ends_at(zone, seat.last_slot) for seat in seats), default=base)
-    planned = plan_of(zone, seats, latest_at=latest_at)
-    question = build_question(
-        TuningJob(
+    asked = build_lane_question(
+        zone=zone,
+        seats=load_open_seats(terms, request.organisation_id, now=now),
+        job=TuningJob(
             request.pk,
             zone.base_model_name,
             0.0,
@@ -151,23 +141,21 @@ def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest) -> _Answere
             request.work_s,
             request.lookup_s,
         ),
-        clock.list_promises(planned),
-        clock.list_seats(planned),
-        clock.read(now),
-        rules=find_rules(zone),
-        latest_s=clock.read(latest_at),
+        base=base,
         price=request.price,
+        now=now,
     )
+    question, planned = asked.question, asked.planned
     answer = answer_question(question)
     bid_id = request.planned_bid_id
     taken: dict[str, TakenCells] = {}
     if answer["answer"] == LaneAnswer.CERTIFIED:
         own_place = [request.pk, answer["seat"], answer["start_s"], answer["end_s"]]
         taken = choose_cells(
-            clock,
+            asked.clock,
             planned,
             [*answer["moved"], own_place],
-            due_at={request.pk: due_at},
+            due_at={request.pk: base + timedelta(seconds=request.slo_s)},
         )
     own_cells = taken.pop(request.pk, None)
     seated = () if own_cells is None else own_cells.cells

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from datetime import datetime
 
-from marketplace.express.models import ExpressRequest, RequestStatus
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
+from marketplace.express.seats import HeldSeat, load_seats
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Job
 
@@ -23,3 +25,10 @@ def count_active_jobs(zone: Zone) -> Counter[str]:
     of_lane = ExpressRequest.objects.filter(zone=zone, status=RequestStatus.ADMITTED)
     active = Job.objects.filter(bid_id__in=of_lane.values("bid_id"), status__in=Job.ACTIVE)
     return Counter(active.values_list("organisation_id", flat=True))
+
+
+def load_open_seats(lane: ExpressLane, organisation_id: str, *, now: datetime) -> list[HeldSeat]:
+    """The lane's seats, if the organisation may have another of them; beyond its share, none."""
+    seats = load_seats(lane, now=now)
+    own = count_active_jobs(lane.zone)[organisation_id]
+    return [] if len(seats) > 1 and own >= find_share(len(seats)) else seats

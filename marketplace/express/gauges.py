@@ -3,13 +3,14 @@
 =========================================== ============== =======================================
 name                                        labels         what
 =========================================== ============== =======================================
-finetender_express_seats                    zone, state    bought: idle or busy
+finetender_express_seats                    zone, state    bought: idle or busy; cold: unsold
 finetender_express_floor_seats              zone           what the newsvendor rule wants
 finetender_express_requests                 zone, answer   of the last hour
 finetender_express_late                     zone           jobs of the last hour over their SLO
 finetender_express_cost_usd_per_hour        zone           paid for seats in the last hour
 finetender_express_bank_prompts                            in the bank
 finetender_express_bank_hits_total                         jobs that started from one
+finetender_express_lookup_gain                             mean loss that a hit saved
 =========================================== ============== =======================================
 """
 
@@ -33,7 +34,7 @@ class ExpressCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         seats = GaugeMetricFamily(
-            "finetender_express_seats", "Seats bought", labels=["zone", "state"]
+            "finetender_express_seats", "Seats bought, and unsold places", labels=["zone", "state"]
         )
         floor = GaugeMetricFamily(
             "finetender_express_floor_seats", "Seats that recent demand repays", labels=["zone"]
@@ -54,7 +55,8 @@ class ExpressCollector(Collector):
         for one in summarize_lanes(now=clock.now()):
             zone = one.lane.zone.name
             seats.add_metric([zone, "idle"], one.idle)
-            seats.add_metric([zone, "busy"], one.seats - one.idle)
+            seats.add_metric([zone, "busy"], one.busy)
+            seats.add_metric([zone, "cold"], one.cold)
             floor.add_metric([zone], one.lane.floor_seats)
             for answer in ("admitted", "offered", "refused"):
                 requests.add_metric([zone, answer], getattr(one, answer))
@@ -64,6 +66,9 @@ class ExpressCollector(Collector):
         bank = summarize_bank()
         yield GaugeMetricFamily(
             "finetender_express_bank_prompts", "Prompts in the bank", value=bank.prompts
+        )
+        yield GaugeMetricFamily(
+            "finetender_express_lookup_gain", "Mean loss that a hit saved", value=bank.mean_gain
         )
         yield CounterMetricFamily(
             "finetender_express_bank_hits", "Jobs that started from a prompt", value=bank.hits

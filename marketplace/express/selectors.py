@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import F, Q, Sum
 
-from marketplace.auction.models import Bid
+from marketplace.auction.models import Bid, Reservation
 from marketplace.express.models import (
     BankPrompt,
     ExpressLane,
@@ -17,6 +17,8 @@ from marketplace.express.models import (
     Seat,
 )
 from marketplace.express.seats import load_seats
+from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.models import Job, JobStatus
 
 #: How far back a lane's figures go.
@@ -32,6 +34,8 @@ class LaneFigures:
     seats: int
     idle: int
     burst: int
+    #: Places of jobs on the zone's nodes that nobody has bought in the next slot.
+    cold: int
     requests: int
     admitted: int
     offered: int
@@ -41,6 +45,10 @@ class LaneFigures:
     #: Paid by the lane for its seats, and to it by its jobs.
     cost_micros: int
     income_micros: int
+
+    @property
+    def busy(self) -> int:
+        return self.seats - self.idle
 
     @property
     def late_share(self) -> float:
@@ -88,6 +96,7 @@ def _summarize(lane: ExpressLane, *, now: datetime) -> LaneFigures:
         seats=len(seats),
         idle=sum(seat.idle_since is not None for seat in seats),
         burst=sum(seat.is_burst for seat in seats),
+        cold=_count_unsold(lane, now=now),
         requests=len(statuses),
         admitted=statuses.count(RequestStatus.ADMITTED),
         offered=statuses.count(RequestStatus.OFFERED),
@@ -96,6 +105,16 @@ def _summarize(lane: ExpressLane, *, now: datetime) -> LaneFigures:
         cost_micros=paid or 0,
         income_micros=earned or 0,
     )
+
+
+def _count_unsold(lane: ExpressLane, *, now: datetime) -> int:
+    """Places on the zone's nodes that are on sale in the next slot and free."""
+    zone = lane.zone
+    nodes = Node.objects.filter(zone=zone, status=NodeStatus.ONLINE)
+    sold = Reservation.objects.filter(
+        zone=zone, slot=slot_at(zone, now) + 1, released_at__isnull=True, node__in=nodes
+    )
+    return max(0, nodes.count() * zone.jobs_per_node - sold.count())
 
 
 def summarize_bank() -> BankFigures:

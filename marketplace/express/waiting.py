@@ -20,7 +20,7 @@ from marketplace.fleet.selectors import slot_at, slot_ends_at
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import replace_job_cells
 from scheduler.auction.log import events
-from scheduler.prompts.answers import build_waiting_question, plan_waiting
+from scheduler.prompts.answers import build_question, build_waiting_question, plan_waiting
 from scheduler.prompts.jobs import Course, TuningJob
 from scheduler.prompts.planning import Promise
 from scheduler.prompts.rules import LaneRules
@@ -111,6 +111,43 @@ class LaneClock:
         start_s = self.read(slot_ends_at(self.zone, job.cells[0].slot - 1))
         course = Course(bool(request.answer["looks_up"]), job.run_s, 0.0)
         return Promise(tuning, 1, course, start_s, start_s + job.run_s)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLane:
+    """A question to the lane, with the seats it is about."""
+
+    clock: LaneClock
+    planned: PlannedSeats
+    question: dict[str, Any]
+
+
+def build_lane_question(
+    *,
+    zone: Zone,
+    seats: Iterable[HeldSeat],
+    job: TuningJob,
+    base: datetime,
+    price: Mapping[str, int],
+    now: datetime,
+) -> AskedLane:
+    """What the lane is asked for a job that came at ``base``: of the seats, those that reach its
+    deadline."""
+    due_at = base + timedelta(seconds=job.slo_s)
+    reaching = [seat for seat in seats if slot_ends_at(zone, seat.last_slot) >= due_at]
+    latest_at = min((slot_ends_at(zone, seat.last_slot) for seat in reaching), default=base)
+    clock = LaneClock(zone, base)
+    planned = plan_of(zone, reaching, latest_at=latest_at)
+    question = build_question(
+        job,
+        clock.list_promises(planned),
+        clock.list_seats(planned),
+        clock.read(now),
+        rules=find_rules(zone),
+        latest_s=clock.read(latest_at),
+        price=price,
+    )
+    return AskedLane(clock, planned, question)
 
 
 def choose_cells(

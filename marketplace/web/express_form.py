@@ -7,6 +7,7 @@ from typing import Any
 
 from django import forms
 
+from marketplace.express.previews import SloPreview
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 
 
@@ -40,10 +41,9 @@ class ExpressForm(PromptTuningForm):
         names = ("epochs", "target_loss")
         return {name: data[name] for name in names if data[name] != AUTO}
 
-    def choose_slo(self, offered: Sequence[int]) -> int | None:
-        """The SLO that is marked: the one given, or the second shortest."""
-        given = self.data.get("slo_s")
-        for slo_s in offered:
-            if str(slo_s) == str(given):
-                return slo_s
-        return offered[min(1, len(offered) - 1)] if offered else None
+    def choose_slo(self, slos: Sequence[SloPreview]) -> SloPreview | None:
+        """The SLO that is shown first: the one given, or the shortest that is certain now."""
+        given = str(self.data.get("slo_s"))
+        known = {str(one.slo_s): one for one in slos}
+        certain = (one for one in slos if one.is_certain)
+        return known.get(given) or next(certain, slos[-1] if slos else None)

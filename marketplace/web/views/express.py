@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from marketplace.auction.pay_rule import EXPRESS_REFUNDS
+from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT, EXPRESS_REFUNDS
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.express.bank import get_sharing, give_consent, withdraw_prompt
@@ -21,8 +21,10 @@ from marketplace.express.models import (
     ExpressLane,
     ExpressRequest,
     LookupRecord,
+    RequestStatus,
     Sharing,
 )
+from marketplace.express.previews import list_slo_previews
 from marketplace.express.requests import (
     ExpressTerms,
     get_request,
@@ -30,22 +32,10 @@ from marketplace.express.requests import (
     place_request,
     wait_for_answer,
 )
-from marketplace.jobs.models import Dataset, Job
+from marketplace.jobs.models import Dataset, Job, JobStatus
 from marketplace.payments.selectors import wallet
 from marketplace.web.express_form import ExpressForm
 from marketplace.web.views.requests import PageRequest, page
-
-#: SLOs offered, as multiples of the least, rounded up to whole seconds.
-OFFERED = (1.1, 1.5, 2.0, 3.0, 5.0, 8.0)
-
-
-@dataclass(frozen=True, slots=True)
-class OfferedSlo:
-    """One SLO with its price."""
-
-    slo_s: int
-    price_micros: int
-    done_at: datetime
 
 
 @page
@@ -65,20 +55,28 @@ def express_new(request: PageRequest) -> HttpResponse:
             return redirect("express_answer", request_id=wait_for_answer(placed).pk)
         except UserError as error:
             refusal = error
-    offered = [] if terms is None else list_offered_slos(terms, now=now)
+    slos = (
+        []
+        if terms is None
+        else list_slo_previews(terms, organisation=request.organisation, now=now)
+    )
+    chosen = form.choose_slo(slos)
     context = {
         "form": form,
         "lanes": lanes,
         "has_data": datasets.exists(),
         "terms": terms,
-        "offered": offered,
-        "chosen_s": form.choose_slo([one.slo_s for one in offered]),
+        "slos": [asdict(one) for one in slos],
+        "step_s": slos[1].slo_s - slos[0].slo_s if len(slos) > 1 else 1,
+        "chosen": chosen,
+        "done_at": None if chosen is None else now + timedelta(seconds=chosen.slo_s),
         "refusal": refusal,
         "wallet": wallet(organisation=request.organisation),
         "latest": ExpressRequest.objects.filter(organisation=request.organisation).order_by(
             "-created_at"
         )[:10],
         "refunds": EXPRESS_REFUNDS,
+        "least_percent": EXPRESS_LEAST_PERCENT,
         "now": now,
     }
     status = refusal.status if request.method == "POST" and refusal is not None else 200
@@ -121,16 +119,6 @@ def _measure(
     return terms, None
 
 
-def list_offered_slos(terms: ExpressTerms, *, now: datetime) -> list[OfferedSlo]:
-    """SLOs to choose from, the shortest and dearest first."""
-    seconds = {int(terms.least_slo_s * factor) + 1 for factor in OFFERED}
-    within = sorted(slo_s for slo_s in seconds if slo_s <= terms.lane.slo_max_s)
-    return [
-        OfferedSlo(slo_s, terms.price_micros(slo_s), now + timedelta(seconds=slo_s))
-        for slo_s in within
-    ]
-
-
 def _place(request: PageRequest, form: ExpressForm, *, now: datetime) -> ExpressRequest:
     data = form.cleaned_data
     return place_request(
@@ -155,7 +143,16 @@ def express_answer(request: PageRequest, request_id: str) -> HttpResponse:
     job = Job.objects.filter(bid_id=asked.bid_id).first() if asked.bid_id else None
     record = None if job is None else LookupRecord.objects.filter(pk=job.pk).first()
     answer = asked.answer or {}
+    took_s = None
+    if job is not None and job.finished_at is not None:
+        took_s = (job.finished_at - asked.created_at).total_seconds()
+    # The lookup is noted a moment after the job has ended.
+    is_open = asked.status == RequestStatus.PENDING or (
+        job is not None and (job.is_active or (job.status == JobStatus.SUCCEEDED and not record))
+    )
     context = {
+        "took_s": took_s,
+        "is_open": is_open,
         "asked": asked,
         "answer": answer,
         "job": job,

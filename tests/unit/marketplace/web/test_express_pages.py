@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -42,7 +45,16 @@ def test_without_a_lane_the_page_says_what_else_there_is(site):
 def test_an_slo_is_chosen_by_its_price_and_answered(site, lane):
     shown = read_page(site.client.get("/express", {"epochs": "1"}))
     assert "Done within" in shown
-    assert shown.count('name="slo_s"') >= 2
+    [slider] = re.findall(r'<input[^>]*name="slo_s"[^>]*>', shown)
+    assert 'max="149"' in slider
+    found = re.search(r'<script id="slos"[^>]*>(.*?)</script>', shown)
+    assert found is not None
+    slos = json.loads(found[1])
+    prices = [one["price_micros"] for one in slos]
+    assert prices == sorted(prices, reverse=True)
+    assert prices[0] > prices[-1]
+    # No seat is there before the floor's first slot.
+    assert not slos[0]["is_certain"]
     form = {
         "zone": site.zone.name,
         "dataset": site.dataset.pk,
