@@ -71,6 +71,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         default=14.0,
         help="days a data set stays on disk that no job asks for (%(default)s)",
     )
+    parser.add_argument(
+        "--gang",
+        default="",
+        metavar="DEVICES",
+        help="further devices that share the batches of soft prompts, such as cuda:1,cuda:2",
+    )
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO or WARNING")
 
 
@@ -86,7 +92,11 @@ def run(options: argparse.Namespace) -> int:
         state.prepare()
         with lock_state_dir(state):
             return NodeProcess(
-                credentials, state, grace_s=options.grace_s, cache_days=options.cache_days
+                credentials,
+                state,
+                grace_s=options.grace_s,
+                cache_days=options.cache_days,
+                gang_devices=[name for name in options.gang.split(",") if name],
             ).run()
     except NodeSettingsError as error:
         print(error, file=sys.stderr)
@@ -128,7 +138,13 @@ class NodeProcess:
     """The parts of a running node, wired together."""
 
     def __init__(
-        self, credentials: Credentials, state: StateDir, *, grace_s: float, cache_days: float
+        self,
+        credentials: Credentials,
+        state: StateDir,
+        *,
+        grace_s: float,
+        cache_days: float,
+        gang_devices: Sequence[str] = (),
     ) -> None:
         # Torch takes seconds to import; what only needs settings must not wait for it.
         from workers.node.answerer import Answerer
@@ -154,6 +170,7 @@ class NodeProcess:
             device=credentials.device,
             cache_dir=state.work,
             memory_limit_gb=credentials.memory_gb,
+            gang_devices=gang_devices,
         )
         self._cache = BlobCache(state.cache, self._client, kept_days=cache_days)
         self._node = SliceLoop(

@@ -30,6 +30,7 @@ from workers.runtime.admission import check_settings, prepare
 from workers.runtime.answers import Answers
 from workers.runtime.artifacts import write_artifacts
 from workers.runtime.checkpoint_pipe import CheckpointPipe, snapshot_job
+from workers.runtime.gang_processes import ProcessGang
 from workers.runtime.job_sink import JobSink
 from workers.runtime.memory_plan import find_device_limit_gb, fit
 from workers.runtime.probe import answer_probe
@@ -63,6 +64,8 @@ class NodeRuntime:
         Checkpoints and adapters are kept here, a folder per job.
     memory_limit_gb : float, optional
         Memory the node may use for training; by default what the device has.
+    gang_devices : sequence of str
+        Further devices that share the batches of soft prompts; each loads every base.
     reproducible : bool
         Take no kernel and no number of threads because it was measured to be the fastest:
         one CPU thread and PyTorch's own products, so that every process sums in the same
@@ -75,9 +78,11 @@ class NodeRuntime:
         device: str,
         cache_dir: Path,
         memory_limit_gb: float | None = None,
+        gang_devices: Sequence[str] = (),
         reproducible: bool = False,
     ) -> None:
         self.device = torch.device(device)
+        self.gang_devices = tuple(gang_devices)
         self.reproducible = reproducible
         self.cache_dir = cache_dir
         self.memory_limit_gb = memory_limit_gb or find_device_limit_gb(self.device)
@@ -184,6 +189,8 @@ class NodeRuntime:
         self._thread.join()
         self._checkpoints.close()
         self._drain()
+        for resident in self._residents.values():
+            _close_gang(resident)
 
     def probe(self, probe: ProbeSpec, paths: Mapping[str, Path]) -> ProbeResult:
         """Measure a base and some adapters on a few rows, between the steps of the jobs here.
@@ -261,7 +268,17 @@ class NodeRuntime:
         for other in list(self._residents):
             used += self._residents[other].plan.base_gb
             if used > self.memory_limit_gb and not self._in_use(other):
-                used -= self._residents.pop(other).plan.base_gb
+                unused = self._residents.pop(other)
+                used -= unused.plan.base_gb
+                _close_gang(unused)
+        if self.gang_devices and not resident.model.shape.encoder:
+            resident.trainer.gang = ProcessGang(
+                ref,
+                devices=self.gang_devices,
+                limit_gb=self.memory_limit_gb,
+                pad_to=resident.trainer.pad_to,
+                reproducible=self.reproducible,
+            )
         return resident
 
     def _look_up(
@@ -597,3 +614,8 @@ class NodeRuntime:
         # a sink that raises must not take the node's other jobs with it
         except Exception:
             log.exception("a job's sink raised")
+
+
+def _close_gang(resident: ResidentBase) -> None:
+    if resident.trainer.gang is not None:
+        resident.trainer.gang.close()

@@ -26,6 +26,7 @@ import re
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("config", type=Path)
     parser.add_argument("--output", type=Path, help="where adapters go; overrides the file")
     parser.add_argument("--device", help="cpu or cuda; by default what there is")
+    parser.add_argument(
+        "--gang", default="", help="further devices for soft prompts, such as cuda:1,cuda:2"
+    )
     parser.add_argument("--resume", action="store_true", help="go on from earlier checkpoints")
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     chosen = parser.parse_args(arguments)
@@ -108,6 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
             output=output,
             device=device,
             memory_gb=config.get("memory_gb"),
+            gang_devices=[name for name in chosen.gang.split(",") if name],
             reproducible=config.get("reproducible", False),
             resume=chosen.resume,
             quiet=chosen.quiet,
@@ -163,13 +168,18 @@ def train(
     output: Path,
     device: str,
     memory_gb: float | None,
+    gang_devices: Sequence[str] = (),
     reproducible: bool,
     resume: bool,
     quiet: bool,
 ) -> int:
     """Train all jobs together; a JSON line per job at the end; 0 when all finished."""
     runtime = NodeRuntime(
-        device=device, cache_dir=output, memory_limit_gb=memory_gb, reproducible=reproducible
+        device=device,
+        cache_dir=output,
+        memory_limit_gb=memory_gb,
+        gang_devices=gang_devices,
+        reproducible=reproducible,
     )
     bars: list[JobBar] = []
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -21,6 +22,13 @@ from workers.training.faults import (
     is_device_lost,
     is_out_of_memory,
     too_big,
+)
+from workers.training.gang import (
+    Gang,
+    GangLost,
+    GangPart,
+    PartGradient,
+    divide_shares,
 )
 from workers.training.job import StepBatch, TrainingJob
 from workers.training.objective import cache_reference_losses, compute_example_losses
@@ -97,6 +105,8 @@ class FusedTrainer:
         self.last_pack = 0
         #: Recorded steps of fixed shape, where they pay.
         self.fixed: RecordedSteps | None = None
+        #: Devices that share the batches of soft prompts, where there are several.
+        self.gang: Gang | None = None
 
     def add(self, job: TrainingJob, values: dict[str, torch.Tensor]) -> None:
         """Let a job in. ``values`` are its adapter's tensors by name."""
@@ -127,7 +137,11 @@ class FusedTrainer:
         for share in shares:
             self._last_served[share.job_id] = self._round
         try:
-            failed = self._forward_backward(shares)
+            failed = self._forward_backward_together(shares)
+        except GangLost as lost:
+            log.warning("a device of the gang is lost, the others go on: %s", lost)
+            self._rewind([share.job_id for share in shares])
+            return []
         except RecordingError:
             # its runs may have left anything in the gradients of anyone
             self._rewind(list(self.jobs))
@@ -204,6 +218,45 @@ class FusedTrainer:
 
     def _pack(self, shares: list[PackShare]) -> Pack:
         return build_pack(shares, device=self.model.device, pad_to=self.pad_to)
+
+    def _forward_backward_together(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
+        """The same with a gang: its members compute parts of the batches meanwhile."""
+        gang = self.gang
+        if gang is None or not gang.members or self._suspects or self._measure:
+            return self._forward_backward(shares)
+        own, theirs = divide_shares(
+            shares, self.jobs, members=gang.members, token_budget=self.token_budget
+        )
+        gang.begin([[self._part(share) for share in of] for of in theirs])
+        try:
+            failed = self._forward_backward(own)
+        finally:
+            # Also after a failure: the next parts must not find these in their way.
+            found = gang.collect()
+        return failed or self._add_parts(theirs, found)
+
+    def _part(self, share: PackShare) -> GangPart:
+        [(_, values, _)] = self.model.tensors(share.job_id)
+        weight = self.jobs[share.job_id].current_batch().weight
+        return GangPart(share, values.float().cpu().numpy(), weight)
+
+    def _add_parts(
+        self, theirs: list[list[PackShare]], found: list[list[PartGradient]]
+    ) -> list[StepResult | StepFailure]:
+        """Add what members computed to the jobs' gradients, in the order of the batches."""
+        for share, part in zip(chain(*theirs), chain(*found), strict=True):
+            job = self.jobs[share.job_id]
+            batch = job.current_batch()
+            value = sum(part.per_row) / batch.weight
+            failed = self._not_finite([job], [value])
+            if failed:
+                self._rewind([job.job_id])
+                return failed
+            [(_, _, grad)] = self.model.tensors(share.job_id)
+            grad += torch.from_numpy(part.gradient_VD).to(grad)
+            rows = batch.rows[batch.taken : batch.taken + len(share.examples)].tolist()
+            _note([job], [share], [rows], [value], part.per_row)
+        return []
 
     def _forward_backward(self, shares: list[PackShare]) -> list[StepResult | StepFailure]:
         """Add the pack's gradients; nothing is added when a job's loss is not finite."""
