@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -36,7 +37,7 @@ class GangOfModels:
     def members(self):
         return len(self._models)
 
-    def begin(self, parts: list[list[GangPart]]):
+    def begin(self, parts: Sequence[Sequence[GangPart]]) -> None:
         self.calls += 1
         self.rows += sum(len(part.share.examples) for of in parts for part in of)
         self._found = [
