@@ -37,6 +37,8 @@ VALIDATION_BLOB = "validation"
 PROMPTS_BLOB = "prompts"
 #: The adapter that the job begins with.
 START_BLOB = "start"
+#: Slices that are looked at for whether a job gets on.
+_STALLED_MAX = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,21 @@ def list_nodes_to_avoid(job: Job) -> list[str]:
     blaming = {held.node.provider_id for held in slices if is_user_fault(held)}
     own = Node.objects.filter(zone=job.zone, provider__in=blaming).values_list("pk", flat=True)
     return sorted({slices[-1].node_id, *own})
+
+
+def count_stalled_slices(job: Job) -> int:
+    """How many of the job's latest slices, in a row, ended without a step that counts.
+
+    Only those that its node handed back: a lost or failed slice says nothing of the slot's length.
+    """
+    ended = Slice.objects.filter(job=job).exclude(status=SliceStatus.OPEN)
+    latest = ended.order_by("-closed_at", "-pk").values_list("status", "first_step", "last_step")
+    stalled = 0
+    for status, first_step, last_step in latest[:_STALLED_MAX]:
+        if status != SliceStatus.PAUSED or last_step > first_step:
+            break
+        stalled += 1
+    return stalled
 
 
 def get_datasets(ids: Iterable[str]) -> dict[str, Dataset]:

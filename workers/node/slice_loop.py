@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 #: Names a folder on this node, so nothing that could lead out of it.
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+#: Of what is left of a lease, the share that a job about to end has; the rest is for sending it.
+ENDING_SHARE = 0.8
 #: Seconds between two looks at clocks and buffers; at most two reports a second per job.
 TICK_S = 0.5
 
@@ -151,8 +153,8 @@ class SliceLoop:
     def _tick(self) -> None:
         now = self._client.market_time()
         for run in list(self._slices.values()):
-            if run.on_device and not run.stop_wanted and now >= run.lease_expires_at:
-                log.warning("the lease of %s ended and was not renewed", run.job_id)
+            if run.on_device and run.is_over(now) and not run.stops_at_once:
+                log.warning("the time of %s on this node is over", run.job_id)
                 self._stop(run)
             self._sender.pump(run)
         for job_id in list(self._next):
@@ -177,7 +179,7 @@ class SliceLoop:
             del self._next[job_id]
         for run in list(self._slices.values()):
             if run.on_device and run.job_id not in wanted:
-                self._stop(run)
+                self._stop(run, may_end=True)
         if self._draining:
             return
         for spec in wanted.values():
@@ -264,17 +266,25 @@ class SliceLoop:
         if run.stop_wanted and run.state is SliceState.RUNNING:
             self._detach(run)
 
-    def _stop(self, run: SliceRun) -> None:
-        """Take a job off the device; its checkpoint goes to the market unless the lease is lost."""
-        if run.stop_wanted or not run.on_device:
+    def _stop(self, run: SliceRun, *, may_end: bool = False) -> None:
+        """Take a job off the device; its checkpoint goes to the market unless the lease is lost.
+
+        One that ``may_end`` and has done its last step is left most of what its lease still lasts
+        for its last evaluation, samples and adapter: elsewhere it would begin them again.
+        """
+        if not run.on_device or run.stops_at_once or (run.stop_wanted and may_end):
             return
-        run.stop_wanted = True
-        if run.state is SliceState.RUNNING:
+        now = self._client.market_time()
+        left_s = run.lease_expires_at - now if may_end else 0.0
+        run.stop_wanted, run.leave_at = True, now + ENDING_SHARE * left_s
+        run.stops_at_once = not may_end
+        if run.state is not SliceState.PREPARING:
             self._detach(run)
 
     def _detach(self, run: SliceRun) -> None:
-        run.enter(SliceState.STOPPING)
-        self._runtime.detach(run.job_id, checkpoint=not run.lost)
+        if run.state is SliceState.RUNNING:
+            run.enter(SliceState.STOPPING)
+        self._runtime.detach(run.job_id, checkpoint=not run.lost, may_end=not run.stops_at_once)
         if run.lost:
             # A job dropped without a checkpoint tells its sink nothing more.
             run.enter(SliceState.CLOSED)
@@ -324,7 +334,7 @@ class SliceLoop:
         if reply.lease_expires_at is not None:
             run.lease_expires_at = reply.lease_expires_at
         if reply.checkpoint_and_stop:
-            self._stop(run)
+            self._stop(run, may_end=True)
 
     def _ended(
         self,

@@ -64,8 +64,12 @@ class SliceRun:
     state: SliceState = SliceState.PREPARING
     progress: ProgressBuffer = field(default_factory=lambda: ProgressBuffer())
     outbox: Outbox = field(default_factory=Outbox)
-    #: Asked to stop before it ran.
+    #: Asked to stop, but not before its end if it has done its last step.
     stop_wanted: bool = False
+    #: Market's clock at which it has to stop in any case, once it was asked to.
+    leave_at: float = 0.0
+    #: Asked to stop in any case.
+    stops_at_once: bool = False
     #: The market does not want this lease any more; nothing of it may be sent.
     lost: bool = False
     #: Step of the newest checkpoint the market is known to have.
@@ -83,6 +87,10 @@ class SliceRun:
     def on_device(self) -> bool:
         """Whether the runtime may still hold the job."""
         return self.state in (SliceState.PREPARING, SliceState.RUNNING, SliceState.STOPPING)
+
+    def is_over(self, now: float) -> bool:
+        """Whether its time on the device has run out."""
+        return now >= (self.leave_at if self.stop_wanted else self.lease_expires_at)
 
     def enter(self, state: SliceState) -> None:
         """Go to a state; call on the node's thread.

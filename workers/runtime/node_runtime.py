@@ -92,6 +92,8 @@ class NodeRuntime:
         self._attaching: dict[str, BaseModelRef] = {}
         #: Jobs that are done but for their samples; the loop's thread only.
         self._sampling: dict[str, SampleRun] = {}
+        #: Those of them whose time here is over, and that end first; the loop's thread only.
+        self._leaving: set[str] = set()
         self._answers = Answers()
         self._names_lock = threading.Lock()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -163,7 +165,7 @@ class NodeRuntime:
         """Have a checkpoint written soon; it arrives at the job's sink."""
         self._commands.put(lambda: self._want_checkpoint(job_id))
 
-    def detach(self, job_id: str, *, checkpoint: bool) -> None:
+    def detach(self, job_id: str, *, checkpoint: bool, may_end: bool = False) -> None:
         """Take a job off the node between two steps; an unknown job is no error.
 
         Parameters
@@ -171,8 +173,11 @@ class NodeRuntime:
         checkpoint : bool
             True: its state is written, then the sink's ``checkpointed`` and ``paused``
             are called. False: the job is dropped and its sink hears nothing more.
+        may_end : bool
+            Leave a job that has done its last step to its last evaluation, samples and adapter,
+            unless a newcomer needs its memory. A second call without it takes the job off.
         """
-        self._call(lambda: self._detach(job_id, checkpoint))
+        self._call(lambda: self._detach(job_id, checkpoint, may_end=may_end))
 
     def jobs(self) -> tuple[str, ...]:
         """The jobs on the node, in the order they came."""
@@ -386,7 +391,7 @@ class NodeRuntime:
         if self._closed:
             raise SystemFault("The node's runtime is closed.")
         resident = running.resident
-        self._fit(resident, newcomer=running)
+        self._make_room(running)
         if resident.threads is None:
             resident.threads = use_best_threads(resident.model)
         resident.apply_threads()
@@ -511,9 +516,12 @@ class NodeRuntime:
         summary = running.summary()
         self._tell(lambda: running.sink.failed(cause, str(fault), summary))
 
-    def _detach(self, job_id: str, checkpoint: bool) -> None:
+    def _detach(self, job_id: str, checkpoint: bool, *, may_end: bool = False) -> None:
         running = self._running.get(job_id)
         if running is None:
+            return
+        if may_end and running.job.done:
+            self._leaving.add(job_id)
             return
         if not checkpoint:
             self._remove(running)
@@ -539,12 +547,30 @@ class NodeRuntime:
     def _remove(self, running: RunningJob) -> None:
         job_id = running.job.job_id
         self._sampling.pop(job_id, None)
+        self._leaving.discard(job_id)
         running.resident.trainer.remove(job_id)
         with self._names_lock:
             del self._running[job_id]
         # a plan that measured more than it foresaw must not trip who stays
         with contextlib.suppress(SystemFault):
             self._fit(running.resident)
+
+    def _make_room(self, newcomer: RunningJob) -> None:
+        """Size the packs for a newcomer; where it does not fit, jobs that may end here leave.
+
+        Raises
+        ------
+        SystemFault
+            As ``_fit``.
+        """
+        try:
+            self._fit(newcomer.resident, newcomer=newcomer)
+        except SystemFault:
+            if not self._leaving:
+                raise
+            for job_id in sorted(self._leaving):
+                self._detach(job_id, True)
+            self._fit(newcomer.resident, newcomer=newcomer)
 
     def _fit(self, resident: ResidentBase, newcomer: RunningJob | None = None) -> None:
         """Size the packs so that all of a base's jobs fit.

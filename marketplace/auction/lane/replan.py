@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from django.db.models import Q
 
@@ -18,14 +19,20 @@ from marketplace.auction.lane.plan_changes import (
 )
 from marketplace.auction.models import Bid
 from marketplace.common.queue import enqueue
+from marketplace.fleet.models import Node
 from marketplace.jobs.models import FaultOf, Job
 from marketplace.jobs.queries import is_replan_wanted
-from marketplace.jobs.selectors import list_jobs_to_replan, list_nodes_to_avoid
+from marketplace.jobs.selectors import (
+    count_stalled_slices,
+    list_jobs_to_replan,
+    list_nodes_to_avoid,
+)
 from marketplace.jobs.services import fail_job, request_job_replan
 from scheduler import types as scheduler
 from scheduler.auction import Engine, Replan
 from scheduler.auction.joint.least_laxity import plan_by_laxity
 from scheduler.auction.log import events
+from scheduler.auction.search.room import PromisedJob
 
 #: A new plan may cost the market so much more than the cheapest if it ends sooner, as a share.
 TOLERANCE = 0.1
@@ -67,7 +74,7 @@ def replan_jobs(lane: Lane, *, preferred: Mapping[str, str] | None = None) -> in
         PlannedJob(
             job=job,
             bid=bids[job.bid_id],
-            promise=measure_work_left(zone=lane.zone, job=job, bid=bids[job.bid_id]),
+            promise=_measure_promise(lane, job, bids[job.bid_id]),
         )
         for job in jobs
         if not _was_tried(bids[job.bid_id], lane.slot)
@@ -87,6 +94,21 @@ def replan_jobs(lane: Lane, *, preferred: Mapping[str, str] | None = None) -> in
         # More time may find what the lane did not; it has others to serve.
         enqueue("auction.plans_improve", zone_id=lane.zone.pk)
     return len(waiting)
+
+
+def _measure_promise(lane: Lane, job: Job, bid: Bid) -> PromisedJob:
+    """What is left of a job to plan.
+
+    One that got nowhere in its last slices, because a slot ended before it had begun or before its
+    adapter was stored, gets twice as many slots with each of them, up to its deadline.
+    """
+    promise = measure_work_left(zone=lane.zone, job=job, bid=bid)
+    stalled = count_stalled_slices(job)
+    if not stalled or not promise.rates:
+        return promise
+    slots = min(2**stalled, max(1, promise.deadline_slot - lane.first_free_slot + 1))
+    least = slots * max(promise.rates.values())
+    return replace(promise, compute_demand=max(promise.compute_demand, least))
 
 
 def _was_tried(bid: Bid, slot: int) -> bool:
@@ -194,7 +216,8 @@ def explain_move(move: events.PlanMove, *, is_hit: bool) -> str:
 
 
 def _name_nodes(cells: Sequence[scheduler.Cell]) -> str:
-    return ", ".join(sorted({cell.node for cell in cells}))
+    nodes = Node.objects.filter(pk__in={cell.node for cell in cells})
+    return ", ".join(sorted(nodes.values_list("name", flat=True)))
 
 
 def _explain(outcome: Replan) -> str:

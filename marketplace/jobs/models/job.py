@@ -174,6 +174,11 @@ class Job(models.Model):
         value = self.spec.get("start")
         return None if value is None else from_json(Start, value)
 
+    @property
+    def has_done_all_steps(self) -> bool:
+        """Whether only its last evaluation, its samples and its adapter are missing."""
+        return self.total_steps is not None and self.step >= self.total_steps > 0
+
     def node_in(self, slot: int) -> str | None:
         """The node of the job's cell in a slot."""
         return next((node for at, node in self.cells if at == slot), None)

@@ -9,6 +9,7 @@ or a call again after a crash, make the same plan.
 - A job whose cell is on another node waits until its present node has given it up, by a result or
   by losing the lease, and then starts there from its checkpoint.
 - A job without a cell now is left out of its node's plan, which tells the node to checkpoint it.
+  One that has done its last step ends there instead, while its lease lasts.
 - A job that has no cells left, or will not end within its last one, is marked for the auction.
 """
 
@@ -47,7 +48,7 @@ HANDOVER_MAX_S = 2.0
 _LOOKED_AT = (
     *("job", "node", "lease_token", "last_slot"),
     *("job__status", "job__cells", "job__needs_replan"),
-    *("job__eta_at", "job__finish_planned_at"),
+    *("job__eta_at", "job__finish_planned_at", "job__step", "job__total_steps"),
 )
 #: How long plans are kept, so that one can see what was sent.
 PLANS_KEPT = timedelta(hours=1)
@@ -197,6 +198,8 @@ def _extend_leases(zone: Zone, slot: int, held_jobs: list[Slice]) -> None:
 def _leaves_or_overruns(present: _ZoneView, held: Slice) -> bool:
     if held.job.node_in(present.slot) == held.node_id:
         return present.overruns(held.job)
+    if held.job.has_done_all_steps:
+        return False
     return held.job.status == JobStatus.RUNNING or present.out_of_cells(held.job)
 
 
@@ -226,6 +229,8 @@ def _continue_slice(present: _ZoneView, job: Job, held: Slice) -> None:
     if node_id == held.node_id:
         if present.overruns(job):
             mark_for_replan(job=job, reason="It is slower than planned.", now=now)
+        return
+    if job.has_done_all_steps:
         return
     if job.status == JobStatus.RUNNING:
         set_status(job, JobStatus.MOVING)

@@ -238,6 +238,23 @@ def test_a_job_too_slow_for_its_last_cell_is_marked_before_the_cell_ends():
     assert Job.objects.get(pk=job.pk).status == JobStatus.RUNNING
 
 
+def test_a_job_that_has_done_its_last_step_ends_on_its_node_after_its_slot():
+    zone = market.zone()
+    node = market.node(zone)
+    job = build.job(zone, (0, node))
+    dispatch_slots(now=NOW)
+    held = build.lease(job)
+    event = build.event(1, step=12)
+    record_progress(node=node, report=build.report(held, event), now=at(9))
+
+    dispatch_slots(now=at(10))
+
+    job.refresh_from_db()
+    assert (job.status, job.needs_replan) == (JobStatus.RUNNING, False)
+    assert plans()[-1] == (node.name, 1, 1, [])
+    assert not job.events.filter(kind=EventKind.MOVING).exists()
+
+
 def test_new_cells_on_the_same_node_let_the_job_go_on_under_its_lease():
     zone = market.zone()
     node = market.node(zone)

@@ -13,6 +13,8 @@ from workers.protocol.messages import ProbeLoss, ProbeResult, ProbeSpec
 from workers.runtime.job_sink import JobSink, JobSummary
 from workers.training.faults import SystemFault, TrainingFault
 
+TOTAL_STEPS = 100
+
 
 @dataclass
 class Attached:
@@ -26,7 +28,7 @@ class Attached:
         return JobSummary(
             job_id=self.spec.job_id,
             step=self.step,
-            total_steps=100,
+            total_steps=TOTAL_STEPS,
             samples_done=self.step * 8,
             first_train_loss=3.0,
             last_train_loss=2.0,
@@ -72,7 +74,10 @@ class RuntimeDouble:
         self.attached[job.job_id] = Attached(job, sink, data_path.read_bytes(), checkpoint)
         self.note(f"attached {job.job_id}")
 
-    def detach(self, job_id: str, *, checkpoint: bool) -> None:
+    def detach(self, job_id: str, *, checkpoint: bool, may_end: bool = False) -> None:
+        if may_end and job_id in self.attached and self.attached[job_id].step == TOTAL_STEPS:
+            self.note(f"left {job_id} to end")
+            return
         job = self.attached.pop(job_id, None)
         self.note(f"detached {job_id} {'with' if checkpoint else 'without'} checkpoint")
         if job is not None and checkpoint:
@@ -108,8 +113,8 @@ class RuntimeDouble:
                     seq=job.step,
                     at=time.time(),
                     step=job.step,
-                    total_steps=100,
-                    epoch=job.step / 100,
+                    total_steps=TOTAL_STEPS,
+                    epoch=job.step / TOTAL_STEPS,
                     samples_done=job.step * 8,
                     train_loss=loss,
                     log=(f"step {job.step}",),
@@ -134,7 +139,7 @@ class RuntimeDouble:
         (folder / "adapter_config.json").write_text("{}")
         (folder / "adapter_model.safetensors").write_bytes(b"weights")
         (folder / "secret.txt").write_text("not part of an adapter")
-        job.step = 100
+        job.step = TOTAL_STEPS
         job.sink.finished(folder, job.summary())
 
     def fail(self, job_id: str, fault: Fault, reason: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.unit.workers.node.market_double import TINY, Lease, MarketDouble
-from tests.unit.workers.node.runtime_double import RuntimeDouble
+from tests.unit.workers.node.runtime_double import TOTAL_STEPS, RuntimeDouble
 from workers.node.blob_cache import BlobCache
 from workers.node.credentials import StateDir
 from workers.node.market_client import MarketClient, Patience
@@ -512,6 +512,38 @@ class TestLeases:
         world.runtime.steps("job-a", 2)
         world.runtime.wait_for("detached job-a with checkpoint")
         assert world.runtime.attached == {}
+
+    def test_a_job_that_has_done_its_last_step_ends_though_the_next_plan_is_without_it(self, world):
+        world.started(world.slice(), world.slice("job-b", "lease-b"))
+        world.runtime.steps("job-a", TOTAL_STEPS)
+        world.plan(world.slice("job-b", "lease-b"), slot=6)
+        world.runtime.wait_for("left job-a to end")
+        world.runtime.finish("job-a")
+        result = world.result()
+        assert (result.status, result.step) == (SliceStatus.FINISHED, TOTAL_STEPS)
+        assert "detached job-a with checkpoint" not in world.runtime.history
+
+    def test_one_that_takes_too_long_for_it_is_handed_over_before_its_lease_is_over(
+        self, world, monkeypatch
+    ):
+        monkeypatch.setattr("workers.node.slice_loop.ENDING_SHARE", 0.02)
+        spec = world.slice(expires_in=20.0)
+        world.started(spec)
+        world.runtime.steps("job-a", TOTAL_STEPS)
+        world.plan(slot=6)
+        world.runtime.wait_for("left job-a to end")
+        world.runtime.wait_for("detached job-a with checkpoint")
+        assert time.time() < spec.lease_expires_at
+        assert world.result().status is SliceStatus.PAUSED
+
+    def test_a_lost_lease_stops_a_job_that_was_left_to_end(self, world):
+        world.started(world.slice())
+        world.runtime.steps("job-a", TOTAL_STEPS)
+        world.plan(slot=6)
+        world.runtime.wait_for("left job-a to end")
+        world.node.heard(HeartbeatReply(revoked=("lease-a",)))
+        world.runtime.wait_for("detached job-a without checkpoint")
+        world.eventually(lambda: world.node.leases() == ())
 
     def test_an_upload_under_a_lost_lease_closes_the_slice(self, world):
         world.started(world.slice())

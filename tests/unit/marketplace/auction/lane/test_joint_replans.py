@@ -108,9 +108,10 @@ def test_a_job_with_slack_makes_room_for_one_that_lost_its_node(zone, two):
     assert plan_of(lax) == held(lax) == on(first, 104, 105, 106)
     assert (kinds(zone)[-1], kinds(zone).count("TaskReplanned")) == ("PlansMoved", 0)
     assert paid() == before
-    assert told(tight) == [f"Planned again on {first}, at no cost to you; the deadline stands."]
+    name = Node.objects.get(pk=first).name
+    assert told(tight) == [f"Planned again on {name}, at no cost to you; the deadline stands."]
     assert told(lax) == [
-        f"Planned again on {first}, so that another job keeps its deadline too; yours stands, "
+        f"Planned again on {name}, so that another job keeps its deadline too; yours stands, "
         "and your price does not change."
     ]
     assert_sound(zone)
@@ -197,7 +198,7 @@ def test_a_late_job_is_put_in_time_when_a_node_joins(zone, late):
     assert improve_plans(zone_id=zone.pk, clock=lambda: NOW) == 1
     assert plan_of(late) == held(late) == on(joined.pk, 101, 102, 103)
     assert told(late)[-1] == (
-        f"Planned again on {joined.pk}, at no cost to you; the deadline stands."
+        f"Planned again on {joined.name}, at no cost to you; the deadline stands."
     )
     after = kinds(zone)
     assert improve_plans(zone_id=zone.pk, clock=lambda: NOW) == 0

@@ -9,13 +9,15 @@ from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import refresh_zone, replan_broken_jobs
 from marketplace.auction.models import LogEntry, Reservation
-from marketplace.fleet.models import NodeStatus
+from marketplace.fleet.models import Node, NodeStatus
+from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import Job, JobEvent
-from marketplace.jobs.services import dispatch_slots, request_job_replan
+from marketplace.jobs.services import dispatch_slots, replace_job_cells, request_job_replan
 from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
+from workers.protocol.messages import SliceStatus as Ended
 
 pytestmark = pytest.mark.django_db
 
@@ -72,7 +74,7 @@ def test_job_on_a_silent_node_is_planned_again_at_once_and_free(zone, owner):
     assert verify_zone(zone).problems == []
     messages = JobEvent.objects.filter(job=job, kind="replanned").values_list("message", flat=True)
     assert list(messages) == [
-        f"Planned again on {second.pk}, at no cost to you; the deadline stands."
+        f"Planned again on {second.name}, at no cost to you; the deadline stands."
     ]
 
 
@@ -237,6 +239,46 @@ def test_job_that_was_slower_than_measured_gets_more_cells(zone, owner):
     job.refresh_from_db()
     assert [slot for slot, _ in job.cells if slot > 103] == [104, 105]
     assert check_ledger().balanced
+
+
+def get_nowhere(zone, job, slot):
+    """Hand the job back at the end of a slot, all steps done and no adapter; plan it again."""
+    now = market.slot_at(zone, slot)
+    Node.objects.update(last_heartbeat_at=now)
+    dispatch_slots(now=now)
+    market.end_slice(job, status=Ended.PAUSED, now=now)
+    # As when nothing was planned for the next slots.
+    replace_job_cells(job=job, cells=[], reason="test", now=now)
+    request_job_replan(job=job, reason="It did not end in time.", now=now)
+    replan_broken_jobs(now=now)
+    job.refresh_from_db()
+    return [at for at, _ in job.cells if at > slot]
+
+
+def test_a_job_that_gets_nowhere_in_its_slices_gets_twice_as_many_slots_each_time(zone, owner):
+    market.node(zone)
+    bid, job = admitted(owner, zone, epochs=3)
+    before = (bid.payment_micros, wallet(organisation=owner))
+    # The first slice did all steps, the others only what a slot was too short for.
+    assert get_nowhere(zone, job, 101) == [102]
+    assert get_nowhere(zone, job, 102) == [103, 104]
+    assert get_nowhere(zone, job, 103) == [104, 105, 106, 107]
+    assert get_nowhere(zone, job, 104) == [*range(105, 113)]
+    bid.refresh_from_db()
+    assert (bid.payment_micros, wallet(organisation=owner)) == before
+    assert verify_zone(zone).problems == []
+
+
+def test_slots_for_a_job_that_gets_nowhere_end_at_its_deadline(zone, owner):
+    market.node(zone)
+    bid, job = admitted(owner, zone, epochs=3)
+    Job.objects.filter(pk=job.pk).update(deadline_at=market.slot_at(zone, 106))
+    bid.deadline_at = market.slot_at(zone, 106)
+    bid.save()
+    last = last_slot_until(zone, bid.deadline_at)
+    for slot in (101, 102):
+        get_nowhere(zone, job, slot)
+    assert get_nowhere(zone, job, 103) == [*range(104, last + 1)]
 
 
 def test_dispatch_runs_what_the_lane_planned(zone, owner):
