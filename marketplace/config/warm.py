@@ -5,7 +5,7 @@ The machine code is kept in the user's cache; run again, this takes about a seco
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import Settings, solve_prices
+from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.types import Node, Task
 
 
@@ -26,8 +26,8 @@ def main() -> None:
         engine.quote(task, slot=0)
         engine.apply(events.BidArrived(task=task, slot=0))
         # A worker solves between the slots it must dispatch in time.
-        forecast = {"slot": 1, "last_slot": 3, "day_start": 0, "today": [task], "past_days": []}
-        engine.apply(solve_prices(engine, seed=0, settings=Settings(iterations=2), **forecast))
+        known = KnownBids(slot=1, last_slot=3, day_start=0, today=[task], past_days=[])
+        engine.apply(solve_prices(engine, known, seed=0, settings=Settings(iterations=2)))
 
 
 if __name__ == "__main__":

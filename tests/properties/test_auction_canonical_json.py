@@ -16,7 +16,7 @@ from scheduler.auction.log.canonical_json import (
     serialize_decision,
 )
 from scheduler.auction.log.chain import canonical, hash_entry, serialize_entry
-from scheduler.auction.log.events import event_to_json
+from scheduler.auction.log.event_json import event_to_json
 from scheduler.auction.log.outcomes import Outcome, Replan, outcome_to_json
 from scheduler.types import Cell, Decision, LaborVendor, PriceParts, Refusal, Schedule, Task
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import EmptyZone, Settings, select_counted, solve_prices
+from scheduler.auction.prices import EmptyZone, KnownBids, Settings, select_counted, solve_prices
 from scheduler.auction.prices.counted_bids import LEAST_MOST, MOST_SHARE
 from scheduler.experiments.attack import decoys
 from scheduler.experiments.auction.run import make_rules
@@ -38,11 +38,13 @@ def _engine() -> Engine:
 def _solve(today: list[Task], past: list[list[Task]]) -> events.PricesSolved:
     return solve_prices(
         _engine(),
-        slot=SLOT,
-        last_slot=BUSY.scenario.slots - 1,
-        day_start=0,
-        today=today,
-        past_days=past,
+        KnownBids(
+            slot=SLOT,
+            last_slot=BUSY.scenario.slots - 1,
+            day_start=0,
+            today=today,
+            past_days=past,
+        ),
         seed=3,
         settings=Settings(futures=2, iterations=8),
     )

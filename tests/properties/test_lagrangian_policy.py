@@ -8,7 +8,7 @@ import pytest
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules, entry_from_json, entry_to_json
 from scheduler.auction.log import events
-from scheduler.auction.prices import Settings, solve_prices
+from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.experiments.auction.max_form.engine import make_engine, pay_eq14
 from scheduler.types import Decision, Task
 from tests.properties.auction_markets import Market, faults_of, overuse, restore, verify
@@ -52,11 +52,13 @@ class SolvedMarket(Market):
         ]
         return solve_prices(
             engine,
-            slot=first,
-            last_slot=last,
-            day_start=first,
-            today=[],
-            past_days=[past],
+            KnownBids(
+                slot=first,
+                last_slot=last,
+                day_start=first,
+                today=[],
+                past_days=[past],
+            ),
             seed=self.solved,
             settings=FEW,
         )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import Settings, solve_prices
+from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.posted_rates import (
     RegisteredNode,
     find_reference_asks,
@@ -233,11 +233,13 @@ def test_any_ask_no_higher_than_the_floor_sells_the_same_cells_for_the_same_pay(
             if n % 10 == 0:
                 solved = solve_prices(
                     engine,
-                    slot=0,
-                    last_slot=DAY - 1,
-                    day_start=0,
-                    today=(),
-                    past_days=days,
+                    KnownBids(
+                        slot=0,
+                        last_slot=DAY - 1,
+                        day_start=0,
+                        today=(),
+                        past_days=days,
+                    ),
                     seed=n,
                     settings=Settings(futures=2, iterations=12, most_tasks=60),
                 )

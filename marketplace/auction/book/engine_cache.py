@@ -39,7 +39,8 @@ from scheduler.auction import (
 )
 from scheduler.auction.engine.price_policies import SELLING_POLICIES, SELLING_POLICY, Policies
 from scheduler.auction.log.chain import SerializedEntry, hash_entry
-from scheduler.auction.log.events import NodeJoined, event_from_json
+from scheduler.auction.log.event_json import event_from_json
+from scheduler.auction.log.events import NodeJoined
 from scheduler.auction.log.outcomes import outcome_from_json
 from scheduler.auction.log.rules import LOG_VERSION
 

@@ -37,7 +37,7 @@ from marketplace.payments.models import Hold, HoldStatus
 from scheduler.auction import ChainEntry, DeadlineHint, Engine
 from scheduler.auction.audit.solve_again import SolveAudit
 from scheduler.auction.log import events
-from scheduler.auction.log.events import event_from_json
+from scheduler.auction.log.event_json import event_from_json
 from scheduler.auction.log.heads import has_valid_signature, signed_head_from_json
 from scheduler.prompts.answers import answer_question, plan_waiting
 from scheduler.types import Cell, Decision, Node, Task

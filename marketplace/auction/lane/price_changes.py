@@ -19,6 +19,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
+from scheduler.auction.log.event_json import event_from_json
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def take_solved_prices(lane: Lane) -> bool:
     if pricing is None or pricing.waiting is None:
         return False
     try:
-        solved = events.event_from_json(json.loads(pricing.waiting))
+        solved = event_from_json(json.loads(pricing.waiting))
         problem = _misfit(lane, pricing, solved)
     except (ValueError, KeyError, TypeError) as error:
         problem = f"Not readable: {error!r}"

@@ -36,7 +36,8 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import check_policy_settings
 from marketplace.fleet.selectors import nodes_on_sale, slot_at
 from scheduler.auction.log import events
-from scheduler.auction.prices import Settings, solve_prices
+from scheduler.auction.log.event_json import event_to_json
+from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.solve import choose_seed
 
 log = logging.getLogger(__name__)
@@ -164,7 +165,7 @@ def solve_zone_prices(*, zone_id: str, clock: Callable[[], datetime]) -> bool:
                 solve_s=took_s,
                 failures=0,
                 next_at=clock() + timedelta(seconds=REST * took_s),
-                waiting=json.dumps(events.event_to_json(solved)),
+                waiting=json.dumps(event_to_json(solved)),
             )
             enqueue("auction.prices_apply", zone_id=zone.pk)
         return True
@@ -189,22 +190,24 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
     seen = load_past_bids(zone=zone, span=span, position=engine.position)
     solved = solve_prices(
         engine,
-        slot=span.slot,
-        last_slot=span.last_slot,
-        day_start=span.day_start,
-        today=seen.today,
-        past_days=seen.past_days,
+        KnownBids(
+            slot=span.slot,
+            last_slot=span.last_slot,
+            day_start=span.day_start,
+            today=seen.today,
+            past_days=seen.past_days,
+            each=float(seen.each),
+            given={
+                "past_starts": list(span.past_starts),
+                "first_position": seen.first_position,
+                "last_position": seen.last_position,
+                "every": seen.each,
+            },
+            won=seen.won,
+        ),
         seed=choose_seed(engine, slot=span.slot),
         settings=_solver_settings(settings),
-        each=float(seen.each),
-        given={
-            "past_starts": list(span.past_starts),
-            "first_position": seen.first_position,
-            "last_position": seen.last_position,
-            "every": seen.each,
-        },
         salt=books.commitment_salt(),
-        won=seen.won,
     )
     _check(solved)
     return solved

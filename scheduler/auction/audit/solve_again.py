@@ -19,7 +19,7 @@ from scheduler.auction.engine.engine import Engine
 from scheduler.auction.log.chain import ChainEntry
 from scheduler.auction.log.events import BidArrived, Event, PricesSolved, SlotAdvanced
 from scheduler.auction.log.outcomes import Outcome
-from scheduler.auction.prices.solve import SOLVER, Settings, choose_seed, solve_prices
+from scheduler.auction.prices.solve import SOLVER, KnownBids, Settings, choose_seed, solve_prices
 from scheduler.types import Decision, Task
 
 #: Entries by which a solve may come into force after the one it was made at.
@@ -131,27 +131,29 @@ class SolveAudit:
         length = last_slot - day_start + 1
         return solve_prices(
             engine,
-            slot=slot,
-            last_slot=last_slot,
-            day_start=day_start,
-            today=[task for task in seen if task.arrival_slot >= day_start],
-            past_days=[
-                [
-                    _move_back(task, start)
-                    for task in seen
-                    if start <= task.arrival_slot < start + length
-                ]
-                for start in past_starts
-            ],
+            KnownBids(
+                slot=slot,
+                last_slot=last_slot,
+                day_start=day_start,
+                today=[task for task in seen if task.arrival_slot >= day_start],
+                past_days=[
+                    [
+                        _move_back(task, start)
+                        for task in seen
+                        if start <= task.arrival_slot < start + length
+                    ]
+                    for start in past_starts
+                ],
+                each=float(inputs["every"]),
+                given={
+                    name: inputs[name]
+                    for name in ("past_starts", "first_position", "last_position", "every")
+                },
+                won=self._won,
+            ),
             seed=choose_seed(engine, slot=slot),
             settings=Settings(**inputs["settings"]),
-            each=float(inputs["every"]),
-            given={
-                name: inputs[name]
-                for name in ("past_starts", "first_position", "last_position", "every")
-            },
             salt=event.salt,
-            won=self._won,
         )
 
     def _select(self, inputs: Mapping[str, Any], *, earliest: int) -> list[Task]:

@@ -17,7 +17,7 @@ from scheduler.auction.log.chain import (
     hash_entry,
     select_public_part,
 )
-from scheduler.auction.log.events import event_from_json, event_to_json
+from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.log.limits import MOST_MONEY
 from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
 from scheduler.auction.log.rules import ZoneRules

@@ -16,7 +16,8 @@ from scheduler.auction.log.canonical_json import (
     serialize_canonical,
     serialize_decision,
 )
-from scheduler.auction.log.events import BidArrived, Event, event_from_json, event_to_json
+from scheduler.auction.log.event_json import event_from_json, event_to_json
+from scheduler.auction.log.events import BidArrived, Event
 from scheduler.auction.log.outcomes import Outcome, outcome_from_json, outcome_to_json
 
 

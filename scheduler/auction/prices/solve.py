@@ -12,7 +12,8 @@ import numpy as np
 from scheduler.auction.engine.engine import Engine, Prices
 from scheduler.auction.engine.reserves import find_floors, find_rates
 from scheduler.auction.log.chain import digest
-from scheduler.auction.log.events import PricesSolved, RatesPosted, task_to_json
+from scheduler.auction.log.event_json import task_to_json
+from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import rules_to_json
 from scheduler.auction.prices.capacity import Supply
 from scheduler.auction.prices.counted_bids import EmptyZone, select_counted
@@ -48,6 +49,27 @@ class Settings:
     last_step: float = 0.01
 
 
+@dataclass(frozen=True, slots=True)
+class KnownBids:
+    """The bids that a solve forecasts from, and the slots that it is for.
+
+    Of the bids only those count that ``select_counted`` gives.
+    """
+
+    #: These five as ``forecast_futures`` takes them.
+    slot: int
+    last_slot: int
+    day_start: int
+    today: Sequence[Task]
+    past_days: Sequence[Sequence[Task]]
+    #: Ids of those that were admitted; as for ``select_counted``.
+    won: Collection[str] = frozenset()
+    #: Bids that each of them stands for, where they are a sample.
+    each: float = 1.0
+    #: Where they were taken from; goes to the event's ``inputs`` as it is.
+    given: Mapping[str, Any] | None = None
+
+
 def choose_seed(engine: Engine, *, slot: int) -> int:
     """Give what a solve's random choices follow from: the log's rules and the slot.
 
@@ -58,18 +80,11 @@ def choose_seed(engine: Engine, *, slot: int) -> int:
 
 def solve_prices(
     engine: Engine,
+    known: KnownBids,
     *,
-    slot: int,
-    last_slot: int,
-    day_start: int,
-    today: Sequence[Task],
-    past_days: Sequence[Sequence[Task]],
     seed: int,
     settings: Settings | None = None,
-    each: float = 1.0,
-    given: Mapping[str, Any] | None = None,
     salt: str = "",
-    won: Collection[str] = frozenset(),
 ) -> PricesSolved:
     """Price what is left against what is expected.
 
@@ -84,28 +99,20 @@ def solve_prices(
     ----------
     engine : Engine
         At the position the event will follow.
-    slot, last_slot, day_start, today, past_days
-        As ``forecast_futures`` takes them; of the bids only those count that
-        ``select_counted`` gives.
+    known : KnownBids
     seed : int
     settings : Settings, optional
-    each : float
-        Bids that each of the given ones stands for, where they are a sample.
-    given : mapping, optional
-        Where the bids were taken from; goes to ``inputs`` as it is.
     salt : str
         Secret text for the commitment to ``private``.
-    won : collection of str, optional
-        Ids of those bids that were admitted; as for ``select_counted``.
     """
     chosen = settings or Settings()
     empty = _empty_zone(engine)
-    today = select_counted(today, empty, won=won)
-    past_days = [select_counted(day, empty, won=won) for day in past_days]
+    today = select_counted(known.today, empty, won=known.won)
+    past_days = [select_counted(day, empty, won=known.won) for day in known.past_days]
     futures = forecast_futures(
-        slot=slot,
-        last_slot=last_slot,
-        day_start=day_start,
+        slot=known.slot,
+        last_slot=known.last_slot,
+        day_start=known.day_start,
         today=today,
         past_days=past_days,
         most=max(chosen.most_tasks // chosen.futures, 1),
@@ -113,17 +120,17 @@ def solve_prices(
         seed=seed,
     )
     tasks = [task for future in futures for task in future.tasks]
-    expected = sum(len(f.tasks) * f.weight * each for f in futures) / len(futures)
+    expected = sum(len(f.tasks) * f.weight * known.each for f in futures) / len(futures)
     prices = engine.prices()
     nodes = engine.nodes
     supply = _left(engine, prices, forecast_rate=_middling_rate(tasks))
     posted, worth = engine.posted_rates, dict[str, tuple[float, ...]]()
     if posted is not None and nodes:
-        worth = _find_sample_worth(posted, nodes, supply, prices, futures, chosen, each=each)
+        worth = _find_sample_worth(posted, nodes, supply, prices, futures, chosen, each=known.each)
         supply = _price_by_rates(posted, nodes, supply, worth)
     pools, type_of = pool_by_type(supply)
     begin = _find_lowest(supply, prices, pools, type_of)
-    means = _average_prices(futures if nodes else (), pools, begin, chosen, each=each)
+    means = _average_prices(futures if nodes else (), pools, begin, chosen, each=known.each)
     lam, phi = means.compute_price, means.memory_price
     own_asks = posted is not None or len(pools.ask_type) > len(pools.types)
     node_price = find_node_prices(supply, lam, pools, type_of) if own_asks else lam[:, type_of]
@@ -138,16 +145,16 @@ def solve_prices(
         inputs={
             "solver": SOLVER,
             "position": engine.position,
-            "slot": slot,
-            "last_slot": last_slot,
-            "day_start": day_start,
+            "slot": known.slot,
+            "last_slot": known.last_slot,
+            "day_start": known.day_start,
             "bids_today": len(today),
             "past_days": len(past_days),
             "forecast_tasks": len(tasks),
             # Times the tasks: the bids expected, on average over the futures.
             "forecast_weight": float(expected / len(tasks)) if tasks else 0.0,
             "settings": asdict(chosen),
-            **(given or {}),
+            **(known.given or {}),
         },
         private={
             "forecast_digest": digest([task_to_json(task) for task in tasks]),

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.audit.transcripts import transcript_lines, verify_transcript
 from scheduler.auction.log.chain import digest, entry_to_json, hash_entry, hide_bid
-from scheduler.auction.log.events import event_from_json
+from scheduler.auction.log.event_json import event_from_json
 from scheduler.auction.log.heads import Head, SignedHead, sign_head
 from scheduler.auction.log.outcomes import outcome_to_json
 from scheduler.auction.log.rules import rules_to_json

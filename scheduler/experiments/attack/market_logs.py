@@ -9,7 +9,7 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import digest, seal
 from scheduler.auction.log.rules import LOG_VERSION
-from scheduler.auction.prices import Settings, solve_prices
+from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.solve import choose_seed
 from scheduler.experiments.auction.run import SOLVE_EVERY
 from scheduler.experiments.auction.scenario import Scenario
@@ -74,19 +74,21 @@ def _solve(
 ) -> events.PricesSolved:
     return solve_prices(
         engine,
-        slot=slot,
-        last_slot=engine.horizon.last_slot,
-        day_start=1,
-        today=seen,
-        past_days=[],
+        KnownBids(
+            slot=slot,
+            last_slot=engine.horizon.last_slot,
+            day_start=1,
+            today=seen,
+            past_days=[],
+            given={
+                "past_starts": [],
+                "first_position": 1,
+                "last_position": engine.position,
+                "every": 1,
+            },
+            won=won,
+        ),
         seed=choose_seed(engine, slot=slot),
         settings=settings,
-        given={
-            "past_starts": [],
-            "first_position": 1,
-            "last_position": engine.position,
-            "every": 1,
-        },
         salt=digest([salt, slot]),
-        won=won,
     )

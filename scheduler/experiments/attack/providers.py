@@ -13,7 +13,7 @@ import numpy as np
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import Settings, solve_prices
+from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode, post_rates
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.scenario import Scenario
@@ -212,11 +212,13 @@ def _sell(
                 engine.transition(
                     solve_prices(
                         engine,
-                        slot=slot,
-                        last_slot=zone.scenario.slots - 1,
-                        day_start=0,
-                        today=tasks[:index],
-                        past_days=past_days,
+                        KnownBids(
+                            slot=slot,
+                            last_slot=zone.scenario.slots - 1,
+                            day_start=0,
+                            today=tasks[:index],
+                            past_days=past_days,
+                        ),
                         seed=seed * 100_003 + index,
                         settings=zone.solve,
                     )

@@ -17,7 +17,7 @@ from scheduler.auction import Engine
 from scheduler.auction.joint.least_laxity import JointPlan, plan_by_laxity
 from scheduler.auction.log import events
 from scheduler.auction.log.outcomes import Replan
-from scheduler.auction.prices import solve_prices
+from scheduler.auction.prices import KnownBids, solve_prices
 from scheduler.auction.search.room import PromisedJob
 from scheduler.experiments.auction.exact_replans import plan_exactly
 from scheduler.experiments.auction.run import SOLVE_EVERY, make_rules
@@ -120,11 +120,13 @@ def _solve(
 ) -> events.PricesSolved:
     return solve_prices(
         engine,
-        slot=slot,
-        last_slot=scenario.slots - 1,
-        day_start=0,
-        today=today,
-        past_days=[scenario.day(10_000 + seed)],
+        KnownBids(
+            slot=slot,
+            last_slot=scenario.slots - 1,
+            day_start=0,
+            today=today,
+            past_days=[scenario.day(10_000 + seed)],
+        ),
         seed=seed * 100_003 + len(today),
     )
 

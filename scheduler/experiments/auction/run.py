@@ -10,7 +10,14 @@ from math import inf
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import EmptyZone, Settings, has_burst, has_sold_much, solve_prices
+from scheduler.auction.prices import (
+    EmptyZone,
+    KnownBids,
+    Settings,
+    has_burst,
+    has_sold_much,
+    solve_prices,
+)
 from scheduler.experiments.auction.baselines import earliest_finish, no_merging, titan
 from scheduler.experiments.auction.bounds import make_capacity
 from scheduler.experiments.auction.max_form.engine import make_engine
@@ -99,15 +106,17 @@ def run_policy(
         engine.transition(
             solve_prices(
                 engine,
-                slot=first,
-                last_slot=scenario.slots - 1,
-                day_start=0,
-                today=tasks[:upto],
-                past_days=past_days,
+                KnownBids(
+                    slot=first,
+                    last_slot=scenario.slots - 1,
+                    day_start=0,
+                    today=tasks[:upto],
+                    past_days=past_days,
+                    won=won,
+                ),
                 # As in the market, it does not follow from the bids.
                 seed=seed * 100_003 + first,
                 settings=settings,
-                won=won,
             )
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from scheduler.auction import Engine
 from scheduler.auction.log import events
-from scheduler.auction.prices import solve_prices
+from scheduler.auction.prices import KnownBids, solve_prices
 from scheduler.auction.search.room import PromisedJob
 from scheduler.experiments.auction.cheaper_plans import find_cheaper_plans
 from scheduler.experiments.auction.run import SOLVE_EVERY, make_rules
@@ -54,11 +54,13 @@ def run_day(
             engine.transition(
                 solve_prices(
                     engine,
-                    slot=slot,
-                    last_slot=scenario.slots - 1,
-                    day_start=0,
-                    today=tasks[:index],
-                    past_days=past_days,
+                    KnownBids(
+                        slot=slot,
+                        last_slot=scenario.slots - 1,
+                        day_start=0,
+                        today=tasks[:index],
+                        past_days=past_days,
+                    ),
                     seed=seed * 100_003 + index,
                 )
             )

@@ -28,6 +28,7 @@ from marketplace.jobs.models import Job
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.selectors import check_ledger, earnings, house_balances
 from scheduler.auction.log import events
+from scheduler.auction.log.event_json import event_from_json
 from scheduler.types import NodeRate
 from tests import builders
 from tests import market_builders as market
@@ -61,7 +62,7 @@ def zone():
 
 def posted(zone: Zone) -> list[events.RatesPosted]:
     rows = LogEntry.objects.filter(zone=zone, kind="RatesPosted").order_by("position")
-    read = [events.event_from_json(json.loads(row.event)) for row in rows]
+    read = [event_from_json(json.loads(row.event)) for row in rows]
     return [event for event in read if isinstance(event, events.RatesPosted)]
 
 

@@ -28,6 +28,7 @@ from marketplace.auction.selectors import load_market
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_policy_settings
 from scheduler.auction.log import events
+from scheduler.auction.log.event_json import event_from_json
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -75,7 +76,7 @@ def pricing(zone) -> Pricing:
 
 def solves(zone) -> list[events.PricesSolved]:
     rows = LogEntry.objects.filter(zone=zone, kind="PricesSolved").order_by("position")
-    read = [events.event_from_json(json.loads(row.event)) for row in rows]
+    read = [event_from_json(json.loads(row.event)) for row in rows]
     return [event for event in read if isinstance(event, events.PricesSolved)]
 
 

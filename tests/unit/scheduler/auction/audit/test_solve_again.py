@@ -13,7 +13,7 @@ from scheduler.auction.audit.transcripts import transcript_lines, verify_transcr
 from scheduler.auction.audit.verify import Verification, verify
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import seal
-from scheduler.auction.prices import Settings, solve_prices
+from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.solve import choose_seed
 from tests.unit.scheduler.auction.builders import node, task
 
@@ -26,14 +26,16 @@ def solve(engine: Engine, *, slot: int, **changes: Any) -> events.PricesSolved:
     inputs = {"past_starts": [], "first_position": 1, "last_position": engine.position, "every": 1}
     return solve_prices(
         engine.replica(),
-        slot=slot,
-        last_slot=engine.horizon.last_slot,
-        day_start=1,
-        today=[bid.task for bid in BIDS],
-        past_days=[],
+        KnownBids(
+            slot=slot,
+            last_slot=engine.horizon.last_slot,
+            day_start=1,
+            today=[bid.task for bid in BIDS],
+            past_days=[],
+            given=inputs,
+        ),
         seed=choose_seed(engine, slot=slot),
         settings=QUICK,
-        given=inputs,
         salt="secret",
         **changes,
     )

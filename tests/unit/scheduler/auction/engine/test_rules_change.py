@@ -12,7 +12,7 @@ from scheduler.auction import ChainEntry, Engine, ZoneRules
 from scheduler.auction.audit.transcripts import transcript_lines
 from scheduler.auction.log import events
 from scheduler.auction.log.chain import entry_to_json, hide_bid
-from scheduler.auction.log.events import event_from_json, event_to_json
+from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.max_form.policies import max_form_rules
 from scheduler.types import Decision

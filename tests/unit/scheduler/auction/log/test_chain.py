@@ -21,7 +21,7 @@ from scheduler.auction.audit.verify import verify
 from scheduler.auction.log import events
 from scheduler.auction.log.canonical_json import commit_owner
 from scheduler.auction.log.chain import canonical, commitment, hide_bid
-from scheduler.auction.log.events import event_from_json, event_to_json
+from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.log.outcomes import outcome_from_json
 from scheduler.types import Cell, LaborVendor, Vendor
 from tests.unit.scheduler.auction.builders import node, task

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.prices import Forecast, Settings, forecast_futures, solve_prices
+from scheduler.auction.prices import Forecast, KnownBids, Settings, forecast_futures, solve_prices
 from scheduler.auction.prices.bursts import is_burst
 from scheduler.auction.prices.forecast import forecast_arrivals
 from scheduler.auction.prices.scenarios import find_scenarios
@@ -356,11 +356,13 @@ def test_prices_are_positive_where_and_only_where_demand_exceeds_room(
     engine = zone(nodes)
     event = solve_prices(
         engine,
-        slot=10,
-        last_slot=39,
-        day_start=0,
-        today=tasks(dict.fromkeys(range(10), 5)),
-        past_days=[],
+        KnownBids(
+            slot=10,
+            last_slot=39,
+            day_start=0,
+            today=tasks(dict.fromkeys(range(10), 5)),
+            past_days=[],
+        ),
         seed=0,
         settings=Settings(iterations=100, futures=count),
     )
@@ -374,7 +376,17 @@ def test_prices_are_positive_where_and_only_where_demand_exceeds_room(
 
 
 def test_a_zone_without_nodes_or_bids_solves_to_nothing() -> None:
-    event = solve_prices(zone(0), slot=0, last_slot=39, day_start=0, today=[], past_days=[], seed=0)
+    event = solve_prices(
+        zone(0),
+        KnownBids(
+            slot=0,
+            last_slot=39,
+            day_start=0,
+            today=[],
+            past_days=[],
+        ),
+        seed=0,
+    )
     assert (event.compute_price, event.memory_price) == ({}, {})
 
 

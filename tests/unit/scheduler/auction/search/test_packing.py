@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.auction.log.events import event_from_json, event_to_json
+from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.search.grid import WASTE_UNITS, unfilled
 from scheduler.types import Decision, Node, Task
 
