@@ -24,7 +24,7 @@ from scheduler.types import Decision, Task
 QUICK = Size(days=4, slots=24, futures=2)
 FULL = Size(days=6, slots=72, futures=6)
 #: Jobs of a bundle, and bids from one bundle to the next.
-JOBS, EVERY = 4, 25
+JOBS, EVERY = 4, 10
 #: Most that a split may gain on average, as a share of the bundle's price.
 MOST_GAIN = 0.01
 #: For each job of a bundle the slots that it waits, by what the owner does.

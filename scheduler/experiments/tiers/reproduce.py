@@ -16,6 +16,7 @@ from tqdm import tqdm
 from scheduler.experiments.tiers import experiments, plots, report
 from scheduler.experiments.tiers.experiments import LIMITED, Runs
 from scheduler.experiments.tiers.measures import FIGURES, difference, summary
+from scheduler.experiments.tiers.run import TierOutcome
 
 #: Seeds of a quick and of a full run.
 QUICK_SEEDS, FULL_SEEDS = 10, 30
@@ -61,6 +62,7 @@ def reproduce(out: Path, rows: Sequence[experiments.TierSetting], seeds: int) ->
 
     write_policies(out / "policies.csv", runs)
     write_quality(out / "quality.csv", quality)
+    write_baselines(out / "baselines.csv", quality)
     write_jcts(out / "jct.csv", runs)
     write_sweep(out / "sweep.csv", swept)
     write_series(out / "dynamics.csv", series)
@@ -106,17 +108,36 @@ def write_policies(path: Path, runs: Runs) -> None:
 
 def write_quality(path: Path, quality: Mapping[str, Runs]) -> None:
     """Paired differences improved minus corrected, by workload and cap."""
-    figures = ("mean_jct_s", "p95_jct_s", "cost_usd", "miss_share")
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        columns = [c for name in figures for c in (f"{name}_difference", f"{name}_ci95")]
-        writer.writerow(["workload", "cap", "seeds", *columns])
+        writer.writerow(["workload", "cap", "seeds", *_DIFFERENCES])
         for workload, runs in quality.items():
             for cap in experiments.CAPS:
-                one, base = runs["improved", cap], runs["corrected", cap]
-                found = [difference(one, base, name) for name in figures]
-                values = [v for item in found for v in (item.mean, item.half)]
-                writer.writerow([workload, cap_name(cap), len(one), *values])
+                one = runs["improved", cap]
+                found = _list_differences(one, runs["corrected", cap])
+                writer.writerow([workload, cap_name(cap), len(one), *found])
+
+
+def write_baselines(path: Path, quality: Mapping[str, Runs]) -> None:
+    """Paired differences improved minus each base, by workload and cap."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["workload", "cap", "against", "seeds", *_DIFFERENCES])
+        for workload, runs in quality.items():
+            for cap in experiments.CAPS:
+                one = runs["improved", cap]
+                for base in experiments.BASES:
+                    found = _list_differences(one, runs[base, cap])
+                    writer.writerow([workload, cap_name(cap), base, len(one), *found])
+
+
+_DIFFERENCE_FIGURES = ("mean_jct_s", "p95_jct_s", "cost_usd", "miss_share")
+_DIFFERENCES = [f"{name}_{kind}" for name in _DIFFERENCE_FIGURES for kind in ("difference", "ci95")]
+
+
+def _list_differences(one: Sequence[TierOutcome], base: Sequence[TierOutcome]) -> list[float]:
+    found = [difference(one, base, name) for name in _DIFFERENCE_FIGURES]
+    return [value for item in found for value in (item.mean, item.half)]
 
 
 def write_jcts(path: Path, runs: Runs) -> None:

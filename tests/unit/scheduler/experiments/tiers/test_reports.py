@@ -116,7 +116,13 @@ def test_reproduce_writes_tables_plots_and_a_report(tmp_path: Path) -> None:
         ("burst", "30", "2"),
         ("burst", "unlimited", "2"),
     ]
+    with (tmp_path / "baselines.csv").open(newline="") as file:
+        held = [(row["cap"], row["against"]) for row in csv.DictReader(file)]
+    assert held == [
+        (cap, base) for cap in ("30", "unlimited") for base in ("corrected", "fixed-600", "sjf-np")
+    ]
     text = (tmp_path / "report.md").read_text()
+    assert text.count("| sjf-np | ") == text.count("| fixed-600 | ") + 1 == 5
     pictures = set(re.findall(r"\]\((\S+\.svg)\)", text))
     assert pictures == {name for name in names if name.endswith(".svg")}
     assert "## What does not reproduce" in text
@@ -136,6 +142,17 @@ def test_the_committed_report_names_every_row_whose_slowest_jobs_are_slower() ->
     [line] = re.findall("^The 95th percentile .*$", text, re.M)
     assert f"in {len(slower)} of {len(rows)} rows: " in line
     assert [name for name in slower if name not in line] == []
+
+
+def test_a_trace_is_reported_in_windows_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    rows = [f"{n * 10},{60 + n % 600}" for n in range(experiments.WINDOW_JOBS + 1)]
+    path.write_text("submit_s,duration_s\n" + "\n".join(rows))
+    windows, _, whole = experiments.settings([path])[-3:]
+    assert (windows.name, whole.name) == ("trace long", "trace long, whole")
+    assert len(windows.workload(0)) == experiments.WINDOW_JOBS
+    assert len(whole.workload(0)) == len(whole.workload(1)) == len(rows)
+    assert whole.most_seeds == experiments.WHOLE_SEEDS
 
 
 def test_reproduce_refuses_a_trace_it_cannot_read(
