@@ -228,6 +228,8 @@ class Scope(models.TextChoices):
     DATASETS_WRITE = "datasets:write"
     JOBS_READ = "jobs:read"
     JOBS_WRITE = "jobs:write"
+    #: Ask models, which costs money.
+    MODELS_USE = "models:use"
     WALLET_READ = "wallet:read"
     PROVIDER_READ = "provider:read"
     PROVIDER_WRITE = "provider:write"

@@ -21,7 +21,7 @@ from marketplace.embedded.demo.moving_sale import run_moving_sale
 from marketplace.embedded.demo.opening import NODES, bring_nodes, seed
 from marketplace.embedded.demo.traffic import AT_FIRST, EVERY_S, Traffic
 from marketplace.embedded.house import ROOT, House, house
-from marketplace.embedded.servers import ServiceFailed
+from marketplace.embedded.servers import ServiceFailed, write_private
 from marketplace.embedded.stack import exit_on_signals
 
 PORT = 8000
@@ -45,6 +45,7 @@ def main() -> int:
             _print_sign_ins(running, seeded)
             try:
                 bring_nodes(running, seeded, nodes=NODES, say=say)
+                write_access(running, seeded)
                 traffic = Traffic(running, seeded)
                 story = None
                 if options.command == "demo" and options.data == "messy":
@@ -118,7 +119,21 @@ def _print_sign_ins(running: House, seeded: dict[str, Any]) -> None:
     print(f"\n  Finetender is open at {running.url}\n")
     for role, email in seeded["people"].items():
         print(f"    {words.get(role, role):10} {email:22} {seeded['password']}")
-    print(f"\n  Logs: {running.stack.log_dir}\n", flush=True)
+    print(f"\n  Keys, once nodes are online: {running.data_dir / 'access.json'}")
+    print(f"  Logs: {running.stack.log_dir}\n", flush=True)
+
+
+def write_access(running: House, seeded: dict[str, Any]) -> None:
+    """What a client needs to use this market, in ``access.json`` of its folder."""
+    access = {
+        "url": running.url,
+        "openai_base_url": f"{running.url}/v1",
+        "api_key": seeded["api_key"],
+        "second_api_key": seeded["neighbour_api_key"],
+        "zone": seeded["zone"],
+        "model": seeded["zone"],
+    }
+    write_private(running.data_dir / "access.json", json.dumps(access, indent=2) + "\n")
 
 
 def _stay_up(running: House, seeded: dict[str, Any], traffic: Traffic) -> None:

@@ -45,7 +45,7 @@ _SEED_BITS = 31
 
 
 class ChatView(OpenAiView):
-    scopes = {"POST": "jobs:read"}
+    scopes = {"POST": "models:use"}
     throttle_kind = "questions"
 
     @extend_schema(
@@ -71,7 +71,7 @@ class ChatView(OpenAiView):
 
 
 class CompletionView(OpenAiView):
-    scopes = {"POST": "jobs:read"}
+    scopes = {"POST": "models:use"}
     throttle_kind = "questions"
 
     @extend_schema(

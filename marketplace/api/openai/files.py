@@ -29,7 +29,7 @@ from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, LinesDownload
 from marketplace.common.errors import Conflict, UserError
 from marketplace.common.ids import ULID_LENGTH
-from marketplace.jobs.models import Dataset, Job, JobStatus, Upload, UploadStatus
+from marketplace.jobs.models import Artifact, Dataset, Job, JobStatus, Upload, UploadStatus
 from marketplace.jobs.selectors import build_upload_error, load_metric_series
 from marketplace.jobs.services import delete_dataset, receive_upload, wait_for_upload
 from marketplace.jobs.upload_choices import CUT, REFUSE, UploadChoices
@@ -122,19 +122,25 @@ class FileContentView(OpenAiView):
     )
     def get(self, request: Request, file_id: str) -> FileDownload | LinesDownload:
         found = _find_file(caller(request).organisation, file_id)
+        if isinstance(found, Artifact):
+            return _download(request, found, name=f"{found.job_id}-adapter.zip")
         if isinstance(found, Job):
             return LinesDownload(
                 _write_results(found), content_type="text/csv", name=f"{found.pk}-results.csv"
             )
         if isinstance(found, Upload):
             raise Conflict("file_not_processed", "The file is not read yet, or was refused.")
-        return FileDownload(
-            found.file.open("rb"),
-            size=found.bytes,
-            sha256=found.sha256,
-            range_header=request.headers.get("Range"),
-            name=f"{name_file(found.pk)}.jsonl",
-        )
+        return _download(request, found, name=f"{name_file(found.pk)}.jsonl")
+
+
+def _download(request: Request, found: Dataset | Artifact, *, name: str) -> FileDownload:
+    return FileDownload(
+        found.file.open("rb"),
+        size=found.bytes,
+        sha256=found.sha256,
+        range_header=request.headers.get("Range"),
+        name=name,
+    )
 
 
 def find_training_data(organisation: Organisation, file_id: str, *, param: str) -> Dataset:
@@ -155,7 +161,7 @@ def find_training_data(organisation: Organisation, file_id: str, *, param: str) 
         found = found.dataset or found
     if isinstance(found, Dataset):
         return found
-    if isinstance(found, Job):
+    if isinstance(found, (Job, Artifact)):
         raise UserError("invalid_file", "These are results, no training data.", param=param)
     raise Conflict(
         "file_not_processed",
@@ -185,6 +191,10 @@ def _store(request: Request, who: Caller, key: str, now: datetime) -> Response:
     return Response(_show(upload.dataset or upload))
 
 
+#: A job stands for the file of its measurements.
+_File = Dataset | Upload | Job | Artifact
+
+
 @dataclass(frozen=True, slots=True)
 class _Source:
     """Rows that are files, by the prefix of their ids."""
@@ -202,6 +212,8 @@ def _list_sources(organisation: Organisation, purposes: Sequence[str]) -> list[_
     if RESULTS in purposes:
         done = Job.objects.filter(organisation=organisation, status=JobStatus.SUCCEEDED)
         sources.append(_Source(JOB, done))
+        adapters = Artifact.objects.filter(job__in=done).select_related("job")
+        sources.append(_Source("art_", adapters))
     return sources
 
 
@@ -212,9 +224,9 @@ def _list_files(
     after: str | None,
     is_rising: bool,
     limit: int,
-) -> list[Dataset | Upload | Job]:
+) -> list[_File]:
     """Files in the order of their ULIDs, which is that of their making."""
-    found: list[Dataset | Upload | Job] = []
+    found: list[_File] = []
     for source in _list_sources(organisation, purposes):
         rows = source.rows
         if after is not None:
@@ -225,9 +237,7 @@ def _list_files(
     return found[:limit]
 
 
-def _find_file(
-    organisation: Organisation, file_id: str, *, param: str | None = None
-) -> Dataset | Upload | Job:
+def _find_file(organisation: Organisation, file_id: str, *, param: str | None = None) -> _File:
     ulid = parse_file(file_id, param=param)
     for source in _list_sources(organisation, _PURPOSES):
         row = source.rows.filter(pk=source.prefix + ulid).first()
@@ -236,13 +246,16 @@ def _find_file(
     raise unknown_file(file_id, param=param)
 
 
-def _show(row: Dataset | Upload | Job) -> dict[str, Any]:
+def _show(row: _File) -> dict[str, Any]:
     if isinstance(row, Job):
         # Nothing is added to a job that has succeeded.
         size = cache.get_or_set(
             f"api:results:{row.pk}", lambda: _measure_results(row), _SIZE_KEPT_S
         )
         name, status, made_at = f"{row.pk}-results.csv", "processed", row.finished_at
+    elif isinstance(row, Artifact):
+        name, status = f"{row.job_id}-adapter.zip", "processed"
+        size, made_at = row.bytes, row.created_at
     else:
         size, name, made_at = row.bytes, row.name, row.created_at
         status = "processed" if isinstance(row, Dataset) else "uploaded"
@@ -252,7 +265,7 @@ def _show(row: Dataset | Upload | Job) -> dict[str, Any]:
         "bytes": size,
         "created_at": int((made_at or row.created_at).timestamp()),
         "filename": name,
-        "purpose": RESULTS if isinstance(row, Job) else FINE_TUNE,
+        "purpose": RESULTS if isinstance(row, (Job, Artifact)) else FINE_TUNE,
         "status": status,
         "expires_at": None,
         "status_details": None,

@@ -11,7 +11,7 @@ from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai.names import name_file, name_tuned_model
 from marketplace.api.openai.requests import AUTO, DPO, SUPERVISED
 from marketplace.auction.models import Bid
-from marketplace.jobs.models import Checkpoint, FaultOf, Job, JobStatus
+from marketplace.jobs.models import Artifact, Checkpoint, FaultOf, Job, JobStatus
 from workers.protocol.messages import DataFormat
 
 _STATUSES = {
@@ -29,15 +29,22 @@ def serialize_jobs(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     ids = [job.bid_id for job in jobs]
     bids = Bid.objects.select_related("dataset").in_bulk(ids)
     requests = FineTuningRequest.objects.in_bulk(ids)
-    return [_show_job(job, bids[job.bid_id], requests.get(job.bid_id)) for job in jobs]
+    adapters = dict(Artifact.objects.filter(job__in=jobs).values_list("job_id", "pk"))
+    return [
+        _show_job(job, bids[job.bid_id], requests.get(job.bid_id), adapters.get(job.pk))
+        for job in jobs
+    ]
 
 
-def _show_job(job: Job, bid: Bid, request: FineTuningRequest | None) -> dict[str, Any]:
+def _show_job(
+    job: Job, bid: Bid, request: FineTuningRequest | None, adapter_id: str | None
+) -> dict[str, Any]:
     ended, succeeded = job.finished_at is not None, job.status == JobStatus.SUCCEEDED
     hyperparameters = _show_hyperparameters(job, bid, request)
     is_dpo = bid.dataset is not None and bid.dataset.format == DataFormat.PREFERENCE
     method = DPO if is_dpo else SUPERVISED
     start = job.spec.get("start") or {}
+    results = [job.pk, adapter_id] if succeeded else []
     return {
         "id": job.pk,
         "object": "fine_tuning.job",
@@ -51,7 +58,7 @@ def _show_job(job: Job, bid: Bid, request: FineTuningRequest | None) -> dict[str
         "hyperparameters": hyperparameters,
         "model": job.zone.name,
         "organization_id": job.organisation_id,
-        "result_files": [name_file(job.pk)] if succeeded else [],
+        "result_files": [name_file(row_id) for row_id in results if row_id],
         "seed": job.training["seed"],
         "status": "validating_files" if job.awaits_data and not ended else _STATUSES[job.status],  # type: ignore[index]
         "trained_tokens": job.trained_tokens if ended else None,

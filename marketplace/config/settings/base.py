@@ -355,6 +355,8 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1.0.0",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
+    # Bids and bundles have the same ones.
+    "ENUM_NAME_OVERRIDES": {"BidStatusEnum": "marketplace.auction.models.BidStatus"},
 }
 
 UNFOLD = {

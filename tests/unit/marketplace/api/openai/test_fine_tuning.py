@@ -74,7 +74,9 @@ def test_a_job_is_bid_for_and_followed_to_its_model(client, create, zone, data, 
     done = client.fine_tuning.jobs.retrieve(made.id)
     assert done.status == "succeeded"
     assert done.fine_tuned_model == f"ft:{zone.name}:{owner.slug}:tone:{made.id[-26:]}"
-    [results] = done.result_files
+    results, adapter = done.result_files
+    assert client.files.content(adapter).read() == b"zip"
+    assert client.files.retrieve(adapter).filename == f"{made.id}-adapter.zip"
     assert client.files.content(results).text.splitlines()[:2] == [
         "step,epoch,train_loss,valid_loss,learning_rate",
         "1,0.5,2.5,,",
