@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import openai
+from openai.types.fine_tuning import FineTuningJob
 
 ROOT = Path(__file__).resolve().parents[1]
 ACCESS = Path(os.environ.get("ACCESS", ROOT / ".data" / "demo" / "access.json"))
@@ -27,7 +28,7 @@ def connect() -> tuple[openai.OpenAI, str]:
     return client, access["model"]
 
 
-def follow(client: openai.OpenAI, job_id: str) -> openai.types.fine_tuning.FineTuningJob:
+def follow(client: openai.OpenAI, job_id: str) -> FineTuningJob:
     """Print what happens to the job until it ends."""
     seen: set[str] = set()
     while True:

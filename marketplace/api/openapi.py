@@ -15,6 +15,9 @@ from rest_framework.request import Request
 
 from marketplace.api.views import MarketView
 
+#: The documents by the addresses that they describe, and the files in ``docs/api``.
+SURFACES = {"api/": "market.json", "v1/": "openai.json"}
+
 
 class ApiKeyScheme(OpenApiAuthenticationExtension):
     """``Authorization: Bearer ft_…`` in the OpenAPI document."""

@@ -1,0 +1,24 @@
+"""The OpenAPI documents that are checked in are those that are served."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from django.conf import settings
+from django.test import Client
+
+from marketplace.api.openapi import SURFACES
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("surface", SURFACES)
+def test_the_document_in_docs_is_the_one_that_is_served(surface):
+    answer = Client().get(f"/{surface}schema")
+    assert answer.status_code == 200
+    served = answer.json()
+    assert served["openapi"] == "3.1.0"
+    assert all(path.startswith(f"/{surface}") for path in served["paths"])
+    kept = json.loads((settings.BASE_DIR / "docs" / "api" / SURFACES[surface]).read_text())
+    assert kept == served, "Write them again: manage.py openapi_write"
