@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from django import forms
@@ -13,6 +14,7 @@ from django.utils import timezone
 from marketplace.accounts.models import Organisation, Scope
 from marketplace.auction.bidding.beginnings import CONTINUED, WARM
 from marketplace.common.errors import UserError
+from marketplace.common.money import to_micros
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset, Job
@@ -207,6 +209,34 @@ class ApiKeyForm(forms.Form):
         initial=90,
         widget=forms.Select(attrs={"class": "field"}),
     )
+    bid_usd = forms.DecimalField(
+        label="Bids by itself, in dollars",
+        help_text="What a job is worth where a request of OpenAI's client says nothing.",
+        required=False,
+        min_value=Decimal("0.000001"),
+        max_value=1_000_000,
+        max_digits=13,
+        decimal_places=6,
+        widget=forms.NumberInput(attrs={"class": "field", "step": "any"}),
+    )
+    bid_hours = forms.FloatField(
+        label="with a deadline in hours",
+        help_text="Empty: the latest deadline on sale.",
+        required=False,
+        min_value=0.01,
+        max_value=24 * 365,
+        widget=forms.NumberInput(attrs={"class": "field", "step": "any"}),
+    )
+
+    @property
+    def bid_price_micros(self) -> int | None:
+        usd = self.cleaned_data["bid_usd"]
+        return None if usd is None else to_micros(usd)
+
+    @property
+    def bid_deadline_s(self) -> int | None:
+        hours = self.cleaned_data["bid_hours"]
+        return None if hours is None else round(3600 * hours)
 
     def expires_at(self, now: datetime) -> datetime | None:
         days = self.cleaned_data["days"]

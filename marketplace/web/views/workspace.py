@@ -156,6 +156,8 @@ def api_key_list(request: PageRequest) -> HttpResponse:
                 name=form.cleaned_data["name"],
                 scopes=form.cleaned_data["scopes"],
                 expires_at=form.expires_at(now),
+                bid_price_micros=form.bid_price_micros,
+                bid_deadline_s=form.bid_deadline_s,
                 now=now,
             )
         except UserError as error:

@@ -156,6 +156,16 @@ def test_a_key_is_shown_in_the_answer_that_makes_it_and_never_again(site: Site) 
     assert key.revoked_at is not None
 
 
+def test_a_key_may_bid_by_itself(site: Site) -> None:
+    form = {"name": "ci", "scopes": ["bids:write"], "days": "0", "bid_usd": "2.5", "bid_hours": "6"}
+    assert "bids $2.50 by itself" in read_page(site.client.post("/settings/api-keys", form))
+    key = ApiKey.objects.get()
+    assert (key.bid_price_micros, key.bid_deadline_s) == (2_500_000, 6 * 3600)
+    refused = site.client.post("/settings/api-keys", form | {"bid_usd": "-1"})
+    assert refused.context["form"].errors.keys() == {"bid_usd"}
+    assert ApiKey.objects.count() == 1
+
+
 def test_one_may_act_only_for_an_organisation_one_belongs_to(site: Site) -> None:
     other = builders.organisation()
     reply = site.client.post("/settings/organisation", {"organisation": other.pk})
