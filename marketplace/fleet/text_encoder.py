@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from marketplace.common.errors import UserError
-from workers.protocol.token_layout import PLAIN_CHAT_TEMPLATE, TemplateError, describe_refusal
+from workers.protocol.token_layout import TemplateError, choose_chat_template, describe_refusal
 
 #: Special tokens that a template may name.
 _NAMED_TOKENS = (
@@ -52,10 +52,13 @@ class ModelTextEncoder:
         self._special = {
             name: text for name in _NAMED_TOKENS if (text := _read_token(config.get(name)))
         }
-        self._template = _build_environment().from_string(chat_template or PLAIN_CHAT_TEMPLATE)
         eos = self._find_id("eos_token")
         self.suffix: list[int] = [] if eos is None else [eos]
         self.prefix: list[int] = self._find_prefix(config, eos)
+        chosen = choose_chat_template(
+            chat_template, adds_bos=self.prefix == [self._find_id("bos_token")]
+        )
+        self._template = _build_environment().from_string(chosen)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -64,13 +67,13 @@ class ModelTextEncoder:
     def encode_whole(self, texts: list[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
 
-    def render(self, messages: list[dict[str, str]], *, generation: bool) -> str:
+    def render(self, messages: list[dict[str, Any]], *, tools: Any, generation: bool) -> str:
         if not messages and not generation:
             return ""
         try:
             return self._template.render(
                 messages=messages,
-                tools=None,
+                tools=tools,
                 documents=None,
                 add_generation_prompt=generation,
                 **self._special,

@@ -19,7 +19,7 @@ from workers.protocol.records import (
     Row,
     read_rows,
 )
-from workers.protocol.token_layout import TemplateError, TextEncoder, lay_out_rows
+from workers.protocol.token_layout import TemplateError, TextEncoder, TokenRun, lay_out_rows
 from workers.protocol.wire import to_json
 
 #: With more faulty lines than this, the file is the wrong one.
@@ -37,7 +37,8 @@ class Reading:
     """What a file holds."""
 
     format: DataFormat | None = None
-    #: Usable rows.
+    #: Usable rows; a conversation that the model's chat template writes in several examples counts
+    #: for each of them.
     rows: int = 0
     tokens: int = 0
     #: Of its longest sequence.
@@ -91,28 +92,44 @@ def read_dataset(
         if rendered > RENDERED_MESSAGES_MAX:
             reading.fatal = "The conversations are too long to be laid out. Split them."
             break
-        try:
-            for row, laid_out in zip(batch, lay_out_rows(batch, encoder), strict=True):
-                longest = runs.add_row(laid_out)
-                if max_tokens is not None and longest > max_tokens:
-                    reading.long_rows += 1
-                    if len(reading.long_lines) < LONG_LINES_MAX:
-                        reading.long_lines.append(row.line)
-        except TemplateError as error:
-            reading.fatal = f"Line {_find_refused_line(batch, encoder):,}: {error}"
+        for row, laid_out in _lay_out_usable_rows(batch, encoder, reading):
+            reading.rows += len(laid_out) - 1
+            longest = max(runs.add_row(example) for example in laid_out)
+            if max_tokens is not None and longest > max_tokens:
+                reading.long_rows += 1
+                if len(reading.long_lines) < LONG_LINES_MAX:
+                    reading.long_lines.append(row.line)
+        if reading.fatal is not None:
             break
+    # What no template can write is found after a batch is read.
+    reading.faulty_lines.sort()
+    reading.errors.sort(key=lambda error: error["line"])
     reading.tokens, reading.longest_row_tokens = runs.token_count, runs.longest
     return reading, runs.build()
 
 
-def _find_refused_line(batch: Sequence[Row], encoder: TextEncoder) -> int:
-    """The first line of a batch that cannot be laid out; there is one."""
+def _lay_out_usable_rows(
+    batch: Sequence[Row], encoder: TextEncoder, reading: Reading
+) -> Iterator[tuple[Row, list[list[list[TokenRun]]]]]:
+    """Rows that the model's chat template can write, with their examples; others are faulty."""
+    try:
+        yield from list(zip(batch, lay_out_rows(batch, encoder), strict=True))
+        return
+    except TemplateError:
+        pass
     for row in batch:
         try:
-            next(lay_out_rows([row], encoder))
-        except TemplateError:
-            return row.line
-    return batch[-1].line
+            [laid_out] = lay_out_rows([row], encoder)
+        except TemplateError as error:
+            reading.rows -= 1
+            _note_fault(LineError(row.line, None, str(error)), reading)
+            if not reading.rows and row is batch[-1]:
+                # Not one row so far: the template takes no such conversations.
+                reading.fatal = f"Line {row.line:,}: {error}"
+            if reading.fatal is not None:
+                return
+        else:
+            yield row, laid_out
 
 
 def _read_usable_rows(values: Iterator[Row | LineError], reading: Reading) -> Iterator[Row]:
@@ -124,15 +141,18 @@ def _read_usable_rows(values: Iterator[Row | LineError], reading: Reading) -> It
             ignored.note(value)
             yield value
             continue
-        reading.faulty += 1
-        reading.errors.append(to_json(value))
-        if value.fatal:
-            reading.fatal = value.message
-            return
-        reading.faulty_lines.append(value.line)
-        if reading.faulty > FAULTY_LINES_MAX:
-            reading.fatal = (
-                f"More than {FAULTY_LINES_MAX:,} lines are faulty. Correct the file first."
-            )
+        _note_fault(value, reading)
+        if reading.fatal is not None:
             return
     reading.ignored_keys = [to_json(key) for key in ignored.found()]
+
+
+def _note_fault(fault: LineError, reading: Reading) -> None:
+    reading.faulty += 1
+    reading.errors.append(to_json(fault))
+    if fault.fatal:
+        reading.fatal = fault.message
+        return
+    reading.faulty_lines.append(fault.line)
+    if reading.faulty > FAULTY_LINES_MAX:
+        reading.fatal = f"More than {FAULTY_LINES_MAX:,} lines are faulty. Correct the file first."

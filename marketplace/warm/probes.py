@@ -41,6 +41,7 @@ from workers.protocol.messages import (
     ProbeSpec,
     SlotPlan,
 )
+from workers.protocol.record_messages import write_message
 from workers.protocol.records import Row
 from workers.protocol.wire import from_json, to_json
 
@@ -119,8 +120,8 @@ def build_probe_rows(rows: Sequence[Row]) -> list[str]:
 
 def _write_row(row: Row) -> str:
     if row.format == DataFormat.CHAT:
-        turns = [{"role": part.role, "content": part.text} for part in row.segments]
-        return json.dumps({"messages": turns})
+        written = {"messages": [write_message(part) for part in row.segments]}
+        return json.dumps(written | ({"tools": json.loads(row.tools)} if row.tools else {}))
     if row.format == DataFormat.TEXT:
         return json.dumps({"text": "".join(part.text for part in row.segments)})
     prompt = "".join(part.text for part in row.segments if not part.train)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from workers.protocol.messages import DataFormat
 from workers.protocol.record_keys import (
-    MESSAGE_KEYS,
     REQUIRED,
     ignored_keys,
     recognise,
     refuse_unknown_keys,
-    refuse_unknown_message_key,
-    refuse_unknown_role,
 )
+from workers.protocol.record_messages import parse_message, parse_tools
 from workers.protocol.record_types import CHAT_ROLES, Row, Segment, ValueRefusal
 
 FORMAT_NAMES: dict[DataFormat, str] = {
@@ -27,6 +25,8 @@ FORMAT_NAMES: dict[DataFormat, str] = {
     DataFormat.CLASSIFICATION: "classification (text and label)",
 }
 _NOTHING = "so there is nothing to learn"
+#: Formats whose rows may be conversations.
+_SPOKEN = (DataFormat.CHAT, DataFormat.PREFERENCE)
 
 
 def parse_row_object(
@@ -56,15 +56,27 @@ def parse_row_object(
             "Keep one format in a file."
         )
     segments, rejected, used = _SHAPES[own](value, max_messages)
-    for segment in (*segments, *rejected):
-        _check_characters(segment.text)
+    tools = parse_tools(_find_tools(value)) if own in _SPOKEN else ""
+    for text in (tools, *(text for part in (*segments, *rejected) for text in _list_texts(part))):
+        _check_characters(text)
     return Row(
         line=line,
         format=own,
         segments=segments,
         rejected=rejected,
         ignored_keys=ignored_keys(keys, own, used),
+        tools=tools,
     )
+
+
+def _find_tools(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where tools stand: in the row, or beside the messages of OpenAI's preferences."""
+    asked = value.get("input")
+    return cast(dict[str, Any], asked) if isinstance(asked, dict) else value
+
+
+def _list_texts(segment: Segment) -> tuple[str, ...]:
+    return segment.text, segment.calls, segment.reasoning, segment.call_id, segment.name
 
 
 _Shape = tuple[tuple[Segment, ...], tuple[Segment, ...], frozenset[str]]
@@ -235,7 +247,7 @@ def _common_prompt(
         )
     limit = min(len(chosen), len(rejected)) - 1
     same = next((i for i in range(limit) if chosen[i] != rejected[i]), max(limit, 0))
-    asked = tuple(Segment(part.role, part.text, False) for part in chosen[:same])
+    asked = tuple(replace(part, train=False) for part in chosen[:same])
     return asked, chosen[same:], rejected[same:]
 
 
@@ -256,89 +268,13 @@ def _messages(
     if len(messages) > max_messages:
         raise ValueRefusal(f"A row may have at most {max_messages:,} messages.", *path)
     return tuple(
-        _message(message, (*path, index), train=train) for index, message in enumerate(messages)
+        parse_message(message, (*path, index), train=train)
+        for index, message in enumerate(messages)
     )
 
 
 def _title(path: tuple[str | int, ...]) -> str:
     return str(path[-1]).capitalize()
-
-
-def _message(value: Any, path: tuple[str | int, ...], *, train: bool) -> Segment:
-    if not isinstance(value, dict):
-        raise ValueRefusal("A message must be an object with role and content.", *path)
-    message = cast(dict[str, Any], value)
-    unknown = sorted(set(message) - MESSAGE_KEYS)
-    if unknown:
-        if {"from", "value"} <= set(message):
-            raise ValueRefusal(
-                "Keys from and value are not known in a message. Use role and content.", *path
-            )
-        raise ValueRefusal(refuse_unknown_message_key(unknown[0]), *path, unknown[0])
-    role = message.get("role")
-    if role is None:
-        raise ValueRefusal("A message has no role. Use system, user, assistant or tool.", *path)
-    if role not in CHAT_ROLES:
-        raise ValueRefusal(refuse_unknown_role(role), *path, "role")
-    trained = _weight(message, role, path) and train and role == "assistant"
-    text = _content(message, role, path)
-    if trained and not text.strip():
-        raise ValueRefusal(f"The assistant reply is empty, {_NOTHING}.", *path, "content")
-    return Segment(cast(str, role), text, trained)
-
-
-def _weight(message: Mapping[str, Any], role: str, path: tuple[str | int, ...]) -> bool:
-    weight = message.get("weight")
-    if weight is None:
-        return True
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or weight not in (0, 1):
-        raise ValueRefusal(
-            "A weight must be 0 (do not learn this reply) or 1 (learn it).", *path, "weight"
-        )
-    if weight and role != "assistant":
-        raise ValueRefusal(
-            "Only assistant messages are learned. Leave the weight of others out, or make it 0.",
-            *path,
-            "weight",
-        )
-    return bool(weight)
-
-
-def _content(message: Mapping[str, Any], role: str, path: tuple[str | int, ...]) -> str:
-    calls = message.get("tool_calls")
-    if calls is not None and role != "assistant":
-        raise ValueRefusal("Only an assistant message may have tool_calls.", *path, "tool_calls")
-    content = message.get("content")
-    if content is None and not calls:
-        if "content" in message:
-            raise ValueRefusal(
-                "The content of this message is null. Write a text.", *path, "content"
-            )
-        raise ValueRefusal("A message has no content.", *path)
-    text = _content_text(content, (*path, "content"))
-    if not calls:
-        return text
-    # The model learns to write its calls as text, in one canonical spelling.
-    written = json.dumps(calls, ensure_ascii=False, sort_keys=True)
-    return f"{text}\n{written}" if text else written
-
-
-def _content_text(content: Any, path: tuple[str | int, ...]) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise ValueRefusal("The content of a message must be a text.", *path)
-    parts: list[str] = []
-    for index, part in enumerate(cast(list[Any], content)):
-        text = cast(dict[str, Any], part).get("text") if isinstance(part, dict) else None
-        if not isinstance(text, str):
-            raise ValueRefusal(
-                "Only text can be learned from. Leave images, sound and files out.", *path, index
-            )
-        parts.append(text)
-    return "".join(parts)
 
 
 def _text(value: Mapping[str, Any], key: str, *, what: str, empty_ok: bool = False) -> str:

@@ -25,14 +25,19 @@ REQUIRED: tuple[tuple[DataFormat, frozenset[str]], ...] = (
 )
 #: Keys a row may have besides, without a word about them.
 OPTIONAL: dict[DataFormat, frozenset[str]] = {
-    DataFormat.CHAT: frozenset({"tools", "parallel_tool_calls"}),
-    DataFormat.PREFERENCE: frozenset({"prompt"}),
+    DataFormat.CHAT: frozenset({"tools", "functions", "parallel_tool_calls"}),
+    DataFormat.PREFERENCE: frozenset({"prompt", "tools"}),
     DataFormat.CLASSIFICATION: frozenset(),
     DataFormat.INSTRUCTION: frozenset({"input"}),
     DataFormat.COMPLETION: frozenset(),
     DataFormat.TEXT: frozenset(),
 }
-MESSAGE_KEYS = frozenset({"role", "content", "weight", "name", "tool_calls", "tool_call_id"})
+MESSAGE_KEYS = frozenset(
+    {
+        *("role", "content", "weight", "name", "tool_calls", "tool_call_id", "function_call"),
+        *("reasoning_content", "refusal", "audio", "annotations"),
+    }
+)
 
 KNOWN_FORMATS = (
     "Use messages or conversations; or prompt and completion; or instruction, input and output; "

@@ -184,4 +184,5 @@ def build_text_error(
         excerpt_mark_start=min(start, last) + shift,
         excerpt_mark_end=min(end, last) + shift,
         fatal=fatal,
+        is_empty=refusal.is_empty,
     )

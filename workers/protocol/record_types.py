@@ -40,6 +40,13 @@ class Segment:
     text: str
     #: Whether the loss counts this stretch.
     train: bool
+    #: Of an assistant's message: the functions it calls, as JSON.
+    calls: str = ""
+    #: What the assistant thought before it answered.
+    reasoning: str = ""
+    #: Of a tool's message: the call that it answers, and the tool.
+    call_id: str = ""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,8 @@ class Row:
     rejected: tuple[Segment, ...] = ()
     #: Keys of the row that nothing reads.
     ignored_keys: tuple[str, ...] = ()
+    #: Functions that the model may call, as JSON.
+    tools: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +81,24 @@ class LineError:
     excerpt_mark_end: int = 0
     #: The file cannot be used and nothing after this line was read.
     fatal: bool = False
+    #: An answer of the row is empty: nothing is lost without it.
+    is_empty: bool = False
 
 
 class RowRefusal(Exception):
     """A line is not a row; becomes a ``LineError`` where the line is known."""
 
-    def __init__(self, message: str, *, start: int | None = None, end: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        start: int | None = None,
+        end: int | None = None,
+        is_empty: bool = False,
+    ) -> None:
         super().__init__(message)
         self.message = message
+        self.is_empty = is_empty
         #: Characters of the line that are wrong, from 0; ``None`` for the whole line.
         self.start = start
         self.end = end
@@ -88,7 +107,9 @@ class RowRefusal(Exception):
 class ValueRefusal(Exception):
     """A value inside a parsed row is wrong; ``path`` leads to it."""
 
-    def __init__(self, message: str, *path: str | int) -> None:
+    def __init__(self, message: str, *path: str | int, is_empty: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.path = path
+        #: An answer is empty.
+        self.is_empty = is_empty

@@ -253,9 +253,9 @@ def _jsonl_row(line: Line, data_format: DataFormat | None, limits: Limits) -> Ro
         )
     except ValueRefusal as refusal:
         place = locate(text, refusal.path) if refusal.path else None
-        if place is None:
-            return build_line_error(line, RowRefusal(refusal.message))
-        return build_line_error(line, RowRefusal(refusal.message, start=place[0], end=place[1]))
+        start, end = place or (None, None)
+        shown_refusal = RowRefusal(refusal.message, start=start, end=end, is_empty=refusal.is_empty)
+        return build_line_error(line, shown_refusal)
 
 
 def _header(text: str, delimiter: str) -> list[str]:

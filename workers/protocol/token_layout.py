@@ -1,23 +1,30 @@
-"""How rows become tokens: one layout for the market, which counts them, and the node, which trains.
+"""How rows become tokens: one layout for the market, which counts, and the node, which trains.
 
-A row is one sequence, a preference row two. A sequence is a list of runs: tokens, and whether the
-loss counts them. Chat rows stand in the model's own template; other rows between what its tokenizer
-puts before a text and the token that ends one.
+An example is one sequence, of a preference two; a row is one example, or several of a conversation.
+A sequence is a list of runs: tokens, and whether the loss counts them. Chat rows stand in the
+model's own template; other rows between what its tokenizer puts before a text and the token that
+ends one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 from workers.protocol.messages import DataFormat
+from workers.protocol.record_messages import list_call_names, list_tool_names, write_message
 from workers.protocol.record_types import CHAT_ROLES, Row, Segment
 
-#: For models without a chat template.
+#: For models without a chat template. Calls and tools are written as JSON.
 PLAIN_CHAT_TEMPLATE = (
+    "{% if tools %}{{ '### Tools:\n' + tools | tojson + '\n' }}{% endif %}"
     "{% for message in messages %}"
     "{{ '### ' + message['role'].capitalize() + ':\n' + message['content'] + '\n' }}"
+    "{% if message['tool_calls'] %}"
+    "{{ message['tool_calls'] | map(attribute='function') | list | tojson + '\n' }}{% endif %}"
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '### Assistant:\n' }}{% endif %}"
@@ -25,6 +32,17 @@ PLAIN_CHAT_TEMPLATE = (
 
 #: Tokens, and whether the loss counts them.
 TokenRun = tuple[Sequence[int], bool]
+
+
+def choose_chat_template(template: str | None, *, adds_bos: bool) -> str:
+    """The model's template, or a plain one that begins as the tokenizer begins a text.
+
+    Parameters
+    ----------
+    adds_bos
+        Whether the tokenizer puts the model's BOS token before a text by itself.
+    """
+    return template or ("{{ bos_token }}" if adds_bos else "") + PLAIN_CHAT_TEMPLATE
 
 
 class TemplateError(ValueError):
@@ -59,49 +77,60 @@ class TextEncoder(Protocol):
         """Tokens of each text with the model's special tokens around it."""
         ...
 
-    def render(self, messages: list[dict[str, str]], *, generation: bool) -> str:
-        """A conversation in the model's chat template, open for an answer with ``generation``."""
+    def render(self, messages: list[dict[str, Any]], *, tools: Any, generation: bool) -> str:
+        """A conversation in the model's chat template, open for an answer with ``generation``.
+
+        Parameters
+        ----------
+        messages
+            As ``write_message`` writes them.
+        tools
+            A list of functions that the model may call, or ``None``.
+        """
         ...
 
 
-def lay_out_rows(rows: Sequence[Row], encoder: TextEncoder) -> Iterator[list[list[TokenRun]]]:
-    """The sequences of each row, as runs; the first token of a sequence is never trained.
+def lay_out_rows(rows: Sequence[Row], encoder: TextEncoder) -> Iterator[list[list[list[TokenRun]]]]:
+    """The examples of each row: sequences of runs, two of a preference and else one.
 
-    Rows of one call share one call of the tokenizer.
+    A conversation is one example, unless the chat template writes earlier turns otherwise once
+    later ones are there, as those of reasoning models do: then each stretch that is written alike
+    is one, with the answers in it. The first token of a sequence is never trained. Rows of one
+    call share one call of the tokenizer.
 
     Raises
     ------
     TemplateError
-        When the chat template refuses a conversation or rewrites earlier messages.
+        When the chat template refuses a conversation, or leaves out what is to be learnt.
     """
     if rows and rows[0].format is DataFormat.CLASSIFICATION:
         texts = [row.segments[0].text for row in rows]
         for tokens in encoder.encode_whole(texts):
             whole: list[TokenRun] = [(tokens, False)]
-            yield [whole]
+            yield [[whole]]
         return
-    sequences = [
-        [segments for segments in (row.segments, row.rejected) if segments] for row in rows
+    pieces = [_split_row(row, encoder) for row in rows]
+    texts = [
+        text for of_row in pieces for example in of_row for of_one in example for text, _ in of_one
     ]
-    pieces = [[_split_pieces(segments, encoder) for segments in of_row] for of_row in sequences]
-    texts = [text for of_row in pieces for of_one in of_row for text, _ in of_one]
     encoded = iter(encoder.encode(texts) if texts else ())
-    for of_row, row_pieces in zip(sequences, pieces, strict=True):
+    for row, of_row in zip(rows, pieces, strict=True):
         yield [
-            _lay_out(
-                segments,
-                list(zip(islice(encoded, len(of_one)), (t for _, t in of_one), strict=True)),
-                encoder,
-            )
-            for segments, of_one in zip(of_row, row_pieces, strict=True)
+            [
+                _lay_out(
+                    row,
+                    list(zip(islice(encoded, len(of_one)), (t for _, t in of_one), strict=True)),
+                    encoder,
+                )
+                for of_one in example
+            ]
+            for example in of_row
         ]
 
 
-def _lay_out(
-    segments: tuple[Segment, ...], runs: Sequence[TokenRun], encoder: TextEncoder
-) -> list[TokenRun]:
-    if segments[0].role not in CHAT_ROLES:
-        runs = [(encoder.prefix, False), *runs, (encoder.suffix, segments[-1].train)]
+def _lay_out(row: Row, runs: Sequence[TokenRun], encoder: TextEncoder) -> list[TokenRun]:
+    if row.segments[0].role not in CHAT_ROLES:
+        runs = [(encoder.prefix, False), *runs, (encoder.suffix, row.segments[-1].train)]
     laid_out = [(tokens, train) for tokens, train in runs if tokens]
     if laid_out and laid_out[0][1]:
         # Nothing comes before the first token to predict it from.
@@ -110,28 +139,135 @@ def _lay_out(
     return laid_out
 
 
-def _split_pieces(segments: tuple[Segment, ...], encoder: TextEncoder) -> list[tuple[str, bool]]:
-    """The text in stretches, each with whether the loss counts it."""
-    if segments[0].role not in CHAT_ROLES:
-        return [(segment.text, segment.train) for segment in segments if segment.text]
-    messages = [{"role": s.role, "content": s.text} for s in segments]
-    pieces: list[tuple[str, bool]] = []
+#: What no answer begins with.
+_OTHER_ANSWER = "\x02"
+#: Of what a model is asked with: enough to find it again before the answer.
+_ENDING_CHARS = 8
+#: A stretch of text, and whether the loss counts it.
+_Piece = tuple[str, bool]
+
+
+def _split_row(row: Row, encoder: TextEncoder) -> list[list[list[_Piece]]]:
+    """A row's examples, sequence by sequence, in stretches."""
+    both = [segments for segments in (row.segments, row.rejected) if segments]
+    if row.segments[0].role not in CHAT_ROLES:
+        return [[[(part.text, part.train) for part in one if part.text] for one in both]]
+    split = [_split_conversation(one, row.tools, encoder) for one in both]
+    if len(split) == 1:
+        return [[example] for example in split[0]]
+    if any(len(examples) != 1 for examples in split):
+        raise TemplateError(
+            "The model's chat template rewrites earlier messages, so an answer of several "
+            "messages cannot be preferred. Keep the last of them in chosen and rejected, and the "
+            "others in prompt."
+        )
+    return [[examples[0] for examples in split]]
+
+
+def _split_conversation(
+    segments: tuple[Segment, ...], tools: str, encoder: TextEncoder
+) -> list[list[_Piece]]:
+    messages = [write_message(segment) for segment in segments]
+    render = partial(encoder.render, tools=json.loads(tools) if tools else None)
+    whole = _split_whole(segments, messages, render)
+    found = [whole] if whole is not None else _split_by_answer(segments, messages, render)
+    _check_tools(segments, tools, found)
+    return found
+
+
+def _split_whole(
+    segments: tuple[Segment, ...], messages: list[dict[str, Any]], render: Callable[..., str]
+) -> list[_Piece] | None:
+    """One stretch for each message; ``None`` when each does not just follow the ones before."""
+    pieces: list[_Piece] = []
     done = ""
-    for index, segment in enumerate(segments):
-        if segment.role == "assistant":
-            opened = encoder.render(messages[:index], generation=True)
-            done = _extend(pieces, done, opened, train=False)
-        upto = encoder.render(messages[: index + 1], generation=False)
-        done = _extend(pieces, done, upto, train=segment.train)
+    try:
+        for index, segment in enumerate(segments):
+            steps = [(messages[: index + 1], False, segment.train)]
+            if segment.role == "assistant":
+                steps.insert(0, (messages[:index], True, False))
+            for upto, generation, train in steps:
+                text = render(upto, generation=generation)
+                if not text.startswith(done):
+                    return None
+                if len(text) > len(done):
+                    pieces.append((text[len(done) :], train))
+                done = text
+    except TemplateError:
+        # Some refuse a conversation that ends with a system message or in the middle.
+        return None
     return pieces
 
 
-def _extend(pieces: list[tuple[str, bool]], done: str, upto: str, *, train: bool) -> str:
-    if not upto.startswith(done):
+def _split_by_answer(
+    segments: tuple[Segment, ...], messages: list[dict[str, Any]], render: Callable[..., str]
+) -> list[list[_Piece]]:
+    """Examples that each end with an answer, as long as what comes before is written alike."""
+    examples: list[list[_Piece]] = []
+    done = ""
+    for index, segment in enumerate(segments):
+        if not segment.train:
+            continue
+        asked, answer = _split_answer(messages[: index + 1], render)
+        if not examples or not asked.startswith(done):
+            examples.append([])
+            done = ""
+        examples[-1] += [(asked[len(done) :], False), (answer, True)]
+        done = asked + answer
+    return [[piece for piece in example if piece[0]] for example in examples]
+
+
+def _split_answer(messages: list[dict[str, Any]], render: Callable[..., str]) -> tuple[str, str]:
+    """What the model is asked with, and what it should write, of a conversation's last message."""
+    before = messages[:-1]
+    asked, answered = render(before, generation=True), render(messages, generation=False)
+    start = _count_same(asked, answered)
+    if start < len(asked):
+        if start >= len(render(before, generation=False)):
+            # It is asked with the beginning of a thought, which is not in this answer.
+            asked = asked[:start]
+        else:
+            start = _find_answer(messages, render, asked=asked, answered=answered)
+    if len(answered) == start:
         raise TemplateError(
-            "The model's chat template rewrites earlier messages, so the answers cannot be told "
-            "apart. Use prompt and completion rows for this model."
+            "The model's chat template leaves out an answer of a conversation. Use prompt and "
+            "completion rows for this model."
         )
-    if len(upto) > len(done):
-        pieces.append((upto[len(done) :], train))
-    return upto
+    return asked, answered[start:]
+
+
+def _find_answer(
+    messages: list[dict[str, Any]], render: Callable[..., str], *, asked: str, answered: str
+) -> int:
+    """Where the answer begins when the turns before it are written otherwise once it is there."""
+    other = render(
+        [*messages[:-1], {"role": "assistant", "content": _OTHER_ANSWER}], generation=False
+    )
+    ending = asked[-_ENDING_CHARS:]
+    start = answered.rfind(ending, 0, _count_same(answered, other))
+    if start < 0:
+        raise TemplateError(
+            "The model's chat template rewrites earlier messages with each answer, so the "
+            "answers cannot be told apart. Use prompt and completion rows for this model."
+        )
+    return start + len(ending)
+
+
+def _count_same(one: str, other: str) -> int:
+    """Characters with which both begin."""
+    if other.startswith(one):
+        return len(one)
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _check_tools(segments: tuple[Segment, ...], tools: str, examples: list[list[_Piece]]) -> None:
+    """Refuse what a template would leave out without a word."""
+    names = list_tool_names(tools)
+    names += [name for part in segments if part.train for name in list_call_names(part)]
+    written = "".join(text for example in examples for text, _ in example)
+    if not all(name in written for name in names):
+        raise TemplateError(
+            "The model's chat template has no place for tools and calls. Choose a model that "
+            "calls tools, or write the calls as the text of messages."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from workers.protocol.messages import AdapterKind
+from workers.protocol.messages import AdapterKind, DataFormat
 from workers.training.checkpoint import write_atomically
+from workers.training.data import TokenizerEncoder
 from workers.training.job import TrainingJob
 from workers.training.packed_model import PROMPT, PackedModel
+
+_CONVERSATIONS = (DataFormat.CHAT, DataFormat.INSTRUCTION, DataFormat.PREFERENCE)
 
 
 def export_adapter(
@@ -35,6 +39,10 @@ def export_adapter(
     )
     config = json.dumps(build_peft_config(model=model, job=job), indent=2, sort_keys=True)
     write_atomically(directory / "adapter_config.json", f"{config}\n".encode())
+    if not tokenizer.chat_template and job.spec.data_format in _CONVERSATIONS:
+        # Who uses the adapter has to write as it was trained.
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.chat_template = TokenizerEncoder(tokenizer).template
     tokenizer.save_pretrained(directory)
 
 

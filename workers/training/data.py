@@ -22,9 +22,9 @@ from workers.protocol.records import (
 )
 from workers.protocol.row_order import choose_validation_rows
 from workers.protocol.token_layout import (
-    PLAIN_CHAT_TEMPLATE,
     TemplateError,
     TokenRun,
+    choose_chat_template,
     describe_refusal,
     lay_out_rows,
 )
@@ -55,6 +55,8 @@ class RowCounts:
     #: Lines of rows that had nothing to learn left once cut.
     dropped_lines: tuple[int, ...]
     sha256: str
+    #: Lines of rows that were left out because an answer is empty.
+    empty_lines: tuple[int, ...] = ()
     #: Keys of the training rows, and of a validation file's, that nothing reads.
     ignored_keys: tuple[IgnoredKey, ...] = ()
     validation_ignored_keys: tuple[IgnoredKey, ...] = ()
@@ -76,6 +78,11 @@ class RowCounts:
             lines.append(
                 f"{_count(len(self.dropped_lines), 'was', 'were')} left out, because the cut left "
                 f"nothing to learn: {_some(self.dropped_lines)}. Raise the sequence length."
+            )
+        if self.empty_lines:
+            lines.append(
+                f"{_count(len(self.empty_lines), 'was', 'were')} left out, because an answer is "
+                f"empty: {_some(self.empty_lines)}."
             )
         lines += describe_ignored_keys(self.ignored_keys)
         lines += [
@@ -115,9 +122,9 @@ def prepare_data(
     UserFault
         When lines are faulty or nothing is left to train on.
     """
-    rows, ignored = _read(data_path, data_format, skip_lines)
-    validation_rows, validation_ignored = (
-        ([], ()) if validation_path is None else _read(validation_path, data_format, ())
+    rows, ignored, empty = _read(data_path, data_format, skip_lines)
+    validation_rows, validation_ignored, _ = (
+        ([], (), ()) if validation_path is None else _read(validation_path, data_format, ())
     )
     labels = _labels(rows, validation_rows) if data_format is DataFormat.CLASSIFICATION else ()
     reader = _Examples(tokenizer, sequence_length, labels)
@@ -142,6 +149,7 @@ def prepare_data(
         truncated_lines=tuple(reader.truncated),
         dropped_lines=tuple(reader.dropped),
         sha256=hash_file(data_path),
+        empty_lines=empty,
         ignored_keys=ignored,
         validation_ignored_keys=validation_ignored,
     )
@@ -187,13 +195,17 @@ def _label(row: Row) -> str:
 
 def _read(
     path: Path, data_format: DataFormat, skip_lines: tuple[int, ...]
-) -> tuple[list[Row], tuple[IgnoredKey, ...]]:
+) -> tuple[list[Row], tuple[IgnoredKey, ...], tuple[int, ...]]:
+    """Rows, keys that nothing reads, and lines left out because an answer is empty."""
     rows: list[Row] = []
     errors: list[LineError] = []
+    empty: list[int] = []
     ignored = IgnoredKeys()
     with path.open("rb") as file:
         for row in read_rows(file, format=data_format, skip_lines=frozenset(skip_lines)):
-            if isinstance(row, LineError):
+            if isinstance(row, LineError) and row.is_empty:
+                empty.append(row.line)
+            elif isinstance(row, LineError):
                 errors.append(row)
             else:
                 rows.append(row)
@@ -204,7 +216,7 @@ def _read(
         first = "; ".join(f"line {error.line}: {error.message}" for error in told)
         count = "1 line" if len(errors) == 1 else f"{len(errors)} lines"
         raise UserFault(f"{count} of the data cannot be read: {first}")
-    return rows, ignored.found()
+    return rows, ignored.found(), tuple(empty)
 
 
 class TokenizerEncoder:
@@ -212,13 +224,15 @@ class TokenizerEncoder:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._template = tokenizer.chat_template or PLAIN_CHAT_TEMPLATE
         ids = tokenizer("").input_ids
         eos = tokenizer.eos_token_id
         self.prefix: list[int] = (
             ids[:-1] if ids and ids[-1] in (eos, tokenizer.sep_token_id) else ids
         )
         self.suffix: list[int] = [eos] if eos is not None else []
+        self.template = choose_chat_template(
+            tokenizer.chat_template, adds_bos=self.prefix == [tokenizer.bos_token_id]
+        )
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         return self._tokenizer(texts, add_special_tokens=False).input_ids
@@ -230,13 +244,14 @@ class TokenizerEncoder:
         """As ``encode_whole``, cut by the tokenizer's own rules."""
         return self._tokenizer(texts, truncation=True, max_length=length).input_ids
 
-    def render(self, messages: list[dict[str, str]], *, generation: bool) -> str:
+    def render(self, messages: list[dict[str, Any]], *, tools: Any, generation: bool) -> str:
         if not messages and not generation:
             return ""
         try:
             return self._tokenizer.apply_chat_template(
                 messages,
-                chat_template=self._template,
+                tools=tools,
+                chat_template=self.template,
                 tokenize=False,
                 add_generation_prompt=generation,
             )
@@ -274,15 +289,16 @@ class _Examples:
 
     def _chunk(self, rows: Sequence[Row]) -> list[Example]:
         examples = []
-        for row, laid_out in zip(rows, lay_out_rows(rows, self.encoder), strict=True):
-            sequences = tuple(map(_sequence, laid_out))
-            cut = tuple(sequence.cut(self.sequence_length) for sequence in sequences)
-            if all(sequence.weights.any() for sequence in cut):
-                examples.append(Example(row.line, cut))
-                if any(map(operator.is_not, cut, sequences)):
-                    self.truncated.append(row.line)
-            else:
-                self.dropped.append(row.line)
+        for row, of_row in zip(rows, lay_out_rows(rows, self.encoder), strict=True):
+            for laid_out in of_row:
+                sequences = tuple(map(_sequence, laid_out))
+                cut = tuple(sequence.cut(self.sequence_length) for sequence in sequences)
+                if all(sequence.weights.any() for sequence in cut):
+                    examples.append(Example(row.line, cut))
+                    if any(map(operator.is_not, cut, sequences)):
+                        self.truncated.append(row.line)
+                else:
+                    self.dropped.append(row.line)
         return examples
 
     def _classified(self, rows: Sequence[Row]) -> list[Example]:
@@ -291,7 +307,7 @@ class _Examples:
         cut = self.encoder.cut_whole(texts, self.sequence_length)
         examples = []
         for row, whole, ids in zip(rows, lay_out_rows(rows, self.encoder), cut, strict=True):
-            if len(_sequence(whole[0])) > len(ids):
+            if len(_sequence(whole[0][0])) > len(ids):
                 self.truncated.append(row.line)
             weights = np.zeros(len(ids), dtype=np.float32)
             sequence = TokenSequence(np.asarray(ids, dtype=np.int64), weights)

@@ -281,6 +281,27 @@ def test_a_template_that_refuses_or_rewrites_is_told_at_upload(zone, owner, tmp_
     assert_no_trace(owner)
 
 
+def test_a_conversation_that_the_template_refuses_is_one_faulty_line(tmp_path):
+    source = Path(tokenizer_file(tmp_path))
+    template = tmp_path / "chat_template.jinja"
+    template.write_text(
+        "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system') }}{% endif %}"
+        "{{ messages | length }} {% for message in messages %}{{ message['content'] }} {% endfor %}"
+    )
+    turns = [{"role": role, "content": role[0]} for role in ("user", "assistant") * 2]
+    rows = [turns[:2], [{"role": "system", "content": "s"}, *turns], turns]
+    reading, runs = read_dataset(
+        io.BytesIO("".join(json.dumps({"messages": row}) + "\n" for row in rows).encode()),
+        name="a.jsonl",
+        encoder=load_text_encoder(TokenizerFiles(source, chat_template=template)),
+    )
+    assert reading.fatal is None
+    assert (reading.faulty, reading.faulty_lines) == (1, [2])
+    assert "refuses a conversation: No system" in reading.errors[0]["message"]
+    # The template writes the count anew with each turn: two answers are two examples.
+    assert (reading.rows, len(runs.stretches)) == (3, 3)
+
+
 def test_conversations_too_long_to_lay_out_are_refused_before_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr("marketplace.jobs.dataset_reader.RENDERED_MESSAGES_MAX", 3)
     chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}

@@ -87,10 +87,11 @@ class TestFormats:
         )
         assert row.segments[1] == Segment(
             "assistant",
-            '[{"function": {"arguments": "{}", "name": "f"}, "id": "1", "type": "function"}]',
+            "",
             True,
+            calls='[{"id": "1", "type": "function", "function": {"name": "f", "arguments": {}}}]',
         )
-        assert row.segments[2] == Segment("tool", "7", False)
+        assert row.segments[2] == Segment("tool", "7", False, call_id="1")
         assert row.ignored_keys == ()
 
     def test_prompt_and_completion(self):

@@ -61,11 +61,15 @@ def test_a_model_without_a_template_gets_a_plain_one_that_ends_answers(tmp_path)
     assert text_of(data, learnt=True) == "2\n</s>"
 
 
-def test_a_template_that_rewrites_what_was_said_is_refused(tmp_path):
+def test_a_template_that_rewrites_what_was_said_gives_an_example_for_each_answer(tmp_path):
     rewriting = "{{ messages | length }}" + CHATML
     rows = [{"messages": [{"role": r, "content": "x"} for r in ("user", "assistant") * 2]}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    data = prepare(path, DataFormat.CHAT, template=rewriting)
+    assert [text_of(data, index, learnt=True) for index in (0, 1)] == ["x\n", "x\n"]
+    assert text_of(data, 0) == "1<|user|>x\n<|assistant|>x\n"
     with pytest.raises(UserFault, match="rewrites earlier messages"):
-        prepare(write_jsonl(tmp_path / "a.jsonl", rows), DataFormat.CHAT, template=rewriting)
+        prepare(path, DataFormat.CHAT, template="{{ messages | length }}")
 
 
 def test_a_template_that_refuses_a_conversation_is_the_owners_matter(tmp_path):

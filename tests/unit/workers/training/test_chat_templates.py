@@ -1,0 +1,163 @@
+"""Conversations in models' own templates, with tools, thoughts and templates that rewrite."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from marketplace.fleet.text_encoder import ModelTextEncoder
+from tests.unit.workers.training_builders import byte_tokenizer, write_jsonl
+from workers.protocol.messages import DataFormat
+from workers.protocol.records import read_rows
+from workers.protocol.token_layout import TemplateError, lay_out_rows
+from workers.training.data import TokenizerEncoder, prepare_data
+
+TEMPLATES = Path(__file__).parents[3] / "data" / "chat_templates"
+QWEN, MISTRAL = ((TEMPLATES / f"{name}.jinja").read_text() for name in ("qwen3", "mistral"))
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello"},
+    {"role": "user", "content": "Sky?"},
+    {"role": "assistant", "content": "Blue", "reasoning_content": "It is day."},
+]
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+ARGUMENTS = {"city": "Rome", "at": 7}
+CALL = {"id": "call_abc", "function": {"name": "weather", "arguments": json.dumps(ARGUMENTS)}}
+TOOL_ROW = {
+    "tools": [TOOL],
+    "messages": [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": "Rome?"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None},
+        {"role": "tool", "tool_call_id": "call_abc", "content": "Sunny"},
+        {"role": "assistant", "content": "It is sunny."},
+    ],
+}
+
+
+def encode(template: str | None) -> TokenizerEncoder:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    return TokenizerEncoder(tokenizer)
+
+
+def lay_out(row: dict, template: str | None) -> list[list[tuple[str, str]]]:
+    """Of each sequence of each example, all of it and what is learnt."""
+    [parsed] = read_rows(io.BytesIO(json.dumps(row).encode()))
+    tokenizer = byte_tokenizer()
+    [examples] = lay_out_rows([parsed], encode(template))
+    return [
+        [
+            (
+                tokenizer.decode([token for run, _ in sequence for token in run]),
+                tokenizer.decode([token for run, train in sequence if train for token in run]),
+            )
+            for sequence in example
+        ]
+        for example in examples
+    ]
+
+
+def test_each_answer_of_a_qwen_chat_is_learnt_after_the_turns_as_they_stood_then():
+    [[(first, first_learnt)], [(second, second_learnt)]] = lay_out({"messages": TURNS}, QWEN)
+    system = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+    assert first_learnt == "<think>\n\n</think>\n\nHello<|im_end|>\n"
+    assert first == f"{system}<|im_start|>assistant\n{first_learnt}"
+    assert second_learnt == "<think>\nIt is day.\n</think>\n\nBlue<|im_end|>\n"
+    assert second == (
+        f"{system}<|im_start|>assistant\nHello<|im_end|>\n<|im_start|>user\nSky?<|im_end|>\n"
+        f"<|im_start|>assistant\n{second_learnt}"
+    )
+
+
+def test_each_answer_of_a_mistral_chat_has_the_system_message_in_its_own_turn():
+    [[(first, first_learnt)], [(second, second_learnt)]] = lay_out({"messages": TURNS}, MISTRAL)
+    assert (first_learnt, second_learnt) == (" Hello</s>", " Blue</s>")
+    assert first == "<s>[INST] Be brief.\n\nHi[/INST] Hello</s>"
+    assert second == "<s>[INST] Hi[/INST] Hello</s>[INST] Be brief.\n\nSky?[/INST] Blue</s>"
+
+
+def test_calls_are_learnt_in_the_models_own_syntax_and_tools_stand_before_them():
+    [[(_, called)], [(whole, answered)]] = lay_out(TOOL_ROW, QWEN)
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome", "at": 7}}\n</tool_call>'
+    assert called == f"<think>\n\n</think>\n\n{call}<|im_end|>\n"
+    assert answered == "<think>\n\n</think>\n\nIt is sunny.<|im_end|>\n"
+    assert f"<tools>\n{json.dumps(TOOL)}\n</tools>" in whole
+    assert f"assistant\n{call}<|im_end|>\n" in whole
+    assert "<tool_response>\nSunny\n</tool_response>" in whole
+
+
+def test_identifiers_of_calls_are_spelled_as_mistral_insists():
+    examples = lay_out(TOOL_ROW, MISTRAL)
+    learnt = "".join(part for example in examples for _, part in example)
+    assert learnt.startswith('[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Rome"')
+    assert learnt.endswith("It is sunny.</s>")
+    [identifier] = [piece.split('"')[0] for piece in learnt.split('"id": "')[1:]]
+    assert len(identifier) == 9
+    assert f'"call_id": "{identifier}"' in examples[-1][0][0]
+
+
+def test_a_template_without_a_place_for_tools_refuses_them():
+    plain = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    with pytest.raises(TemplateError, match="no place for tools and calls"):
+        lay_out(TOOL_ROW, plain)
+
+
+def test_the_plain_template_writes_tools_and_calls_as_json():
+    [[(whole, learnt)]] = lay_out(TOOL_ROW, None)
+    assert whole.startswith(f"### Tools:\n{json.dumps([TOOL])}\n### System:\nBe brief.\n")
+    call = json.dumps([{"name": "weather", "arguments": ARGUMENTS}])
+    assert learnt == f"\n{call}\n</s>It is sunny.\n</s>"
+
+
+def test_a_preference_of_answers_over_several_turns_needs_one_answer_in_such_templates():
+    row = {"prompt": TURNS[:2], "chosen": TURNS[2:], "rejected": TURNS[2:3]}
+    with pytest.raises(TemplateError, match="Keep the last of them in chosen"):
+        lay_out(row, QWEN)
+    [[chosen, rejected]] = lay_out(row | {"prompt": TURNS[:4], "chosen": TURNS[4:]}, QWEN)
+    assert chosen[1] == "<think>\nIt is day.\n</think>\n\nBlue<|im_end|>\n"
+    assert rejected[1] == "<think>\n\n</think>\n\nHello<|im_end|>\n"
+
+
+@pytest.mark.parametrize("template", [QWEN, MISTRAL, None])
+@pytest.mark.parametrize("row", [{"messages": TURNS}, TOOL_ROW])
+def test_market_and_node_lay_out_alike(template, row):
+    [parsed] = read_rows(io.BytesIO(json.dumps(row).encode()))
+    tokenizer = byte_tokenizer()
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    market = ModelTextEncoder(tokenizer.backend_tokenizer, config=special, chat_template=template)
+    assert list(lay_out_rows([parsed], market)) == list(lay_out_rows([parsed], encode(template)))
+
+
+def test_a_base_without_a_template_begins_chats_as_it_begins_texts():
+    class BeginsTexts:
+        """A tokenizer that puts its BOS token before a text."""
+
+        chat_template, bos_token_id, eos_token_id, sep_token_id = None, 1, 2, None
+
+        def __call__(self, text):
+            return type("Encoded", (), {"input_ids": [1]})
+
+    assert TokenizerEncoder(BeginsTexts()).template.startswith("{{ bos_token }}{% if tools %}")
+    assert not encode(None).template.startswith("{{ bos_token }}")
+
+
+def test_a_row_with_an_empty_answer_is_left_out_and_named(tmp_path):
+    rows = [{"messages": TURNS}, {"messages": [*TURNS[:4], {"role": "assistant", "content": ""}]}]
+    tokenizer = byte_tokenizer()
+    data = prepare_data(
+        tokenizer=tokenizer,
+        data_path=write_jsonl(tmp_path / "a.jsonl", rows),
+        validation_path=None,
+        data_format=DataFormat.CHAT,
+        skip_lines=(),
+        sequence_length=400,
+        validation_share=0.0,
+        seed=0,
+    )
+    assert [example.line for example in data.train] == [1]
+    assert data.report.sentences()[1] == ("1 row was left out, because an answer is empty: line 2.")
