@@ -103,6 +103,8 @@ def base_model_gb(
     stored = config.get("dtype") or config.get("torch_dtype") or "float32"
     width = _DTYPE_BYTES.get(str(stored) if dtype == "auto" else dtype, 4)
     layers = sum(part.inputs * part.outputs for part in shape.list_projections())
+    # gate, up and down of each expert
+    layers += 3 * shape.layers * shape.hidden_size * shape.experts_size
     tables = 1 if config.get("tie_word_embeddings", False) else 2
     words = tables * shape.vocab_size * shape.hidden_size
     return _OVERHEAD * (layers * (_FOUR_BIT_BYTES if four_bit else width) + words * width) / (GB)

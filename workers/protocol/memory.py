@@ -48,6 +48,9 @@ _FLOAT_BYTES = 4
 BESIDES_BYTES = 56e6
 #: A kilobyte: figures that travel are rounded, and sums in another order differ.
 _ROUNDING_GB = 1e-6
+#: Norms of a block beyond two, and families whose queries and keys have norms.
+_MORE_NORMS = {"gemma3_text": 2, "glm4": 2}
+_NORMED_HEADS = ("qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma3_text")
 _RANK_MAX = int(LORA_RANGES["rank"].high)
 _VIRTUAL_TOKENS_MAX = int(SOFT_PROMPT_RANGES["virtual_tokens"].high)
 
@@ -374,7 +377,11 @@ def _block_bytes(shape: ModelShape, engine: Engine) -> float:
             # both norms' results and, in 32 bits, their inputs; rotated queries, keys and values
             # of as many heads, attention's result; gate, its SiLU, up, and their product
             kept = width * (2 * hidden + 4 * query + 4 * middle) + _FLOAT_BYTES * 2 * hidden
-            if shape.model_type == "qwen3":
+            # further norms: their inputs in 32 bits, and their results
+            more = _MORE_NORMS.get(shape.model_type, 0)
+            kept += more * (width + _FLOAT_BYTES) * hidden
+            notes += more
+            if shape.model_type in _NORMED_HEADS:
                 # queries and keys have norms of their own
                 kept += _FLOAT_BYTES * (query + kv)
                 notes += shape.heads + shape.kv_heads

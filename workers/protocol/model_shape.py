@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-#: A size of the model: hidden, query and key-value width, intermediate, or three times hidden
-#: (GPT-2 keeps query, key and value in one matrix).
-Width = Literal["hidden", "query", "kv", "intermediate", "three_hidden"]
+#: A size of the model: hidden, query and key-value width, intermediate; or of matrices side by
+#: side: three times hidden, query with key and value, two of the intermediate width.
+Width = Literal[
+    "hidden", "query", "kv", "intermediate", "three_hidden", "query_key_value", "two_intermediate"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,57 @@ _LLAMA = Family(
     ),
     target_modules=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 )
+_ATTENTION = _LLAMA.projections[:4]
+#: Experts are kept in one stack, which no adapter sits on.
+_MIXTURE = Family(
+    block="model.layers.{}",
+    projections=_ATTENTION,
+    target_modules=("q_proj", "k_proj", "v_proj", "o_proj"),
+)
+_PHI = Family(
+    block="model.layers.{}",
+    projections=(
+        *_ATTENTION[:3],
+        ("self_attn.dense", "query", "hidden"),
+        ("mlp.fc1", "hidden", "intermediate"),
+        ("mlp.fc2", "intermediate", "hidden"),
+    ),
+    target_modules=("q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"),
+)
+_PHI3 = Family(
+    block="model.layers.{}",
+    projections=(
+        ("self_attn.qkv_proj", "hidden", "query_key_value"),
+        ("self_attn.o_proj", "query", "hidden"),
+        ("mlp.gate_up_proj", "hidden", "two_intermediate"),
+        ("mlp.down_proj", "intermediate", "hidden"),
+    ),
+    target_modules=("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
+)
+_GLM4 = Family(
+    block="model.layers.{}",
+    projections=(*_ATTENTION, *_PHI3.projections[2:]),
+    target_modules=("q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"),
+)
+_STARCODER2 = Family(
+    block="model.layers.{}",
+    projections=(
+        *_ATTENTION,
+        ("mlp.c_fc", "hidden", "intermediate"),
+        ("mlp.c_proj", "intermediate", "hidden"),
+    ),
+    target_modules=("q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"),
+)
+_GPT_NEOX = Family(
+    block="gpt_neox.layers.{}",
+    projections=(
+        ("attention.query_key_value", "hidden", "three_hidden"),
+        ("attention.dense", "hidden", "hidden"),
+        ("mlp.dense_h_to_4h", "hidden", "intermediate"),
+        ("mlp.dense_4h_to_h", "intermediate", "hidden"),
+    ),
+    target_modules=("query_key_value", "attention.dense", "dense_h_to_4h", "dense_4h_to_h"),
+)
 _GPT2 = Family(
     block="transformer.h.{}",
     projections=(
@@ -71,12 +124,26 @@ _GPT2 = Family(
     target_modules=("c_attn", "c_proj", "c_fc"),
     transposed=True,
 )
-#: By ``model_type`` of the configuration.
+#: By ``model_type`` of the configuration. Where adapters sit; whether a base is trained right is
+#: tried on each when it is loaded (``workers.runtime.forward_check``).
 FAMILIES: Mapping[str, Family] = {
     "llama": _LLAMA,
     "mistral": _LLAMA,
+    "ministral": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
+    "qwen3_moe": _MIXTURE,
+    "mixtral": _MIXTURE,
+    "olmo2": _LLAMA,
+    "olmo3": _LLAMA,
+    "smollm3": _LLAMA,
+    "gemma": _LLAMA,
+    "gemma3_text": _LLAMA,
+    "phi": _PHI,
+    "phi3": _PHI3,
+    "glm4": _GLM4,
+    "starcoder2": _STARCODER2,
+    "gpt_neox": _GPT_NEOX,
     "gpt2": _GPT2,
     "bert": _build_bert("bert"),
     "roberta": _build_bert("roberta"),
@@ -109,6 +176,8 @@ class ModelShape:
     encoder: bool = False
     #: ``model_type`` of its configuration, a key of ``FAMILIES``.
     model_type: str = "llama"
+    #: Of a mixture of experts: the intermediate width of all of them together.
+    experts_size: int = 0
 
     @property
     def query_size(self) -> int:
@@ -130,6 +199,8 @@ class ModelShape:
             "kv": self.kv_size,
             "intermediate": self.intermediate_size,
             "three_hidden": 3 * self.hidden_size,
+            "query_key_value": self.query_size + 2 * self.kv_size,
+            "two_intermediate": 2 * self.intermediate_size,
         }
         return tuple(
             Projection(name, widths[inputs], widths[outputs])
@@ -166,10 +237,12 @@ _OTHER_NAMES = {
     "num_hidden_layers": "n_layer",
     "num_attention_heads": "n_head",
     "intermediate_size": "n_inner",
+    "num_local_experts": "num_experts",
 }
 #: Larger sizes are a mistake, or hostile: names of projections are made for each layer.
 _SIZE_MAX = 10_000_000
 _LAYERS_MAX = 1_000
+_EXPERTS_MAX = 10_000
 
 
 def parse_model_shape(config: Mapping[str, object]) -> ModelShape:
@@ -183,7 +256,7 @@ def parse_model_shape(config: Mapping[str, object]) -> ModelShape:
     """
 
     def size(name: str, default: int | None = None, *, most: int = _SIZE_MAX) -> int:
-        # GPT-2 and its kin have names of their own.
+        # GPT-2 and others have names of their own.
         value = config.get(name, config.get(_OTHER_NAMES.get(name, name)))
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= most:
@@ -196,18 +269,26 @@ def parse_model_shape(config: Mapping[str, object]) -> ModelShape:
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None or not isinstance(model_type, str):
         raise ValueError(
-            f"Models of the type {model_type!r} cannot be trained here. "
+            f"Models of the type {str(model_type)[:80]!r} cannot be trained here. "
             f"Choose one of these types: {', '.join(sorted(FAMILIES))}."
         )
     hidden, heads = size("hidden_size"), size("num_attention_heads")
+    middle = size("intermediate_size", 4 * hidden)
+    experts = 0
+    if family is _MIXTURE:
+        expert = size("moe_intermediate_size", middle)
+        experts = size("num_local_experts", most=_EXPERTS_MAX) * expert
+        # of those that a token goes through, together
+        middle = size("num_experts_per_tok", most=_EXPERTS_MAX) * expert
     return ModelShape(
         hidden_size=hidden,
         layers=size("num_hidden_layers", most=_LAYERS_MAX),
-        intermediate_size=size("intermediate_size", 4 * hidden),
+        intermediate_size=middle,
         vocab_size=size("vocab_size"),
         heads=heads,
         kv_heads=size("num_key_value_heads", heads),
         head_size=size("head_dim", max(1, hidden // heads)),
         encoder=family.encoder,
         model_type=model_type,
+        experts_size=experts,
     )

@@ -22,6 +22,7 @@ from workers.protocol.base_files import hash_base_files
 from workers.protocol.memory import GB, Engine, JobNeed, PackSizing, job_bytes
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.base_check import check_base
+from workers.runtime.forward_check import check_forward
 from workers.runtime.memory_plan import MemoryPlan
 from workers.runtime.peak_memory import measure_growth
 from workers.training.architectures import read_shape
@@ -159,8 +160,15 @@ def load_resident(
 def build_resident(
     ref: BaseModelRef, *, model: Any, tokenizer: Any, limit_gb: float, reproducible: bool = False
 ) -> ResidentBase:
-    """Make a loaded model resident."""
+    """Make a loaded model resident.
+
+    Raises
+    ------
+    UserFault
+        As ``check_forward``.
+    """
     packed = PackedModel(model)
+    check_forward(ref.name, packed)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
     engine = Engine(packed.device.type, packed.model.dtype.itemsize)

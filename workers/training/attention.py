@@ -33,6 +33,7 @@ def packed_attention(
     *,
     pack: Pack,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Block-diagonal attention.
@@ -43,6 +44,8 @@ def packed_attention(
         With rotary positions already applied; key and value may have fewer heads.
     pack : Pack
         Where sequences begin.
+    sliding_window : int, optional
+        How many tokens a token sees, itself included; all before it by default.
 
     Returns
     -------
@@ -52,7 +55,9 @@ def packed_attention(
         return pack.key_values.attend(module, query, key, value, scaling=scaling), None
     causal = bool(getattr(module, "is_causal", True))
     if _flash.usable(query, key):
-        attended = _flash.attend(query, key, value, pack, causal=causal, scaling=scaling)
+        attended = _flash.attend(
+            query, key, value, pack, causal=causal, scaling=scaling, window=sliding_window
+        )
         if attended is not None:
             return attended, None
     heads, width = query.shape[1], query.shape[3]
@@ -63,8 +68,10 @@ def packed_attention(
         mask = None
         if not causal and bucket.key_mask is not None:
             mask = bucket.key_mask[:, None, None, :]
+        if causal and sliding_window is not None and bucket.length > sliding_window:
+            mask = _build_window_mask(bucket.length, sliding_window, query.device)
         attended_SHLD = F.scaled_dot_product_attention(
-            rows[0], rows[1], rows[2], attn_mask=mask, is_causal=causal, scale=scaling
+            *rows, attn_mask=mask, is_causal=causal and mask is None, scale=scaling
         )
         flat = attended_SHLD.transpose(1, 2).reshape(-1, heads, width)
         if bucket.gather is None:
@@ -76,6 +83,13 @@ def packed_attention(
         out_THD = out_THD.index_copy(0, bucket.stream, flat.index_select(0, bucket.real))
     assert out_THD is not None
     return out_THD.unsqueeze(0), None
+
+
+def _build_window_mask(length: int, window: int, device: torch.device) -> torch.Tensor:
+    """``bool[L, L]``: what each token sees when it sees so many at most."""
+    place_L = torch.arange(length, device=device)
+    distance_LL = place_L[:, None] - place_L[None]
+    return (distance_LL >= 0) & (distance_LL < window)
 
 
 def _rows(stream_1HTD: torch.Tensor, bucket: Bucket) -> torch.Tensor:
@@ -133,12 +147,14 @@ class _Flash:
         *,
         causal: bool,
         scaling: float | None,
+        window: int | None,
     ) -> torch.Tensor | None:
         described = _describe(query, key)
         try:
             varlen_attn, shares_keys = _load_kernel()
             options: dict[str, Any] = {"scale": scaling}
-            options["window_size"] = (-1, 0) if causal else (-1, -1)
+            before = -1 if window is None else window - 1
+            options["window_size"] = (before, 0) if causal else (-1, -1)
             if shares_keys:
                 options["enable_gqa"] = key.shape[1] != query.shape[1]
             else:

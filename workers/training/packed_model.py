@@ -79,16 +79,11 @@ class PackedModel:
 
     @property
     def context_length(self) -> int:
-        """Tokens a sequence may have, sliding windows included."""
+        """Tokens a sequence may have."""
         config = self.model.config
-        limits = [config.max_position_embeddings]
-        if config.model_type == "roberta":
-            # its positions start after the padding token's
-            limits[0] -= config.pad_token_id + 1
-        window = getattr(config, "sliding_window", None)
-        if window and getattr(config, "use_sliding_window", True):
-            limits.append(window)
-        return min(limits)
+        # roberta's positions start after the padding token's
+        skipped = config.pad_token_id + 1 if config.model_type == "roberta" else 0
+        return config.max_position_embeddings - skipped
 
     def find_target_names(self, targets: tuple[str, ...] | None) -> tuple[str, ...]:
         """Full names of the layers an adapter sits beside; ``None``: the family's all.

@@ -156,6 +156,13 @@ def test_the_memory_of_known_models_is_known():
     assert base_model_gb(llama, four_bit=True) < 0.4 * base_model_gb(llama)
 
 
+def test_all_experts_of_a_mixture_are_resident():
+    mixtral = {"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32}
+    mixtral |= {"intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
+    mixtral |= {"num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000}
+    assert base_model_gb(mixtral, dtype="bfloat16") == pytest.approx(46.7 * 2 * 1.05, rel=1e-3)
+
+
 def test_gpt2_has_other_names_for_its_sizes():
     sizes = {"n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257, "n_inner": None}
     config = {"model_type": "gpt2", **sizes}

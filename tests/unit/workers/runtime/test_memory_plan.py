@@ -181,10 +181,10 @@ def test_recomputing_keeps_fewer_bytes():
     assert kept[1] < 0.5 * kept[0]
 
 
-def test_the_context_bounds_positions_and_windows():
+def test_the_context_is_the_models_positions_whatever_its_window():
     model = tiny_model("mistral")
     model.config.sliding_window = 48
-    assert PackedModel(model).context_length == 48
+    assert PackedModel(model).context_length == 96
     assert PackedModel(tiny_model("gpt2")).context_length == 96
 
 
