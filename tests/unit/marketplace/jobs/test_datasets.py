@@ -288,7 +288,7 @@ def test_a_conversation_that_the_template_refuses_is_one_faulty_line(tmp_path):
         "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system') }}{% endif %}"
         "{{ messages | length }} {% for message in messages %}{{ message['content'] }} {% endfor %}"
     )
-    turns = [{"role": role, "content": role[0]} for role in ("user", "assistant") * 2]
+    turns = [{"role": role, "content": 2 * role} for role in ("user", "assistant") * 2]
     rows = [turns[:2], [{"role": "system", "content": "s"}, *turns], turns]
     reading, runs = read_dataset(
         io.BytesIO("".join(json.dumps({"messages": row}) + "\n" for row in rows).encode()),
