@@ -111,7 +111,8 @@ def parse_tools(row: Mapping[str, Any]) -> str:
         raise ValueRefusal("Tools must be a list of functions.", key)
     tools: list[dict[str, Any]] = []
     for index, one in enumerate(cast(list[Any], listed)):
-        function = one.get("function", one) if isinstance(one, dict) else None
+        fields = cast(dict[str, Any], one) if isinstance(one, dict) else {}
+        function = fields.get("function", fields)
         if not isinstance(function, dict) or not _is_name(cast(dict[str, Any], function)):
             raise ValueRefusal("A tool must be a function with a name.", key, index)
         tools.append({"type": "function", "function": function})
