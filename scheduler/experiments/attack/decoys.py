@@ -72,16 +72,32 @@ def run(size: Size) -> Iterator[Finding]:
         yield _compare_owners(zone, size)
         calm = [measure(zone, day, [], past, seed=seed, size=size) for seed, day, past in days]
         for name, attack in ATTACKS.items():
-            changes: list[tuple[float, float]] = []
+            changes: list[tuple[float, float, float, float]] = []
             for (seed, day, past), before in zip(days, calm, strict=True):
                 decoys = attack(zone.scenario, day, np.random.default_rng([seed, 77]))
-                after = measure(zone, day, decoys, past, seed=seed, size=size)
-                changes.append((after[0] / before[0] - 1.0, after[1] / before[1] - 1.0))
-            welfare, payments = (Measure.of(column) for column in zip(*changes, strict=True))
+                others, theirs = measure_both(zone, day, decoys, past, seed=seed, size=size)
+                changes.append(
+                    (
+                        others[0] / before[0] - 1.0,
+                        others[1] / before[1] - 1.0,
+                        (others[0] + theirs[0]) / before[0] - 1.0,
+                        theirs[1] / before[1],
+                    )
+                )
+            welfare, payments, all_welfare, paid = (
+                Measure.of(column) for column in zip(*changes, strict=True)
+            )
             yield Finding(
                 experiment="decoys",
                 case=f"{name}, {zone.name}",
-                measures={"others_welfare": welfare, "others_payments": payments},
+                measures={
+                    "others_welfare": welfare,
+                    "others_payments": payments,
+                    # Theirs counted at what they bid, and what they paid for it, as shares of what
+                    # the others had and paid without them.
+                    "all_welfare": all_welfare,
+                    "attackers_pay": paid,
+                },
                 goal="welfare within 3 %, payments within 5 %",
                 ok=abs(min(welfare.mean, 0.0)) <= MOST_WELFARE
                 and abs(payments.mean) <= MOST_PAYMENTS,
@@ -153,6 +169,10 @@ def make_zones(size: Size) -> list[AttackedZone]:
     ]
 
 
+#: Welfare and payments of some bids.
+Totals = tuple[float, float]
+
+
 def measure(
     zone: AttackedZone,
     day: Sequence[Task],
@@ -163,8 +183,26 @@ def measure(
     size: Size,
     most_held: float | None = None,
     past_won: Collection[str] = frozenset(),
-) -> tuple[float, float]:
+) -> Totals:
     """Give the welfare and the payments of a day's own bids."""
+    own, _ = measure_both(
+        zone, day, decoys, past, seed=seed, size=size, most_held=most_held, past_won=past_won
+    )
+    return own
+
+
+def measure_both(
+    zone: AttackedZone,
+    day: Sequence[Task],
+    decoys: Sequence[Task],
+    past: Sequence[Sequence[Task]],
+    *,
+    seed: int,
+    size: Size,
+    most_held: float | None = None,
+    past_won: Collection[str] = frozenset(),
+) -> tuple[Totals, Totals]:
+    """Give the welfare and the payments of a day's own bids, and of the decoys."""
     # Decoys come before the bids of their slot.
     tasks = sorted([*decoys, *day], key=lambda task: task.arrival_slot)
     own = {task.id for task in day}
@@ -178,12 +216,13 @@ def measure(
         most_held=_find_most_held(zone) if most_held is None else most_held,
         past_won=past_won,
     )
-    welfare = payments = 0.0
+    welfare, payments = [0.0, 0.0], [0.0, 0.0]
     for task, decision in zip(tasks, found.decisions, strict=True):
-        if task.id in own and decision.admitted and decision.parts is not None:
-            welfare += task.bid - decision.parts.vendor - decision.parts.operational
-            payments += decision.payment
-    return welfare, payments
+        if decision.admitted and decision.parts is not None:
+            whose = 0 if task.id in own else 1
+            welfare[whose] += task.bid - decision.parts.vendor - decision.parts.operational
+            payments[whose] += decision.payment
+    return (welfare[0], payments[0]), (welfare[1], payments[1])
 
 
 def _find_most_held(zone: AttackedZone) -> float:
