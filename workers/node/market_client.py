@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CHUNK_BYTES = 256 * 1024
+#: Of an answer that is a message; a file is read up to the size that it should have.
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
 #: Answers that mean this node is not one of the market's any more.
 SENT_AWAY = frozenset({401, 403, 404, 410})
 #: Clocks that differ by less are taken to agree: the market tells its time in whole seconds.
@@ -129,13 +131,7 @@ class MarketClient:
         MarketUnreachableError, MarketRefusal
         """
         body = dumps(message).encode()
-        response = self._try(
-            lambda: self._http.post(
-                path, content=body, headers={"Content-Type": "application/json"}
-            ),
-            path,
-            patience,
-        )
+        response = self._try(lambda: self._post_once(path, body), path, patience)
         try:
             return from_json(reply, response.json())
         except (ValueError, RecursionError) as error:
@@ -148,13 +144,7 @@ class MarketClient:
     def send(self, path: str, message: Any, *, patience: Patience | None = None) -> None:
         """``post`` when the answer holds nothing."""
         body = dumps(message).encode()
-        self._try(
-            lambda: self._http.post(
-                path, content=body, headers={"Content-Type": "application/json"}
-            ),
-            path,
-            patience,
-        )
+        self._try(lambda: self._post_once(path, body), path, patience)
 
     def upload(
         self,
@@ -172,9 +162,7 @@ class MarketClient:
             "Content-Length": str(size),
             "X-Content-SHA256": digest,
         }
-        self._try(
-            lambda: self._http.put(path, content=_chunks(file), headers=headers), path, patience
-        )
+        self._try(lambda: self._put_once(path, file, headers), path, patience)
 
     def download(self, blob: BlobRef, target: Path, *, patience: Patience | None = None) -> None:
         """Fetch a blob to ``target``, which exists only once it is whole and verified.
@@ -200,6 +188,15 @@ class MarketClient:
             f"{blob.url} arrived twice with another hash than the market promised."
         )
 
+    def _post_once(self, path: str, body: bytes) -> httpx.Response:
+        headers = {"Content-Type": "application/json"}
+        with self._http.stream("POST", path, content=body, headers=headers) as response:
+            return _read_bounded(path, response)
+
+    def _put_once(self, path: str, file: Path, headers: dict[str, str]) -> httpx.Response:
+        with self._http.stream("PUT", path, content=_chunks(file), headers=headers) as response:
+            return _read_bounded(path, response)
+
     def _download_once(self, blob: BlobRef, part: Path) -> httpx.Response:
         have = part.stat().st_size if part.exists() else 0
         if have > blob.bytes:
@@ -216,8 +213,7 @@ class MarketClient:
                 part.unlink(missing_ok=True)
                 return httpx.Response(503)
             if response.status_code >= 300:
-                response.read()
-                return response
+                return _read_bounded(blob.url, response)
             continued = response.status_code == 206 and have > 0
             with part.open("ab" if continued else "wb") as file:
                 size = have if continued else 0
@@ -265,6 +261,27 @@ class MarketClient:
             told = parsedate_to_datetime(response.headers["date"]).timestamp() + 0.5
             offset = told - time.time()
             self.clock_offset_s = offset if abs(offset) > _CLOCK_TOLERANCE_S else 0.0
+
+
+def _read_bounded(path: str, response: httpx.Response) -> httpx.Response:
+    """The response with its content, once that is known to be a message's size."""
+    content = bytearray()
+    for chunk in response.iter_bytes(_CHUNK_BYTES):
+        content += chunk
+        if len(content) > ANSWER_BYTES_MAX:
+            raise MarketRefusal(
+                f"The market's answer to {path} has more than {ANSWER_BYTES_MAX:,} bytes.",
+                status=response.status_code,
+            )
+    return httpx.Response(
+        response.status_code, headers=_keep_headers(response), content=bytes(content)
+    )
+
+
+def _keep_headers(response: httpx.Response) -> list[tuple[str, str]]:
+    """Without those of how the content travelled: it is read."""
+    travel = ("content-encoding", "content-length", "transfer-encoding")
+    return [(name, value) for name, value in response.headers.multi_items() if name not in travel]
 
 
 def _refusal(path: str, response: httpx.Response) -> MarketRefusal:

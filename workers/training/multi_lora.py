@@ -20,10 +20,12 @@ Three forms of the same arithmetic (the plain loop is in ``reference``):
 
 from __future__ import annotations
 
+import functools
 import itertools
+import logging
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,6 +42,8 @@ from workers.training.packing import JobSegment, Pack
 from workers.training.segments_linear import SegmentsLinear
 
 Form = Literal["segments", "dense", "grouped"]
+
+log = logging.getLogger(__name__)
 
 #: Stacked rank from which grouped products beat masked dense ones on CUDA: the masked
 #: form then spends more than ~6 % of an 8 B model's base arithmetic.
@@ -305,6 +309,43 @@ def compute_dense_delta(
     scaled = inner * table.scale_N.to(x_TD.dtype)[None, :, None]
     masked = torch.where(table.own_TN[:, :, None], scaled, scaled.new_zeros(()))
     return masked.view(-1, slots * rank) @ B_NRO.to(x_TD.dtype).view(slots * rank, -1)
+
+
+@functools.cache
+def is_grouped_usable(device: torch.device) -> bool:
+    """Whether grouped products have the dense form's gradients here, tried once on small ones.
+
+    Releases and GPUs differ in what they have kernels for, backward above all.
+    """
+    try:
+        pairs = zip(
+            *(_try_form(form, device) for form in (compute_grouped_delta, compute_dense_delta)),
+            strict=True,
+        )
+        differs = not all(torch.allclose(one, other, rtol=0.02) for one, other in pairs)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError) as error:
+        log.warning("grouped products are not used here: %s", error)
+        return False
+    if differs:
+        log.warning("grouped products are not used here: their gradients are others")
+    return not differs
+
+
+def _try_form(form: Callable[..., torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Gradients of the inputs and of two adapters, each on half of the rows."""
+    x_TD = torch.ones(32, 32, device=device, dtype=torch.bfloat16, requires_grad=True)
+    stacks = [torch.ones(2, 16, 32, device=device, requires_grad=True) for _ in range(2)]
+    slot_T = torch.arange(32, device=device) // 16
+    table = SlotTable(
+        own_TN=slot_T[:, None] == torch.arange(2, device=device),
+        scale_N=torch.tensor([1.0, 0.5], device=device),
+        order_T=torch.arange(32, device=device),
+        ends=torch.tensor([16, 32, 32], dtype=torch.int32, device=device),
+    )
+    form(x_TD, *stacks, table).float().sum().backward()
+    return [one.grad for one in (x_TD, *stacks) if one.grad is not None]
 
 
 def compute_grouped_delta(

@@ -25,6 +25,7 @@ from workers.training.multi_lora import (
     SlotTable,
     Stream,
     draw_initial_down,
+    is_grouped_usable,
 )
 from workers.training.packing import Pack
 
@@ -319,7 +320,8 @@ class PackedModel:
             default=0,
         )
         # grouped kernels exist for bfloat16 only
-        if stacked > DENSE_RANK_LIMIT and self.dtype == torch.bfloat16:
+        is_wanted = stacked > DENSE_RANK_LIMIT and self.dtype == torch.bfloat16
+        if is_wanted and is_grouped_usable(self.device):
             return "grouped"
         return "dense"
 

@@ -223,3 +223,9 @@ def test_a_clock_that_differs_is_learnt(market, client):
     client.post(PATH_HEARTBEAT, BEAT, HeartbeatReply)
     assert 98.0 < client.clock_offset_s < 102.0
     assert client.market_time() == pytest.approx(time.time() + 100, abs=2)
+
+
+def test_an_answer_larger_than_a_message_is_not_read_to_its_end(market, client, monkeypatch):
+    monkeypatch.setattr(market_client, "ANSWER_BYTES_MAX", 1)
+    with pytest.raises(MarketRefusal, match="more than 1 bytes"):
+        client.post(PATH_HEARTBEAT, BEAT, HeartbeatReply)
