@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 
@@ -18,7 +20,13 @@ from marketplace.questions.locks import lock_questions, lock_waiting
 from marketplace.questions.models import AskedQuestion, QuestionStatus
 from marketplace.questions.prices import compute_price
 from marketplace.questions.wakeups import wake_owners
-from workers.protocol.generation import QUESTIONS_MAX, Question, Written
+from workers.protocol.generation import (
+    QUESTIONS_MAX,
+    TOP_TOKENS_MAX,
+    Question,
+    Written,
+    WrittenToken,
+)
 from workers.protocol.messages import AdapterSpec, BlobRef, Fault, ProbeAdapter
 from workers.protocol.wire import from_json, to_json
 
@@ -28,6 +36,7 @@ TOKEN_CHARS_MAX = 200
 #: What is over is forgotten after this: prompts and answers are nobody's business.
 KEPT_FOR = timedelta(minutes=30)
 _REASON_CHARS = 1000
+IMPOSSIBLE = -9999.0
 
 
 def hand_out_questions(*, node: Node, room: int, now: datetime) -> tuple[Question, ...]:
@@ -116,11 +125,33 @@ def record_written(*, node: Node, items: Sequence[Written], now: datetime) -> li
 def _append(question: AskedQuestion, item: Written) -> None:
     terms = from_json(QuestionTerms, question.terms)
     room = TOKEN_CHARS_MAX * terms.max_tokens - len(question.text)
-    question.text += item.text.replace("\0", "")[:room]
+    question.text += _clean(item.text)[:room]
     if terms.top_tokens is not None:
         left = terms.max_tokens - len(question.tokens)
-        question.tokens = question.tokens + [to_json(token) for token in item.tokens[:left]]
+        question.tokens = question.tokens + [_clean_token(token) for token in item.tokens[:left]]
     question.answer_tokens = max(0, min(item.answer_tokens, terms.max_tokens))
+
+
+def _clean(text: str) -> str:
+    """Text of a node that the database takes."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _clean_token(token: WrittenToken) -> dict[str, Any]:
+    likeliest = [
+        {"text": _clean(other.text), "logprob": _clean_logprob(other.logprob)}
+        for other in token.likeliest[:TOP_TOKENS_MAX]
+    ]
+    return {
+        "text": _clean(token.text),
+        "logprob": _clean_logprob(token.logprob),
+        "likeliest": likeliest,
+    }
+
+
+def _clean_logprob(logprob: float) -> float:
+    """JSON has no infinity; a token that cannot come is as unlikely as OpenAI says it."""
+    return logprob if math.isfinite(logprob) else IMPOSSIBLE
 
 
 def _end_as_told(question: AskedQuestion, item: Written, now: datetime) -> None:
@@ -128,7 +159,7 @@ def _end_as_told(question: AskedQuestion, item: Written, now: datetime) -> None:
         question.finish = item.finish
         end_question(question, QuestionStatus.ANSWERED, now=now)
         return
-    question.reason = item.reason[:_REASON_CHARS].replace("\0", "")
+    question.reason = _clean(item.reason)[:_REASON_CHARS]
     question.is_owners_fault = item.fault is Fault.USER
     end_question(question, QuestionStatus.FAILED, now=now)
 

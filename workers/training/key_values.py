@@ -32,15 +32,17 @@ class KeyValues:
         #: Rows of the pack under way, and whether it is a prompt.
         self._named: tuple[int, ...] = ()
         self._is_prompt = False
+        #: On the device, for all layers of a pack: its rows, their lengths, and what each sees.
+        self._places: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     def begin_prompt(self, row: int) -> None:
         """The next pack is the whole of this row."""
-        self._named, self._is_prompt = (row,), True
+        self._named, self._is_prompt, self._places = (row,), True, None
         self.lengths[row] = 0
 
     def begin_tokens(self, rows: Sequence[int]) -> None:
         """The next pack has one token of each of these rows, in this order."""
-        self._named, self._is_prompt = tuple(rows), False
+        self._named, self._is_prompt, self._places = tuple(rows), False, None
 
     @property
     def named(self) -> tuple[int, ...]:
@@ -86,13 +88,11 @@ class KeyValues:
                 scale=scaling,
             )
             return attended.transpose(1, 2)
-        rows = torch.tensor(self._named, device=query.device)
-        places = torch.tensor([self.lengths[row] for row in self._named], device=query.device)
+        rows, places, seen = self._find_places(longest, query.device)
         keys[rows, :, places], values[rows, :, places] = (
             key[0].transpose(0, 1),
             value[0].transpose(0, 1),
         )
-        seen = torch.arange(longest, device=query.device)[None, :] <= places[:, None]
         query_BH1D = query[0].transpose(0, 1).unsqueeze(2)
         attended = F.scaled_dot_product_attention(
             query_BH1D,
@@ -102,6 +102,17 @@ class KeyValues:
             scale=scaling,
         )
         return attended.squeeze(2).unsqueeze(0)
+
+    def _find_places(
+        self, longest: int, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Rows of the pack, where their tokens go, and ``bool[S, L]`` what each of them sees."""
+        if self._places is None:
+            rows = torch.tensor(self._named, device=device)
+            places = torch.tensor([self.lengths[row] for row in self._named], device=device)
+            seen = torch.arange(longest, device=device)[None, :] <= places[:, None]
+            self._places = rows, places, seen
+        return self._places
 
     def _find_room(
         self, module: Any, key: torch.Tensor, value: torch.Tensor, tokens: int

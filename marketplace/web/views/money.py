@@ -37,6 +37,13 @@ WORDS = {
     "refund": "Returned",
     "sla_credit": "Credit for a missed deadline",
 }
+#: The same of questions to models, whose references begin so.
+QUESTION = "question:"
+QUESTION_WORDS = {
+    "hold": "Held for an answer",
+    "charge": "Paid for an answer",
+    "release": "Released: there was no answer",
+}
 
 
 @page
@@ -105,7 +112,7 @@ def _list_rows(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]
     return [
         {
             "row": row,
-            "words": WORDS.get(row.kind, row.kind.replace("_", " ").capitalize()),
+            "words": _describe(row),
             "bid": bids.get(row.reference),
             # What left the wallet of what was held for it.
             "paid_micros": -(row.held_change_micros + row.available_change_micros)
@@ -126,6 +133,11 @@ def _list_rows(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]
         }
         for row in rows
     ]
+
+
+def _describe(row: StatementRow) -> str:
+    words = QUESTION_WORDS if row.reference.startswith(QUESTION) else WORDS
+    return words.get(row.kind, row.kind.replace("_", " ").capitalize())
 
 
 def _amounts(told: list[dict[str, Any]]) -> Iterator[int]:

@@ -13,7 +13,7 @@ import pytest
 
 from marketplace.common import clock
 from marketplace.jobs.models import Artifact
-from marketplace.jobs.services import slots_dispatch
+from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.models import AccountKind, LedgerAccount
 from marketplace.payments.selectors import wallet
 from marketplace.questions.answering import record_written, sweep_questions
@@ -156,7 +156,7 @@ def finish(job, node):
     """The job on its node, up to its end."""
     starts_at = market.slot_at(job.zone, job.cells[0][0])
     type(node).objects.filter(pk=node.pk).update(last_heartbeat_at=starts_at)
-    slots_dispatch(now=starts_at)
+    dispatch_slots(now=starts_at)
     market.end_slice(job, status=SliceStatus.FINISHED, now=starts_at)
     sha256 = hashlib.sha256(b"zip").hexdigest()
     Artifact.objects.filter(job=job).update(sha256=sha256)
@@ -175,6 +175,16 @@ def test_probabilities_of_tokens_are_given(ask, runtime):
         ("Ho", -1.5),
     ]
     assert answer.choices[0].finish_reason == "length"
+
+
+def test_no_words_of_a_node_are_our_fault(ask, runtime):
+    odd = WrittenToken("a\0", float("-inf"), (LikelyToken("\ud800", float("nan")),))
+    runtime.script = [Written("", "a\0b", tokens=(odd,), answer_tokens=2, finish="stop")]
+    answer = ask(logprobs=True)
+    assert answer.choices[0].message.content == "ab"
+    [content] = answer.choices[0].logprobs.content
+    assert (content.token, content.logprob) == ("a", -9999.0)
+    assert (content.top_logprobs[0].token, content.top_logprobs[0].logprob) == ("?", -9999.0)
 
 
 def test_a_prompt_is_continued(client, zone, runtime):
