@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,7 +35,6 @@ TOKEN_CHARS_MAX = 200
 #: What is over is forgotten after this: prompts and answers are nobody's business.
 KEPT_FOR = timedelta(minutes=30)
 _REASON_CHARS = 1000
-IMPOSSIBLE = -9999.0
 
 
 def hand_out_questions(*, node: Node, room: int, now: datetime) -> tuple[Question, ...]:
@@ -139,19 +137,14 @@ def _clean(text: str) -> str:
 
 def _clean_token(token: WrittenToken) -> dict[str, Any]:
     likeliest = [
-        {"text": _clean(other.text), "logprob": _clean_logprob(other.logprob)}
+        {"text": _clean(other.text), "logprob": other.logprob}
         for other in token.likeliest[:TOP_TOKENS_MAX]
     ]
     return {
         "text": _clean(token.text),
-        "logprob": _clean_logprob(token.logprob),
+        "logprob": token.logprob,
         "likeliest": likeliest,
     }
-
-
-def _clean_logprob(logprob: float) -> float:
-    """JSON has no infinity; a token that cannot come is as unlikely as OpenAI says it."""
-    return logprob if math.isfinite(logprob) else IMPOSSIBLE
 
 
 def _end_as_told(question: AskedQuestion, item: Written, now: datetime) -> None:

@@ -137,7 +137,7 @@ def count_prompt(zone: Zone, terms: QuestionTerms) -> int:
         return len(encoder.prefix) + len(encoder.encode([terms.prompt])[0])
     turns = [{"role": turn.role, "content": turn.content} for turn in terms.turns]
     try:
-        text = encoder.render(turns, generation=True)
+        text = encoder.render(turns, tools=None, generation=True)
     except TemplateError as error:
         raise UserError("invalid_prompt", str(error), param="messages") from None
     return len(encoder.encode([text])[0])

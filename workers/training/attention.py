@@ -52,7 +52,10 @@ def packed_attention(
     float[1, T, H, D]
     """
     if pack.key_values is not None:
-        return pack.key_values.attend(module, query, key, value, scaling=scaling), None
+        attended = pack.key_values.attend(
+            module, query, key, value, scaling=scaling, window=sliding_window
+        )
+        return attended, None
     causal = bool(getattr(module, "is_causal", True))
     if _flash.usable(query, key):
         attended = _flash.attend(

@@ -62,13 +62,16 @@ class KeyValues:
         value: torch.Tensor,
         *,
         scaling: float | None,
+        window: int | None = None,
     ) -> torch.Tensor:
-        """Attention of the pack's tokens to all earlier ones of their rows.
+        """Attention of the pack's tokens to earlier ones of their rows.
 
         Parameters
         ----------
         query, key, value : float[1, H, T, D]
             As in ``packed_attention``.
+        window : int, optional
+            How many tokens a token sees, itself included; all before it by default.
 
         Returns
         -------
@@ -80,15 +83,23 @@ class KeyValues:
         if self._is_prompt:
             row = self._named[0]
             keys[row, :, :tokens], values[row, :, :tokens] = key[0], value[0]
+            mask = None
+            if window is not None and tokens > window:
+                at_T = torch.arange(tokens, device=query.device)
+                ago_TT = at_T[:, None] - at_T[None, :]
+                mask = (ago_TT >= 0) & (ago_TT < window)
             attended = F.scaled_dot_product_attention(
                 query,
                 _repeat(key, query),
                 _repeat(value, query),
-                is_causal=True,
+                attn_mask=mask,
+                is_causal=mask is None,
                 scale=scaling,
             )
             return attended.transpose(1, 2)
         rows, places, seen = self._find_places(longest, query.device)
+        if window is not None and longest > window:
+            seen = seen & (torch.arange(longest, device=query.device) > places[:, None] - window)
         keys[rows, :, places], values[rows, :, places] = (
             key[0].transpose(0, 1),
             value[0].transpose(0, 1),

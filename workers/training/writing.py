@@ -34,6 +34,8 @@ from workers.training.samples import find_stop_tokens
 _BASE = "written by the base"
 #: What a text ends with while a character has more tokens to come.
 _UNFINISHED = "\ufffd"
+#: Logarithm of the probability of a token that cannot come, as OpenAI gives it.
+_IMPOSSIBLE = -9999.0
 
 Tell = Callable[[Written], None]
 #: The tensors of a question's adapter, in the engine's layout.
@@ -149,7 +151,7 @@ class Writer:
         if question.turns:
             turns = [{"role": turn.role, "content": turn.content} for turn in question.turns]
             try:
-                text = self._encoder.render(turns, generation=True)
+                text = self._encoder.render(turns, tools=None, generation=True)
             except TemplateError as error:
                 raise UserFault(str(error)) from error
             [tokens] = self._encoder.encode([text])
@@ -235,7 +237,8 @@ class Writer:
         return str(self._tokenizer.decode(answer.written, skip_special_tokens=True))
 
     def _describe(self, token: int, logits_V: torch.Tensor, top_tokens: int) -> WrittenToken:
-        logprob_V = logits_V.log_softmax(-1)
+        # JSON has no infinity.
+        logprob_V = logits_V.log_softmax(-1).clamp(min=_IMPOSSIBLE)
         best = torch.topk(logprob_V, min(top_tokens, len(logprob_V)))
         return WrittenToken(
             self._show(token),
