@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -18,6 +19,7 @@ from tests.unit.workers.training_builders import (
     byte_tokenizer,
     completion_rows,
     job_spec,
+    save_tiny_base,
     write_jsonl,
 )
 from workers.protocol.generation import ChatTurn, Question
@@ -134,6 +136,19 @@ def test_answers_written_together_are_those_of_stock_models(runtime, base, adapt
         assert one.wait() == write_stock(base, prompt, adapter=adapter)
         assert one.last.finish in ("stop", "length")
     assert len({text_of(one) for one in told[:3]}) == 3
+
+
+@pytest.mark.parametrize("family", ["mistral", "gpt2", "qwen3"])
+def test_answers_of_other_families_are_those_of_stock_models(runtime, tmp_path, family):
+    base = save_tiny_base(tmp_path, family)
+    if family == "mistral":
+        # Shorter than prompt and answer.
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": 8}))
+    prompt = "what colour is it?"
+    told = ask(runtime, base, prompt=prompt)
+    assert text_of(told) == write_stock(base, prompt)
+    assert told.last.answer_tokens > 1
 
 
 def test_an_answer_beside_training_is_the_same_and_the_job_ends_well(
