@@ -18,8 +18,11 @@ from marketplace.payments.ledger import (
     insufficient,
     post_entries,
 )
+from marketplace.payments.freezes import build_refusal, list_freezes
+from marketplace.payments.gateway_models import MICROS_PER_CENT, CallKind
 from marketplace.payments.locks import LockedAccounts, LockedHold, lock_holds, lock_wallets
 from marketplace.payments.models import AccountKind, EntryKind, Hold, HoldStatus
+from marketplace.payments.outbox import WantedCall, add_calls
 
 _ENTRY_KINDS = {HoldStatus.CHARGED: EntryKind.CHARGE, HoldStatus.RELEASED: EntryKind.RELEASE}
 
@@ -32,6 +35,8 @@ class HoldRequest:
     amount_micros: int
     #: Names the hold; never used before.
     reference: str
+    #: The card payment that authorises it; without one it is held in the wallet.
+    card_payment_id: str | None = None
 
 
 def place_holds(
@@ -45,7 +50,8 @@ def place_holds(
     -------
     list
         For each the hold, or why there is none: ``PaymentRequired`` ``insufficient_funds`` where
-        less than that is available after those before it.
+        less than that is available after those before it, ``NotAllowed``
+        ``organisation_frozen`` where a dispute or a debt is open.
 
     Raises
     ------
@@ -64,9 +70,7 @@ def place_holds(
                     kind=EntryKind.HOLD,
                     reference=hold.reference,
                     amounts={
-                        Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE): (
-                            -hold.amount_micros
-                        ),
+                        _find_source(hold): -hold.amount_micros,
                         Account(hold.organisation_id, AccountKind.WALLET_HELD): hold.amount_micros,
                     },
                 )
@@ -87,21 +91,29 @@ def _decide_requests(
     """A hold for each request, not stored yet, or why it gets none."""
     outcomes: list[Hold | UserError] = []
     left: dict[str, int] = {}
+    frozen = {
+        freeze.organisation_id: build_refusal(freeze)
+        for freeze in reversed(list_freezes({item.organisation_id for item in wanted}))
+    }
     for item in wanted:
         owner = item.organisation_id
         wallet = Account(owner, AccountKind.WALLET_AVAILABLE)
         available = left.setdefault(owner, locked[owner, wallet.kind].balance_micros)
+        in_wallet = 0 if item.card_payment_id else item.amount_micros
         if item in refused:
             outcomes.append(refused[item])
-        elif item.amount_micros > available:
-            outcomes.append(insufficient(wallet, short_micros=item.amount_micros - available))
+        elif owner in frozen:
+            outcomes.append(frozen[owner])
+        elif in_wallet > available:
+            outcomes.append(insufficient(wallet, short_micros=in_wallet - available))
         else:
-            left[owner] = available - item.amount_micros
+            left[owner] = available - in_wallet
             outcomes.append(
                 Hold(
                     organisation_id=owner,
                     reference=item.reference,
                     amount_micros=item.amount_micros,
+                    card_payment_id=item.card_payment_id,
                     held_at=now,
                 )
             )
@@ -163,6 +175,17 @@ def settle_holds(*, settlements: Iterable[HoldSettlement], now: datetime) -> Non
             ("status", "charged_micros", "ended_at"),
             [(hold.pk, hold.status, hold.charged_micros, hold.ended_at) for hold in ended],
         )
+        add_calls([_build_call(hold) for hold in ended if hold.card_payment_id], now=now)
+
+
+def _build_call(hold: LockedHold) -> WantedCall:
+    """What becomes of an authorisation: its price is captured, or all of it is given back."""
+    payment_id = hold.card_payment_id or ""
+    if not hold.charged_micros:
+        return WantedCall(CallKind.CANCEL, payment_id)
+    # No card pays a part of a cent; what is above the price comes back into the wallet.
+    amount_cents = -(-hold.charged_micros // MICROS_PER_CENT)
+    return WantedCall(CallKind.CAPTURE, payment_id, {"amount_cents": amount_cents})
 
 
 def _end_hold(hold: LockedHold, settlement: HoldSettlement, now: datetime) -> LockedHold | None:
@@ -188,12 +211,18 @@ def _end_hold(hold: LockedHold, settlement: HoldSettlement, now: datetime) -> Lo
 
 
 def _list_amounts(hold: LockedHold) -> dict[Account, int]:
-    owner = hold.organisation_id
     return {
-        Account(owner, AccountKind.WALLET_HELD): -hold.amount_micros,
-        Account(owner, AccountKind.WALLET_AVAILABLE): hold.amount_micros - hold.charged_micros,
+        Account(hold.organisation_id, AccountKind.WALLET_HELD): -hold.amount_micros,
+        _find_source(hold): hold.amount_micros - hold.charged_micros,
         house(AccountKind.CLEARING): hold.charged_micros,
     }
+
+
+def _find_source(hold: Hold | LockedHold) -> Account:
+    """Where held money comes from and goes back to."""
+    if hold.card_payment_id:
+        return house(AccountKind.AUTHORISED)
+    return Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE)
 
 
 def _find_amount_error(amount_micros: int) -> UserError | None:

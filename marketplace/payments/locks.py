@@ -1,4 +1,5 @@
-"""The only row locks of money: a request for money, ledger accounts by key, then holds.
+"""The only row locks of money, in their order: a request for money, a call to the gateway or an event
+of it, a card payment, a refund, a dispute, ledger accounts by key, then holds.
 
 Whatever changes an organisation's money locks its accounts first, so two changes of one
 organisation happen one after the other, and none of them can block in a circle.
@@ -13,6 +14,13 @@ from django.db.transaction import TransactionManagementError
 
 from marketplace.common.db.pipeline import Statement, fetch
 from marketplace.common.db.row_types import list_columns
+from marketplace.payments.gateway_models import (
+    CallStatus,
+    CardPayment,
+    CardRefund,
+    GatewayCall,
+    WebhookEvent,
+)
 from marketplace.payments.models import AccountKind, FundsRequest, Hold, LedgerAccount
 
 WALLET_KINDS = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
@@ -41,6 +49,7 @@ class LockedHold(NamedTuple):
     status: str
     charged_micros: int
     ended_at: datetime | None
+    card_payment_id: str | None
 
 
 def lock_accounts(wanted: Collection[tuple[str, str]]) -> LockedAccounts:
@@ -135,3 +144,29 @@ def lock_funds_request(request_id: str) -> FundsRequest | None:
     """Locks a request for money, before the wallet that it is for. Call in a transaction."""
     requests = FundsRequest.objects.select_for_update(of=("self",)).select_related("organisation")
     return requests.filter(pk=request_id.replace("\0", "")).first()
+
+
+def lock_due_call(call_id: str, *, now: datetime) -> GatewayCall | None:
+    """A call that still has to be made and that no other process is making. Call in a transaction."""
+    waiting = GatewayCall.objects.select_for_update(skip_locked=True).filter(
+        pk=call_id, status=CallStatus.WAITING
+    )
+    return waiting.exclude(claimed_until_at__gt=now).first()
+
+
+def lock_call(call_id: str) -> GatewayCall:
+    return GatewayCall.objects.select_for_update().get(pk=call_id)
+
+
+def lock_event(event_id: str) -> WebhookEvent:
+    return WebhookEvent.objects.select_for_update().get(pk=event_id)
+
+
+def lock_payment(payment_id: str) -> CardPayment:
+    """Locks a card payment, before the wallet that it is for. Call in a transaction."""
+    return CardPayment.objects.select_for_update().get(pk=payment_id)
+
+
+def lock_refund(refund_id: str) -> CardRefund:
+    """Locks a refund to a card, after its payment. Call in a transaction."""
+    return CardRefund.objects.select_for_update().get(pk=refund_id)

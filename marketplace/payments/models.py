@@ -12,6 +12,40 @@ from django.db.models import F, Q
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.models import IdField
+from marketplace.payments.gateway_models import (
+    CardCustomer,
+    CardPayment,
+    CardRefund,
+    Dispute,
+    Freeze,
+    GatewayCall,
+    SavedCard,
+    WalletRules,
+    WebhookEvent,
+)
+
+__all__ = [
+    "AccountKind",
+    "CardCustomer",
+    "CardPayment",
+    "CardRefund",
+    "Dispute",
+    "Distribution",
+    "Earning",
+    "EarningKind",
+    "Entry",
+    "EntryKind",
+    "Freeze",
+    "FundsRequest",
+    "GatewayCall",
+    "Hold",
+    "HoldStatus",
+    "LedgerAccount",
+    "Posting",
+    "SavedCard",
+    "WalletRules",
+    "WebhookEvent",
+]
 
 
 class AccountKind(models.TextChoices):
@@ -34,6 +68,22 @@ class AccountKind(models.TextChoices):
     SLA_CREDITS = "sla_credits"
     #: Of the house: balances granted by an operator.
     GRANTS = "grants"
+    #: Of the house: what lies at the payment gateway, shown as negative.
+    GATEWAY = "gateway"
+    #: Of the house: what the gateway keeps for itself.
+    GATEWAY_FEES = "gateway_fees"
+    #: Of the house: amounts of bids that are authorised on cards and not captured yet.
+    AUTHORISED = "authorised"
+    #: Of the house: on its way back to cards.
+    CARD_REFUNDS = "card_refunds"
+    #: Of the house: contested payments, and prices that no card paid.
+    DISPUTES = "disputes"
+    #: Of the house: earnings on their way to those who earned them.
+    PAYOUTS = "payouts"
+    #: Of the house: rent of the machines that it rents.
+    RENT = "rent"
+    #: Of the house: what it owes to those it rents from.
+    SUPPLIERS = "suppliers"
 
 
 HOUSE_KINDS = (
@@ -42,6 +92,14 @@ HOUSE_KINDS = (
     AccountKind.REFUNDS,
     AccountKind.SLA_CREDITS,
     AccountKind.GRANTS,
+    AccountKind.GATEWAY,
+    AccountKind.GATEWAY_FEES,
+    AccountKind.AUTHORISED,
+    AccountKind.CARD_REFUNDS,
+    AccountKind.DISPUTES,
+    AccountKind.PAYOUTS,
+    AccountKind.RENT,
+    AccountKind.SUPPLIERS,
 )
 
 
@@ -122,6 +180,26 @@ class EntryKind(models.TextChoices):
     REFUND = "refund"
     SLA_CREDIT = "sla_credit"
     VENDOR_PAY = "vendor_pay"
+    #: A card filled a wallet.
+    TOP_UP = "top_up"
+    #: The price of a bid was taken from its card.
+    CAPTURE = "capture"
+    #: Money of a wallet is to go back to the card that it came from.
+    CARD_RETURN = "card_return"
+    #: A refund reached its card, or could not.
+    CARD_REFUND = "card_refund"
+    GATEWAY_FEE = "gateway_fee"
+    #: The price of a bid could not be taken from its card.
+    UNCOLLECTED = "uncollected"
+    DISPUTE = "dispute"
+    DISPUTE_CLOSED = "dispute_closed"
+    #: Earnings left for those who earned them.
+    PAYOUT = "payout"
+    #: A transfer of a payout arrived, or could not.
+    TRANSFER = "transfer"
+    #: A transfer was taken back.
+    REVERSAL = "reversal"
+    RENT = "rent"
 
 
 #: Of an entry's key.
@@ -234,12 +312,13 @@ class HoldStatus(models.TextChoices):
 
 
 class Hold(models.Model):
-    """Money of a wallet set aside for one bid, and what became of it.
+    """Money of a wallet, or of a card, set aside for one bid, and what became of it.
 
     Changed only while the organisation's wallet accounts are locked.
     """
 
     organisation_id: str
+    card_payment_id: str | None
 
     id = IdField(prefix="hold")
     organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="holds")
@@ -251,6 +330,10 @@ class Hold(models.Model):
     charged_micros = models.BigIntegerField(default=0)
     #: How much of it was given back later.
     refunded_micros = models.BigIntegerField(default=0)
+    #: The card that the amount is authorised on; none where it lies in the wallet.
+    card_payment = models.OneToOneField(
+        CardPayment, null=True, on_delete=models.PROTECT, related_name="hold"
+    )
     #: What a labour vendor got out of it, before the rest was shared out.
     vendor_micros = models.BigIntegerField(default=0, db_default=0)
     held_at = models.DateTimeField()
@@ -300,7 +383,14 @@ class Hold(models.Model):
             pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),
             pgtrigger.ReadOnly(
                 name="keep_terms",
-                fields=["id", "organisation", "reference", "amount_micros", "held_at"],
+                fields=[
+                    "id",
+                    "organisation",
+                    "reference",
+                    "amount_micros",
+                    "held_at",
+                    "card_payment",
+                ],
             ),
             pgtrigger.FSM(
                 name="status_ends_once",

@@ -4,11 +4,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
-from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
+from django.db.models.expressions import Combinable
 from django.db.models.functions import Coalesce
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
+from marketplace.payments.gateway_models import (
+    MICROS_PER_CENT,
+    CardRefund,
+    PaymentStatus,
+    RefundStatus,
+)
 from marketplace.payments.locks import WALLET_KINDS
 from marketplace.payments.models import (
     HOUSE_KINDS,
@@ -98,6 +105,10 @@ class LedgerCheck:
     #: Holds that say another amount of a vendor's pay than the vendor earned.
     wrong_vendor_pay: tuple[str, ...]
     shared_asks: SharedAsks
+    #: What the account of authorised amounts has beyond bids that cards have still to pay; zero.
+    authorised_surplus_micros: int
+    #: What the account of refunds to cards has beyond refunds on their way; zero.
+    card_refund_surplus_micros: int
 
 
 def wallet(*, organisation: Organisation) -> Wallet:
@@ -224,6 +235,8 @@ def check_ledger() -> LedgerCheck:
     clearing_surplus = _compute_clearing_surplus()
     wrong_vendor_pay = _find_wrong_vendor_pay()
     wrong_pay = _find_wrong_pay()
+    authorised_surplus = _compute_authorised_surplus()
+    card_refund_surplus = _compute_card_refund_surplus()
     return LedgerCheck(
         balanced=not (
             total
@@ -233,6 +246,8 @@ def check_ledger() -> LedgerCheck:
             or clearing_surplus
             or wrong_pay
             or wrong_vendor_pay
+            or authorised_surplus
+            or card_refund_surplus
         ),
         imbalance_micros=total,
         entries=Entry.objects.count(),
@@ -244,6 +259,8 @@ def check_ledger() -> LedgerCheck:
         wrong_pay=wrong_pay,
         wrong_vendor_pay=wrong_vendor_pay,
         shared_asks=_sum_shared_asks(),
+        authorised_surplus_micros=authorised_surplus,
+        card_refund_surplus_micros=card_refund_surplus,
     )
 
 
@@ -337,6 +354,46 @@ def _compute_clearing_surplus() -> int:
         .first()
     )
     return surplus or 0
+
+
+def _compute_authorised_surplus() -> int:
+    """What is authorised is owed by cards: amounts held, or prices that are not captured yet."""
+    held = Q(status=HoldStatus.HELD)
+    due = Q(status=HoldStatus.CHARGED) & ~Q(
+        card_payment__status__in=[PaymentStatus.PAID, PaymentStatus.UNCOLLECTED]
+    )
+    owed = (
+        Hold.objects.filter(held | due, card_payment__isnull=False)
+        .values(by_card=Value(True))
+        .annotate(
+            total=Sum(Case(When(held, then=F("amount_micros")), default=F("charged_micros")))
+        )
+        .values("total")
+    )
+    surplus = _sum_with(AccountKind.AUTHORISED, F("total") + Coalesce(Subquery(owed), 0))
+    return surplus or 0
+
+
+def _compute_card_refund_surplus() -> int:
+    waiting = (
+        CardRefund.objects.filter(status=RefundStatus.WAITING)
+        .values("status")
+        .annotate(total=Sum("amount_cents") * MICROS_PER_CENT)
+        .values("total")
+    )
+    surplus = _sum_with(AccountKind.CARD_REFUNDS, F("total") - Coalesce(Subquery(waiting), 0))
+    return surplus or 0
+
+
+def _sum_with(kind: AccountKind, expression: Combinable) -> int | None:
+    """An account of the house compared with other rows; ``None`` before it exists."""
+    return (
+        LedgerAccount.objects.filter(kind=kind)
+        .annotate(total=Coalesce(Sum("postings__amount_micros"), 0))
+        .annotate(surplus=expression)
+        .values_list("surplus", flat=True)
+        .first()
+    )
 
 
 def _load_balances(organisation: Organisation) -> dict[str, int]:

@@ -12,7 +12,9 @@ from django.db import IntegrityError, transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.money import format_usd_exact
+from marketplace.payments.card_refunds import add_refund
 from marketplace.payments.earnings import CostSplit, Share, distribute_charge, pay_vendor
+from marketplace.payments.gateway_models import MICROS_PER_CENT, CardPayment
 from marketplace.payments.holds import (
     HoldSettlement,
     check_amount,
@@ -20,7 +22,13 @@ from marketplace.payments.holds import (
     settle_holds,
 )
 from marketplace.payments.ledger import Account, house, post_entry
-from marketplace.payments.locks import LockedAccounts, lock_hold, lock_wallet, lock_wallets
+from marketplace.payments.locks import (
+    LockedAccounts,
+    lock_hold,
+    lock_payment,
+    lock_wallet,
+    lock_wallets,
+)
 from marketplace.payments.models import (
     AccountKind,
     Entry,
@@ -123,7 +131,8 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
     """Gives back part or all of a charge; one refund per hold and reason.
 
     What is still in clearing comes from there. After the payment was shared out, the
-    providers keep their share and the house bears the refund.
+    providers keep their share and the house bears the refund. What a card paid goes back to it,
+    but for a part of a cent, which goes into the wallet.
 
     Raises
     ------
@@ -134,9 +143,11 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
     check_amount(amount_micros)
     reference = f"{hold_reference}:{reason}"[:200]
     with transaction.atomic():
+        payment = _lock_card_payment(hold_reference)
         hold, locked = _lock_hold(hold_reference)
-        refunded = Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE)
-        if _find_entry(EntryKind.REFUND, reference, refunded, amount_micros) is not None:
+        shared_out = hold.distributed_at is not None
+        source = house(AccountKind.REFUNDS if shared_out else AccountKind.CLEARING)
+        if _is_refunded(reference, amount_micros):
             return hold
         if hold.status != HoldStatus.CHARGED:
             raise Conflict("not_charged", "Nothing was charged, so nothing can be refunded.")
@@ -147,13 +158,16 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
                 f"Only {format_usd_exact(left_micros)} of the charge is left to refund.",
                 extra={"left_micros": left_micros},
             )
-        shared_out = hold.distributed_at is not None
+        cents = 0 if payment is None else amount_micros // MICROS_PER_CENT
         post_entry(
             kind=EntryKind.REFUND,
             reference=reference,
             amounts={
-                house(AccountKind.REFUNDS if shared_out else AccountKind.CLEARING): -amount_micros,
-                refunded: amount_micros,
+                source: -amount_micros,
+                house(AccountKind.CARD_REFUNDS): cents * MICROS_PER_CENT,
+                Account(hold.organisation_id, AccountKind.WALLET_AVAILABLE): (
+                    amount_micros - cents * MICROS_PER_CENT
+                ),
             },
             locked=locked,
             now=now,
@@ -161,7 +175,26 @@ def refund_charge(*, hold_reference: str, amount_micros: int, reason: str, now: 
         )
         hold.refunded_micros += amount_micros
         hold.save(update_fields=["refunded_micros"])
+        if payment is not None and cents:
+            add_refund(payment, amount_cents=cents, reference=reference, now=now)
     return hold
+
+
+def _is_refunded(reference: str, amount_micros: int) -> bool:
+    """Whether this refund was booked before; a ``Conflict`` when it was another amount."""
+    entry = Entry.objects.filter(kind=EntryKind.REFUND, reference=reference).first()
+    if entry is None:
+        return False
+    if not entry.postings.filter(amount_micros=-amount_micros).exists():
+        raise reference_reused(reference)
+    return True
+
+
+def _lock_card_payment(hold_reference: str) -> CardPayment | None:
+    """The payment that a card made for a hold, before the wallet is locked."""
+    found = Hold.objects.filter(reference=hold_reference, card_payment__isnull=False)
+    payment_id = found.values_list("card_payment", flat=True).first()
+    return None if payment_id is None else lock_payment(payment_id)
 
 
 def _credit_wallet(

@@ -2,8 +2,26 @@ from celery import shared_task
 
 from marketplace.common import clock
 from marketplace.payments.earnings import mature_earnings
+from marketplace.payments.gateway_calls import RUN_CALLS, run_due_calls
+from marketplace.payments.top_ups import watch_wallets
+from marketplace.payments.webhooks import PROCESS_EVENTS, process_events
 
 
 @shared_task(name="payments.earnings_mature")
 def earnings_mature_task() -> None:
     mature_earnings(now=clock.now())
+
+
+@shared_task(name=RUN_CALLS)
+def gateway_calls_run_task() -> None:
+    run_due_calls(now=clock.now())
+
+
+@shared_task(name=PROCESS_EVENTS)
+def webhooks_process_task() -> None:
+    process_events(now=clock.now())
+
+
+@shared_task(name="payments.wallets_watch")
+def wallets_watch_task() -> None:
+    watch_wallets(now=clock.now())

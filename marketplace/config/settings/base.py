@@ -235,6 +235,9 @@ CELERY_BEAT_SCHEDULE = {
     "deliveries": _every("auction.preparations_conclude", "BEAT_DELIVERIES_S", 2),
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
+    "gateway_calls": _every("payments.gateway_calls_run", "BEAT_GATEWAY_CALLS_S", 5),
+    "webhooks": _every("payments.webhooks_process", "BEAT_WEBHOOKS_S", 5),
+    "wallets": _every("payments.wallets_watch", "BEAT_WALLETS_S", 10),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
     "idempotency": _every("api.idempotency_sweep", "BEAT_IDEMPOTENCY_S", 3600),
     "express": _every("express.tick", "BEAT_EXPRESS_S", 2),
@@ -295,6 +298,13 @@ HOUSE_BEARS_MICROS_PER_DAY = int(1_000_000 * environment.number("HOUSE_BEARS_USD
 PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=True)
 #: What each new organisation can take once, in dollars; nothing where money is real.
 DEMO_MONEY_MICROS = int(environment.number("DEMO_MONEY_USD", 0, at_least=0)) * 1_000_000
+#: The payment gateway's keys; without the secret one, the market takes no cards.
+STRIPE_SECRET_KEY = environment.text("STRIPE_SECRET_KEY", "")
+STRIPE_PUBLISHABLE_KEY = environment.text("STRIPE_PUBLISHABLE_KEY", "")
+#: What its webhooks are signed with; they come to ``/webhooks/stripe``.
+STRIPE_WEBHOOK_SECRET = environment.text("STRIPE_WEBHOOK_SECRET", "")
+#: Where the stand-in of the demo and the tests is; empty: Stripe itself.
+STRIPE_API_URL = environment.loopback_url("STRIPE_API_URL")
 #: Price policies that no longer sell, by name; logs of earlier versions replay under them.
 AUCTION_RETIRED_POLICIES = "scheduler.experiments.auction.max_form.policies.RETIRED_POLICIES"
 #: Whether a zone's log shows everybody what others bid; without it, commitments stand there.

@@ -57,3 +57,11 @@ def celery_broker(redis_url: str) -> str:
         return redis_url
     database = parse_qs(parts.query).get("db", ["0"])[0]
     return f"redis+socket://{parts.path}?virtual_host={database}"
+
+
+def loopback_url(name: str) -> str:
+    """An address of this machine, or nothing."""
+    value = os.environ.get(name, "").rstrip("/")
+    if value and urlsplit(value).hostname not in {"127.0.0.1", "localhost"}:
+        raise ImproperlyConfigured(f"{name} is {value!r}; it may only name this machine.")
+    return value

@@ -33,6 +33,10 @@ if environment.flag("DEBUG", default=False):
     raise ImproperlyConfigured("DEBUG is set; production does not run with it.")
 if environment.number("DEMO_MONEY_USD", 0) > 0:
     raise ImproperlyConfigured("DEMO_MONEY_USD is set; production does not give money away.")
+if environment.text("STRIPE_API_URL", ""):
+    raise ImproperlyConfigured("STRIPE_API_URL is set; production pays through Stripe itself.")
+if environment.text("STRIPE_SECRET_KEY", "") and not environment.text("STRIPE_WEBHOOK_SECRET", ""):
+    raise ImproperlyConfigured("Set STRIPE_WEBHOOK_SECRET with STRIPE_SECRET_KEY in production.")
 if "*" in ALLOWED_HOSTS:
     raise ImproperlyConfigured("ALLOWED_HOSTS must name the hosts; '*' lets any name in.")
 if urlsplit(environment.text("PUBLIC_URL")).scheme != "https":

@@ -1,0 +1,366 @@
+"""Payments by card: what is asked of the gateway, and what its answers do to the ledger.
+
+A payment's state is read from the gateway whenever something may have changed, and applied once:
+by the call that made it, by the page that the card's owner returns to, or by a webhook, whichever
+comes first. None of them trusts another.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.common.errors import Conflict, NotFound, SystemFault, UserError
+from marketplace.common.money import format_usd_exact
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.freezes import freeze_organisation
+from marketplace.payments.gateway_models import (
+    MICROS_PER_CENT,
+    PAYMENT_OVER,
+    CallKind,
+    CardCustomer,
+    CardPayment,
+    GatewayCall,
+    PaymentPurpose,
+    PaymentStatus,
+    SavedCard,
+)
+from marketplace.payments.ledger import Account, house, post_entry
+from marketplace.payments.locks import lock_hold, lock_payment, lock_wallet
+from marketplace.payments.models import AccountKind, Entry, EntryKind, Hold, HoldStatus
+from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.stripe_gateway import (
+    CARD_MAX_CENTS,
+    CARD_MIN_CENTS,
+    GatewayRefused,
+    Intent,
+)
+
+_STATUSES = {
+    "requires_payment_method": PaymentStatus.OPEN,
+    "requires_confirmation": PaymentStatus.OPEN,
+    "processing": PaymentStatus.OPEN,
+    "requires_action": PaymentStatus.ACTION,
+    "requires_capture": PaymentStatus.AUTHORISED,
+    "succeeded": PaymentStatus.PAID,
+    "canceled": PaymentStatus.CANCELLED,
+}
+
+
+def start_payment(
+    *,
+    organisation: Organisation,
+    purpose: PaymentPurpose,
+    amount_cents: int,
+    created_by: User | None,
+    key: str,
+    now: datetime,
+    saved_card: SavedCard | None = None,
+    saves_card: bool = False,
+    terms: dict[str, Any] | None = None,
+) -> CardPayment:
+    """Store a payment and the call that makes its PaymentIntent; the same key is the same payment.
+
+    Raises
+    ------
+    UserError
+        ``amount_too_small``, ``amount_too_large``: no card network takes it.
+    NotFound
+        ``unknown_card``: the organisation has no such card, or removed it.
+    Conflict
+        ``idempotency_key_reused``: the key belongs to another payment.
+    """
+    check_card_amount(amount_cents)
+    if saved_card is not None and (
+        saved_card.organisation_id != organisation.pk or saved_card.removed_at is not None
+    ):
+        raise NotFound("unknown_card", "There is no such card. Choose another.")
+    with transaction.atomic():
+        payment, is_new = CardPayment.objects.get_or_create(
+            organisation=organisation,
+            key=key,
+            defaults={
+                "purpose": purpose,
+                "amount_cents": amount_cents,
+                "created_by": created_by,
+                "saved_card": saved_card,
+                "saves_card": saves_card,
+                "terms": terms,
+                "created_at": now,
+            },
+        )
+        if not is_new and (payment.purpose, payment.amount_cents) != (purpose, amount_cents):
+            raise Conflict(
+                "idempotency_key_reused", "This form was sent before with another amount."
+            )
+        if is_new:
+            add_calls([WantedCall(CallKind.INTENT, payment.pk)], now=now)
+    return payment
+
+
+def check_card_amount(amount_cents: int) -> None:
+    """Refuse what card networks do not take.
+
+    Raises
+    ------
+    UserError
+        ``amount_too_small`` or ``amount_too_large``.
+    """
+    if amount_cents < CARD_MIN_CENTS:
+        least = format_usd_exact(CARD_MIN_CENTS * MICROS_PER_CENT)
+        raise UserError(
+            "amount_too_small",
+            f"Cards pay {least} or more. Use the wallet for less.",
+            param="usd",
+        )
+    if amount_cents > CARD_MAX_CENTS:
+        most = format_usd_exact(CARD_MAX_CENTS * MICROS_PER_CENT)
+        raise UserError("amount_too_large", f"Cards pay {most} or less at once.", param="usd")
+
+
+def to_cents(micros: int) -> int:
+    """Whole cents, rounded up: what a card has to pay for an amount."""
+    return -(-micros // MICROS_PER_CENT)
+
+
+# What the outbox does about payments. Steps that ask the gateway run outside of transactions.
+
+
+def make_intent(call: GatewayCall) -> Intent:
+    payment = CardPayment.objects.select_related("organisation", "saved_card").get(pk=call.subject)
+    customer_id = _ensure_customer(payment.organisation)
+    is_automatic = payment.purpose == PaymentPurpose.AUTO_TOP_UP
+    try:
+        return gateway.create_intent(
+            payment_id=payment.pk,
+            amount_cents=payment.amount_cents,
+            customer_id=customer_id,
+            is_captured_later=payment.purpose == PaymentPurpose.BID,
+            saves_card=payment.saves_card,
+            card_id=payment.saved_card and payment.saved_card.gateway_id,
+            off_session=is_automatic,
+            return_url=f"{settings.PUBLIC_URL}/wallet/payments/{payment.pk}",
+            description=PaymentPurpose(payment.purpose).label,
+            key=call.key,
+        )
+    except GatewayRefused:
+        # A declined card leaves the PaymentIntent open for another.
+        found = gateway.find_intent(payment_id=payment.pk, customer_id=customer_id)
+        if found is None:
+            raise
+        return found
+
+
+def find_intent_of(call: GatewayCall) -> Intent | None:
+    payment = CardPayment.objects.select_related("organisation").get(pk=call.subject)
+    customer_id = _ensure_customer(payment.organisation)
+    return gateway.find_intent(payment_id=payment.pk, customer_id=customer_id)
+
+
+def make_capture(call: GatewayCall) -> Intent:
+    payment = CardPayment.objects.get(pk=call.subject)
+    amount_cents = call.arguments["amount_cents"]
+    try:
+        try:
+            return gateway.capture_intent(
+                gateway_id=payment.gateway_id or "", amount_cents=amount_cents, key=call.key
+            )
+        except GatewayRefused as error:
+            if error.extra.get("code") != "amount_too_small":
+                raise
+            # The rest goes into the wallet.
+            return gateway.capture_intent(
+                gateway_id=payment.gateway_id or "",
+                amount_cents=CARD_MIN_CENTS,
+                key=f"{call.key}-least",
+            )
+    except GatewayRefused:
+        found = find_captured(call)
+        if found is None:
+            raise
+        return found
+
+
+def find_captured(call: GatewayCall) -> Intent | None:
+    payment = CardPayment.objects.get(pk=call.subject)
+    intent = gateway.get_intent(payment.gateway_id or "")
+    return intent if intent.status == "succeeded" else None
+
+
+def make_cancel(call: GatewayCall) -> Intent:
+    payment = CardPayment.objects.get(pk=call.subject)
+    try:
+        return gateway.cancel_intent(gateway_id=payment.gateway_id or "", key=call.key)
+    except GatewayRefused:
+        return gateway.get_intent(payment.gateway_id or "")
+
+
+def _ensure_customer(organisation: Organisation) -> str:
+    known = CardCustomer.objects.filter(organisation=organisation).first()
+    if known is not None:
+        return known.gateway_id
+    made = gateway.ensure_customer(organisation_id=organisation.pk, name=organisation.name)
+    CardCustomer.objects.get_or_create(organisation=organisation, defaults={"gateway_id": made})
+    return CardCustomer.objects.get(organisation=organisation).gateway_id
+
+
+def refresh_payment(*, payment: CardPayment, now: datetime) -> tuple[CardPayment, Intent | None]:
+    """The payment after the gateway was asked how it stands; call outside of any transaction."""
+    if payment.gateway_id is None:
+        return payment, None
+    intent = gateway.get_intent(payment.gateway_id)
+    with transaction.atomic():
+        record_intent(intent, payment_id=payment.pk, now=now)
+    return CardPayment.objects.get(pk=payment.pk), intent
+
+
+def apply_intent(call: GatewayCall, *, answer: Intent, now: datetime) -> None:
+    record_intent(answer, payment_id=call.subject, now=now)
+
+
+def record_intent(intent: Intent, *, payment_id: str, now: datetime) -> CardPayment:
+    """Book what a PaymentIntent says; saying it again changes nothing. Call in a transaction."""
+    payment = lock_payment(payment_id)
+    if payment.gateway_id not in (None, intent.gateway_id):
+        raise SystemFault(f"{payment.pk} has another PaymentIntent than {intent.gateway_id}")
+    if intent.amount_cents != payment.amount_cents:
+        raise SystemFault(f"{intent.gateway_id} is for another amount than {payment.pk}")
+    payment.gateway_id = intent.gateway_id
+    payment.charge_id = intent.charge_id or payment.charge_id
+    payment.failure = intent.failure[:300]
+    if intent.card is not None:
+        payment.card = f"{intent.card.brand} {intent.card.last4}"
+    if payment.status not in PAYMENT_OVER:
+        status = _STATUSES[intent.status]
+        if status == PaymentStatus.PAID:
+            _book_received(payment, intent, now=now)
+        elif status == PaymentStatus.CANCELLED and _is_hold_open(payment):
+            # The bid is in flight: whether it is collected shows when its price is captured.
+            payment.failure = "The authorisation has expired."
+        elif payment.status != PaymentStatus.AUTHORISED or status == PaymentStatus.CANCELLED:
+            # Of two looks the earlier may arrive last: what is authorised stays so.
+            payment.status = status
+        if payment.status in PAYMENT_OVER:
+            payment.ended_at = now
+        if payment.saves_card and status in (PaymentStatus.PAID, PaymentStatus.AUTHORISED):
+            _save_card(payment, intent, now=now)
+    payment.save()
+    _book_fee(payment, intent, now=now)
+    return payment
+
+
+def _is_hold_open(payment: CardPayment) -> bool:
+    holds = Hold.objects.filter(card_payment=payment)
+    return holds.exclude(status=HoldStatus.RELEASED).exists()
+
+
+def _book_received(payment: CardPayment, intent: Intent, *, now: datetime) -> None:
+    """Money arrived: a top-up fills the wallet, a capture pays a bid."""
+    hold = Hold.objects.filter(card_payment=payment).first()
+    if hold is not None and hold.status == HoldStatus.HELD:
+        # Captured before the bid was decided, by somebody else: booked once it is.
+        return
+    received = intent.received_cents * MICROS_PER_CENT
+    owed = 0 if hold is None else hold.charged_micros
+    wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
+    post_entry(
+        kind=EntryKind.TOP_UP if hold is None else EntryKind.CAPTURE,
+        reference=payment.pk,
+        amounts={
+            house(AccountKind.GATEWAY): -received,
+            house(AccountKind.AUTHORISED): owed,
+            # The part of a cent that no card can pay comes back here.
+            wallet: max(0, received - owed),
+            house(AccountKind.DISPUTES): min(0, received - owed),
+        },
+        locked=lock_wallet(payment.organisation_id),
+        now=now,
+        memo=f"Card {payment.card}" if payment.card else "",
+        actor=payment.created_by,
+    )
+    payment.status = PaymentStatus.PAID
+    payment.received_cents = intent.received_cents
+
+
+def _book_fee(payment: CardPayment, intent: Intent, *, now: datetime) -> None:
+    if not intent.fee_cents or payment.status != PaymentStatus.PAID:
+        return
+    if Entry.objects.filter(kind=EntryKind.GATEWAY_FEE, reference=intent.charge_id).exists():
+        return
+    fee = intent.fee_cents * MICROS_PER_CENT
+    post_entry(
+        kind=EntryKind.GATEWAY_FEE,
+        reference=intent.charge_id,
+        amounts={house(AccountKind.GATEWAY): fee, house(AccountKind.GATEWAY_FEES): -fee},
+        locked={},
+        now=now,
+    )
+
+
+def _save_card(payment: CardPayment, intent: Intent, *, now: datetime) -> None:
+    if intent.card is None:
+        return
+    payment.saved_card, _ = SavedCard.objects.get_or_create(
+        gateway_id=intent.card.gateway_id,
+        defaults={
+            "organisation_id": payment.organisation_id,
+            "brand": intent.card.brand,
+            "last4": intent.card.last4,
+            "exp_month": intent.card.exp_month,
+            "exp_year": intent.card.exp_year,
+            "saved_at": now,
+        },
+    )
+
+
+def cancel_payment(*, payment_id: str, now: datetime) -> None:
+    """Give a payment up that nothing is held for; what is authorised goes back to the card."""
+    with transaction.atomic():
+        payment = lock_payment(payment_id)
+        if payment.status in PAYMENT_OVER or payment.gateway_id is None or _is_hold_open(payment):
+            return
+        asked = GatewayCall.objects.filter(kind=CallKind.CANCEL, subject=payment.pk)
+        if not asked.exists():
+            add_calls([WantedCall(CallKind.CANCEL, payment.pk)], now=now)
+
+
+def conclude_uncollected(call: GatewayCall, *, error: UserError, now: datetime) -> None:
+    """A won bid's price cannot be captured: the wallet pays what it can, the house the rest.
+
+    The organisation may not bid until the operator has settled it.
+    """
+    payment = lock_payment(call.subject)
+    if payment.status in PAYMENT_OVER:
+        return
+    locked = lock_wallet(payment.organisation_id)
+    hold = lock_hold(Hold.objects.values_list("reference", flat=True).get(card_payment=payment))
+    wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
+    owed = hold.charged_micros
+    paid = min(owed, locked[wallet.organisation_id, wallet.kind].balance_micros)
+    post_entry(
+        kind=EntryKind.UNCOLLECTED,
+        reference=payment.pk,
+        amounts={
+            house(AccountKind.AUTHORISED): owed,
+            wallet: -paid,
+            house(AccountKind.DISPUTES): paid - owed,
+        },
+        locked=locked,
+        now=now,
+        memo="The card's authorisation had expired",
+    )
+    payment.status, payment.ended_at = PaymentStatus.UNCOLLECTED, now
+    payment.failure = error.message[:300]
+    payment.save(update_fields=["status", "ended_at", "failure"])
+    if paid < owed:
+        freeze_organisation(
+            organisation_id=payment.organisation_id,
+            reference=payment.pk,
+            reason=f"The price of a won bid, {format_usd_exact(owed - paid)}, could not be taken"
+            " from the card that it was authorised on.",
+            now=now,
+        )

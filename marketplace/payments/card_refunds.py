@@ -1,0 +1,153 @@
+"""Money back to a card: of a bid that the card paid, or of a top-up that was not spent."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+
+from marketplace.common.errors import Conflict, UserError
+from marketplace.common.money import format_usd_exact
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.gateway_models import (
+    MICROS_PER_CENT,
+    PAYMENT_OVER,
+    CallKind,
+    CardPayment,
+    CardRefund,
+    GatewayCall,
+    PaymentPurpose,
+    PaymentStatus,
+    RefundStatus,
+)
+from marketplace.payments.ledger import Account, house, post_entry
+from marketplace.payments.locks import lock_payment, lock_refund, lock_wallet
+from marketplace.payments.models import AccountKind, EntryKind
+from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.stripe_gateway import GatewayFault, GatewayRefused
+
+
+def return_to_card(
+    *, payment_id: str, amount_cents: int, reference: str, now: datetime
+) -> CardRefund:
+    """Send unspent money of a wallet back to the card of a top-up, once for each reference.
+
+    Raises
+    ------
+    Conflict
+        ``not_a_top_up``, ``refund_exceeds_charge``, ``payment_disputed``.
+    PaymentRequired
+        ``insufficient_funds``: it was spent.
+    """
+    with transaction.atomic():
+        payment = lock_payment(payment_id)
+        made = payment.refunds.filter(reference=f"{payment.pk}:{reference}").first()
+        if made is not None:
+            return made
+        if payment.purpose == PaymentPurpose.BID or payment.status != PaymentStatus.PAID:
+            raise Conflict("not_a_top_up", "Only a top-up that was paid can go back to its card.")
+        if payment.disputes.exists():
+            raise Conflict("payment_disputed", "The bank decides about this payment.")
+        left = payment.received_cents - payment.refunded_cents
+        if not 0 < amount_cents <= left:
+            most = format_usd_exact(left * MICROS_PER_CENT)
+            raise Conflict("refund_exceeds_charge", f"Between $0.01 and {most} can go back.")
+        amount = amount_cents * MICROS_PER_CENT
+        refund = add_refund(
+            payment, amount_cents=amount_cents, reference=f"{payment.pk}:{reference}", now=now
+        )
+        post_entry(
+            kind=EntryKind.CARD_RETURN,
+            reference=refund.pk,
+            amounts={
+                Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE): -amount,
+                house(AccountKind.CARD_REFUNDS): amount,
+            },
+            locked=lock_wallet(payment.organisation_id),
+            now=now,
+            memo=f"To card {payment.card}",
+        )
+    return refund
+
+
+def add_refund(
+    payment: CardPayment, *, amount_cents: int, reference: str, now: datetime
+) -> CardRefund:
+    """Store a refund and its call; the caller books it. Call while holding the payment's lock."""
+    refund = CardRefund.objects.create(
+        payment=payment, reference=reference[:220], amount_cents=amount_cents, asked_at=now
+    )
+    payment.refunded_cents += amount_cents
+    payment.save(update_fields=["refunded_cents"])
+    add_calls([WantedCall(CallKind.REFUND, refund.pk)], now=now)
+    return refund
+
+
+# What the outbox does about refunds.
+
+
+def make_refund(call: GatewayCall) -> bool:
+    refund = CardRefund.objects.select_related("payment").get(pk=call.subject)
+    payment = refund.payment
+    if payment.status not in PAYMENT_OVER:
+        raise GatewayFault("the payment is not captured yet", is_kept=False)
+    if payment.status != PaymentStatus.PAID:
+        raise GatewayRefused("not_paid", "The card never paid.")
+    gateway.create_refund(
+        refund_id=refund.pk,
+        intent_id=payment.gateway_id or "",
+        amount_cents=refund.amount_cents,
+        key=call.key,
+    )
+    return True
+
+
+def find_refund(call: GatewayCall) -> bool | None:
+    refund = CardRefund.objects.select_related("payment").get(pk=call.subject)
+    intent_id = refund.payment.gateway_id or ""
+    return gateway.has_refund(refund_id=refund.pk, intent_id=intent_id) or None
+
+
+def conclude_refund(call: GatewayCall, *, answer: bool, now: datetime) -> None:
+    refund = _lock(call)
+    post_entry(
+        kind=EntryKind.CARD_REFUND,
+        reference=refund.pk,
+        amounts={
+            house(AccountKind.CARD_REFUNDS): -refund.amount_micros,
+            house(AccountKind.GATEWAY): refund.amount_micros,
+        },
+        locked={},
+        now=now,
+    )
+    refund.status, refund.ended_at = RefundStatus.DONE, now
+    refund.save(update_fields=["status", "ended_at"])
+
+
+def return_to_wallet(call: GatewayCall, *, error: UserError, now: datetime) -> None:
+    """The card takes nothing back: the wallet does, unless the card had paid nothing."""
+    refund = _lock(call)
+    payment = refund.payment
+    wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
+    unpaid = payment.status == PaymentStatus.UNCOLLECTED
+    post_entry(
+        kind=EntryKind.CARD_REFUND,
+        reference=refund.pk,
+        amounts={
+            house(AccountKind.CARD_REFUNDS): -refund.amount_micros,
+            house(AccountKind.DISPUTES) if unpaid else wallet: refund.amount_micros,
+        },
+        locked=lock_wallet(payment.organisation_id),
+        now=now,
+        memo=f"The card could not take it: {error.message}",
+    )
+    refund.status, refund.ended_at = RefundStatus.REFUSED, now
+    refund.save(update_fields=["status", "ended_at"])
+
+
+def _lock(call: GatewayCall) -> CardRefund:
+    refund = CardRefund.objects.only("payment_id").get(pk=call.subject)
+    payment = lock_payment(refund.payment_id)
+    locked = lock_refund(call.subject)
+    locked.payment = payment
+    return locked

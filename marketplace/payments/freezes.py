@@ -1,0 +1,61 @@
+"""Why an organisation may not bid for now. Bids in flight are finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from marketplace.accounts.models import User
+from marketplace.common.errors import NotAllowed, NotFound
+from marketplace.payments.gateway_models import Freeze
+
+
+def freeze_organisation(
+    *, organisation_id: str, reference: str, reason: str, now: datetime
+) -> Freeze:
+    """Refuse new bids of an organisation, for one reason, until that ends."""
+    freeze, _ = Freeze.objects.get_or_create(
+        reference=reference,
+        defaults={"organisation_id": organisation_id, "reason": reason, "since_at": now},
+    )
+    return freeze
+
+
+def end_freeze(*, reference: str, now: datetime) -> None:
+    """The reason is gone by itself."""
+    Freeze.objects.filter(reference=reference, ended_at=None).update(ended_at=now)
+
+
+def lift_freeze(*, freeze_id: str, lifted_by: User, now: datetime) -> Freeze:
+    """Let an organisation bid again.
+
+    Raises
+    ------
+    NotAllowed
+        ``operators_only``.
+    NotFound
+        ``unknown_freeze``.
+    """
+    if not lifted_by.is_operator:
+        raise NotAllowed("operators_only", "Only an operator may let it bid again.")
+    freeze = Freeze.objects.select_related("organisation").filter(pk=freeze_id).first()
+    if freeze is None:
+        raise NotFound("unknown_freeze", "There is no such entry.")
+    if freeze.ended_at is None:
+        freeze.ended_at, freeze.ended_by = now, lifted_by
+        freeze.save(update_fields=["ended_at", "ended_by"])
+    return freeze
+
+
+def list_freezes(organisation_ids: Iterable[str]) -> list[Freeze]:
+    """Why these organisations may not bid, the earliest reason first."""
+    open_now = Freeze.objects.filter(organisation__in=list(organisation_ids), ended_at=None)
+    return list(open_now.order_by("since_at"))
+
+
+def build_refusal(freeze: Freeze) -> NotAllowed:
+    return NotAllowed(
+        "organisation_frozen",
+        f"New bids are refused: {freeze.reason} Write to the operator of this market.",
+        extra={"reference": freeze.reference},
+    )

@@ -1,0 +1,236 @@
+"""Filling a wallet by card, by hand or when it runs low, and saying so when it does."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.conf import settings
+from django.core.mail import send_mail
+from django.db import transaction
+
+from marketplace.accounts.models import Organisation, Role, User
+from marketplace.common.errors import NotFound, UserError
+from marketplace.common.money import format_usd
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_payments import cancel_payment, check_card_amount, start_payment
+from marketplace.payments.gateway_models import (
+    MICROS_PER_CENT,
+    PAYMENT_OVER,
+    CallKind,
+    CardPayment,
+    GatewayCall,
+    PaymentPurpose,
+    PaymentStatus,
+    SavedCard,
+    WalletRules,
+)
+from marketplace.payments.models import AccountKind, LedgerAccount
+from marketplace.payments.outbox import WantedCall, add_calls
+
+
+def list_cards(organisation: Organisation) -> list[SavedCard]:
+    """Cards an organisation may pay with again, the latest first."""
+    kept = SavedCard.objects.filter(organisation=organisation, removed_at=None)
+    return list(kept.order_by("-saved_at"))
+
+
+def find_card(*, organisation: Organisation, card_id: str) -> SavedCard:
+    """A saved card of an organisation.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_card``.
+    """
+    found = SavedCard.objects.filter(
+        pk=card_id.replace("\0", ""), organisation=organisation, removed_at=None
+    ).first()
+    if found is None:
+        raise NotFound("unknown_card", "There is no such card. Choose another.")
+    return found
+
+
+def remove_card(*, organisation: Organisation, card_id: str, now: datetime) -> None:
+    """Forget a card; automatic top-ups with it end."""
+    card = find_card(organisation=organisation, card_id=card_id)
+    with transaction.atomic():
+        WalletRules.objects.filter(auto_card=card).update(
+            auto_card=None, auto_below_micros=0, auto_amount_cents=0
+        )
+        if SavedCard.objects.filter(pk=card.pk, removed_at=None).update(removed_at=now):
+            add_calls([WantedCall(CallKind.DETACH, card.pk)], now=now)
+
+
+# What the outbox does about cards.
+
+
+def make_detach(call: GatewayCall) -> bool:
+    gateway.remove_card(SavedCard.objects.get(pk=call.subject).gateway_id, key=call.key)
+    return True
+
+
+def set_wallet_rules(
+    *,
+    organisation: Organisation,
+    notice_below_micros: int | None,
+    auto_card: SavedCard | None,
+    auto_below_micros: int,
+    auto_amount_cents: int,
+) -> WalletRules:
+    """When the organisation hears of a low wallet, and whether a card fills it up.
+
+    Raises
+    ------
+    UserError
+        ``invalid_amount``, or what ``check_card_amount`` refuses.
+    """
+    if auto_card is not None:
+        check_card_amount(auto_amount_cents)
+        if auto_below_micros <= 0:
+            raise UserError(
+                "invalid_amount", "Say below which amount the card pays.", param="auto_below"
+            )
+    rules, _ = WalletRules.objects.get_or_create(organisation=organisation)
+    rules.notice_below_micros = notice_below_micros or None
+    rules.noticed_at = None
+    rules.auto_card = auto_card
+    rules.auto_below_micros = auto_below_micros if auto_card else 0
+    rules.auto_amount_cents = auto_amount_cents if auto_card else 0
+    rules.auto_stopped = ""
+    # The count is not written: a top-up that begins meanwhile must not be named twice.
+    rules.save(
+        update_fields=[
+            "notice_below_micros",
+            "noticed_at",
+            "auto_card",
+            "auto_below_micros",
+            "auto_amount_cents",
+            "auto_stopped",
+        ]
+    )
+    return rules
+
+
+def start_top_up(
+    *,
+    organisation: Organisation,
+    amount_micros: int,
+    asked_by: User,
+    key: str,
+    saved_card: SavedCard | None,
+    saves_card: bool,
+    now: datetime,
+) -> CardPayment:
+    """Ask a card for money; the wallet has it once the gateway has.
+
+    Raises
+    ------
+    UserError
+        ``whole_cents``, or as ``start_payment``.
+    """
+    if amount_micros % MICROS_PER_CENT:
+        raise UserError("whole_cents", "Cards pay whole cents.", param="usd")
+    return start_payment(
+        organisation=organisation,
+        purpose=PaymentPurpose.TOP_UP,
+        amount_cents=amount_micros // MICROS_PER_CENT,
+        created_by=asked_by,
+        key=key,
+        saved_card=saved_card,
+        saves_card=saves_card and saved_card is None,
+        now=now,
+    )
+
+
+def watch_wallets(*, now: datetime) -> None:
+    """Send notices of low wallets and start automatic top-ups; safe to run twice at once."""
+    for organisation_id in list(WalletRules.objects.values_list("organisation", flat=True)):
+        with transaction.atomic():
+            rules = (
+                WalletRules.objects.select_for_update(of=("self",))
+                .select_related("organisation", "auto_card")
+                .get(organisation=organisation_id)
+            )
+            wallet = LedgerAccount.objects.filter(
+                organisation=organisation_id, kind=AccountKind.WALLET_AVAILABLE
+            )
+            available = wallet.values_list("balance_micros", flat=True).first() or 0
+            _notice(rules, available, now=now)
+            _top_up(rules, available, now=now)
+
+
+def _notice(rules: WalletRules, available: int, *, now: datetime) -> None:
+    below = rules.notice_below_micros
+    if below is None or available >= below:
+        if rules.noticed_at is not None:
+            rules.noticed_at = None
+            rules.save(update_fields=["noticed_at"])
+        return
+    if rules.noticed_at is None:
+        rules.noticed_at = now
+        rules.save(update_fields=["noticed_at"])
+        _mail(
+            rules.organisation,
+            subject="Your wallet runs low",
+            text=f"{rules.organisation.name} has {format_usd(available)} left to bid with,"
+            f" less than {format_usd(below)}.",
+        )
+
+
+def _top_up(rules: WalletRules, available: int, *, now: datetime) -> None:
+    if rules.auto_card is None or rules.auto_stopped:
+        return
+    made = CardPayment.objects.filter(
+        organisation=rules.organisation, purpose=PaymentPurpose.AUTO_TOP_UP
+    )
+    latest = made.order_by("-created_at").first()
+    if latest is not None and latest.status not in PAYMENT_OVER:
+        _stop_if_failed(rules, latest, now=now)
+        return
+    if available < rules.auto_below_micros:
+        rules.auto_count += 1
+        rules.save(update_fields=["auto_count"])
+        start_payment(
+            organisation=rules.organisation,
+            purpose=PaymentPurpose.AUTO_TOP_UP,
+            amount_cents=rules.auto_amount_cents,
+            created_by=None,
+            key=f"auto-{rules.auto_count}",
+            saved_card=rules.auto_card,
+            now=now,
+        )
+
+
+def _stop_if_failed(rules: WalletRules, payment: CardPayment, *, now: datetime) -> None:
+    """A card that was declined, or that wants its owner, is not tried again and again."""
+    refused = GatewayCall.objects.filter(
+        kind=CallKind.INTENT, subject=payment.pk, status="refused"
+    ).first()
+    failed = payment.status in (PaymentStatus.OPEN, PaymentStatus.ACTION) or refused is not None
+    if not failed:
+        return
+    why = payment.failure or (refused and refused.error_message) or "Your bank asks for you."
+    rules.auto_stopped = str(why)[:300]
+    rules.save(update_fields=["auto_stopped"])
+    if payment.gateway_id is None:
+        CardPayment.objects.filter(pk=payment.pk).update(
+            status=PaymentStatus.CANCELLED, failure=rules.auto_stopped, ended_at=now
+        )
+    else:
+        cancel_payment(payment_id=payment.pk, now=now)
+    _mail(
+        rules.organisation,
+        subject="Automatic top-up stopped",
+        text=f"{rules.auto_card} did not pay: {rules.auto_stopped} Choose another card, or fill"
+        " the wallet by hand.",
+    )
+
+
+def _mail(organisation: Organisation, *, subject: str, text: str) -> None:
+    """To those who look after the organisation's money, once the transaction commits."""
+    owners = organisation.memberships.filter(role=Role.OWNER, user__is_active=True)
+    to = list(owners.values_list("user__email", flat=True))
+    body = f"{text}\n\n{settings.PUBLIC_URL}/wallet\n"
+    transaction.on_commit(
+        lambda: send_mail(f"[Finetender] {subject}", body, None, to), robust=True
+    )

@@ -1,0 +1,115 @@
+"""The webhook inbox: events of the gateway, stored as they come and applied later, in any order.
+
+An event only says that an object may have changed. How the object stands is asked of the gateway,
+so an event that is late, repeated or out of order does no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from marketplace.common.errors import NotFound
+from marketplace.common.queue import enqueue
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_payments import record_intent
+from marketplace.payments.disputes import record_dispute
+from marketplace.payments.gateway_models import CardPayment, WebhookEvent
+from marketplace.payments.locks import lock_event
+from marketplace.payments.stripe_gateway import GatewayFault
+
+log = logging.getLogger(__name__)
+
+PROCESS_EVENTS = "payments.webhooks_process"
+#: Bytes; no event of the gateway is near it.
+BODY_MAX = 512 * 1024
+EVENTS_PER_RUN = 200
+PAUSE_MAX = timedelta(hours=1)
+
+
+def receive_webhook(*, body: bytes, signature: str, now: datetime) -> WebhookEvent:
+    """Store an event whose signature is right; one that came before is left as it is.
+
+    Raises
+    ------
+    UserError
+        ``invalid_signature``; nothing is stored.
+    """
+    event = gateway.read_event(body=body, signature=signature)
+    with transaction.atomic():
+        stored, _ = WebhookEvent.objects.get_or_create(
+            pk=event.gateway_id,
+            defaults={
+                "kind": event.kind[:80],
+                "object_id": event.object_id,
+                "account_id": event.account_id,
+                "body": body.decode(),
+                "received_at": now,
+                "due_at": now,
+            },
+        )
+        enqueue(PROCESS_EVENTS)
+    return stored
+
+
+def process_events(*, now: datetime) -> int:
+    """Apply every stored event that is due; how many were looked at."""
+    due = WebhookEvent.objects.filter(done_at=None, due_at__lte=now).order_by("received_at")
+    events = list(due[:EVENTS_PER_RUN])
+    for event in events:
+        try:
+            outcome = _apply_event(event, now=now)
+        except GatewayFault as fault:
+            _postpone(event, str(fault), now=now)
+        except NotFound:
+            _conclude(event, "the gateway knows no such object", now=now)
+        except Exception as error:
+            log.exception("the event %s could not be applied", event.pk)
+            _postpone(event, f"{type(error).__name__}: {error}", now=now)
+        else:
+            _conclude(event, outcome, now=now)
+    return len(events)
+
+
+def _apply_event(event: WebhookEvent, *, now: datetime) -> str:
+    """What became of it; the gateway is asked outside of any transaction."""
+    if event.object_id.startswith("pi_"):
+        return _apply_intent_event(event.object_id, now=now)
+    if event.kind.startswith("charge.dispute."):
+        dispute = gateway.get_dispute(event.object_id)
+        with transaction.atomic(durable=True):
+            return "applied" if record_dispute(dispute, now=now) else "not a payment of ours"
+    return "nothing to do"
+
+
+def _apply_intent_event(gateway_id: str, *, now: datetime) -> str:
+    intent = gateway.get_intent(gateway_id)
+    # By our row's name too: the process that made it may have died before it wrote down its id.
+    named = CardPayment.objects.filter(gateway_id=gateway_id) | CardPayment.objects.filter(
+        pk=intent.payment_id, gateway_id=None
+    )
+    payment_id = named.values_list("pk", flat=True).first()
+    if payment_id is None:
+        return "not a payment of ours"
+    with transaction.atomic(durable=True):
+        record_intent(intent, payment_id=payment_id, now=now)
+    return "applied"
+
+
+def _conclude(event: WebhookEvent, outcome: str, *, now: datetime) -> None:
+    with transaction.atomic():
+        locked = lock_event(event.pk)
+        if locked.done_at is None:
+            locked.done_at, locked.outcome = now, outcome[:300]
+            locked.save(update_fields=["done_at", "outcome"])
+
+
+def _postpone(event: WebhookEvent, why: str, *, now: datetime) -> None:
+    with transaction.atomic():
+        locked = lock_event(event.pk)
+        locked.attempts += 1
+        locked.due_at = now + min(timedelta(seconds=2.0 ** min(locked.attempts, 20)), PAUSE_MAX)
+        locked.outcome = why[:300]
+        locked.save(update_fields=["attempts", "due_at", "outcome"])

@@ -1,0 +1,34 @@
+"""Tests that pay by card have a gateway of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.stand_in import REAL_KEY, WEBHOOK_SECRET, GatewayControl, run_stand_in
+
+
+@pytest.fixture(scope="session")
+def stand_in() -> Iterator[GatewayControl]:
+    with run_stand_in() as control:
+        yield control
+
+
+@pytest.fixture
+def cards(stand_in: GatewayControl, settings: Any) -> GatewayControl:
+    """A market that takes cards, at a gateway where nothing has happened yet."""
+    stand_in.control("reset")
+    settings.STRIPE_SECRET_KEY = stand_in.secret_key
+    settings.STRIPE_PUBLISHABLE_KEY = stand_in.publishable_key
+    settings.STRIPE_WEBHOOK_SECRET = WEBHOOK_SECRET
+    settings.STRIPE_API_URL = stand_in.url
+    return stand_in
+
+
+@pytest.fixture
+def any_gateway(cards: GatewayControl, settings: Any) -> None:
+    """The stand-in, or Stripe itself where a test key is given."""
+    if REAL_KEY:
+        settings.STRIPE_SECRET_KEY, settings.STRIPE_API_URL = REAL_KEY, ""

@@ -1,0 +1,607 @@
+"""Cards fill wallets and pay bids: each amount once, whatever fails on the way."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_payments import cancel_payment, refresh_payment, start_payment
+from marketplace.payments.card_refunds import return_to_card
+from marketplace.payments.disputes import record_dispute
+from marketplace.payments.freezes import lift_freeze
+from marketplace.payments.gateway_calls import run_call, run_due_calls
+from marketplace.payments.gateway_models import (
+    CardPayment,
+    CardRefund,
+    Freeze,
+    GatewayCall,
+    PaymentPurpose,
+    SavedCard,
+    WebhookEvent,
+)
+from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.payments.models import AccountKind, Entry, EntryKind, Hold
+from marketplace.payments.selectors import Wallet, house_balances, ledger_check, wallet
+from marketplace.payments.services import refund_charge, release_hold
+from marketplace.payments.top_ups import (
+    list_cards,
+    remove_card,
+    set_wallet_rules,
+    start_top_up,
+    watch_wallets,
+)
+from marketplace.payments.webhooks import process_events, receive_webhook
+from tests import builders
+from tests.builders import NOW
+from tests.stand_in import GatewayControl
+
+pytestmark = pytest.mark.django_db
+
+LATER = NOW + timedelta(hours=2)
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+@pytest.fixture(autouse=True)
+def books_balance(db: None) -> Any:
+    yield
+    check = ledger_check()
+    assert check.balanced, check
+
+
+@pytest.fixture
+def buyer(cards: GatewayControl) -> Organisation:
+    return builders.organisation()
+
+
+def _top_up(buyer: Organisation, *, usd: int = 10, key: str = "form-1", **more: Any) -> CardPayment:
+    asked = {"saved_card": None, "saves_card": False} | more
+    return start_top_up(
+        organisation=buyer,
+        amount_micros=usd * 1_000_000,
+        asked_by=builders.owner_of(buyer),
+        key=key,
+        now=NOW,
+        **asked,
+    )
+
+
+def _confirm(cards: GatewayControl, payment: CardPayment, card: str = "pm_card_visa") -> None:
+    """Make the PaymentIntent, and confirm it as the page does."""
+    run_due_calls(now=NOW)
+    payment.refresh_from_db()
+    assert payment.gateway_id is not None
+    secret = gateway.get_intent(payment.gateway_id).client_secret
+    cards.confirm(payment.gateway_id, secret, card)
+
+
+def _pay(cards: GatewayControl, payment: CardPayment, card: str = "pm_card_visa") -> CardPayment:
+    _confirm(cards, payment, card)
+    return refresh_payment(payment=payment, now=NOW)[0]
+
+
+def _authorise(
+    cards: GatewayControl, buyer: Organisation, *, cents: int, micros: int | None = None
+) -> CardPayment:
+    """A bid's amount set aside on a card, and held for the bid."""
+    payment = start_payment(
+        organisation=buyer,
+        purpose=PaymentPurpose.BID,
+        amount_cents=cents,
+        created_by=builders.owner_of(buyer),
+        key="bid-1",
+        terms={},
+        now=NOW,
+    )
+    payment = _pay(cards, payment)
+    assert payment.status == "authorised"
+    request = HoldRequest(buyer.pk, micros or cents * 10_000, "bid_1", payment.pk)
+    [hold] = place_holds(wanted=[request], now=NOW)
+    assert isinstance(hold, Hold)
+    return payment
+
+
+def _receive(cards: GatewayControl) -> list[WebhookEvent]:
+    return [
+        receive_webhook(body=body.encode(), signature=signature, now=NOW)
+        for body, signature in cards.take_webhooks()
+    ]
+
+
+def _house(**kinds: int) -> dict[str, int]:
+    return {kind: house_balances()[kind] for kind in kinds} if kinds else {}
+
+
+# Top-ups
+
+
+def test_a_top_up_is_in_the_wallet_once_its_card_has_paid(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _top_up(buyer)
+    assert _top_up(buyer).pk == payment.pk
+    _confirm(cards, payment)
+    assert wallet(organisation=buyer) == Wallet(0, 0)
+    for _ in range(2):
+        payment, _intent = refresh_payment(payment=payment, now=NOW)
+        _receive(cards)
+        process_events(now=NOW)
+    assert (payment.status, payment.received_cents, payment.card) == ("paid", 1000, "visa 4242")
+    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert Entry.objects.filter(kind=EntryKind.TOP_UP).count() == 1
+    # 2.9 % and 30 cents stay with the gateway.
+    house = house_balances()
+    assert (house[AccountKind.GATEWAY], house[AccountKind.GATEWAY_FEES]) == (-9_410_000, -590_000)
+
+
+def test_a_declined_card_moves_nothing_and_another_may_pay(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _pay(cards, _top_up(buyer), "pm_card_chargeDeclinedInsufficientFunds")
+    assert (payment.status, payment.failure) == ("open", "Your card has insufficient funds.")
+    assert wallet(organisation=buyer) == Wallet(0, 0)
+    assert _pay(cards, payment).status == "paid"
+    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+
+
+def test_a_bank_that_asks_is_waited_for(cards: GatewayControl, buyer: Organisation) -> None:
+    payment = _top_up(buyer)
+    _confirm(cards, payment, "pm_card_authenticationRequired")
+    payment, intent = refresh_payment(payment=payment, now=NOW)
+    assert payment.status == "action"
+    assert intent is not None
+    assert intent.action_url.startswith(cards.url)
+    assert wallet(organisation=buyer) == Wallet(0, 0)
+
+
+@pytest.mark.parametrize("micros", [0, 499_999, 490_000, 1_000_001, 10**15])
+def test_amounts_that_no_card_can_pay_are_refused_before_anything_is_stored(
+    buyer: Organisation, micros: int
+) -> None:
+    with pytest.raises(UserError):
+        start_top_up(
+            organisation=buyer,
+            amount_micros=micros,
+            asked_by=builders.owner_of(buyer),
+            key="form-1",
+            saved_card=None,
+            saves_card=False,
+            now=NOW,
+        )
+    assert not CardPayment.objects.exists()
+    assert not GatewayCall.objects.exists()
+
+
+def test_one_form_with_two_amounts_is_a_conflict(buyer: Organisation) -> None:
+    _top_up(buyer)
+    with pytest.raises(Conflict) as refused:
+        _top_up(buyer, usd=20)
+    assert refused.value.code == "idempotency_key_reused"
+
+
+def test_a_saved_card_pays_again_for_its_own_organisation_alone(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    _pay(cards, _top_up(buyer, saves_card=True))
+    [card] = list_cards(buyer)
+    assert str(card) == "Visa ending in 4242"
+    again = _top_up(buyer, usd=5, key="form-2", saved_card=card)
+    run_due_calls(now=NOW)
+    again.refresh_from_db()
+    assert again.status == "paid"
+    assert wallet(organisation=buyer) == Wallet(15_000_000, 0)
+    with pytest.raises(NotFound):
+        _top_up(builders.organisation(), key="form-3", saved_card=card)
+    with pytest.raises(NotFound):
+        remove_card(organisation=builders.organisation(), card_id=card.pk, now=NOW)
+    remove_card(organisation=buyer, card_id=card.pk, now=NOW)
+    run_due_calls(now=NOW)
+    assert list_cards(buyer) == []
+    with pytest.raises(NotFound):
+        _top_up(buyer, key="form-4", saved_card=SavedCard.objects.get(pk=card.pk))
+
+
+# When the process or the gateway dies
+
+
+@pytest.mark.parametrize(
+    ("fault", "dies"),
+    [
+        ({"when": "before"}, False),
+        ({"when": "after"}, False),
+        ({"when": "drop"}, False),
+        ({"when": "before", "status": 429}, False),
+        (None, True),
+    ],
+    ids=["fails first", "fails after acting", "answer lost", "too many calls", "process killed"],
+)
+def test_a_payment_is_made_once_whatever_fails_on_the_way(
+    cards: GatewayControl,
+    buyer: Organisation,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: dict[str, Any] | None,
+    dies: bool,
+) -> None:
+    _pay(cards, _top_up(buyer, saves_card=True))
+    payment = _top_up(buyer, key="form-2", saved_card=list_cards(buyer)[0])
+    call = GatewayCall.objects.get(kind="intent", subject=payment.pk)
+    if fault is not None:
+        cards.control("fail", method="POST", path="/payment_intents", **fault)
+        run_call(call_id=call.pk, now=NOW)
+    if dies:
+        with monkeypatch.context() as patched:
+            patched.setattr("marketplace.payments.gateway_calls._end", _die)
+            with pytest.raises(Killed):
+                run_call(call_id=call.pk, now=NOW)
+        # Its claim has not run out: nobody makes the call twice at once.
+        assert run_call(call_id=call.pk, now=NOW).attempts == 1
+    payment.refresh_from_db()
+    assert payment.status == "started"
+    run_due_calls(now=LATER)
+    payment.refresh_from_db()
+    assert payment.status == "paid"
+    assert wallet(organisation=buyer) == Wallet(20_000_000, 0)
+    taken = cards.control("take")
+    assert sum('"payment_intent.succeeded"' in body for body, _ in taken) == 2
+    assert GatewayCall.objects.get(pk=call.pk).attempts == 2
+
+
+def _die(*_arguments: object, **_named: object) -> None:
+    raise Killed
+
+
+def test_a_payment_whose_process_died_is_known_by_its_webhook(
+    cards: GatewayControl, buyer: Organisation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payment = _top_up(buyer)
+    with monkeypatch.context() as patched:
+        patched.setattr("marketplace.payments.gateway_calls._end", _die)
+        with pytest.raises(Killed):
+            run_due_calls(now=NOW)
+    customer = payment.organisation.card_customer.gateway_id
+    intent = gateway.find_intent(payment_id=payment.pk, customer_id=customer)
+    assert intent is not None
+    cards.confirm(intent.gateway_id, intent.client_secret)
+    _receive(cards)
+    process_events(now=NOW)
+    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    run_due_calls(now=LATER)
+    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+
+
+# Webhooks
+
+
+@pytest.mark.parametrize("order", ["as sent", "reversed"])
+def test_webhooks_may_come_in_any_order_and_twice(
+    cards: GatewayControl, buyer: Organisation, order: str
+) -> None:
+    payment = _top_up(buyer)
+    _confirm(cards, payment)
+    events = cards.take_webhooks()
+    for body, signature in [*(events if order == "as sent" else reversed(events)), *events]:
+        receive_webhook(body=body.encode(), signature=signature, now=NOW)
+        process_events(now=NOW)
+    assert WebhookEvent.objects.count() == len(events)
+    assert set(WebhookEvent.objects.values_list("outcome", flat=True)) == {
+        *("applied", "nothing to do"),
+    }
+    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+
+
+def test_a_forged_webhook_is_refused_and_leaves_no_trace(cards: GatewayControl) -> None:
+    with pytest.raises(UserError) as refused:
+        receive_webhook(body=b'{"id": "evt_1"}', signature="t=1,v1=00", now=NOW)
+    assert refused.value.code == "invalid_signature"
+    assert not WebhookEvent.objects.exists()
+
+
+def test_events_about_objects_that_are_not_ours_change_nothing(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    intent = gateway.create_intent(
+        payment_id="pay_of_another_market",
+        amount_cents=5_000,
+        customer_id=gateway.ensure_customer(organisation_id="org_other", name="Other"),
+        is_captured_later=False,
+        saves_card=False,
+        card_id="pm_card_createDispute",
+        off_session=False,
+        return_url="http://127.0.0.1/",
+        description="",
+        key="other",
+    )
+    assert intent.status == "succeeded"
+    _receive(cards)
+    cards.control("reset")
+    process_events(now=NOW)
+    outcomes = dict(WebhookEvent.objects.values_list("kind", "outcome"))
+    assert outcomes["payment_intent.succeeded"] == "the gateway knows no such object"
+    assert not Entry.objects.exists()
+
+
+def test_an_event_waits_while_the_gateway_is_down(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _top_up(buyer)
+    _confirm(cards, payment)
+    _receive(cards)
+    cards.control("fail", when="before", method="GET", times=len(WebhookEvent.objects.all()))
+    process_events(now=NOW)
+    assert wallet(organisation=buyer) == Wallet(0, 0)
+    assert WebhookEvent.objects.filter(done_at=None, attempts=1).exists()
+    process_events(now=LATER)
+    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+
+
+# Bids by card
+
+
+@pytest.mark.parametrize(
+    ("price", "received_cents", "fraction"),
+    [(3_104_523, 311, 5_477), (12_000_000, 1200, 0), (1, 1, 9_999), (4_990_001, 500, 9_999)],
+)
+def test_a_won_bid_captures_its_price_and_the_part_of_a_cent_comes_back(
+    cards: GatewayControl, buyer: Organisation, price: int, received_cents: int, fraction: int
+) -> None:
+    payment = _authorise(cards, buyer, cents=1200)
+    assert wallet(organisation=buyer) == Wallet(0, 12_000_000)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=price)
+    assert wallet(organisation=buyer) == Wallet(0, 0)
+    assert house_balances()[AccountKind.AUTHORISED] == -price
+    assert ledger_check().balanced
+    run_due_calls(now=NOW)
+    payment.refresh_from_db()
+    assert (payment.status, payment.received_cents) == ("paid", received_cents)
+    assert wallet(organisation=buyer) == Wallet(fraction, 0)
+    house = house_balances()
+    assert (house[AccountKind.AUTHORISED], house[AccountKind.CLEARING]) == (0, price)
+
+
+def test_a_bid_that_is_not_whole_cents_is_held_to_the_micro_dollar(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    _authorise(cards, buyer, cents=1201, micros=12_000_001)
+    assert wallet(organisation=buyer) == Wallet(0, 12_000_001)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=12_000_001)
+    run_due_calls(now=NOW)
+    assert wallet(organisation=buyer) == Wallet(9_999, 0)
+
+
+def test_a_refused_bid_gives_its_authorisation_back(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _authorise(cards, buyer, cents=1200)
+    release_hold(hold_reference="bid_1", now=NOW)
+    release_hold(hold_reference="bid_1", now=NOW)
+    run_due_calls(now=NOW)
+    payment.refresh_from_db()
+    assert (payment.status, payment.received_cents) == ("cancelled", 0)
+    assert gateway.get_intent(payment.gateway_id or "").status == "canceled"
+    assert wallet(organisation=buyer) == Wallet(0, 0)
+    assert house_balances()[AccountKind.AUTHORISED] == 0
+
+
+def test_two_captures_that_race_take_the_price_once(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _authorise(cards, buyer, cents=1200)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=5_000_000)
+    # Somebody captures it on the gateway's own pages; ours is refused and finds that out.
+    gateway.capture_intent(gateway_id=payment.gateway_id or "", amount_cents=500, key="by hand")
+    run_due_calls(now=NOW)
+    payment.refresh_from_db()
+    assert (payment.status, payment.received_cents) == ("paid", 500)
+    assert wallet(organisation=buyer) == Wallet(0, 0)
+
+
+def test_an_amount_captured_before_the_decision_is_booked_after_it(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _authorise(cards, buyer, cents=1200)
+    gateway.capture_intent(gateway_id=payment.gateway_id or "", amount_cents=1200, key="by hand")
+    _receive(cards)
+    process_events(now=NOW)
+    assert wallet(organisation=buyer) == Wallet(0, 12_000_000)
+    release_hold(hold_reference="bid_1", now=NOW)
+    run_due_calls(now=NOW)
+    assert wallet(organisation=buyer) == Wallet(12_000_000, 0)
+
+
+def test_an_expired_authorisation_is_paid_by_the_wallet_and_then_by_the_house(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    builders.fund_wallet(buyer, usd="2")
+    payment = _authorise(cards, buyer, cents=1200)
+    cards.control("advance", seconds=8 * 24 * 3600)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=5_000_000)
+    run_due_calls(now=NOW)
+    payment.refresh_from_db()
+    assert payment.status == "uncollected"
+    assert wallet(organisation=buyer) == Wallet(0, 0)
+    house = house_balances()
+    assert (house[AccountKind.AUTHORISED], house[AccountKind.DISPUTES]) == (0, -3_000_000)
+    # The debt stops new bids until an operator has settled it.
+    builders.fund_wallet(buyer, usd="5")
+    with pytest.raises(NotAllowed) as refused:
+        builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
+    assert refused.value.code == "organisation_frozen"
+    assert "$3.00" in refused.value.message
+    lift_freeze(freeze_id=Freeze.objects.get().pk, lifted_by=builders.operator(), now=NOW)
+    builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
+    # The house fails the job: nothing was ever paid, so the debt is forgiven.
+    refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="failed", now=NOW)
+    run_due_calls(now=NOW)
+    assert house_balances()[AccountKind.DISPUTES] == 0
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+def test_a_failed_job_is_refunded_to_its_card_also_before_the_capture(
+    cards: GatewayControl, buyer: Organisation, is_captured: bool
+) -> None:
+    payment = _authorise(cards, buyer, cents=1200)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=5_000_123)
+    if is_captured:
+        run_due_calls(now=NOW)
+    else:
+        cards.control("fail", when="before", method="POST", path="/capture")
+    for _ in range(2):
+        refund_charge(hold_reference="bid_1", amount_micros=5_000_123, reason="failed", now=NOW)
+    run_due_calls(now=NOW)
+    assert ledger_check().balanced
+    run_due_calls(now=LATER)
+    payment.refresh_from_db()
+    assert (payment.status, payment.refunded_cents) == ("paid", 500)
+    assert CardRefund.objects.get().status == "done"
+    # What is no whole cent: of the capture, and of the refund.
+    assert wallet(organisation=buyer) == Wallet(9_877 + 123, 0)
+    assert house_balances()[AccountKind.CARD_REFUNDS] == 0
+
+
+def test_a_payment_nobody_confirms_can_be_given_up_but_not_one_that_holds_a_bid(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    left = _top_up(buyer)
+    run_due_calls(now=NOW)
+    cancel_payment(payment_id=left.pk, now=NOW)
+    bid = _authorise(cards, buyer, cents=100)
+    cancel_payment(payment_id=bid.pk, now=NOW)
+    run_due_calls(now=NOW)
+    left.refresh_from_db()
+    bid.refresh_from_db()
+    assert (left.status, bid.status) == ("cancelled", "authorised")
+
+
+# Back to the card
+
+
+def test_unspent_money_goes_back_to_its_card_once_and_never_more_than_was_paid(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _pay(cards, _top_up(buyer))
+    for _ in range(2):
+        return_to_card(payment_id=payment.pk, amount_cents=400, reference="a", now=NOW)
+    assert wallet(organisation=buyer) == Wallet(6_000_000, 0)
+    for cents in (601, 0, -5, 10**18):
+        with pytest.raises(Conflict) as refused:
+            return_to_card(payment_id=payment.pk, amount_cents=cents, reference="b", now=NOW)
+        assert refused.value.code == "refund_exceeds_charge"
+    builders.hold_funds(organisation=buyer, amount_micros=5_000_000, reference="bid_1")
+    with pytest.raises(PaymentRequired):
+        return_to_card(payment_id=payment.pk, amount_cents=600, reference="b", now=NOW)
+    run_due_calls(now=NOW)
+    assert list(CardRefund.objects.values_list("amount_cents", "status")) == [(400, "done")]
+
+
+def test_what_a_card_cannot_take_back_returns_to_the_wallet(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    payment = _pay(cards, _top_up(buyer))
+    gateway.create_refund(
+        refund_id="by hand", intent_id=payment.gateway_id or "", amount_cents=1000, key="by hand"
+    )
+    return_to_card(payment_id=payment.pk, amount_cents=1000, reference="a", now=NOW)
+    run_due_calls(now=NOW)
+    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert CardRefund.objects.get().status == "refused"
+
+
+# Disputes
+
+
+@pytest.mark.parametrize("won", [True, False])
+def test_a_dispute_stops_new_bids_until_the_bank_has_decided(
+    cards: GatewayControl, buyer: Organisation, won: bool
+) -> None:
+    payment = _pay(cards, _top_up(buyer))
+    builders.hold_funds(organisation=buyer, amount_micros=1_000_000, reference="bid_1")
+    opened = cards.control("dispute", payment_intent=payment.gateway_id)
+    _receive(cards)
+    process_events(now=NOW)
+    assert house_balances()[AccountKind.DISPUTES] == -10_000_000
+    with pytest.raises(NotAllowed) as refused:
+        builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
+    assert "$10.00 is disputed" in refused.value.message
+    # What is in flight is finished.
+    builders.settle_hold(hold_reference="bid_1", charge_micros=1_000_000)
+    cards.control("close_dispute", id=opened["id"], won=won)
+    for _ in range(2):
+        record_dispute(gateway.get_dispute(opened["id"]), now=NOW)
+    house = house_balances()
+    if won:
+        assert house[AccountKind.DISPUTES] == 0
+        assert wallet(organisation=buyer) == Wallet(9_000_000, 0)
+        builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
+    else:
+        # The wallet pays what it has; for the rest it stays frozen.
+        assert house[AccountKind.DISPUTES] == -1_000_000
+        assert wallet(organisation=buyer) == Wallet(0, 0)
+        assert Freeze.objects.get().ended_at is None
+
+
+# Low wallets
+
+
+def test_a_low_wallet_is_filled_by_its_card_once_and_its_owner_hears_of_it(
+    cards: GatewayControl,
+    buyer: Organisation,
+    mailoutbox: list[Any],
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    _pay(cards, _top_up(buyer, usd=1, saves_card=True))
+    set_wallet_rules(
+        organisation=buyer,
+        notice_below_micros=2_000_000,
+        auto_card=list_cards(buyer)[0],
+        auto_below_micros=5_000_000,
+        auto_amount_cents=2_000,
+    )
+    with django_capture_on_commit_callbacks(execute=True):
+        for _ in range(3):
+            watch_wallets(now=NOW)
+    run_due_calls(now=NOW)
+    watch_wallets(now=NOW)
+    assert wallet(organisation=buyer) == Wallet(21_000_000, 0)
+    assert CardPayment.objects.filter(purpose="auto_top_up").count() == 1
+    assert [mail.subject for mail in mailoutbox] == ["[Finetender] Your wallet runs low"]
+
+
+def test_a_card_that_fails_is_not_tried_again_and_again(
+    cards: GatewayControl, buyer: Organisation
+) -> None:
+    _confirm(cards, payment := _top_up(buyer, usd=1, saves_card=True))
+    payment, _ = refresh_payment(payment=payment, now=NOW)
+    card = list_cards(buyer)[0]
+    # The bank asks from now on, and nobody is there.
+    asks = start_top_up(
+        organisation=buyer,
+        amount_micros=1_000_000,
+        asked_by=builders.owner_of(buyer),
+        key="form-2",
+        saved_card=None,
+        saves_card=True,
+        now=NOW,
+    )
+    _confirm(cards, asks, "pm_card_authenticationRequired")
+    gateway_id = gateway.get_intent(asks.gateway_id or "").card
+    assert gateway_id is not None
+    SavedCard.objects.filter(pk=card.pk).update(gateway_id="pm_gone")
+    rules = set_wallet_rules(
+        organisation=buyer,
+        notice_below_micros=None,
+        auto_card=SavedCard.objects.get(pk=card.pk),
+        auto_below_micros=5_000_000,
+        auto_amount_cents=2_000,
+    )
+    for _ in range(4):
+        watch_wallets(now=NOW)
+        run_due_calls(now=NOW)
+    rules.refresh_from_db()
+    assert rules.auto_stopped.startswith("No such payment_method")
+    assert CardPayment.objects.get(purpose="auto_top_up").status == "cancelled"
+    assert wallet(organisation=buyer) == Wallet(1_000_000, 0)
