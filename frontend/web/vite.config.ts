@@ -46,6 +46,7 @@ export default defineConfig({
         market: here("src/market/page.ts"),
         expressForm: here("src/express/form.ts"),
         expressAnswer: here("src/express/answer.ts"),
+        pay: here("src/pay/page.ts"),
       },
     },
   },

@@ -2,6 +2,7 @@
 
 from celery import shared_task
 
+from marketplace.auction.bidding.card_bids import place_authorised_bids
 from marketplace.auction.book import snapshot_store
 from marketplace.auction.lane import improve
 from marketplace.auction.lane import sweep as sweeps
@@ -21,6 +22,11 @@ def decide_pending_bids(*, zone_id: str) -> None:
 @shared_task(name="auction.sweep")
 def sweep() -> None:
     sweeps.sweep_zones(clock=clock.now)
+
+
+@shared_task(name="auction.card_bids_place")
+def card_bids_place() -> None:
+    place_authorised_bids(now=clock.now())
 
 
 @shared_task(name="auction.jobs_replan")

@@ -101,10 +101,11 @@ def house(
         environment = _build_environment(
             data_dir=data_dir, url=url, settings=settings, postgres=postgres, redis=redis
         ) | (extra_environment or {})
-        write_private(data_dir / ENVIRONMENT, json.dumps(environment))
         servers = [server.program for server in (postgres, redis) if server is not None]
         nodes = [node_program(data_dir, name) for name in node_names]
-        programs = [*servers, *_market_programs(port), *nodes]
+        gateway = _prepare_gateway(data_dir, environment, url=url)
+        write_private(data_dir / ENVIRONMENT, json.dumps(environment))
+        programs = [*servers, *gateway, *_market_programs(port), *nodes]
         with Stack(data_dir=data_dir, programs=programs, environment=environment) as stack:
             start_servers(stack, postgres, redis, say=say)
             _prepare_market(environment, say=say)
@@ -112,7 +113,7 @@ def house(
             with CommandShell(environment=environment, log=log) as commands:
                 running = House(stack, commands, url, data_dir, environment)
                 say("Starting the market: auction lane, workers, beat, web")
-                stack.start(*MARKET_PROGRAMS)
+                stack.start(*(program.name for program in gateway), *MARKET_PROGRAMS)
                 wait_for_web(running)
                 yield running
 
@@ -182,6 +183,7 @@ def node_program(data_dir: Path, name: str = "node") -> Program:
     """The GPU node whose credentials lie in ``data_dir/<name>``."""
     # A node of a provider has none of the market's settings, so this one has none either.
     hidden = ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "DJANGO_SETTINGS_MODULE", "DATA_DIR")
+    hidden += ("STRIPE_SECRET_KEY", "STRIPE_WEBHOOK_SECRET", "STRIPE_API_URL")
     without = tuple(part for variable in hidden for part in ("-u", variable))
     return Program(
         name=name,
@@ -221,6 +223,27 @@ def _build_environment(
     if redis is not None:
         environment["REDIS_URL"] = redis.url
     return environment
+
+
+def _prepare_gateway(data_dir: Path, environment: dict[str, str], *, url: str) -> list[Program]:
+    """The stand-in for the payment gateway, and where the market finds it.
+
+    Where keys of the gateway itself are given, there is none.
+    """
+    if (os.environ | environment).get("STRIPE_SECRET_KEY"):
+        return []
+    secret = _ensure_secret_key(data_dir / "gateway_key")
+    port = find_free_port()
+    environment |= {
+        "STRIPE_SECRET_KEY": f"sk_test_{secret}",
+        "STRIPE_PUBLISHABLE_KEY": f"pk_test_{port}",
+        "STRIPE_WEBHOOK_SECRET": f"whsec_{secret}",
+        "STRIPE_API_URL": f"http://127.0.0.1:{port}",
+    }
+    command = (sys.executable, "-m", "marketplace.embedded.stripe_stand_in")
+    asked = ("--port", str(port), "--state", str(data_dir / "gateway.json"))
+    to = ("--webhook-url", f"{url}/webhooks/stripe")
+    return [Program(name="gateway", command=(*command, *asked, *to), priority=90)]
 
 
 def _ensure_secret_key(path: Path) -> str:

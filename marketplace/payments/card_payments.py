@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import transaction
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.common.errors import Conflict, NotFound, SystemFault, UserError
+from marketplace.common.errors import Conflict, MarketFault, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.freezes import freeze_organisation
@@ -59,7 +59,7 @@ def start_payment(
     created_by: User | None,
     key: str,
     now: datetime,
-    saved_card: SavedCard | None = None,
+    card_id: str | None = None,
     saves_card: bool = False,
     terms: dict[str, Any] | None = None,
 ) -> CardPayment:
@@ -75,10 +75,7 @@ def start_payment(
         ``idempotency_key_reused``: the key belongs to another payment.
     """
     check_card_amount(amount_cents)
-    if saved_card is not None and (
-        saved_card.organisation_id != organisation.pk or saved_card.removed_at is not None
-    ):
-        raise NotFound("unknown_card", "There is no such card. Choose another.")
+    saved_card = None if card_id is None else find_card(organisation, card_id)
     with transaction.atomic():
         payment, is_new = CardPayment.objects.get_or_create(
             organisation=organisation,
@@ -88,7 +85,7 @@ def start_payment(
                 "amount_cents": amount_cents,
                 "created_by": created_by,
                 "saved_card": saved_card,
-                "saves_card": saves_card,
+                "saves_card": saves_card and saved_card is None,
                 "terms": terms,
                 "created_at": now,
             },
@@ -99,6 +96,38 @@ def start_payment(
             )
         if is_new:
             add_calls([WantedCall(CallKind.INTENT, payment.pk)], now=now)
+    return payment
+
+
+def find_card(organisation: Organisation, card_id: str) -> SavedCard:
+    """A saved card of an organisation.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_card``: it has no such card, or removed it.
+    """
+    found = SavedCard.objects.filter(
+        pk=card_id.replace("\0", ""), organisation=organisation, removed_at=None
+    ).first()
+    if found is None:
+        raise NotFound("unknown_card", "There is no such card. Choose another.")
+    return found
+
+
+def find_payment(organisation: Organisation, payment_id: str) -> CardPayment:
+    """A card payment of an organisation.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_payment``.
+    """
+    found = CardPayment.objects.select_related("organisation", "created_by").filter(
+        pk=payment_id.replace("\0", ""), organisation=organisation
+    )
+    if (payment := found.first()) is None:
+        raise NotFound("unknown_payment", f"{organisation.name} has no such payment.")
     return payment
 
 
@@ -226,12 +255,13 @@ def record_intent(intent: Intent, *, payment_id: str, now: datetime) -> CardPaym
     """Book what a PaymentIntent says; saying it again changes nothing. Call in a transaction."""
     payment = lock_payment(payment_id)
     if payment.gateway_id not in (None, intent.gateway_id):
-        raise SystemFault(f"{payment.pk} has another PaymentIntent than {intent.gateway_id}")
+        raise MarketFault(f"{payment.pk} has another PaymentIntent than {intent.gateway_id}")
     if intent.amount_cents != payment.amount_cents:
-        raise SystemFault(f"{intent.gateway_id} is for another amount than {payment.pk}")
+        raise MarketFault(f"{intent.gateway_id} is for another amount than {payment.pk}")
     payment.gateway_id = intent.gateway_id
     payment.charge_id = intent.charge_id or payment.charge_id
-    payment.failure = intent.failure[:300]
+    # Why a bid was not placed stands beside what the gateway says.
+    payment.failure = intent.failure[:300] or payment.failure * bool(payment.terms)
     if intent.card is not None:
         payment.card = f"{intent.card.brand} {intent.card.last4}"
     if payment.status not in PAYMENT_OVER:
@@ -326,6 +356,16 @@ def cancel_payment(*, payment_id: str, now: datetime) -> None:
         asked = GatewayCall.objects.filter(kind=CallKind.CANCEL, subject=payment.pk)
         if not asked.exists():
             add_calls([WantedCall(CallKind.CANCEL, payment.pk)], now=now)
+
+
+def fail_authorised(*, payment_id: str, reason: str, now: datetime) -> None:
+    """The bid of an authorised payment is not placed: say why, and give the amount back."""
+    with transaction.atomic():
+        payment = lock_payment(payment_id)
+        if not _is_hold_open(payment):
+            payment.failure = reason[:300]
+            payment.save(update_fields=["failure"])
+    cancel_payment(payment_id=payment_id, now=now)
 
 
 def conclude_uncollected(call: GatewayCall, *, error: UserError, now: datetime) -> None:

@@ -34,6 +34,20 @@ from marketplace.payments.card_refunds import (
 from marketplace.payments.gateway_models import CallKind, CallStatus, GatewayCall
 from marketplace.payments.locks import lock_call, lock_due_call
 from marketplace.payments.outbox import RUN_CALLS
+from marketplace.payments.payouts import (
+    apply_payout,
+    conclude_reversal,
+    conclude_transfer,
+    fail_payout,
+    find_payout,
+    find_reversal,
+    find_transfer,
+    make_payout,
+    make_reversal,
+    make_transfer,
+    refuse_reversal,
+    return_transfer,
+)
 from marketplace.payments.stripe_gateway import GatewayFault, GatewayRefused
 from marketplace.payments.top_ups import make_detach
 
@@ -77,6 +91,9 @@ STEPS: dict[str, CallSteps] = {
     CallKind.CANCEL: CallSteps(make_cancel, lambda _: None, apply_intent, _ignore_refusal),
     CallKind.REFUND: CallSteps(make_refund, find_refund, conclude_refund, return_to_wallet),
     CallKind.DETACH: CallSteps(make_detach, lambda _: None, _ignore_answer, _ignore_refusal),
+    CallKind.TRANSFER: CallSteps(make_transfer, find_transfer, conclude_transfer, return_transfer),
+    CallKind.REVERSAL: CallSteps(make_reversal, find_reversal, conclude_reversal, refuse_reversal),
+    CallKind.PAYOUT: CallSteps(make_payout, find_payout, apply_payout, fail_payout),
 }
 
 

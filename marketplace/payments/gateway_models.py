@@ -21,6 +21,11 @@ class CallKind(models.TextChoices):
     REFUND = "refund"
     #: Forget a saved card.
     DETACH = "detach"
+    #: Move one job's earnings to the account of who earned them.
+    TRANSFER = "transfer"
+    REVERSAL = "reversal"
+    #: Let the account pay its bank.
+    PAYOUT = "payout"
 
 
 class CallStatus(models.TextChoices):
@@ -42,9 +47,7 @@ class GatewayCall(models.Model):
     subject = models.CharField(max_length=40)
     #: What the kind needs besides its subject.
     arguments = models.JSONField(default=dict, blank=True)
-    status = models.CharField(
-        max_length=10, choices=CallStatus.choices, default=CallStatus.WAITING
-    )
+    status = models.CharField(max_length=10, choices=CallStatus.choices, default=CallStatus.WAITING)
     made_at = models.DateTimeField()
     #: When it may be tried next.
     due_at = models.DateTimeField()
@@ -361,9 +364,7 @@ class WalletRules(models.Model):
     #: Sent, and the wallet has not been above since.
     noticed_at = models.DateTimeField(null=True)
     #: The card that fills the wallet up; null: none does.
-    auto_card = models.ForeignKey(
-        SavedCard, null=True, on_delete=models.PROTECT, related_name="+"
-    )
+    auto_card = models.ForeignKey(SavedCard, null=True, on_delete=models.PROTECT, related_name="+")
     auto_below_micros = models.BigIntegerField(default=0)
     auto_amount_cents = models.PositiveBigIntegerField(default=0)
     #: Automatic top-ups made so far; names the next.
@@ -382,3 +383,7 @@ class WalletRules(models.Model):
 
     def __str__(self) -> str:
         return f"rules of {self.organisation.pk}"
+
+    @property
+    def auto_amount_micros(self) -> int:
+        return self.auto_amount_cents * MICROS_PER_CENT

@@ -10,6 +10,8 @@ from marketplace.common.db.bulk_writes import insert_rows, send_updates
 from marketplace.common.db.pipeline import ensure_transaction, pipeline
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import MAX_MICROS, format_usd_exact
+from marketplace.payments.freezes import build_refusal, list_freezes
+from marketplace.payments.gateway_models import MICROS_PER_CENT, CallKind
 from marketplace.payments.ledger import (
     Account,
     Draft,
@@ -18,8 +20,6 @@ from marketplace.payments.ledger import (
     insufficient,
     post_entries,
 )
-from marketplace.payments.freezes import build_refusal, list_freezes
-from marketplace.payments.gateway_models import MICROS_PER_CENT, CallKind
 from marketplace.payments.locks import LockedAccounts, LockedHold, lock_holds, lock_wallets
 from marketplace.payments.models import AccountKind, EntryKind, Hold, HoldStatus
 from marketplace.payments.outbox import WantedCall, add_calls

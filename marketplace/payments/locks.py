@@ -1,5 +1,6 @@
-"""The only row locks of money, in their order: a request for money, a call to the gateway or an event
-of it, a card payment, a refund, a dispute, ledger accounts by key, then holds.
+"""The only row locks of money, in their order: a request for money, a call to the gateway or an
+event of it, a card payment, a refund, a payout, a transfer, ledger accounts by key, then
+holds.
 
 Whatever changes an organisation's money locks its accounts first, so two changes of one
 organisation happen one after the other, and none of them can block in a circle.
@@ -22,6 +23,7 @@ from marketplace.payments.gateway_models import (
     WebhookEvent,
 )
 from marketplace.payments.models import AccountKind, FundsRequest, Hold, LedgerAccount
+from marketplace.payments.payout_models import Payout, Transfer
 
 WALLET_KINDS = (AccountKind.WALLET_AVAILABLE, AccountKind.WALLET_HELD)
 
@@ -147,7 +149,7 @@ def lock_funds_request(request_id: str) -> FundsRequest | None:
 
 
 def lock_due_call(call_id: str, *, now: datetime) -> GatewayCall | None:
-    """A call that still has to be made and that no other process is making. Call in a transaction."""
+    """A call that is still to be made and that no other process makes. Call in a transaction."""
     waiting = GatewayCall.objects.select_for_update(skip_locked=True).filter(
         pk=call_id, status=CallStatus.WAITING
     )
@@ -170,3 +172,12 @@ def lock_payment(payment_id: str) -> CardPayment:
 def lock_refund(refund_id: str) -> CardRefund:
     """Locks a refund to a card, after its payment. Call in a transaction."""
     return CardRefund.objects.select_for_update().get(pk=refund_id)
+
+
+def lock_payout(payout_id: str) -> Payout:
+    return Payout.objects.select_for_update().get(pk=payout_id)
+
+
+def lock_transfer(transfer_id: str) -> Transfer:
+    """Locks a transfer, after its payout. Call in a transaction."""
+    return Transfer.objects.select_for_update().get(pk=transfer_id)

@@ -23,6 +23,7 @@ from marketplace.payments.gateway_models import (
     WalletRules,
     WebhookEvent,
 )
+from marketplace.payments.payout_models import Payout, PayoutAccount, Transfer
 
 __all__ = [
     "AccountKind",
@@ -41,8 +42,11 @@ __all__ = [
     "Hold",
     "HoldStatus",
     "LedgerAccount",
+    "Payout",
+    "PayoutAccount",
     "Posting",
     "SavedCard",
+    "Transfer",
     "WalletRules",
     "WebhookEvent",
 ]
@@ -482,6 +486,8 @@ class Earning(models.Model):
     payable_at = models.DateTimeField()
     #: When it moved to the payable account.
     matured_at = models.DateTimeField(null=True)
+    #: The payout that takes it along; null while it is not paid out.
+    payout = models.ForeignKey(Payout, null=True, on_delete=models.PROTECT, related_name="earnings")
 
     class Meta:
         constraints = [

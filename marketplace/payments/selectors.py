@@ -29,6 +29,7 @@ from marketplace.payments.models import (
     LedgerAccount,
     Posting,
 )
+from marketplace.payments.payout_models import Transfer, TransferStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,8 @@ class LedgerCheck:
     authorised_surplus_micros: int
     #: What the account of refunds to cards has beyond refunds on their way; zero.
     card_refund_surplus_micros: int
+    #: What the account of payouts has beyond transfers on their way; zero.
+    payout_surplus_micros: int
 
 
 def wallet(*, organisation: Organisation) -> Wallet:
@@ -237,6 +240,7 @@ def check_ledger() -> LedgerCheck:
     wrong_pay = _find_wrong_pay()
     authorised_surplus = _compute_authorised_surplus()
     card_refund_surplus = _compute_card_refund_surplus()
+    payout_surplus = _compute_payout_surplus()
     return LedgerCheck(
         balanced=not (
             total
@@ -248,6 +252,7 @@ def check_ledger() -> LedgerCheck:
             or wrong_vendor_pay
             or authorised_surplus
             or card_refund_surplus
+            or payout_surplus
         ),
         imbalance_micros=total,
         entries=Entry.objects.count(),
@@ -261,6 +266,7 @@ def check_ledger() -> LedgerCheck:
         shared_asks=_sum_shared_asks(),
         authorised_surplus_micros=authorised_surplus,
         card_refund_surplus_micros=card_refund_surplus,
+        payout_surplus_micros=payout_surplus,
     )
 
 
@@ -365,9 +371,7 @@ def _compute_authorised_surplus() -> int:
     owed = (
         Hold.objects.filter(held | due, card_payment__isnull=False)
         .values(by_card=Value(True))
-        .annotate(
-            total=Sum(Case(When(held, then=F("amount_micros")), default=F("charged_micros")))
-        )
+        .annotate(total=Sum(Case(When(held, then=F("amount_micros")), default=F("charged_micros"))))
         .values("total")
     )
     surplus = _sum_with(AccountKind.AUTHORISED, F("total") + Coalesce(Subquery(owed), 0))
@@ -382,6 +386,17 @@ def _compute_card_refund_surplus() -> int:
         .values("total")
     )
     surplus = _sum_with(AccountKind.CARD_REFUNDS, F("total") - Coalesce(Subquery(waiting), 0))
+    return surplus or 0
+
+
+def _compute_payout_surplus() -> int:
+    waiting = (
+        Transfer.objects.filter(status=TransferStatus.WAITING)
+        .values("status")
+        .annotate(total=Sum("amount_cents") * MICROS_PER_CENT)
+        .values("total")
+    )
+    surplus = _sum_with(AccountKind.PAYOUTS, F("total") - Coalesce(Subquery(waiting), 0))
     return surplus or 0
 
 

@@ -3,6 +3,7 @@ from celery import shared_task
 from marketplace.common import clock
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.gateway_calls import RUN_CALLS, run_due_calls
+from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
 from marketplace.payments.top_ups import watch_wallets
 from marketplace.payments.webhooks import PROCESS_EVENTS, process_events
 
@@ -25,3 +26,10 @@ def webhooks_process_task() -> None:
 @shared_task(name="payments.wallets_watch")
 def wallets_watch_task() -> None:
     watch_wallets(now=clock.now())
+
+
+@shared_task(name="payments.payouts_start")
+def payouts_start_task() -> None:
+    now = clock.now()
+    start_due_payouts(now=now)
+    retry_failed_payouts(now=now)

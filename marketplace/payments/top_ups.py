@@ -9,10 +9,15 @@ from django.core.mail import send_mail
 from django.db import transaction
 
 from marketplace.accounts.models import Organisation, Role, User
-from marketplace.common.errors import NotFound, UserError
+from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd
 from marketplace.payments import stripe_gateway as gateway
-from marketplace.payments.card_payments import cancel_payment, check_card_amount, start_payment
+from marketplace.payments.card_payments import (
+    cancel_payment,
+    check_card_amount,
+    find_card,
+    start_payment,
+)
 from marketplace.payments.gateway_models import (
     MICROS_PER_CENT,
     PAYMENT_OVER,
@@ -34,25 +39,9 @@ def list_cards(organisation: Organisation) -> list[SavedCard]:
     return list(kept.order_by("-saved_at"))
 
 
-def find_card(*, organisation: Organisation, card_id: str) -> SavedCard:
-    """A saved card of an organisation.
-
-    Raises
-    ------
-    NotFound
-        ``unknown_card``.
-    """
-    found = SavedCard.objects.filter(
-        pk=card_id.replace("\0", ""), organisation=organisation, removed_at=None
-    ).first()
-    if found is None:
-        raise NotFound("unknown_card", "There is no such card. Choose another.")
-    return found
-
-
 def remove_card(*, organisation: Organisation, card_id: str, now: datetime) -> None:
     """Forget a card; automatic top-ups with it end."""
-    card = find_card(organisation=organisation, card_id=card_id)
+    card = find_card(organisation, card_id)
     with transaction.atomic():
         WalletRules.objects.filter(auto_card=card).update(
             auto_card=None, auto_below_micros=0, auto_amount_cents=0
@@ -73,7 +62,7 @@ def set_wallet_rules(
     *,
     organisation: Organisation,
     notice_below_micros: int | None,
-    auto_card: SavedCard | None,
+    auto_card_id: str | None,
     auto_below_micros: int,
     auto_amount_cents: int,
 ) -> WalletRules:
@@ -84,6 +73,7 @@ def set_wallet_rules(
     UserError
         ``invalid_amount``, or what ``check_card_amount`` refuses.
     """
+    auto_card = None if auto_card_id is None else find_card(organisation, auto_card_id)
     if auto_card is not None:
         check_card_amount(auto_amount_cents)
         if auto_below_micros <= 0:
@@ -117,7 +107,7 @@ def start_top_up(
     amount_micros: int,
     asked_by: User,
     key: str,
-    saved_card: SavedCard | None,
+    card_id: str | None,
     saves_card: bool,
     now: datetime,
 ) -> CardPayment:
@@ -136,8 +126,8 @@ def start_top_up(
         amount_cents=amount_micros // MICROS_PER_CENT,
         created_by=asked_by,
         key=key,
-        saved_card=saved_card,
-        saves_card=saves_card and saved_card is None,
+        card_id=card_id,
+        saves_card=saves_card,
         now=now,
     )
 
@@ -196,7 +186,7 @@ def _top_up(rules: WalletRules, available: int, *, now: datetime) -> None:
             amount_cents=rules.auto_amount_cents,
             created_by=None,
             key=f"auto-{rules.auto_count}",
-            saved_card=rules.auto_card,
+            card_id=rules.auto_card.pk,
             now=now,
         )
 
@@ -231,6 +221,4 @@ def _mail(organisation: Organisation, *, subject: str, text: str) -> None:
     owners = organisation.memberships.filter(role=Role.OWNER, user__is_active=True)
     to = list(owners.values_list("user__email", flat=True))
     body = f"{text}\n\n{settings.PUBLIC_URL}/wallet\n"
-    transaction.on_commit(
-        lambda: send_mail(f"[Finetender] {subject}", body, None, to), robust=True
-    )
+    transaction.on_commit(lambda: send_mail(f"[Finetender] {subject}", body, None, to), robust=True)

@@ -18,6 +18,8 @@ from marketplace.payments.card_payments import record_intent
 from marketplace.payments.disputes import record_dispute
 from marketplace.payments.gateway_models import CardPayment, WebhookEvent
 from marketplace.payments.locks import lock_event
+from marketplace.payments.payout_models import Payout, PayoutAccount
+from marketplace.payments.payouts import record_payout, refresh_payout_account
 from marketplace.payments.stripe_gateway import GatewayFault
 
 log = logging.getLogger(__name__)
@@ -81,7 +83,33 @@ def _apply_event(event: WebhookEvent, *, now: datetime) -> str:
         dispute = gateway.get_dispute(event.object_id)
         with transaction.atomic(durable=True):
             return "applied" if record_dispute(dispute, now=now) else "not a payment of ours"
+    if event.kind == "account.updated":
+        return _apply_account_event(event.object_id)
+    if event.object_id.startswith("po_") and event.account_id:
+        return _apply_payout_event(event, now=now)
     return "nothing to do"
+
+
+def _apply_account_event(account_id: str) -> str:
+    known = PayoutAccount.objects.filter(gateway_id=account_id)
+    organisation_id = known.values_list("organisation", flat=True).first()
+    if organisation_id is None:
+        return "not an account of ours"
+    refresh_payout_account(organisation_id)
+    return "applied"
+
+
+def _apply_payout_event(event: WebhookEvent, *, now: datetime) -> str:
+    state = gateway.get_payout(event.object_id, account_id=event.account_id)
+    payout_id = state.payout_id.partition(":")[0]
+    known = Payout.objects.filter(
+        pk=payout_id, organisation__payout_account__gateway_id=event.account_id
+    )
+    if not known.exists():
+        return "not a payout of ours"
+    with transaction.atomic(durable=True):
+        record_payout(state, payout_id=payout_id, now=now)
+    return "applied"
 
 
 def _apply_intent_event(gateway_id: str, *, now: datetime) -> str:

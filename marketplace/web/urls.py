@@ -1,6 +1,16 @@
 from django.urls import path
 
-from marketplace.web.views import bids, bundles, express, jobs, market, money, warm, workspace
+from marketplace.web.views import (
+    bids,
+    bundles,
+    express,
+    jobs,
+    market,
+    money,
+    payments,
+    warm,
+    workspace,
+)
 
 urlpatterns = [
     path("", market.market, name="market"),
@@ -35,6 +45,13 @@ urlpatterns = [
     path("express/<str:request_id>", express.express_answer, name="express_answer"),
     path("wallet", money.wallet_page, name="wallet"),
     path("wallet/ask", money.ask_for_money, name="wallet_ask"),
+    path("wallet/top-up", payments.top_up, name="top_up"),
+    path("wallet/rules", payments.change_rules, name="wallet_rules"),
+    path("wallet/cards/<str:card_id>/remove", payments.forget_card, name="card_remove"),
+    path("wallet/payments/<str:payment_id>", payments.show_payment, name="card_payment"),
+    path("wallet/payments/<str:payment_id>/give-up", payments.give_up, name="payment_give_up"),
+    path("wallet/payments/<str:payment_id>/back", payments.send_back, name="payment_back"),
+    path("webhooks/stripe", payments.take_webhook, name="stripe_webhook"),
     path("datasets", workspace.dataset_list, name="dataset_list"),
     path("datasets/uploads/<str:upload_id>", workspace.upload_detail, name="upload_detail"),
     path(

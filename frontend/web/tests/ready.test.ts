@@ -22,6 +22,7 @@ const filled: Filled = {
   deadline: 100,
   limit: 2_000_001,
   available: 2_000_001,
+  byCard: false,
 };
 const why = (changed: Partial<Filled>) => whyNotYet({ ...filled, ...changed });
 
@@ -52,5 +53,11 @@ describe("a bid can be placed", () => {
     expect(why({ available: 2_000_000 })).toBe(
       "A bid holds its limit, and your wallet has $2.00 available.",
     );
+  });
+
+  it("asks no wallet where a card pays, and no card for less than it can pay", () => {
+    expect(why({ available: 0, byCard: true })).toBe("");
+    expect(why({ limit: 500_000, byCard: true })).not.toContain("Cards pay");
+    expect(why({ limit: 499_999, byCard: true })).toContain("0.50");
   });
 });

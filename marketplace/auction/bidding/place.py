@@ -62,6 +62,8 @@ class NewBid:
     preparation: Mapping[str, Any] | None = None
     #: What it begins with, as in ``measure_job``.
     model: str = ""
+    #: The card payment that authorises its price; without one the wallet holds it.
+    card_payment_id: str | None = None
     #: SHA-256 of what is asked for.
     request_hash: str = field(init=False)
 
@@ -245,20 +247,25 @@ def _stored(
         allowed = _first_of_each_offer(
             {index: bid for index, bid in allowed.items() if index not in reserved}
         )
-        outcomes |= _funded(allowed, locked=locked, now=now)
+        cards = {index: asked[index].card_payment_id for index in allowed}
+        outcomes |= _funded(allowed, cards=cards, locked=locked, now=now)
         # The wallets have moved since.
         locked = None
     return outcomes
 
 
 def _funded(
-    drafts: Mapping[int, Bid], *, locked: LockedAccounts | None, now: datetime
+    drafts: Mapping[int, Bid],
+    *,
+    cards: Mapping[int, str | None],
+    locked: LockedAccounts | None,
+    now: datetime,
 ) -> dict[int, Outcome]:
-    """Write those bids whose wallets have the money, with their holds."""
+    """Write those bids whose wallets or cards have the money, with their holds."""
     holds = place_holds(
         wanted=[
-            HoldRequest(bid.organisation_id, bid.price_micros, bid.hold_reference)
-            for bid in drafts.values()
+            HoldRequest(bid.organisation_id, bid.price_micros, bid.hold_reference, cards[index])
+            for index, bid in drafts.items()
         ],
         locked=locked,
         now=now,

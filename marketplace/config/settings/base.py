@@ -235,8 +235,10 @@ CELERY_BEAT_SCHEDULE = {
     "deliveries": _every("auction.preparations_conclude", "BEAT_DELIVERIES_S", 2),
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
+    "payouts": _every("payments.payouts_start", "BEAT_PAYOUTS_S", 600),
     "gateway_calls": _every("payments.gateway_calls_run", "BEAT_GATEWAY_CALLS_S", 5),
     "webhooks": _every("payments.webhooks_process", "BEAT_WEBHOOKS_S", 5),
+    "card_bids": _every("auction.card_bids_place", "BEAT_CARD_BIDS_S", 5),
     "wallets": _every("payments.wallets_watch", "BEAT_WALLETS_S", 10),
     "offline": _every("fleet.offline_sweep", "BEAT_OFFLINE_S", 5),
     "idempotency": _every("api.idempotency_sweep", "BEAT_IDEMPOTENCY_S", 3600),
@@ -352,6 +354,9 @@ DATASET_BYTES_PER_ORGANISATION = int(
 
 #: Days between earning and payout; long enough to notice that something was wrong.
 PAYOUT_DELAY_DAYS = environment.number("PAYOUT_DELAY_DAYS", 7)
+#: Days between two payouts to one organisation, and the least that is paid out.
+PAYOUT_EVERY_DAYS = environment.number("PAYOUT_EVERY_DAYS", 7)
+PAYOUT_THRESHOLD_MICROS = int(1_000_000 * environment.number("PAYOUT_THRESHOLD_USD", 10))
 
 LANGUAGE_CODE = "en-us"
 USE_I18N = False

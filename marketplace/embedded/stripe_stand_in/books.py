@@ -482,9 +482,7 @@ class Books:
             metadata=asked.get("metadata", {}),
         )
         self._move("transfer_refund", reversal["id"], amount)
-        self._move(
-            "payment_refund", reversal["id"], -amount, account=transfer["destination"]
-        )
+        self._move("payment_refund", reversal["id"], -amount, account=transfer["destination"])
         self.announce("transfer.reversed", transfer)
         return reversal
 

@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.bidding.cancel import cancel_bid
+from marketplace.auction.bidding.card_bids import authorise_bid
 from marketplace.auction.bidding.measure import MeasuredJob, measure_job
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.quotes import Quote, make_quote
@@ -29,7 +30,11 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import find_largest_room_gb, list_open_zones, nodes_on_sale
 from marketplace.jobs.models import Dataset
+from marketplace.payments.freezes import list_freezes
+from marketplace.payments.gateway_models import CardPayment
 from marketplace.payments.selectors import wallet
+from marketplace.payments.stripe_gateway import is_configured, is_test_money
+from marketplace.payments.top_ups import list_cards
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.reports import count_trouble, list_findings
 from marketplace.vendors.selectors import find_report, list_offers
@@ -44,6 +49,7 @@ from marketplace.web.presenters.plans import build_bid_ribbon
 from marketplace.web.presenters.receipt import price_lines
 from marketplace.web.presenters.warm import present_warm_quote
 from marketplace.web.templatetags.finetender import usd_input
+from marketplace.web.views.payments import make_payment_intent, read_card
 from marketplace.web.views.requests import PageRequest, page
 from marketplace.web.views.uploads import (
     ShownUpload,
@@ -72,7 +78,11 @@ def bid_new(request: PageRequest) -> HttpResponse:
     upload, upload_error = _upload(request, form)
     if request.POST.get("do") == "place" and upload_error is None and form.is_valid():
         try:
-            bid = _place(request, form, now=now)
+            asked = _read_bid(request, form)
+            if request.POST.get("pay") == "card":
+                payment = _authorise(request, asked, now=now)
+                return redirect("card_payment", payment_id=payment.pk)
+            bid = place_bid(asked=asked, now=now)
         except UserError as error:
             form.refuse(error)
             return _form_page(request, form, zones, now=now, status=error.status, upload=upload)
@@ -89,13 +99,20 @@ def bid_new(request: PageRequest) -> HttpResponse:
     )
 
 
-def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
+def _authorise(request: PageRequest, asked: NewBid, *, now: datetime) -> CardPayment:
+    """Ask a card for the bid's amount; its page goes on."""
+    payment = authorise_bid(asked=asked, asked_by=request.user, card_id=read_card(request), now=now)
+    make_payment_intent(payment, now=now)
+    return payment
+
+
+def _read_bid(request: PageRequest, form: BidForm) -> NewBid:
     data = form.cleaned_data
     if data["dataset"] is None:
         raise UserError(
             "no_dataset", "Upload a file or choose a data set first.", param="dataset_id"
         )
-    asked = NewBid(
+    return NewBid(
         organisation=request.organisation,
         placed_by=request.user,
         zone=data["zone"],
@@ -109,7 +126,6 @@ def _place(request: PageRequest, form: BidForm, *, now: datetime) -> Bid:
         idempotency_key=f"form-{data['key']}",
         preparation=form.preparation,
     )
-    return place_bid(asked=asked, now=now)
 
 
 def _upload(request: PageRequest, form: BidForm) -> tuple[ShownUpload | None, UserError | None]:
@@ -171,6 +187,12 @@ def _form_page(
         "form": form,
         "wallet": balance,
         "is_short": balance.available_micros == 0,
+        "takes_cards": is_configured(),
+        "is_test_money": is_test_money(),
+        "cards": list_cards(request.organisation) if is_configured() else [],
+        "pays_by": request.POST.get("pay", "wallet"),
+        "pays_with": request.POST.get("card", "new"),
+        "freezes": list_freezes([request.organisation.pk]),
         "zone": zone,
         "dataset": dataset,
         "shown": upload,

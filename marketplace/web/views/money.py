@@ -11,22 +11,29 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_POST
 
+from marketplace.accounts.models import Organisation
 from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals, format_usd_exact, to_micros
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.freezes import list_freezes
 from marketplace.payments.funding import (
     can_take_demo_money,
     find_funds_request,
     request_funds,
     take_demo_money,
 )
+from marketplace.payments.gateway_models import CardPayment, WalletRules
 from marketplace.payments.models import AccountKind, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import StatementRow, wallet, wallet_statement
+from marketplace.payments.top_ups import list_cards
 from marketplace.warm.selectors import list_royalties
+from marketplace.web.views.payments import build_form_key
 from marketplace.web.views.requests import PageRequest, page
 
 ROWS_PER_PAGE = 30
+PAYMENTS_LISTED = 10
 
 #: What an entry is called, and what it did.
 WORDS = {
@@ -36,6 +43,12 @@ WORDS = {
     "release": "Released",
     "refund": "Returned",
     "sla_credit": "Credit for a missed deadline",
+    "top_up": "Paid in by card",
+    "capture": "Left of a cent that a card paid",
+    "card_return": "Sent back to a card",
+    "card_refund": "Could not go back to a card",
+    "uncollected": "Paid for a card",
+    "dispute_closed": "Taken for a disputed payment",
 }
 #: The same of questions to models, whose references begin so.
 QUESTION = "question:"
@@ -74,8 +87,25 @@ def wallet_page(request: PageRequest) -> HttpResponse:
         else 0,
         "funds_request": find_funds_request(organisation=organisation),
         "royalties": list_royalties(organisation),
+        "freezes": list_freezes([organisation.pk]),
+        **_describe_cards(organisation),
     }
     return render(request, "web/wallet.html", context)
+
+
+def _describe_cards(organisation: Organisation) -> dict[str, Any]:
+    """What the card part of the page shows; nothing where the market takes no cards."""
+    if not gateway.is_configured():
+        return {}
+    payments = CardPayment.objects.filter(organisation=organisation).order_by("-created_at")
+    return {
+        "takes_cards": True,
+        "is_test_money": gateway.is_test_money(),
+        "cards": list_cards(organisation),
+        "payments": payments[:PAYMENTS_LISTED],
+        "rules": WalletRules.objects.filter(organisation=organisation).first(),
+        "form_key": build_form_key(),
+    }
 
 
 @page

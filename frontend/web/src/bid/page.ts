@@ -99,6 +99,7 @@ function changed(target: HTMLElement): void {
     if (!chosen || !hidden) return;
     hidden.value = chosen;
   }
+  if (target.matches("[name=pay], [name=card]")) return show();
   // What becomes of rows is sent by its own button, once all of it is chosen.
   if (target.matches("[name=name]") || target.closest(".choices")) return;
   void ask();
@@ -222,6 +223,7 @@ function draw(drawing: SVGSVGElement, of: Quote, chosen: number): void {
 function showReady(): void {
   if (!form) return;
   const data = form.querySelector<HTMLInputElement>("input[name=dataset], select[name=dataset]");
+  const byCard = form.querySelector<HTMLInputElement>("input[name=pay]:checked")?.value === "card";
   const why = whyNotYet({
     hasData: Boolean(data?.value),
     isUploading,
@@ -230,6 +232,7 @@ function showReady(): void {
     deadline: deadline(),
     limit: limit(),
     available: Number(byId("balance")?.dataset["available"] ?? Infinity),
+    byCard,
   });
   for (const button of document.querySelectorAll<HTMLButtonElement>("[data-place]"))
     button.disabled = why !== "";
@@ -238,7 +241,7 @@ function showReady(): void {
   byId("q-hold")?.toggleAttribute("hidden", why !== "");
   const tread = quote && treadAt(quote.curve, deadline());
   const short = tread !== null && (limit() ?? 0) > Number(byId("balance")?.dataset["available"] ?? Infinity);
-  byId("short")?.toggleAttribute("hidden", !short);
+  byId("short")?.toggleAttribute("hidden", !short || byCard);
   announce();
 }
 

@@ -14,7 +14,11 @@ export interface Filled {
   limit: number | null;
   /** Micro-dollars in the wallet that no other bid holds. */
   available: number;
+  byCard: boolean;
 }
+
+/** The least that card networks take, in micro-dollars. */
+const CARD_MIN = 500_000;
 
 /** Why a bid cannot be placed now; empty when it can. */
 export function whyNotYet(form: Filled): string {
@@ -28,6 +32,9 @@ export function whyNotYet(form: Filled): string {
   }
   if (form.limit === null) return "Say what it is worth to you.";
   if (!wins(here, form.limit)) return "Your limit must be above the price.";
+  if (form.byCard) {
+    return form.limit < CARD_MIN ? "Cards pay $0.50 or more. Use the wallet for less." : "";
+  }
   if (form.limit > form.available) {
     return `A bid holds its limit, and your wallet has ${usd(form.available)} available.`;
   }

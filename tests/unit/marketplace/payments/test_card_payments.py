@@ -60,7 +60,7 @@ def buyer(cards: GatewayControl) -> Organisation:
 
 
 def _top_up(buyer: Organisation, *, usd: int = 10, key: str = "form-1", **more: Any) -> CardPayment:
-    asked = {"saved_card": None, "saves_card": False} | more
+    asked = {"card_id": None, "saves_card": False} | more
     return start_top_up(
         organisation=buyer,
         amount_micros=usd * 1_000_000,
@@ -169,7 +169,7 @@ def test_amounts_that_no_card_can_pay_are_refused_before_anything_is_stored(
             amount_micros=micros,
             asked_by=builders.owner_of(buyer),
             key="form-1",
-            saved_card=None,
+            card_id=None,
             saves_card=False,
             now=NOW,
         )
@@ -190,20 +190,20 @@ def test_a_saved_card_pays_again_for_its_own_organisation_alone(
     _pay(cards, _top_up(buyer, saves_card=True))
     [card] = list_cards(buyer)
     assert str(card) == "Visa ending in 4242"
-    again = _top_up(buyer, usd=5, key="form-2", saved_card=card)
+    again = _top_up(buyer, usd=5, key="form-2", card_id=card.pk)
     run_due_calls(now=NOW)
     again.refresh_from_db()
     assert again.status == "paid"
     assert wallet(organisation=buyer) == Wallet(15_000_000, 0)
     with pytest.raises(NotFound):
-        _top_up(builders.organisation(), key="form-3", saved_card=card)
+        _top_up(builders.organisation(), key="form-3", card_id=card.pk)
     with pytest.raises(NotFound):
         remove_card(organisation=builders.organisation(), card_id=card.pk, now=NOW)
     remove_card(organisation=buyer, card_id=card.pk, now=NOW)
     run_due_calls(now=NOW)
     assert list_cards(buyer) == []
     with pytest.raises(NotFound):
-        _top_up(buyer, key="form-4", saved_card=SavedCard.objects.get(pk=card.pk))
+        _top_up(buyer, key="form-4", card_id=card.pk)
 
 
 # When the process or the gateway dies
@@ -228,7 +228,7 @@ def test_a_payment_is_made_once_whatever_fails_on_the_way(
     dies: bool,
 ) -> None:
     _pay(cards, _top_up(buyer, saves_card=True))
-    payment = _top_up(buyer, key="form-2", saved_card=list_cards(buyer)[0])
+    payment = _top_up(buyer, key="form-2", card_id=list_cards(buyer)[0].pk)
     call = GatewayCall.objects.get(kind="intent", subject=payment.pk)
     if fault is not None:
         cards.control("fail", method="POST", path="/payment_intents", **fault)
@@ -331,7 +331,7 @@ def test_an_event_waits_while_the_gateway_is_down(
     payment = _top_up(buyer)
     _confirm(cards, payment)
     _receive(cards)
-    cards.control("fail", when="before", method="GET", times=len(WebhookEvent.objects.all()))
+    cards.control("fail", when="before", method="GET", path="/payment_intents")
     process_events(now=NOW)
     assert wallet(organisation=buyer) == Wallet(0, 0)
     assert WebhookEvent.objects.filter(done_at=None, attempts=1).exists()
@@ -557,7 +557,7 @@ def test_a_low_wallet_is_filled_by_its_card_once_and_its_owner_hears_of_it(
     set_wallet_rules(
         organisation=buyer,
         notice_below_micros=2_000_000,
-        auto_card=list_cards(buyer)[0],
+        auto_card_id=list_cards(buyer)[0].pk,
         auto_below_micros=5_000_000,
         auto_amount_cents=2_000,
     )
@@ -577,24 +577,11 @@ def test_a_card_that_fails_is_not_tried_again_and_again(
     _confirm(cards, payment := _top_up(buyer, usd=1, saves_card=True))
     payment, _ = refresh_payment(payment=payment, now=NOW)
     card = list_cards(buyer)[0]
-    # The bank asks from now on, and nobody is there.
-    asks = start_top_up(
-        organisation=buyer,
-        amount_micros=1_000_000,
-        asked_by=builders.owner_of(buyer),
-        key="form-2",
-        saved_card=None,
-        saves_card=True,
-        now=NOW,
-    )
-    _confirm(cards, asks, "pm_card_authenticationRequired")
-    gateway_id = gateway.get_intent(asks.gateway_id or "").card
-    assert gateway_id is not None
     SavedCard.objects.filter(pk=card.pk).update(gateway_id="pm_gone")
     rules = set_wallet_rules(
         organisation=buyer,
         notice_below_micros=None,
-        auto_card=SavedCard.objects.get(pk=card.pk),
+        auto_card_id=card.pk,
         auto_below_micros=5_000_000,
         auto_amount_cents=2_000,
     )

@@ -143,9 +143,7 @@ def test_a_webhook_is_believed_only_with_the_signature_of_its_very_bytes(
     ]
     for body, signature in forged:
         with pytest.raises(UserError) as refused:
-            gateway.read_event(
-                body=body.encode(errors="surrogateescape"), signature=signature
-            )
+            gateway.read_event(body=body.encode(errors="surrogateescape"), signature=signature)
         assert refused.value.code == "invalid_signature"
 
 
@@ -203,5 +201,3 @@ def _list_simple_types(annotation: Any) -> tuple[type, ...] | None:
     if inner not in simple:
         return None
     return (simple[inner], *([type(None)] if optional else []))
-
-

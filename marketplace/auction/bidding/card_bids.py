@@ -1,0 +1,136 @@
+"""Bids that a card pays: the amount is authorised first, and then the bid is placed.
+
+The lane knows nothing of it. When it decides, the hold's end captures the price or gives the
+authorisation back.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+
+from marketplace.accounts.models import User
+from marketplace.auction.bidding.place import NewBid, draft_bid, place_bid
+from marketplace.auction.models import Bid
+from marketplace.common.errors import UserError
+from marketplace.fleet.models import Zone
+from marketplace.jobs.models import Dataset
+from marketplace.payments.card_payments import (
+    cancel_payment,
+    fail_authorised,
+    start_payment,
+    to_cents,
+)
+from marketplace.payments.gateway_models import CardPayment, PaymentPurpose, PaymentStatus
+from marketplace.payments.models import Hold
+
+log = logging.getLogger(__name__)
+
+
+def authorise_bid(
+    *, asked: NewBid, asked_by: User, card_id: str | None, now: datetime
+) -> CardPayment:
+    """Ask a card for a bid's amount; the bid is placed once it is authorised.
+
+    Raises
+    ------
+    UserError
+        The bid is refused as it stands, or no card pays the amount; nothing is stored.
+    """
+    draft_bid(asked, now=now)
+    return start_payment(
+        organisation=asked.organisation,
+        purpose=PaymentPurpose.BID,
+        amount_cents=to_cents(asked.price_micros),
+        created_by=asked_by,
+        key=f"bid-{asked.idempotency_key}",
+        card_id=card_id,
+        terms=_write_terms(asked),
+        now=now,
+    )
+
+
+def place_authorised_bid(*, payment: CardPayment, now: datetime) -> Bid | None:
+    """Place the bid of an authorised payment, once; refused, the card gets its amount back."""
+    placed = _find_bid(payment)
+    if placed is not None or payment.status != PaymentStatus.AUTHORISED or payment.failure:
+        return placed
+    try:
+        bid = place_bid(asked=_read_terms(payment), now=now)
+    except UserError as error:
+        fail_authorised(payment_id=payment.pk, reason=error.message, now=now)
+        return None
+    if bid.hold_reference != _find_reference(payment):
+        # The same form was sent with the wallet meanwhile, and that bid stands.
+        cancel_payment(payment_id=payment.pk, now=now)
+    return bid
+
+
+def place_authorised_bids(*, now: datetime) -> int:
+    """Place bids whose pages nobody came back to; how many."""
+    waiting = CardPayment.objects.filter(
+        purpose=PaymentPurpose.BID, status=PaymentStatus.AUTHORISED, failure="", hold=None
+    ).select_related("organisation", "created_by")
+    for payment in list(waiting[:100]):
+        try:
+            place_authorised_bid(payment=payment, now=now)
+        except Exception:
+            # Another's bid must not wait for this one, which is tried again.
+            log.exception("the bid of %s could not be placed", payment.pk)
+    return len(waiting)
+
+
+def _find_reference(payment: CardPayment) -> str | None:
+    holds = Hold.objects.filter(card_payment=payment)
+    return holds.values_list("reference", flat=True).first()
+
+
+def _find_bid(payment: CardPayment) -> Bid | None:
+    if _find_reference(payment) is None:
+        return None
+    key = (payment.terms or {})["idempotency_key"]
+    return Bid.objects.get(organisation=payment.organisation_id, idempotency_key=key)
+
+
+def _write_terms(asked: NewBid) -> dict[str, Any]:
+    return {
+        "zone": asked.zone.pk,
+        "dataset": asked.dataset.pk,
+        "name": asked.name,
+        "adapter": dict(asked.adapter),
+        "training": dict(asked.training),
+        "price_micros": asked.price_micros,
+        "deadline_at": asked.deadline_at.isoformat(),
+        "idempotency_key": asked.idempotency_key,
+        "preparation": None if asked.preparation is None else dict(asked.preparation),
+        "model": asked.model,
+    }
+
+
+def _read_terms(payment: CardPayment) -> NewBid:
+    terms = payment.terms or {}
+    zone = Zone.objects.filter(pk=terms["zone"]).first()
+    dataset = Dataset.objects.filter(
+        pk=terms["dataset"], organisation=payment.organisation_id
+    ).first()
+    deadline_at = parse_datetime(terms["deadline_at"])
+    if zone is None or dataset is None or deadline_at is None:
+        raise UserError("no_dataset", "The data set was deleted meanwhile.")
+    return NewBid(
+        organisation=payment.organisation,
+        placed_by=payment.created_by,
+        zone=zone,
+        dataset=dataset,
+        name=terms["name"],
+        adapter=terms["adapter"],
+        training=terms["training"],
+        price_micros=terms["price_micros"],
+        deadline_at=deadline_at,
+        idempotency_key=terms["idempotency_key"],
+        preparation=terms["preparation"],
+        model=terms["model"],
+        card_payment_id=payment.pk,
+    )

@@ -1,0 +1,360 @@
+"""Paying earnings out: transfers by job to the earner's account, then one payout to its bank.
+
+Earnings that are payable leave on a schedule, in whole cents; the part of a cent stays for the
+next time. Each step is a call of the outbox, so a crash loses none and repeats none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+
+from marketplace.accounts.models import Organisation, User
+from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.gateway_models import MICROS_PER_CENT, CallKind, GatewayCall
+from marketplace.payments.ledger import Account, house, post_entry
+from marketplace.payments.locks import (
+    LockedAccounts,
+    lock_accounts,
+    lock_payout,
+    lock_transfer,
+)
+from marketplace.payments.models import AccountKind, Earning, EntryKind
+from marketplace.payments.outbox import WantedCall, add_calls
+from marketplace.payments.payout_models import (
+    Payout,
+    PayoutAccount,
+    PayoutStatus,
+    Transfer,
+    TransferStatus,
+)
+from marketplace.payments.stripe_gateway import GatewayFault, GatewayRefused, PayoutState
+
+#: Pause before a payout that the bank did not take is tried again.
+RETRY_AFTER = timedelta(days=1)
+
+
+def open_payout_account(*, organisation: Organisation, now: datetime, return_url: str) -> str:
+    """The address where the gateway asks an organisation who it is; call outside transactions."""
+    account = PayoutAccount.objects.filter(organisation=organisation).first()
+    if account is None:
+        made = gateway.ensure_account(organisation_id=organisation.pk)
+        account, _ = PayoutAccount.objects.get_or_create(
+            organisation=organisation, defaults={"gateway_id": made, "made_at": now}
+        )
+    return gateway.create_onboarding_link(account_id=account.gateway_id, return_url=return_url)
+
+
+def refresh_payout_account(organisation_id: str) -> PayoutAccount | None:
+    """The account as the gateway knows it now; call outside transactions."""
+    account = PayoutAccount.objects.filter(organisation=organisation_id).first()
+    if account is None:
+        return None
+    state = gateway.get_account(account.gateway_id)
+    account.is_ready, account.needs = state.is_ready, list(state.needs)
+    account.save(update_fields=["is_ready", "needs"])
+    return account
+
+
+def start_due_payouts(*, now: datetime) -> int:
+    """Start a payout for every organisation that is due one; how many."""
+    ready = PayoutAccount.objects.filter(is_ready=True).values_list("organisation", flat=True)
+    return sum(
+        start_payout(organisation_id=organisation_id, now=now) is not None
+        for organisation_id in list(ready)
+    )
+
+
+def start_payout(*, organisation_id: str, now: datetime) -> Payout | None:
+    """Let payable earnings leave, where they reach the threshold and the schedule says so."""
+    payable = Account(organisation_id, AccountKind.EARNINGS_PAYABLE)
+    with transaction.atomic():
+        locked = lock_accounts([(organisation_id, payable.kind)])
+        earlier = Payout.objects.filter(organisation=organisation_id)
+        recent = now - timedelta(days=settings.PAYOUT_EVERY_DAYS)
+        if (
+            earlier.filter(made_at__gt=recent).exists()
+            or earlier.filter(status=PayoutStatus.MOVING).exists()
+        ):
+            return None
+        balance = locked[organisation_id, payable.kind].balance_micros
+        cents = balance // MICROS_PER_CENT
+        if cents == 0 or balance < settings.PAYOUT_THRESHOLD_MICROS:
+            return None
+        payout = Payout.objects.create(
+            organisation_id=organisation_id, amount_cents=cents, made_at=now
+        )
+        amount = payout.amount_micros
+        post_entry(
+            kind=EntryKind.PAYOUT,
+            reference=payout.pk,
+            amounts={payable: -amount, house(AccountKind.PAYOUTS): amount},
+            locked=locked,
+            now=now,
+        )
+        transfers = Transfer.objects.bulk_create(_split_by_job(payout, balance))
+        _list_unpaid(organisation_id).update(payout=payout)
+        add_calls([WantedCall(CallKind.TRANSFER, transfer.pk) for transfer in transfers], now=now)
+    return payout
+
+
+def _list_unpaid(organisation_id: str) -> QuerySet[Earning]:
+    """Payable earnings that no payout has taken along."""
+    return Earning.objects.filter(
+        organisation=organisation_id, matured_at__isnull=False, payout__isnull=True
+    )
+
+
+def _split_by_job(payout: Payout, balance: int) -> list[Transfer]:
+    """Whole cents for each job, rounded so that they add up to the payout.
+
+    What is payable beyond the earnings, such as a part of a cent from before, goes under the
+    payout's own name.
+    """
+    by_job: defaultdict[str, int] = defaultdict(int)
+    for reference, amount in (
+        _list_unpaid(payout.organisation_id)
+        .order_by("accrued_at", "pk")
+        .values_list("reference", "amount_micros")
+    ):
+        by_job[reference] += amount
+    groups = {payout.pk: balance - sum(by_job.values()), **by_job}
+    transfers: list[Transfer] = []
+    before = 0
+    for group, amount in groups.items():
+        after = before + amount
+        cents = after // MICROS_PER_CENT - before // MICROS_PER_CENT
+        if cents:
+            transfers.append(Transfer(payout=payout, group=group, amount_cents=cents))
+        before = after
+    return transfers
+
+
+# What the outbox does about transfers.
+
+
+def make_transfer(call: GatewayCall) -> str:
+    """The gateway's transfer; without money at the gateway it is tried again later."""
+    transfer = Transfer.objects.select_related("payout").get(pk=call.subject)
+    account = PayoutAccount.objects.get(organisation=transfer.payout.organisation_id)
+    try:
+        return gateway.create_transfer(
+            transfer_id=transfer.pk,
+            amount_cents=transfer.amount_cents,
+            account_id=account.gateway_id,
+            group=transfer.group,
+            key=call.key,
+        )
+    except GatewayRefused as error:
+        if error.code == "balance_insufficient":
+            raise GatewayFault(error.message, is_kept=True) from None
+        raise
+
+
+def find_transfer(call: GatewayCall) -> str | None:
+    transfer = Transfer.objects.get(pk=call.subject)
+    return gateway.find_transfer(transfer_id=transfer.pk, group=transfer.group)
+
+
+def conclude_transfer(call: GatewayCall, *, answer: str, now: datetime) -> None:
+    payout, transfer, locked = _lock(call.subject)
+    _book_transfer(transfer, house(AccountKind.GATEWAY), locked, now=now)
+    transfer.status, transfer.gateway_id, transfer.ended_at = TransferStatus.DONE, answer, now
+    transfer.save(update_fields=["status", "gateway_id", "ended_at"])
+    _go_on(payout, now=now)
+
+
+def return_transfer(call: GatewayCall, *, error: UserError, now: datetime) -> None:
+    """The gateway refuses the transfer: its amount is payable again."""
+    payout, transfer, locked = _lock(call.subject)
+    payable = Account(payout.organisation_id, AccountKind.EARNINGS_PAYABLE)
+    _book_transfer(transfer, payable, locked, now=now)
+    transfer.status, transfer.ended_at = TransferStatus.REFUSED, now
+    transfer.save(update_fields=["status", "ended_at"])
+    payout.failure = error.message[:300]
+    payout.save(update_fields=["failure"])
+    _go_on(payout, now=now)
+
+
+def _book_transfer(
+    transfer: Transfer, to: Account, locked: LockedAccounts, *, now: datetime
+) -> None:
+    amount = transfer.amount_micros
+    post_entry(
+        kind=EntryKind.TRANSFER,
+        reference=transfer.pk,
+        amounts={house(AccountKind.PAYOUTS): -amount, to: amount},
+        locked=locked,
+        now=now,
+    )
+
+
+def _lock(transfer_id: str) -> tuple[Payout, Transfer, LockedAccounts]:
+    payout_id = Transfer.objects.values_list("payout", flat=True).get(pk=transfer_id)
+    payout = lock_payout(payout_id)
+    transfer = lock_transfer(transfer_id)
+    return payout, transfer, lock_accounts([(payout.organisation_id, AccountKind.EARNINGS_PAYABLE)])
+
+
+def _go_on(payout: Payout, *, now: datetime) -> None:
+    """Once every transfer has ended, the bank is next. Call while holding the payout."""
+    if payout.transfers.filter(status=TransferStatus.WAITING).exists():
+        return
+    if payout.transfers.filter(status=TransferStatus.DONE).exists():
+        _send_to_bank(payout, now=now)
+    else:
+        payout.status, payout.ended_at = PayoutStatus.RETURNED, now
+        payout.save(update_fields=["status", "ended_at"])
+
+
+def _send_to_bank(payout: Payout, *, now: datetime) -> None:
+    payout.attempts += 1
+    payout.status, payout.retry_at = PayoutStatus.SENT, None
+    payout.save(update_fields=["attempts", "status", "retry_at"])
+    add_calls([WantedCall(CallKind.PAYOUT, f"{payout.pk}:{payout.attempts}")], now=now)
+
+
+# What the outbox does about payouts to banks.
+
+
+def make_payout(call: GatewayCall) -> PayoutState:
+    payout = Payout.objects.get(pk=call.subject.partition(":")[0])
+    account = PayoutAccount.objects.get(organisation=payout.organisation_id)
+    return gateway.create_payout(
+        payout_id=call.subject,
+        amount_cents=_count_sent_cents(payout),
+        account_id=account.gateway_id,
+        key=call.key,
+    )
+
+
+def find_payout(call: GatewayCall) -> PayoutState | None:
+    payout = Payout.objects.get(pk=call.subject.partition(":")[0])
+    account = PayoutAccount.objects.get(organisation=payout.organisation_id)
+    return gateway.find_payout(payout_id=call.subject, account_id=account.gateway_id)
+
+
+def _count_sent_cents(payout: Payout) -> int:
+    done = payout.transfers.filter(status=TransferStatus.DONE)
+    return sum(transfer.amount_cents - transfer.reversed_cents for transfer in done)
+
+
+def apply_payout(call: GatewayCall, *, answer: PayoutState, now: datetime) -> None:
+    record_payout(answer, now=now, payout_id=call.subject.partition(":")[0])
+
+
+def fail_payout(call: GatewayCall, *, error: UserError, now: datetime) -> None:
+    """The gateway does not even try; so do we again later."""
+    _fail(lock_payout(call.subject.partition(":")[0]), error.message, now=now)
+
+
+def record_payout(state: PayoutState, *, payout_id: str, now: datetime) -> None:
+    """What became of a payout to the bank. Call in a transaction."""
+    payout = lock_payout(payout_id)
+    if payout.gateway_id != state.gateway_id:
+        if state.payout_id != f"{payout.pk}:{payout.attempts}":
+            # Of an attempt before the present one.
+            return
+        payout.gateway_id = state.gateway_id
+        payout.save(update_fields=["gateway_id"])
+    if state.status == "paid" and payout.status == PayoutStatus.SENT:
+        payout.status, payout.ended_at, payout.failure = PayoutStatus.PAID, now, ""
+        payout.save(update_fields=["status", "ended_at", "failure"])
+    elif state.status in ("failed", "canceled") and payout.status != PayoutStatus.FAILED:
+        # A bank may send back what was reported as paid before.
+        _fail(payout, state.failure or "The bank did not take the payout.", now=now)
+
+
+def _fail(payout: Payout, why: str, *, now: datetime) -> None:
+    payout.status, payout.ended_at = PayoutStatus.FAILED, None
+    payout.failure, payout.retry_at = why[:300], now + RETRY_AFTER
+    payout.save(update_fields=["status", "ended_at", "failure", "retry_at"])
+
+
+def retry_failed_payouts(*, now: datetime) -> int:
+    """Try payouts again that a bank did not take; how many."""
+    due = Payout.objects.filter(status=PayoutStatus.FAILED, retry_at__lte=now)
+    return sum(
+        retry_payout(payout_id=payout_id, now=now) for payout_id in due.values_list("pk", flat=True)
+    )
+
+
+def retry_payout(*, payout_id: str, now: datetime) -> bool:
+    """Try one again now, unless it did not fail."""
+    with transaction.atomic():
+        payout = lock_payout(payout_id)
+        if payout.status != PayoutStatus.FAILED:
+            return False
+        _send_to_bank(payout, now=now)
+    return True
+
+
+def reverse_transfer(
+    *, transfer_id: str, amount_cents: int, reversed_by: User, now: datetime
+) -> Transfer:
+    """Take back what an account got and its bank did not yet; what the house bore is repaid.
+
+    Raises
+    ------
+    NotAllowed
+        ``operators_only``.
+    NotFound
+        ``unknown_transfer``.
+    Conflict
+        ``reversal_exceeds_transfer``, ``transfer_reversed``: it was asked for before.
+    """
+    if not reversed_by.is_operator:
+        raise NotAllowed("operators_only", "Only an operator takes transfers back.")
+    if not Transfer.objects.filter(pk=transfer_id.replace("\0", "")).exists():
+        raise NotFound("unknown_transfer", "There is no such transfer.")
+    with transaction.atomic():
+        _, transfer, _ = _lock(transfer_id)
+        if transfer.reversed_cents:
+            raise Conflict("transfer_reversed", "This transfer was taken back before.")
+        if transfer.status != TransferStatus.DONE or not (
+            0 < amount_cents <= transfer.amount_cents
+        ):
+            raise Conflict("reversal_exceeds_transfer", "More than was transferred.")
+        transfer.reversed_cents = amount_cents
+        transfer.save(update_fields=["reversed_cents"])
+        add_calls([WantedCall(CallKind.REVERSAL, transfer.pk)], now=now)
+    return transfer
+
+
+def make_reversal(call: GatewayCall) -> bool:
+    transfer = Transfer.objects.get(pk=call.subject)
+    gateway.create_reversal(
+        transfer_gateway_id=transfer.gateway_id,
+        amount_cents=transfer.reversed_cents,
+        key=call.key,
+    )
+    return True
+
+
+def find_reversal(call: GatewayCall) -> bool | None:
+    transfer = Transfer.objects.get(pk=call.subject)
+    return gateway.is_reversed(transfer.gateway_id) or None
+
+
+def conclude_reversal(call: GatewayCall, *, answer: bool, now: datetime) -> None:
+    _, transfer, locked = _lock(call.subject)
+    amount = transfer.reversed_cents * MICROS_PER_CENT
+    post_entry(
+        kind=EntryKind.REVERSAL,
+        reference=transfer.pk,
+        amounts={house(AccountKind.GATEWAY): -amount, house(AccountKind.REFUNDS): amount},
+        locked=locked,
+        now=now,
+    )
+
+
+def refuse_reversal(call: GatewayCall, *, error: UserError, now: datetime) -> None:
+    """The account has paid it out: nothing was taken back."""
+    _, transfer, _ = _lock(call.subject)
+    transfer.reversed_cents = 0
+    transfer.save(update_fields=["reversed_cents"])

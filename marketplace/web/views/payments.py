@@ -1,0 +1,234 @@
+"""Paying by card: top-ups, the page where a card is given, saved cards, and webhooks."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_GET, require_POST
+
+from marketplace.auction.bidding.card_bids import place_authorised_bid
+from marketplace.auction.bidding.wait import wait_for_bid
+from marketplace.common import clock
+from marketplace.common.errors import UserError
+from marketplace.common.money import format_usd_exact, to_micros
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.card_payments import (
+    cancel_payment,
+    find_payment,
+    refresh_payment,
+    to_cents,
+)
+from marketplace.payments.card_refunds import return_to_card
+from marketplace.payments.gateway_calls import run_call
+from marketplace.payments.gateway_models import (
+    MICROS_PER_CENT,
+    PAYMENT_OVER,
+    CallKind,
+    CardPayment,
+    GatewayCall,
+    PaymentPurpose,
+    PaymentStatus,
+)
+from marketplace.payments.stripe_gateway import GatewayFault, Intent
+from marketplace.payments.top_ups import remove_card, set_wallet_rules, start_top_up
+from marketplace.payments.webhooks import BODY_MAX, receive_webhook
+from marketplace.web.views.requests import PageRequest, owner_page, page
+
+log = logging.getLogger(__name__)
+
+NEW_CARD = "new"
+
+
+@page
+@require_POST
+def top_up(request: PageRequest) -> HttpResponse:
+    """Start a top-up; its page asks for a card, unless a saved one pays."""
+    now = clock.now()
+    try:
+        payment = start_top_up(
+            organisation=request.organisation,
+            amount_micros=read_usd(request, "usd"),
+            asked_by=request.user,
+            key=f"form-{request.POST.get('key', '')[:64]}",
+            card_id=read_card(request),
+            saves_card="save" in request.POST,
+            now=now,
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+        return redirect("wallet")
+    make_payment_intent(payment, now=now)
+    return redirect("card_payment", payment_id=payment.pk)
+
+
+def read_usd(request: PageRequest, name: str) -> int:
+    """Micro-dollars somebody typed."""
+    return to_micros(request.POST.get(name, "").strip().removeprefix("$"), param=name)
+
+
+def read_card(request: PageRequest) -> str | None:
+    """The saved card that was chosen; ``None`` for a new one."""
+    chosen = request.POST.get("card", NEW_CARD)
+    return None if chosen == NEW_CARD else chosen
+
+
+def make_payment_intent(payment: CardPayment, *, now: datetime) -> None:
+    """Make the outbox's call at once, so that the page can go on; it is not lost otherwise."""
+    call = GatewayCall.objects.get(kind=CallKind.INTENT, subject=payment.pk)
+    run_call(call_id=call.pk, now=now)
+
+
+@page
+@require_GET
+def show_payment(request: PageRequest, payment_id: str) -> HttpResponse:
+    """How a payment stands: a form for a card, the bank's question, or the receipt."""
+    now = clock.now()
+    payment = find_payment(request.organisation, payment_id)
+    intent: Intent | None = None
+    is_down = False
+    try:
+        if payment.status not in PAYMENT_OVER:
+            payment, intent = refresh_payment(payment=payment, now=now)
+    except GatewayFault:
+        log.warning("the gateway could not be asked about %s", payment.pk)
+        is_down = True
+    if payment.purpose == PaymentPurpose.BID:
+        payment = find_payment(request.organisation, payment_id)
+        bid = place_authorised_bid(payment=payment, now=now)
+        if bid is not None:
+            return redirect("bid_detail", bid_id=wait_for_bid(bid=bid).pk)
+        payment.refresh_from_db()
+    refused = GatewayCall.objects.filter(
+        kind=CallKind.INTENT, subject=payment.pk, status="refused"
+    ).first()
+    is_open = payment.status == PaymentStatus.OPEN and intent is not None
+    context: dict[str, Any] = {
+        "payment": payment,
+        "is_down": is_down or (payment.status == PaymentStatus.STARTED and refused is None),
+        "refused": refused,
+        "wants_card": is_open,
+        "wants_bank": payment.status == PaymentStatus.ACTION and intent is not None,
+        "action_url": intent.action_url if intent else "",
+        "is_paid": payment.status == PaymentStatus.PAID,
+        "is_over": payment.status in PAYMENT_OVER,
+        "is_bid": payment.purpose == PaymentPurpose.BID,
+        "is_test_money": gateway.is_test_money(),
+        "left_cents": payment.received_cents - payment.refunded_cents,
+        "form_key": build_form_key(),
+        "refunds": payment.refunds.order_by("asked_at"),
+        "setup": {
+            "publishable_key": settings.STRIPE_PUBLISHABLE_KEY,
+            "client_secret": intent.client_secret if is_open and intent else "",
+            "return_url": f"{settings.PUBLIC_URL}{request.path}",
+            "api_url": settings.STRIPE_API_URL,
+        },
+    }
+    response = render(request, "web/card_payment.html", context)
+    # Only this page talks to the gateway.
+    response._csp_update = _list_sources()  # type: ignore[attr-defined]
+    return response
+
+
+def _list_sources() -> dict[str, list[str]]:
+    if gateway.is_test_money():
+        return {"connect-src": [settings.STRIPE_API_URL]}
+    return {
+        "script-src": ["https://js.stripe.com"],
+        "frame-src": ["https://js.stripe.com", "https://hooks.stripe.com"],
+        "connect-src": ["https://api.stripe.com"],
+    }
+
+
+@page
+@require_POST
+def give_up(request: PageRequest, payment_id: str) -> HttpResponse:
+    payment = find_payment(request.organisation, payment_id)
+    cancel_payment(payment_id=payment.pk, now=clock.now())
+    messages.success(request, "Given up. Nothing is taken from the card.")
+    return redirect("wallet")
+
+
+@owner_page
+@require_POST
+def send_back(request: PageRequest, payment_id: str) -> HttpResponse:
+    """Unspent money of a top-up back to its card."""
+    payment = find_payment(request.organisation, payment_id)
+    try:
+        amount = read_usd(request, "usd")
+        if amount % MICROS_PER_CENT:
+            raise UserError("whole_cents", "Cards take whole cents.", param="usd")
+        refund = return_to_card(
+            payment_id=payment.pk,
+            amount_cents=to_cents(amount),
+            reference=request.POST.get("key", "")[:64],
+            now=clock.now(),
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, f"{format_usd_exact(refund.amount_micros)} is on its way back.")
+    return redirect("card_payment", payment_id=payment.pk)
+
+
+@owner_page
+@require_POST
+def change_rules(request: PageRequest) -> HttpResponse:
+    """Notice of a low wallet, and automatic top-ups."""
+    try:
+        card_id = request.POST.get("card") or None
+        set_wallet_rules(
+            organisation=request.organisation,
+            notice_below_micros=_read_optional(request, "notice_below"),
+            auto_card_id=card_id,
+            auto_below_micros=(_read_optional(request, "auto_below") or 0) if card_id else 0,
+            auto_amount_cents=(
+                to_cents(_read_optional(request, "auto_amount") or 0) if card_id else 0
+            ),
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "Saved.")
+    return redirect("wallet")
+
+
+def _read_optional(request: PageRequest, name: str) -> int | None:
+    return read_usd(request, name) if request.POST.get(name, "").strip() else None
+
+
+@owner_page
+@require_POST
+def forget_card(request: PageRequest, card_id: str) -> HttpResponse:
+    remove_card(organisation=request.organisation, card_id=card_id, now=clock.now())
+    messages.success(request, "The card is removed.")
+    return redirect("wallet")
+
+
+@csrf_exempt
+@require_POST
+def take_webhook(request: HttpRequest) -> HttpResponse:
+    """An event of the gateway, believed for its signature alone."""
+    if int(request.headers.get("content-length") or 0) > BODY_MAX:
+        return HttpResponse(status=413)
+    try:
+        receive_webhook(
+            body=request.body,
+            signature=request.headers.get("stripe-signature", ""),
+            now=clock.now(),
+        )
+    except UserError as error:
+        return HttpResponse(error.code, status=error.status, content_type="text/plain")
+    return HttpResponse(status=200)
+
+
+def build_form_key() -> str:
+    """Names one form, so that sending it twice pays once."""
+    return uuid.uuid4().hex

@@ -1,0 +1,243 @@
+"""Earnings leave by job, in whole cents, once, and what a bank does not take is tried again."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.errors import Conflict, NotAllowed, NotFound
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.earnings import mature_earnings
+from marketplace.payments.gateway_calls import run_due_calls
+from marketplace.payments.gateway_models import GatewayCall
+from marketplace.payments.models import AccountKind, Payout, PayoutAccount, Transfer
+from marketplace.payments.payouts import (
+    open_payout_account,
+    refresh_payout_account,
+    retry_failed_payouts,
+    reverse_transfer,
+    start_due_payouts,
+    start_payout,
+)
+from marketplace.payments.selectors import earnings, house_balances, ledger_check
+from marketplace.payments.services import Share, distribute_charge
+from marketplace.payments.webhooks import process_events, receive_webhook
+from tests import builders
+from tests.builders import NOW
+from tests.stand_in import GatewayControl
+
+pytestmark = pytest.mark.django_db
+
+MATURE = NOW + timedelta(days=8)
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+@pytest.fixture(autouse=True)
+def books_balance(db: None, settings: Any) -> Any:
+    settings.PAYOUT_THRESHOLD_MICROS = 1_000_000
+    yield
+    check = ledger_check()
+    assert check.balanced, check
+
+
+@pytest.fixture
+def provider(cards: GatewayControl) -> Organisation:
+    """A provider whose account can be paid, at a market whose gateway has money."""
+    gateway.create_intent(
+        payment_id="pay_1",
+        amount_cents=100_000,
+        customer_id=gateway.ensure_customer(organisation_id="org_1", name="Buyer"),
+        is_captured_later=False,
+        saves_card=False,
+        card_id="pm_card_visa",
+        off_session=False,
+        return_url="http://127.0.0.1/",
+        description="",
+        key="buyer",
+    )
+    made = builders.provider_organisation()
+    _onboard(cards, made)
+    return made
+
+
+def _onboard(cards: GatewayControl, provider: Organisation) -> None:
+    address = open_payout_account(
+        organisation=provider, now=NOW, return_url="http://127.0.0.1/back"
+    )
+    assert address.startswith(f"{cards.url}/onboarding/")
+    account = PayoutAccount.objects.get(organisation=provider)
+    assert refresh_payout_account(provider.pk).needs != []  # type: ignore[union-attr]
+    cards.control("onboard", account=account.gateway_id)
+    assert refresh_payout_account(provider.pk).is_ready  # type: ignore[union-attr]
+
+
+def _earn(provider: Organisation, **micros_by_job: int) -> None:
+    buyer = builders.organisation(usd="500")
+    for job, micros in micros_by_job.items():
+        builders.hold_funds(organisation=buyer, amount_micros=micros, reference=job)
+        builders.settle_hold(hold_reference=job, charge_micros=micros)
+        split = builders.cost_split(Share(provider.pk, micros))
+        distribute_charge(hold_reference=job, split=split, now=NOW)
+    mature_earnings(now=MATURE)
+
+
+def _receive(cards: GatewayControl) -> None:
+    for body, signature in cards.take_webhooks():
+        receive_webhook(body=body.encode(), signature=signature, now=MATURE)
+    process_events(now=MATURE)
+
+
+def test_earnings_leave_by_job_in_whole_cents_and_the_rest_waits(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=1_504_000, bid_b=6_000, bid_c=2_000)
+    for _ in range(2):
+        start_due_payouts(now=MATURE)
+    payout = Payout.objects.get()
+    assert payout.amount_cents == 151
+    assert list(Transfer.objects.order_by("group").values_list("group", "amount_cents")) == [
+        *(("bid_a", 150), ("bid_b", 1)),
+    ]
+    assert earnings(organisation=provider).payable_micros == 2_000
+    assert ledger_check().balanced
+    for _ in range(2):
+        run_due_calls(now=MATURE)
+    payout.refresh_from_db()
+    assert (payout.status, payout.attempts) == ("paid", 1)
+    house = house_balances()
+    assert (house[AccountKind.PAYOUTS], house[AccountKind.GATEWAY]) == (0, 1_510_000)
+    # The part of a cent leaves with the next.
+    assert start_payout(organisation_id=provider.pk, now=MATURE) is None
+    _earn(provider, bid_d=1_000_000, bid_e=8_000)
+    later = MATURE + timedelta(days=8)
+    again = start_payout(organisation_id=provider.pk, now=later)
+    assert again is not None
+    assert again.amount_cents == 101
+    run_due_calls(now=later)
+    assert sum(Transfer.objects.values_list("amount_cents", flat=True)) == 252
+
+
+def test_nothing_leaves_below_the_threshold_before_it_is_due_or_without_an_account(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    other = builders.provider_organisation()
+    _earn(other, bid_x=50_000_000)
+    _earn(provider, bid_a=999_999)
+    assert start_due_payouts(now=MATURE) == 0
+    assert not Payout.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"when": "before"}, {"when": "after"}, {"when": "drop"}, None],
+    ids=["fails first", "fails after acting", "answer lost", "process killed"],
+)
+def test_a_transfer_is_made_once_whatever_fails(
+    cards: GatewayControl,
+    provider: Organisation,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: dict[str, Any] | None,
+) -> None:
+    _earn(provider, bid_a=5_000_000)
+    start_due_payouts(now=MATURE)
+    if fault is not None:
+        cards.control("fail", method="POST", path="/transfers", **fault)
+        run_due_calls(now=MATURE)
+    else:
+        with monkeypatch.context() as patched:
+            patched.setattr("marketplace.payments.gateway_calls._end", _die)
+            with pytest.raises(Killed):
+                run_due_calls(now=MATURE)
+    assert Transfer.objects.get().status == "waiting"
+    later = MATURE + timedelta(hours=2)
+    for _ in range(2):
+        run_due_calls(now=later)
+    assert Payout.objects.get().status == "paid"
+    made = gateway._client().v1.transfers.list().data
+    assert [(found.amount, found.transfer_group) for found in made] == [(500, "bid_a")]
+
+
+def _die(*_arguments: object, **_named: object) -> None:
+    raise Killed
+
+
+def test_without_money_at_the_gateway_a_transfer_waits(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=400_000_000, bid_b=600_000_000 - 400_000_000)
+    _earn(provider, bid_c=499_000_000)
+    start_due_payouts(now=MATURE)
+    run_due_calls(now=MATURE)
+    statuses = set(Transfer.objects.values_list("status", flat=True))
+    assert statuses == {"done", "waiting"}
+    assert Payout.objects.get().status == "moving"
+    assert GatewayCall.objects.get(kind="transfer", status="waiting").error_message != ""
+
+
+def test_a_payout_that_the_bank_refuses_is_shown_and_tried_again(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=5_000_000)
+    start_due_payouts(now=MATURE)
+    cards.control("fail_payouts", code="account_closed")
+    for _ in range(2):
+        run_due_calls(now=MATURE)
+    _receive(cards)
+    payout = Payout.objects.get()
+    assert (payout.status, payout.failure) == ("failed", "The bank did not take the payout.")
+    assert retry_failed_payouts(now=MATURE) == 0
+    cards.control("fail_payouts", code="")
+    tomorrow = MATURE + timedelta(days=1)
+    assert retry_failed_payouts(now=tomorrow) == 1
+    run_due_calls(now=tomorrow)
+    _receive(cards)
+    payout.refresh_from_db()
+    assert (payout.status, payout.attempts, payout.failure) == ("paid", 2, "")
+
+
+def test_an_account_that_is_closed_gives_its_earnings_back(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=5_000_000)
+    start_due_payouts(now=MATURE)
+    PayoutAccount.objects.update(gateway_id="acct_gone")
+    run_due_calls(now=MATURE)
+    assert Payout.objects.get().status == "returned"
+    assert earnings(organisation=provider).payable_micros == 5_000_000
+
+
+def test_an_operator_takes_a_transfer_back_once_unless_it_was_paid_out(
+    cards: GatewayControl, provider: Organisation
+) -> None:
+    _earn(provider, bid_a=5_000_000)
+    start_due_payouts(now=MATURE)
+    cards.control("fail_payouts", code="account_closed")
+    for _ in range(2):
+        run_due_calls(now=MATURE)
+    transfer = Transfer.objects.get()
+    operator = builders.operator()
+
+    def reverse(cents: int, *, by: Any = operator, transfer_id: str = transfer.pk) -> None:
+        reverse_transfer(transfer_id=transfer_id, amount_cents=cents, reversed_by=by, now=MATURE)
+
+    with pytest.raises(NotAllowed):
+        reverse(100, by=builders.user())
+    with pytest.raises(NotFound):
+        reverse(100, transfer_id="trf_unknown")
+    for cents in (0, -1, 501):
+        with pytest.raises(Conflict):
+            reverse(cents)
+    reverse(200)
+    with pytest.raises(Conflict):
+        reverse(200)
+    run_due_calls(now=MATURE)
+    assert house_balances()[AccountKind.REFUNDS] == 2_000_000
+    cards.control("fail_payouts", code="")
+    later = MATURE + timedelta(days=1)
+    retry_failed_payouts(now=later)
+    run_due_calls(now=later)
+    assert Payout.objects.get().status == "paid"
