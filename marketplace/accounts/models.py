@@ -131,6 +131,8 @@ class Organisation(TimestampedModel):
     """Who bids, owns data and adapters, holds a wallet, or provides nodes."""
 
     memberships: "models.Manager[Membership]"
+    invitations: "models.Manager[Invitation]"
+    personal_for_id: str | None
 
     id = IdField(prefix="org")
     name = models.CharField(max_length=120)
@@ -157,8 +159,18 @@ class Organisation(TimestampedModel):
 class Role(models.TextChoices):
     #: May do everything, members included.
     OWNER = "owner"
+    #: May pay and see what was paid, and everything else a viewer may.
+    BILLING = "billing"
     #: May bid and see the organisation's work.
     MEMBER = "member"
+    #: May look at everything and change nothing.
+    VIEWER = "viewer"
+
+
+#: Who may work with the organisation's data and bid for it.
+WORKERS = frozenset({Role.OWNER, Role.MEMBER})
+#: Who may put money in and say how it is spent.
+PAYERS = frozenset({Role.OWNER, Role.BILLING})
 
 
 @audited("organisation", "user", "role")

@@ -1,5 +1,11 @@
 """What one may know about people and organisations."""
 
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.apps import apps
+
 from marketplace.accounts.models import Membership, Organisation, User
 from marketplace.common.errors import NotAllowed
 
@@ -25,3 +31,73 @@ def get_current_organisation(*, user: User, organisation_id: str | None = None) 
 def is_run_by_operator(*, organisation_id: str) -> bool:
     """Whether an operator is a member: the organisation is the house's own."""
     return Membership.objects.filter(organisation=organisation_id, user__is_operator=True).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of the audit log."""
+
+    at: datetime
+    #: Who did it, by mail address; empty: the market itself.
+    by: str
+    what: str
+
+
+def list_changes(*, organisation: Organisation, limit: int = 200) -> list[Change]:
+    """Who changed what of members, keys and the organisation itself, the latest first."""
+    changes = [
+        *_list_membership_changes(organisation, limit),
+        *_list_key_changes(organisation, limit),
+        *_list_own_changes(organisation, limit),
+    ]
+    return sorted(changes, key=lambda change: change.at, reverse=True)[:limit]
+
+
+_VERBS = {"insert": "was added", "update": "was changed", "delete": "was removed"}
+
+
+def _list_membership_changes(organisation: Organisation, limit: int) -> list[Change]:
+    events = _load_events("MembershipChange", limit, organisation=organisation.pk)
+    people = dict(
+        User.objects.filter(pk__in=[event.user_id for event in events]).values_list("pk", "email")
+    )
+    return [
+        _build_change(
+            event,
+            f"{people.get(event.user_id, event.user_id)} {_VERBS[event.pgh_label]} as {event.role}",
+        )
+        for event in events
+    ]
+
+
+def _list_key_changes(organisation: Organisation, limit: int) -> list[Change]:
+    events = _load_events("ApiKeyChange", limit, organisation=organisation.pk)
+    return [
+        _build_change(
+            event,
+            f"The key {event.name} ({event.prefix}…)"
+            f" {'was revoked' if event.revoked_at else _VERBS[event.pgh_label]}",
+        )
+        for event in events
+    ]
+
+
+def _list_own_changes(organisation: Organisation, limit: int) -> list[Change]:
+    events = _load_events("OrganisationChange", limit, pgh_obj=organisation.pk)
+    return [
+        _build_change(event, f"The organisation {_VERBS[event.pgh_label]}: {event.name}")
+        for event in events
+    ]
+
+
+def _load_events(model: str, limit: int, **of: str) -> list[Any]:
+    """Rows of a table of changes, which the database fills."""
+    events = apps.get_model("accounts", model).objects.filter(**of)
+    return list(events.select_related("pgh_context").order_by("-pgh_created_at")[:limit])
+
+
+def _build_change(event: Any, what: str) -> Change:
+    context = event.pgh_context
+    by = "" if context is None else str(context.metadata.get("user") or "")
+    person = User.objects.filter(pk=by).values_list("email", flat=True).first() if by else None
+    return Change(at=event.pgh_created_at, by=person or "", what=what)

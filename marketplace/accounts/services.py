@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from marketplace.accounts.locks import lock_invitation, lock_memberships
 from marketplace.accounts.models import (
+    WORKERS,
     ApiKey,
     Invitation,
     Membership,
@@ -31,6 +32,9 @@ KEY_LENGTH_MAX = 200
 #: Live keys of one organisation.
 API_KEYS_MAX = 100
 INVITATION_LIFE = timedelta(days=14)
+#: Invitations of one organisation that nobody has answered.
+INVITATIONS_MAX = 100
+ROLES_IN_WORDS = "owner, billing, member or viewer"
 LAST_USED_RESOLUTION = timedelta(minutes=1)
 
 
@@ -88,9 +92,11 @@ def create_invitation(
             "invalid_email", f"{email[:80]!r} is not an email address.", param="email"
         ) from None
     if role not in Role.values:
-        raise UserError("invalid_role", "The role is owner or member.", param="role")
+        raise UserError("invalid_role", f"The role is {ROLES_IN_WORDS}.", param="role")
     if organisation.memberships.filter(user__email=email).exists():
         raise Conflict("already_a_member", f"{email} is a member already.", param="email")
+    if list_open_invitations(organisation, now=now).count() >= INVITATIONS_MAX:
+        raise Conflict("too_many_invitations", "Take back invitations that nobody answers first.")
     secret = secrets.token_urlsafe(SECRET_BYTES)
     invitation = Invitation.objects.create(
         organisation=organisation,
@@ -140,8 +146,23 @@ def accept_invitation(*, secret: str, user: User, now: datetime) -> Membership:
     return membership
 
 
-def revoke_invitation(*, organisation: Organisation, invitation_id: str, now: datetime) -> None:
-    """Takes back an invitation that is still open."""
+def list_open_invitations(organisation: Organisation, *, now: datetime) -> QuerySet[Invitation]:
+    """Invitations that can still be accepted, the latest first."""
+    waiting = organisation.invitations.filter(accepted_at=None, revoked_at=None)
+    return waiting.filter(expires_at__gt=now).order_by("-created_at")
+
+
+def revoke_invitation(
+    *, organisation: Organisation, invitation_id: str, revoked_by: User, now: datetime
+) -> None:
+    """Takes back an invitation that is still open.
+
+    Raises
+    ------
+    NotAllowed
+        ``owners_only``.
+    """
+    check_owner(organisation=organisation, user=revoked_by)
     Invitation.objects.filter(
         pk=invitation_id, organisation=organisation, accepted_at=None, revoked_at=None
     ).update(revoked_at=now, updated_at=now)
@@ -171,6 +192,59 @@ def end_membership(*, organisation: Organisation, user: User, ended_by: User) ->
             membership.delete()
 
 
+def change_role(
+    *, organisation: Organisation, user_id: str, role: str, changed_by: User
+) -> Membership:
+    """Give a member another role; the last owner stays one.
+
+    Raises
+    ------
+    NotAllowed
+        ``owners_only``.
+    NotFound
+        ``unknown_member``.
+    Conflict
+        ``last_owner``.
+    """
+    check_owner(organisation=organisation, user=changed_by)
+    if role not in Role.values:
+        raise UserError("invalid_role", f"The role is {ROLES_IN_WORDS}.", param="role")
+    with transaction.atomic():
+        memberships = {m.user_id: m for m in lock_memberships(organisation_id=organisation.pk)}
+        membership = memberships.get(user_id)
+        if membership is None:
+            raise NotFound("unknown_member", "There is no such member.")
+        others = [m for m in memberships.values() if m != membership and m.role == Role.OWNER]
+        if role != Role.OWNER and not others:
+            raise Conflict(
+                "last_owner", "An organisation needs an owner. Make somebody else one first."
+            )
+        if membership.role != role:
+            membership.role = role
+            membership.save(update_fields=["role", "updated_at"])
+    return membership
+
+
+def transfer_ownership(*, organisation: Organisation, to_user_id: str, by: User) -> None:
+    """Make another member the owner and oneself a plain member, both or neither.
+
+    Raises
+    ------
+    NotAllowed
+        ``owners_only``.
+    NotFound
+        ``unknown_member``.
+    Conflict
+        ``personal_organisation``: it was made for one person and stays theirs.
+    """
+    if organisation.personal_for_id == by.pk:
+        raise Conflict("personal_organisation", "Your personal organisation stays yours.")
+    with transaction.atomic():
+        change_role(organisation=organisation, user_id=to_user_id, role=Role.OWNER, changed_by=by)
+        if to_user_id != by.pk:
+            change_role(organisation=organisation, user_id=by.pk, role=Role.MEMBER, changed_by=by)
+
+
 def create_api_key(
     *,
     organisation: Organisation,
@@ -196,8 +270,10 @@ def create_api_key(
     Conflict
         ``too_many_api_keys``.
     """
-    if not organisation.memberships.filter(user=created_by).exists():
-        raise NotAllowed("not_a_member", "Only members of an organisation make keys for it.")
+    if not organisation.memberships.filter(user=created_by, role__in=WORKERS).exists():
+        raise NotAllowed(
+            "not_a_member", "Only owners and members of an organisation make keys for it."
+        )
     if not name.strip():
         raise UserError(
             "invalid_name", "Give the key a name, so that you know it later.", param="name"
@@ -245,6 +321,7 @@ def authenticate_api_keys(*, given: Collection[str], now: datetime) -> dict[str,
         revoked_at=None,
         created_by__is_active=True,
         organisation__memberships__user=F("created_by"),
+        organisation__memberships__role__in=WORKERS,
     )
     live = {key.prefix: key for key in rows if key.expires_at is None or key.expires_at > now}
     found: dict[str, ApiKey | None] = {}
@@ -291,6 +368,23 @@ def check_owner(*, organisation: Organisation, user: User) -> None:
     """
     if not organisation.memberships.filter(user=user, role=Role.OWNER).exists():
         raise NotAllowed("owners_only", "Only an owner of the organisation may do this.")
+
+
+def check_role(*, organisation: Organisation, user: User, roles: Collection[str]) -> None:
+    """Refuse a member whose role does not allow a change.
+
+    Raises
+    ------
+    NotAllowed
+        ``role_not_enough``.
+    """
+    membership = organisation.memberships.filter(user=user).first()
+    if membership is None or membership.role not in roles:
+        have = "no role" if membership is None else f"the role {membership.role}"
+        raise NotAllowed(
+            "role_not_enough",
+            f"You have {have} in {organisation.name}, which does not allow this. Ask an owner.",
+        )
 
 
 def _hash_secret(secret: str) -> str:

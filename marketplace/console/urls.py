@@ -1,12 +1,25 @@
 from django.urls import path
 
-from marketplace.console import express, machines, nodes, overview, providers, rates
+from marketplace.console import (
+    express,
+    machines,
+    money,
+    nodes,
+    overview,
+    payouts,
+    providers,
+    rates,
+)
 
 urlpatterns = [
     path("nodes", nodes.show_nodes, name="node_list"),
     path("nodes/new", nodes.add_node, name="node_new"),
     path("nodes/rates", rates.show_rates, name="node_rates"),
     path("nodes/provide", providers.ask_to_provide, name="provider_ask"),
+    path("nodes/payouts", payouts.show_payouts, name="payouts"),
+    path("nodes/payouts/set-up", payouts.set_up_payouts, name="payouts_set_up"),
+    path("nodes/payouts/<str:month>", payouts.show_statement, name="statement"),
+    path("nodes/payouts/<str:month>/csv", payouts.download_statement, name="statement_csv"),
     path("nodes/<str:node_id>/ask", nodes.change_ask, name="node_ask"),
     path("nodes/<str:node_id>/drain", nodes.switch_drain, name="node_drain"),
     path("nodes/<str:node_id>/reset-speed", nodes.reset_speed, name="node_reset_speed"),
@@ -15,6 +28,9 @@ urlpatterns = [
     path("nodes/tokens/<str:token_id>/revoke", nodes.end_join_token, name="join_token_revoke"),
     path("operator", overview.show_overview, name="operator"),
     path("operator/express", express.show_lanes, name="operator_express"),
+    path("operator/money", money.show_money, name="operator_money"),
+    path("operator/money/freezes/<str:freeze_id>", money.end_freeze, name="freeze_lift"),
+    path("operator/money/payouts/<str:payout_id>", money.retry, name="payout_retry"),
     path("operator/machines", machines.show_machines, name="operator_machines"),
     path("operator/providers", providers.show_providers, name="operator_providers"),
     path(

@@ -187,6 +187,8 @@ class CardPayment(models.Model):
     organisation_id: str
     created_by_id: str | None
     saved_card_id: str | None
+    refunds: "models.Manager[CardRefund]"
+    disputes: "models.Manager[Dispute]"
 
     id = IdField(prefix="pay")
     organisation = models.ForeignKey(

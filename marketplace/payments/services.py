@@ -47,6 +47,7 @@ __all__ = [
     "lock_wallets",
     "pay_sla_credit",
     "pay_vendor",
+    "record_rent",
     "refund_charge",
     "release_hold",
 ]
@@ -112,6 +113,23 @@ def pay_sla_credit(
         reference=reference,
         now=now,
         memo=reason,
+    )
+
+
+def record_rent(*, machine_id: str, amount_micros: int, now: datetime) -> None:
+    """Book what a machine that the house rented cost it, once. Call in a transaction."""
+    booked = Entry.objects.filter(kind=EntryKind.RENT, reference=machine_id)
+    if amount_micros <= 0 or booked.exists():
+        return
+    post_entry(
+        kind=EntryKind.RENT,
+        reference=machine_id,
+        amounts={
+            house(AccountKind.RENT): -amount_micros,
+            house(AccountKind.SUPPLIERS): amount_micros,
+        },
+        locked={},
+        now=now,
     )
 
 

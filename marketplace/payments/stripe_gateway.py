@@ -95,6 +95,18 @@ class DisputeState:
 
 
 @dataclass(frozen=True, slots=True)
+class Movement:
+    """A balance transaction: what one object did to the money at the gateway."""
+
+    source_id: str
+    #: Stripe's word, such as ``charge`` or ``transfer``.
+    kind: str
+    amount_cents: int
+    #: Without the gateway's fee.
+    net_cents: int
+
+
+@dataclass(frozen=True, slots=True)
 class AccountState:
     """A connected account as it is now."""
 
@@ -371,6 +383,15 @@ def get_payout(gateway_id: str, *, account_id: str) -> PayoutState:
     return _read_payout(
         _call(lambda: _client().v1.payouts.retrieve(gateway_id, {}, {"stripe_account": account_id}))
     )
+
+
+def list_movements() -> list[Movement]:
+    """Everything that ever moved the market's money at the gateway."""
+    listed = _call(lambda: _client().v1.balance_transactions.list({"limit": 100}))
+    return [
+        Movement(_id_of(found.source), found.type, found.amount, found.net)
+        for found in listed.auto_paging_iter()
+    ]
 
 
 def read_event(*, body: bytes, signature: str) -> Event:

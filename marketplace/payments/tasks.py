@@ -1,11 +1,16 @@
+import logging
+
 from celery import shared_task
 
 from marketplace.common import clock
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.gateway_calls import RUN_CALLS, run_due_calls
 from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
+from marketplace.payments.selectors import ledger_check
 from marketplace.payments.top_ups import watch_wallets
 from marketplace.payments.webhooks import PROCESS_EVENTS, process_events
+
+log = logging.getLogger(__name__)
 
 
 @shared_task(name="payments.earnings_mature")
@@ -33,3 +38,10 @@ def payouts_start_task() -> None:
     now = clock.now()
     start_due_payouts(now=now)
     retry_failed_payouts(now=now)
+
+
+@shared_task(name="payments.books_check")
+def books_check_task() -> None:
+    check = ledger_check()
+    if not check.balanced:
+        log.error("The books do not balance: %s", check)

@@ -20,6 +20,7 @@ from marketplace.fleet.models import GONE, Node, NodeStatus, Tier, Zone
 from marketplace.fleet.selectors import slot_at
 from marketplace.fleet.services import ask_node_to_leave, create_join_token, retire_node
 from marketplace.jobs.models import Slice, SliceStatus
+from marketplace.payments.services import record_rent
 from marketplace.tiers import locks
 from marketplace.tiers.models import LIVE, Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import (
@@ -326,6 +327,7 @@ def _close_machine(machine: Machine, *, reason: str, now: datetime, billed: bool
     machine.status, machine.ended_at, machine.reason = MachineStatus.ENDED, now, reason[:255]
     if billed:
         machine.cost_micros = cost_micros(machine.price_micros_per_h, machine.requested_at, now)
+        record_rent(machine_id=machine.pk, amount_micros=machine.cost_micros, now=now)
     machine.save(update_fields=["status", "ended_at", "reason", "cost_micros", "failed_at"])
     node = node_of(machine)
     if node is not None and node.status != NodeStatus.LEFT:

@@ -38,7 +38,9 @@ _IN_THE_MENU_THEMSELVES = (
     "bid_new",
     "operator_express",
     "operator_machines",
+    "operator_money",
     "operator_providers",
+    "payouts",
 )
 
 
@@ -65,15 +67,23 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
             ),
         ),
         NavGroup("Money", (link("Wallet", "wallet", "wallet"),)),
-        NavGroup("Provide", (link("Nodes", "node_list", "node"),)),
-        NavGroup("Workspace", (link("API keys", "api_key_list", "key"),)),
+        NavGroup(
+            "Provide", (link("Nodes", "node_list", "node"), link("Payouts", "payouts", "wallet"))
+        ),
+        NavGroup(
+            "Workspace",
+            (link("API keys", "api_key_list", "key"), link("Members", "members", "team")),
+        ),
     ]
     if request.user.is_operator:
         machines = link("Machines", "operator_machines", "tiers")
         providers = link("Providers", "operator_providers", "node")
+        money = link("Money", "operator_money", "wallet")
         lanes = link("Express lanes", "operator_express", "bolt")
         groups.append(
-            NavGroup("House", (link("Overview", "operator", "home"), machines, lanes, providers))
+            NavGroup(
+                "House", (link("Overview", "operator", "home"), machines, lanes, providers, money)
+            )
         )
     return tuple(groups)
 

@@ -30,7 +30,7 @@ from marketplace.payments.selectors import StatementRow, wallet, wallet_statemen
 from marketplace.payments.top_ups import list_cards
 from marketplace.warm.selectors import list_royalties
 from marketplace.web.views.payments import build_form_key
-from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.requests import PageRequest, money_page, page
 
 ROWS_PER_PAGE = 30
 PAYMENTS_LISTED = 10
@@ -108,7 +108,7 @@ def _describe_cards(organisation: Organisation) -> dict[str, Any]:
     }
 
 
-@page
+@money_page
 @require_POST
 def ask_for_money(request: PageRequest) -> HttpResponse:
     """``do=demo`` takes demo money; otherwise the operator is asked for an amount."""

@@ -40,14 +40,14 @@ from marketplace.payments.gateway_models import (
 from marketplace.payments.stripe_gateway import GatewayFault, Intent
 from marketplace.payments.top_ups import remove_card, set_wallet_rules, start_top_up
 from marketplace.payments.webhooks import BODY_MAX, receive_webhook
-from marketplace.web.views.requests import PageRequest, owner_page, page
+from marketplace.web.views.requests import PageRequest, money_page, page
 
 log = logging.getLogger(__name__)
 
 NEW_CARD = "new"
 
 
-@page
+@money_page
 @require_POST
 def top_up(request: PageRequest) -> HttpResponse:
     """Start a top-up; its page asks for a card, unless a saved one pays."""
@@ -156,7 +156,7 @@ def give_up(request: PageRequest, payment_id: str) -> HttpResponse:
     return redirect("wallet")
 
 
-@owner_page
+@money_page
 @require_POST
 def send_back(request: PageRequest, payment_id: str) -> HttpResponse:
     """Unspent money of a top-up back to its card."""
@@ -178,7 +178,7 @@ def send_back(request: PageRequest, payment_id: str) -> HttpResponse:
     return redirect("card_payment", payment_id=payment.pk)
 
 
-@owner_page
+@money_page
 @require_POST
 def change_rules(request: PageRequest) -> HttpResponse:
     """Notice of a low wallet, and automatic top-ups."""
@@ -204,7 +204,7 @@ def _read_optional(request: PageRequest, name: str) -> int | None:
     return read_usd(request, name) if request.POST.get(name, "").strip() else None
 
 
-@owner_page
+@money_page
 @require_POST
 def forget_card(request: PageRequest, card_id: str) -> HttpResponse:
     remove_card(organisation=request.organisation, card_id=card_id, now=clock.now())

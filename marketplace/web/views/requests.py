@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import cast
 
@@ -12,8 +12,8 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.views.decorators.cache import never_cache
 
-from marketplace.accounts.models import Organisation, User
-from marketplace.accounts.services import check_owner
+from marketplace.accounts.models import PAYERS, WORKERS, Organisation, User
+from marketplace.accounts.services import check_owner, check_role
 from marketplace.common.request_rates import check_public_rate
 
 
@@ -36,8 +36,11 @@ def public_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResp
     return seen
 
 
-def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """For people who signed in; never stored by a cache, for it shows what is theirs."""
+def person_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """For people who signed in, whatever they may do in the organisation.
+
+    Never stored by a cache, for it shows what is theirs.
+    """
 
     @never_cache
     @login_required
@@ -48,10 +51,33 @@ def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBas
     return seen
 
 
+def page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """For members of the organisation: all may look, those who work in it may change."""
+    return _role_page(view, WORKERS)
+
+
+def money_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """For members of the organisation: all may look, those who pay may change."""
+    return _role_page(view, PAYERS)
+
+
+def _role_page(
+    view: Callable[..., HttpResponseBase], roles: Collection[str]
+) -> Callable[..., HttpResponseBase]:
+    @person_page
+    @wraps(view)
+    def seen(request: PageRequest, *args: object, **kwargs: object) -> HttpResponseBase:
+        if request.method not in ("GET", "HEAD"):
+            check_role(organisation=request.organisation, user=request.user, roles=roles)
+        return view(request, *args, **kwargs)
+
+    return seen
+
+
 def owner_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """For owners of the organisation: what commits it to others, such as nodes and their asks."""
 
-    @page
+    @person_page
     @wraps(view)
     def seen(request: PageRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         check_owner(organisation=request.organisation, user=request.user)
@@ -63,7 +89,7 @@ def owner_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespo
 def operator_page(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
     """For the people who run the market."""
 
-    @page
+    @person_page
     @wraps(view)
     def seen(request: PageRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         if not request.user.is_operator:

@@ -22,7 +22,7 @@ from marketplace.jobs.services import delete_dataset
 from marketplace.warm.selectors import get_consent, get_dataset_consent
 from marketplace.web.acting import CHOSEN
 from marketplace.web.forms import ApiKeyForm, UploadForm
-from marketplace.web.views.requests import PageRequest, page
+from marketplace.web.views.requests import PageRequest, page, person_page
 from marketplace.web.views.uploads import (
     ShownUpload,
     find_upload,
@@ -187,7 +187,7 @@ def api_key_end(request: PageRequest, key_id: str) -> HttpResponse:
     return redirect("api_key_list")
 
 
-@page
+@person_page
 @require_POST
 def organisation_choose(request: PageRequest) -> HttpResponse:
     chosen = get_current_organisation(

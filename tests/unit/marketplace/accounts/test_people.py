@@ -123,7 +123,12 @@ def test_an_invitation_that_is_not_good_lets_nobody_in(spoiled: str) -> None:
         now=NOW,
     )
     if spoiled == "revoked":
-        revoke_invitation(organisation=organisation, invitation_id=invitation.pk, now=NOW)
+        revoke_invitation(
+            organisation=organisation,
+            invitation_id=invitation.pk,
+            revoked_by=builders.owner_of(organisation),
+            now=NOW,
+        )
     with pytest.raises(NotFound) as refused:
         accept_invitation(
             secret=secret + "x" if spoiled == "secret" else secret,
@@ -141,7 +146,12 @@ def test_an_accepted_invitation_cannot_be_taken_back_or_by_another() -> None:
         organisation=organisation, email="bo@example.com", role="owner", invited_by=owner, now=NOW
     )
     accept_invitation(secret=secret, user=builders.user(email="bo@example.com"), now=NOW)
-    revoke_invitation(organisation=organisation, invitation_id=invitation.pk, now=NOW)
+    revoke_invitation(
+        organisation=organisation,
+        invitation_id=invitation.pk,
+        revoked_by=builders.owner_of(organisation),
+        now=NOW,
+    )
     invitation.refresh_from_db()
     assert invitation.revoked_at is None
     with pytest.raises(NotFound):

@@ -76,7 +76,7 @@ def _onboard(cards: GatewayControl, provider: Organisation) -> None:
 
 
 def _earn(provider: Organisation, **micros_by_job: int) -> None:
-    buyer = builders.organisation(usd="500")
+    buyer = builders.organisation(usd="5000")
     for job, micros in micros_by_job.items():
         builders.hold_funds(organisation=buyer, amount_micros=micros, reference=job)
         builders.settle_hold(hold_reference=job, charge_micros=micros)

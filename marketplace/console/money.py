@@ -1,0 +1,88 @@
+"""What the operator must know of money: whether the books are right, and what is stuck."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Q
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from marketplace.common import clock
+from marketplace.payments.freezes import lift_freeze
+from marketplace.payments.gateway_calls import ATTEMPTS_ALERT
+from marketplace.payments.gateway_models import (
+    CallStatus,
+    Freeze,
+    GatewayCall,
+    WebhookEvent,
+)
+from marketplace.payments.payout_models import Payout, PayoutStatus
+from marketplace.payments.payouts import retry_payout
+from marketplace.payments.reconciliation import reconcile
+from marketplace.payments.selectors import house_balances, ledger_check
+from marketplace.payments.stripe_gateway import GatewayFault, is_configured
+from marketplace.web.views.requests import PageRequest, operator_page
+
+LISTED = 50
+
+
+@operator_page
+@require_GET
+def show_money(request: PageRequest) -> HttpResponse:
+    context = {
+        "check": ledger_check(),
+        "balances": house_balances(),
+        "is_configured": is_configured(),
+        **_compare(is_asked="compare" in request.GET),
+        **_list_alerts(now=clock.now()),
+    }
+    return render(request, "console/money.html", context)
+
+
+def _compare(*, is_asked: bool) -> dict[str, Any]:
+    """The gateway is asked only on demand: it may have thousands of movements."""
+    if not is_asked or not is_configured():
+        return {}
+    try:
+        return {"found": reconcile()}
+    except GatewayFault as fault:
+        return {"fault": str(fault)}
+
+
+def _list_alerts(*, now: datetime) -> dict[str, Any]:
+    stuck = Q(status=CallStatus.WAITING, attempts__gte=ATTEMPTS_ALERT) | Q(
+        status=CallStatus.REFUSED
+    )
+    events = WebhookEvent.objects.filter(done_at=None, attempts__gte=1)
+    freezes = Freeze.objects.filter(ended_at=None).select_related("organisation")
+    failed = Payout.objects.filter(status=PayoutStatus.FAILED).select_related("organisation")
+    return {
+        "calls": GatewayCall.objects.filter(stuck).order_by("-made_at")[:LISTED],
+        "events": events.order_by("received_at")[:LISTED],
+        "freezes": freezes.order_by("since_at")[:LISTED],
+        "failed": failed.order_by("made_at")[:LISTED],
+        "now": now,
+    }
+
+
+@operator_page
+@require_POST
+def end_freeze(request: PageRequest, freeze_id: str) -> HttpResponse:
+    freeze = lift_freeze(
+        freeze_id=freeze_id.replace("\0", ""), lifted_by=request.user, now=clock.now()
+    )
+    messages.success(request, f"{freeze.organisation} may bid again.")
+    return redirect("operator_money")
+
+
+@operator_page
+@require_POST
+def retry(request: PageRequest, payout_id: str) -> HttpResponse:
+    if Payout.objects.filter(pk=payout_id.replace("\0", "")).exists():
+        retry_payout(payout_id=payout_id, now=clock.now())
+        messages.success(request, "The payout is tried again.")
+    return redirect("operator_money")

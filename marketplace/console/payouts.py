@@ -1,0 +1,95 @@
+"""How a provider gets paid: its account at the gateway, its payouts, and statements by month."""
+
+from __future__ import annotations
+
+import logging
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_GET
+
+from marketplace.common import clock
+from marketplace.common.downloads import LinesDownload
+from marketplace.common.errors import UserError
+from marketplace.common.money import count_decimals
+from marketplace.payments.payout_models import Payout, PayoutAccount
+from marketplace.payments.payouts import open_payout_account, refresh_payout_account
+from marketplace.payments.selectors import earnings
+from marketplace.payments.statements import list_months, load_statement, write_csv
+from marketplace.payments.stripe_gateway import GatewayFault, is_configured, is_test_money
+from marketplace.web.views.requests import PageRequest, owner_page, page
+
+log = logging.getLogger(__name__)
+
+PAYOUTS_LISTED = 24
+
+
+@page
+@require_GET
+def show_payouts(request: PageRequest) -> HttpResponse:
+    organisation = request.organisation
+    account = PayoutAccount.objects.filter(organisation=organisation).first()
+    if account is not None and not account.is_ready:
+        # Somebody may come from the gateway's pages just now.
+        try:
+            account = refresh_payout_account(organisation.pk)
+        except GatewayFault:
+            log.warning("the gateway could not be asked about %s", organisation.pk)
+    context = {
+        "is_configured": is_configured(),
+        "is_test_money": is_test_money(),
+        "account": account,
+        "earnings": earnings(organisation=organisation),
+        "payouts": Payout.objects.filter(organisation=organisation).order_by("-made_at")[
+            :PAYOUTS_LISTED
+        ],
+        "months": list_months(organisation=organisation),
+        "threshold_micros": settings.PAYOUT_THRESHOLD_MICROS,
+        "every_days": settings.PAYOUT_EVERY_DAYS,
+        "delay_days": settings.PAYOUT_DELAY_DAYS,
+    }
+    return render(request, "console/payouts.html", context)
+
+
+@owner_page
+@require_GET
+def set_up_payouts(request: PageRequest) -> HttpResponse:
+    """To the gateway's pages; a link, for a form may not lead to another site."""
+    try:
+        address = open_payout_account(
+            organisation=request.organisation,
+            now=clock.now(),
+            return_url=f"{settings.PUBLIC_URL}{reverse('payouts')}",
+        )
+    except GatewayFault:
+        messages.error(request, "The payment service does not answer. Try again in a minute.")
+        return redirect("payouts")
+    except UserError as error:
+        messages.error(request, error.message)
+        return redirect("payouts")
+    return redirect(address)
+
+
+@page
+@require_GET
+def show_statement(request: PageRequest, month: str) -> HttpResponse:
+    statement = load_statement(organisation=request.organisation, month=month)
+    context = {
+        "statement": statement,
+        "decimals": count_decimals(line.amount_micros for line in statement.earnings),
+    }
+    return render(request, "console/statement.html", context)
+
+
+@page
+@require_GET
+def download_statement(request: PageRequest, month: str) -> LinesDownload:
+    statement = load_statement(organisation=request.organisation, month=month)
+    return LinesDownload(
+        write_csv(statement),
+        content_type="text/csv; charset=utf-8",
+        name=f"statement-{statement.name}.csv",
+    )

@@ -1,0 +1,117 @@
+"""What an organisation earned and was paid in one month, by job: for a page, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.errors import NotFound
+from marketplace.common.money import from_micros
+from marketplace.payments.models import Earning
+from marketplace.payments.payout_models import Payout, PayoutStatus
+
+COLUMNS = ("date", "kind", "reference", "amount_usd", "payable_from", "payout", "status")
+#: A cell that a spreadsheet would take for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One month, in UTC."""
+
+    starts_at: datetime
+    ends_at: datetime
+    earnings: tuple[Earning, ...]
+    payouts: tuple[Payout, ...]
+
+    @property
+    def name(self) -> str:
+        """``2026-03``."""
+        return f"{self.starts_at:%Y-%m}"
+
+    @property
+    def earned_micros(self) -> int:
+        return sum(line.amount_micros for line in self.earnings)
+
+    @property
+    def paid_micros(self) -> int:
+        """What banks got of it; a payout that failed or was returned is not counted."""
+        return sum(
+            payout.amount_micros for payout in self.payouts if payout.status == PayoutStatus.PAID
+        )
+
+
+def load_statement(*, organisation: Organisation, month: str) -> Statement:
+    """The statement of ``2026-03``.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_month``.
+    """
+    starts_at, ends_at = _read_month(month)
+    earnings = Earning.objects.filter(
+        organisation=organisation, accrued_at__gte=starts_at, accrued_at__lt=ends_at
+    )
+    payouts = Payout.objects.filter(
+        organisation=organisation, made_at__gte=starts_at, made_at__lt=ends_at
+    )
+    return Statement(
+        starts_at=starts_at,
+        ends_at=ends_at,
+        earnings=tuple(earnings.select_related("payout").order_by("accrued_at", "pk")),
+        payouts=tuple(payouts.order_by("made_at")),
+    )
+
+
+def _read_month(month: str) -> tuple[datetime, datetime]:
+    try:
+        starts_at = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
+        december = starts_at.month == 12
+        ends_at = starts_at.replace(
+            year=starts_at.year + december, month=1 if december else starts_at.month + 1
+        )
+    except ValueError:
+        raise NotFound("unknown_month", "Name a month like 2026-03.") from None
+    return starts_at, ends_at
+
+
+def list_months(*, organisation: Organisation) -> list[str]:
+    """Months with earnings, the latest first."""
+    months = Earning.objects.filter(organisation=organisation).datetimes(
+        "accrued_at", "month", order="DESC", tzinfo=UTC
+    )
+    return [f"{month:%Y-%m}" for month in months[:36]]
+
+
+def write_csv(statement: Statement) -> Iterator[str]:
+    """Lines of the statement as CSV, earnings first."""
+    yield _write_row(COLUMNS)
+    for line in statement.earnings:
+        paid = line.payout
+        yield _write_row(
+            (
+                line.accrued_at.isoformat(),
+                line.kind,
+                line.reference,
+                f"{from_micros(line.amount_micros):f}",
+                line.payable_at.isoformat(),
+                "" if paid is None else paid.pk,
+                "pending" if line.matured_at is None else paid.status if paid else "payable",
+            )
+        )
+    for payout in statement.payouts:
+        amount = f"{from_micros(payout.amount_micros):f}"
+        made = payout.made_at.isoformat()
+        yield _write_row((made, "payout", payout.pk, amount, "", payout.pk, payout.status))
+
+
+def _write_row(cells: tuple[str, ...]) -> str:
+    line = io.StringIO()
+    safe = [f"'{cell}" if cell.startswith(_FORMULA) else cell for cell in cells]
+    csv.writer(line, lineterminator="").writerow(safe)
+    return line.getvalue()
