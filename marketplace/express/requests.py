@@ -215,7 +215,14 @@ def place_request(
     )
     with transaction.atomic():
         [hold] = place_holds(
-            wanted=[HoldRequest(organisation.pk, request.limit_micros, request.hold_reference)],
+            wanted=[
+                HoldRequest(
+                    organisation.pk,
+                    request.limit_micros,
+                    request.hold_reference,
+                    placed_by_id=request.placed_by_id,
+                )
+            ],
             now=now,
         )
         if not isinstance(hold, Hold):

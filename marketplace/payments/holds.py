@@ -1,6 +1,6 @@
 """Setting money aside for bids, and ending that; many in one transaction."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,6 +10,7 @@ from marketplace.common.db.bulk_writes import insert_rows, send_updates
 from marketplace.common.db.pipeline import ensure_transaction, pipeline
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.money import MAX_MICROS, format_usd_exact
+from marketplace.payments.caps import load_room
 from marketplace.payments.freezes import build_refusal, list_freezes
 from marketplace.payments.gateway_models import MICROS_PER_CENT, CallKind
 from marketplace.payments.ledger import (
@@ -37,21 +38,28 @@ class HoldRequest:
     reference: str
     #: The card payment that authorises it; without one it is held in the wallet.
     card_payment_id: str | None = None
+    #: Whose caps it counts for.
+    placed_by_id: str | None = None
 
 
 def place_holds(
-    *, wanted: Sequence[HoldRequest], now: datetime, locked: LockedAccounts | None = None
+    *,
+    wanted: Sequence[HoldRequest],
+    now: datetime,
+    locked: LockedAccounts | None = None,
+    are_in_flight: bool = False,
 ) -> list[Hold | UserError]:
     """Set money of wallets aside, in this order; what cannot be had is refused alone.
 
-    ``locked`` are the wallets, where the caller has locked them and moved nothing since.
+    ``locked`` are the wallets, where the caller has locked them and moved nothing since. Of bids
+    that ``are_in_flight``, money was held before: no freeze and no cap stops them now.
 
     Returns
     -------
     list
         For each the hold, or why there is none: ``PaymentRequired`` ``insufficient_funds`` where
         less than that is available after those before it, ``NotAllowed``
-        ``organisation_frozen`` where a dispute or a debt is open.
+        ``organisation_frozen`` where a dispute or a debt is open, or ``spending_cap``.
 
     Raises
     ------
@@ -60,8 +68,11 @@ def place_holds(
     """
     refused = {item: error for item in wanted if (error := _find_amount_error(item.amount_micros))}
     with transaction.atomic(savepoint=False):
-        locked = locked or lock_wallets(item.organisation_id for item in wanted)
-        outcomes = _decide_requests(wanted, refused, locked, now)
+        owners = {item.organisation_id for item in wanted}
+        locked = locked or lock_wallets(owners)
+        outcomes = _decide_requests(
+            wanted, refused, locked, now, organisation_ids=() if are_in_flight else owners
+        )
         new = [outcome for outcome in outcomes if isinstance(outcome, Hold)]
         insert_rows(new)
         post_entries(
@@ -87,13 +98,19 @@ def _decide_requests(
     refused: Mapping[HoldRequest, UserError],
     locked: LockedAccounts,
     now: datetime,
+    *,
+    organisation_ids: Collection[str],
 ) -> list[Hold | UserError]:
-    """A hold for each request, not stored yet, or why it gets none."""
+    """A hold for each request, not stored yet, or why it gets none.
+
+    ``organisation_ids`` are those whose freezes and caps count.
+    """
     outcomes: list[Hold | UserError] = []
     left: dict[str, int] = {}
+    room = load_room(organisation_ids, now=now)
     frozen = {
         freeze.organisation_id: build_refusal(freeze)
-        for freeze in reversed(list_freezes({item.organisation_id for item in wanted}))
+        for freeze in reversed(list_freezes(organisation_ids))
     }
     for item in wanted:
         owner = item.organisation_id
@@ -106,6 +123,10 @@ def _decide_requests(
             outcomes.append(frozen[owner])
         elif in_wallet > available:
             outcomes.append(insufficient(wallet, short_micros=in_wallet - available))
+        elif refusal := room.take(
+            organisation_id=owner, member_id=item.placed_by_id, amount=item.amount_micros
+        ):
+            outcomes.append(refusal)
         else:
             left[owner] = available - in_wallet
             outcomes.append(
@@ -114,6 +135,7 @@ def _decide_requests(
                     reference=item.reference,
                     amount_micros=item.amount_micros,
                     card_payment_id=item.card_payment_id,
+                    placed_by_id=item.placed_by_id,
                     held_at=now,
                 )
             )

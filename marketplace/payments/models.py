@@ -12,6 +12,7 @@ from django.db.models import F, Q
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.models import IdField
+from marketplace.payments.cap_models import SpendingCap
 from marketplace.payments.gateway_models import (
     CardCustomer,
     CardPayment,
@@ -46,6 +47,7 @@ __all__ = [
     "PayoutAccount",
     "Posting",
     "SavedCard",
+    "SpendingCap",
     "Transfer",
     "WalletRules",
     "WebhookEvent",
@@ -323,6 +325,7 @@ class Hold(models.Model):
 
     organisation_id: str
     card_payment_id: str | None
+    placed_by_id: str | None
 
     id = IdField(prefix="hold")
     organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="holds")
@@ -334,6 +337,15 @@ class Hold(models.Model):
     charged_micros = models.BigIntegerField(default=0)
     #: How much of it was given back later.
     refunded_micros = models.BigIntegerField(default=0)
+    #: Who placed the bid, for the caps of members; null: a program of the market.
+    placed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        # Found by the organisation and the period.
+        db_index=False,
+    )
     #: The card that the amount is authorised on; none where it lies in the wallet.
     card_payment = models.OneToOneField(
         CardPayment, null=True, on_delete=models.PROTECT, related_name="hold"
@@ -381,7 +393,8 @@ class Hold(models.Model):
         indexes = [
             models.Index(
                 name="hold_open", fields=["organisation"], condition=Q(status=HoldStatus.HELD)
-            )
+            ),
+            models.Index(name="hold_of_period", fields=["organisation", "held_at"]),
         ]
         triggers = [
             pgtrigger.Protect(name="keep", operation=pgtrigger.Delete),

@@ -3,6 +3,7 @@ import logging
 from celery import shared_task
 
 from marketplace.common import clock
+from marketplace.payments.caps import send_cap_notices
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.gateway_calls import RUN_CALLS, run_due_calls
 from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
@@ -30,7 +31,9 @@ def webhooks_process_task() -> None:
 
 @shared_task(name="payments.wallets_watch")
 def wallets_watch_task() -> None:
-    watch_wallets(now=clock.now())
+    now = clock.now()
+    watch_wallets(now=now)
+    send_cap_notices(now=now)
 
 
 @shared_task(name="payments.payouts_start")

@@ -108,7 +108,14 @@ def ask_question(
         )
     most_micros = compute_price(tokens=prompt_tokens + terms.max_tokens, rate_micros=rate_micros)
     with transaction.atomic():
-        wanted = [HoldRequest(organisation.pk, max(1, most_micros), question.hold_reference)]
+        wanted = [
+            HoldRequest(
+                organisation.pk,
+                max(1, most_micros),
+                question.hold_reference,
+                placed_by_id=question.asked_by_id,
+            )
+        ]
         [hold] = place_holds(wanted=wanted, now=now)
         if isinstance(hold, UserError):
             raise hold

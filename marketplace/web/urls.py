@@ -3,6 +3,7 @@ from django.urls import path
 from marketplace.web.views import (
     bids,
     bundles,
+    caps,
     express,
     jobs,
     market,
@@ -76,6 +77,7 @@ urlpatterns = [
         members.withdraw_invitation,
         name="invitation_withdraw",
     ),
+    path("settings/caps", caps.show_caps, name="caps"),
     path("settings/audit-log", members.show_audit_log, name="audit_log"),
     path("invitations/<str:secret>", members.answer_invitation, name="invitation"),
     path("settings/organisation", workspace.organisation_choose, name="organisation_choose"),

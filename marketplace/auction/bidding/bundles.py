@@ -147,14 +147,15 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
             return earlier
         for refusal in refuse_hoards(dict(enumerate(bids)), now=now).values():
             raise refusal
-        wanted = (
-            [HoldRequest(asked.organisation.pk, asked.price_micros, bundle.hold_reference)]
+        held = (
+            [(asked.price_micros, bundle.hold_reference)]
             if asked.all_or_none
-            else [
-                HoldRequest(asked.organisation.pk, bid.price_micros, bid.hold_reference)
-                for bid in bids
-            ]
+            else [(bid.price_micros, bid.hold_reference) for bid in bids]
         )
+        wanted = [
+            HoldRequest(asked.organisation.pk, micros, name, placed_by_id=bids[0].placed_by_id)
+            for micros, name in held
+        ]
         for hold in place_holds(wanted=wanted, locked=locked, now=now):
             if isinstance(hold, UserError):
                 raise hold

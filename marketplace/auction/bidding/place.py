@@ -264,7 +264,13 @@ def _funded(
     """Write those bids whose wallets or cards have the money, with their holds."""
     holds = place_holds(
         wanted=[
-            HoldRequest(bid.organisation_id, bid.price_micros, bid.hold_reference, cards[index])
+            HoldRequest(
+                bid.organisation_id,
+                bid.price_micros,
+                bid.hold_reference,
+                card_payment_id=cards[index],
+                placed_by_id=bid.placed_by_id,
+            )
             for index, bid in drafts.items()
         ],
         locked=locked,

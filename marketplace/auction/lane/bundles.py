@@ -58,6 +58,7 @@ def record_bundles(
             for bid, payment_micros in won
         ],
         now=lane.now,
+        are_in_flight=True,
     )
     for hold in holds:
         # What was released is more than they take, and the wallet is locked.

@@ -75,7 +75,7 @@ def test_a_top_up_ends_with_a_receipt_and_the_money_in_the_wallet(
     _confirm(cards, page)
     for _ in range(2):
         text = read_page(site.client.get(address))
-    assert "Paid $20.00" in text
+    assert "<dt>Paid</dt><dd>$20.00</dd>" in text
     assert "Visa 4242" in text
     assert wallet(organisation=site.organisation).available_micros == 120_000_000
     assert "Visa ending in 4242" in read_page(site.client.get("/wallet"))

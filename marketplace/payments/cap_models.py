@@ -1,0 +1,49 @@
+"""How much an organisation, or one of its members, may spend in a day or a month."""
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.models import IdField
+
+
+class CapPeriod(models.TextChoices):
+    DAY = "day", "a day"
+    MONTH = "month", "a month"
+
+
+class SpendingCap(models.Model):
+    """The most that open bids and prices paid may come to in one day or month, in UTC."""
+
+    id = IdField(prefix="cap")
+    organisation = models.ForeignKey(
+        Organisation, on_delete=models.PROTECT, related_name="spending_caps"
+    )
+    #: Whose bids it is about; null: everybody's.
+    member = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    period = models.CharField(max_length=8, choices=CapPeriod.choices)
+    amount_micros = models.BigIntegerField()
+    #: Start of the period that the last notice was about, and the percentage it named.
+    noticed_from_at = models.DateTimeField(null=True)
+    noticed_percent = models.PositiveSmallIntegerField(default=0)
+
+    organisation_id: str
+    member_id: str | None
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                name="spending_cap_once",
+                fields=["organisation", "member", "period"],
+                nulls_distinct=False,
+            ),
+            models.CheckConstraint(
+                name="spending_cap_not_negative", condition=Q(amount_micros__gte=0)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.amount_micros} {self.period} for {self.member_id or self.organisation_id}"

@@ -1,0 +1,128 @@
+"""Caps: a bid above one is refused, and those who pay hear how far it is used."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from marketplace.accounts.models import Membership, Organisation, Role, User
+from marketplace.common.errors import NotAllowed, NotFound, UserError
+from marketplace.payments.caps import send_cap_notices, set_cap
+from marketplace.payments.holds import HoldRequest, place_holds
+from marketplace.payments.models import Hold, SpendingCap
+from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from marketplace.payments.services import refund_charge
+from tests import builders
+from tests.builders import NOW
+from tests.unit.marketplace.common.threads import at_once
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def buyer() -> Organisation:
+    return builders.organisation(usd="100")
+
+
+def _join(buyer: Organisation) -> User:
+    person = builders.user()
+    Membership.objects.create(organisation=buyer, user=person, role=Role.MEMBER)
+    return person
+
+
+def _cap(buyer: Organisation, usd: int, *, period: str = "day", member: User | None = None) -> None:
+    set_cap(
+        organisation=buyer,
+        member_id=member and member.pk,
+        period=period,
+        amount_micros=usd * 1_000_000,
+    )
+
+
+def _hold(
+    buyer: Organisation, usd: float, name: str, *, by: User | None = None, now: datetime = NOW
+) -> Any:
+    request = HoldRequest(buyer.pk, int(usd * 1_000_000), name, placed_by_id=by and by.pk)
+    return place_holds(wanted=[request], now=now)[0]
+
+
+def test_open_bids_and_prices_count_and_what_came_back_does_not(buyer: Organisation) -> None:
+    _cap(buyer, 10)
+    assert isinstance(_hold(buyer, 8, "bid_1"), Hold)
+    refused = _hold(buyer, 3, "bid_2")
+    assert isinstance(refused, NotAllowed)
+    assert (refused.code, refused.extra["left_micros"]) == ("spending_cap", 2_000_000)
+    assert wallet(organisation=buyer) == Wallet(92_000_000, 8_000_000)
+    builders.settle_hold(hold_reference="bid_1", charge_micros=4_000_000)
+    assert isinstance(_hold(buyer, 6, "bid_3"), Hold)
+    refund_charge(hold_reference="bid_1", amount_micros=4_000_000, reason="failed", now=NOW)
+    assert isinstance(_hold(buyer, 4, "bid_4"), Hold)
+    assert isinstance(_hold(buyer, 0.000001, "bid_5"), NotAllowed)
+
+
+def test_a_cap_begins_again_with_its_day_or_month(buyer: Organisation) -> None:
+    _cap(buyer, 10)
+    _cap(buyer, 15, period="month")
+    _hold(buyer, 10, "bid_1")
+    tomorrow = NOW + timedelta(days=1)
+    assert isinstance(_hold(buyer, 6, "bid_2", now=tomorrow), NotAllowed)
+    assert isinstance(_hold(buyer, 5, "bid_3", now=tomorrow), Hold)
+    assert isinstance(_hold(buyer, 10, "bid_4", now=NOW + timedelta(days=31)), Hold)
+
+
+def test_a_members_cap_is_for_the_bids_of_that_member(buyer: Organisation) -> None:
+    mira, noor = _join(buyer), _join(buyer)
+    _cap(buyer, 5, member=mira)
+    _cap(buyer, 12)
+    assert isinstance(_hold(buyer, 6, "bid_1", by=mira), NotAllowed)
+    assert isinstance(_hold(buyer, 5, "bid_2", by=mira), Hold)
+    assert isinstance(_hold(buyer, 7, "bid_3", by=noor), Hold)
+    assert isinstance(_hold(buyer, 1, "bid_4", by=noor), NotAllowed)
+
+
+def test_of_bids_placed_together_those_within_the_cap_are_held(buyer: Organisation) -> None:
+    _cap(buyer, 10)
+    wanted = [HoldRequest(buyer.pk, 4_000_000, f"bid_{n}") for n in range(3)]
+    outcomes = place_holds(wanted=wanted, now=NOW)
+    assert [type(outcome).__name__ for outcome in outcomes] == ["Hold", "Hold", "NotAllowed"]
+    flying = [HoldRequest(buyer.pk, 4_000_000, "bid_9")]
+    assert isinstance(place_holds(wanted=flying, now=NOW, are_in_flight=True)[0], Hold)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_bids_at_once_cannot_pass_a_cap_together(buyer: Organisation) -> None:
+    _cap(buyer, 10)
+    outcomes = at_once([lambda n=n: _hold(buyer, 4, f"bid_{n}") for n in range(4)])
+    assert sum(isinstance(outcome, Hold) for outcome in outcomes) == 2
+    assert ledger_check().balanced
+
+
+def test_those_who_pay_hear_of_each_share_once(
+    buyer: Organisation, mailoutbox: list[Any], django_capture_on_commit_callbacks: Any
+) -> None:
+    _cap(buyer, 10)
+    said = []
+    for number, usd in enumerate((4, 1, 3.5, 1.5)):
+        _hold(buyer, usd, f"bid_{number}")
+        with django_capture_on_commit_callbacks(execute=True):
+            for _ in range(2):
+                send_cap_notices(now=NOW)
+        said.append([mail.subject for mail in mailoutbox])
+        mailoutbox.clear()
+    subject = "[Finetender] {} % of a cap is used".format
+    assert said == [[], [subject(50)], [subject(80)], [subject(100)]]
+    _hold(buyer, 6, "bid_9", now=NOW + timedelta(days=1))
+    with django_capture_on_commit_callbacks(execute=True):
+        assert send_cap_notices(now=NOW + timedelta(days=1)) == 1
+
+
+def test_caps_are_set_for_members_and_taken_away(buyer: Organisation) -> None:
+    with pytest.raises(NotFound):
+        _cap(buyer, 5, member=builders.user())
+    with pytest.raises(UserError):
+        _cap(buyer, 5, period="year")
+    _cap(buyer, 5)
+    _cap(buyer, 7)
+    assert SpendingCap.objects.get().amount_micros == 7_000_000
+    set_cap(organisation=buyer, member_id=None, period="day", amount_micros=None)
+    assert not SpendingCap.objects.exists()
