@@ -23,7 +23,7 @@ from marketplace.payments.gateway_models import (
 from marketplace.payments.payout_models import Payout, PayoutStatus
 from marketplace.payments.payouts import retry_payout
 from marketplace.payments.reconciliation import reconcile
-from marketplace.payments.selectors import house_balances, ledger_check
+from marketplace.payments.selectors import check_ledger, house_balances
 from marketplace.payments.stripe_gateway import GatewayFault, is_configured
 from marketplace.web.views.requests import PageRequest, operator_page
 
@@ -34,7 +34,7 @@ LISTED = 50
 @require_GET
 def show_money(request: PageRequest) -> HttpResponse:
     context = {
-        "check": ledger_check(),
+        "check": check_ledger(),
         "balances": house_balances(),
         "is_configured": is_configured(),
         **_compare(is_asked="compare" in request.GET),

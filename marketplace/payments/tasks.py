@@ -7,7 +7,7 @@ from marketplace.payments.caps import send_cap_notices
 from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.gateway_calls import RUN_CALLS, run_due_calls
 from marketplace.payments.payouts import retry_failed_payouts, start_due_payouts
-from marketplace.payments.selectors import ledger_check
+from marketplace.payments.selectors import check_ledger
 from marketplace.payments.top_ups import watch_wallets
 from marketplace.payments.webhooks import PROCESS_EVENTS, process_events
 
@@ -45,6 +45,6 @@ def payouts_start_task() -> None:
 
 @shared_task(name="payments.books_check")
 def books_check_task() -> None:
-    check = ledger_check()
+    check = check_ledger()
     if not check.balanced:
         log.error("The books do not balance: %s", check)

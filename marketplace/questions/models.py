@@ -64,6 +64,7 @@ class AskedQuestion(models.Model):
     expires_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
 
+    asked_by_id: str | None
     organisation_id: str
     zone_id: str
     job_id: str | None

@@ -10,7 +10,7 @@ from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.payments.caps import send_cap_notices, set_cap
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Hold, SpendingCap
-from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from marketplace.payments.services import refund_charge
 from tests import builders
 from tests.builders import NOW
@@ -94,7 +94,7 @@ def test_bids_at_once_cannot_pass_a_cap_together(buyer: Organisation) -> None:
     _cap(buyer, 10)
     outcomes = at_once([lambda n=n: _hold(buyer, 4, f"bid_{n}") for n in range(4)])
     assert sum(isinstance(outcome, Hold) for outcome in outcomes) == 2
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_those_who_pay_hear_of_each_share_once(

@@ -24,7 +24,7 @@ from marketplace.payments.gateway_models import (
 )
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import AccountKind, Entry, EntryKind, Hold
-from marketplace.payments.selectors import Wallet, house_balances, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, house_balances, wallet
 from marketplace.payments.services import refund_charge, release_hold
 from marketplace.payments.top_ups import (
     list_cards,
@@ -50,7 +50,7 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def books_balance(db: None) -> Any:
     yield
-    check = ledger_check()
+    check = check_ledger()
     assert check.balanced, check
 
 
@@ -354,7 +354,7 @@ def test_a_won_bid_captures_its_price_and_the_part_of_a_cent_comes_back(
     builders.settle_hold(hold_reference="bid_1", charge_micros=price)
     assert wallet(organisation=buyer) == Wallet(0, 0)
     assert house_balances()[AccountKind.AUTHORISED] == -price
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     run_due_calls(now=NOW)
     payment.refresh_from_db()
     assert (payment.status, payment.received_cents) == ("paid", received_cents)
@@ -453,7 +453,7 @@ def test_a_failed_job_is_refunded_to_its_card_also_before_the_capture(
     for _ in range(2):
         refund_charge(hold_reference="bid_1", amount_micros=5_000_123, reason="failed", now=NOW)
     run_due_calls(now=NOW)
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     run_due_calls(now=LATER)
     payment.refresh_from_db()
     assert (payment.status, payment.refunded_cents) == ("paid", 500)

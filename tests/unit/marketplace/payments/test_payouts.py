@@ -20,7 +20,7 @@ from marketplace.payments.payouts import (
     start_due_payouts,
     start_payout,
 )
-from marketplace.payments.selectors import earnings, house_balances, ledger_check
+from marketplace.payments.selectors import check_ledger, earnings, house_balances
 from marketplace.payments.services import Share, distribute_charge
 from marketplace.payments.webhooks import process_events, receive_webhook
 from tests import builders
@@ -40,7 +40,7 @@ class Killed(BaseException):
 def books_balance(db: None, settings: Any) -> Any:
     settings.PAYOUT_THRESHOLD_MICROS = 1_000_000
     yield
-    check = ledger_check()
+    check = check_ledger()
     assert check.balanced, check
 
 
@@ -103,7 +103,7 @@ def test_earnings_leave_by_job_in_whole_cents_and_the_rest_waits(
         *(("bid_a", 150), ("bid_b", 1)),
     ]
     assert earnings(organisation=provider).payable_micros == 2_000
-    assert ledger_check().balanced
+    assert check_ledger().balanced
     for _ in range(2):
         run_due_calls(now=MATURE)
     payout.refresh_from_db()

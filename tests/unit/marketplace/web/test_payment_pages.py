@@ -16,7 +16,7 @@ from marketplace.payments.card_payments import refresh_payment
 from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.gateway_models import CardPayment, SavedCard, WebhookEvent
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import Wallet, ledger_check, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from marketplace.payments.webhooks import process_events, receive_webhook
 from tests import builders
 from tests.builders import NOW
@@ -155,7 +155,7 @@ def test_a_bid_by_card_is_placed_once_authorised_and_captures_its_price(
     assert payment.status == "paid"
     assert payment.received_micros == bid.payment_micros
     assert wallet(organisation=site.organisation) == before
-    assert ledger_check().balanced
+    assert check_ledger().balanced
 
 
 def test_a_refused_bid_by_card_takes_nothing(site: Site, cards: GatewayControl) -> None:
