@@ -17,6 +17,7 @@ from marketplace.accounts.models import PAYERS, Organisation, User
 from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.cap_models import CapPeriod, SpendingCap
+from marketplace.payments.locks import lock_cap
 from marketplace.payments.models import Hold, HoldStatus
 
 #: Shares of a cap, in percent, at which the organisation hears of it.
@@ -120,10 +121,7 @@ def send_cap_notices(*, now: datetime) -> int:
 
 
 def _notice(cap_id: str, *, now: datetime) -> bool:
-    found = SpendingCap.objects.select_for_update(of=("self",)).select_related(
-        "organisation", "member"
-    )
-    cap = found.filter(pk=cap_id).first()
+    cap = lock_cap(cap_id)
     if cap is None:
         return False
     since = starts_at(cap.period, now)

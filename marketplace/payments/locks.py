@@ -1,6 +1,6 @@
 """The only row locks of money, in their order: a request for money, a call to the gateway or an
-event of it, a card payment, a refund, a payout, a transfer, ledger accounts by key, then
-holds.
+event of it, rules of a wallet, a card payment, a refund, a payout, a transfer, ledger accounts by
+key, then holds.
 
 Whatever changes an organisation's money locks its accounts first, so two changes of one
 organisation happen one after the other, and none of them can block in a circle.
@@ -15,11 +15,13 @@ from django.db.transaction import TransactionManagementError
 
 from marketplace.common.db.pipeline import Statement, fetch
 from marketplace.common.db.row_types import list_columns
+from marketplace.payments.cap_models import SpendingCap
 from marketplace.payments.gateway_models import (
     CallStatus,
     CardPayment,
     CardRefund,
     GatewayCall,
+    WalletRules,
     WebhookEvent,
 )
 from marketplace.payments.models import AccountKind, FundsRequest, Hold, LedgerAccount
@@ -181,3 +183,15 @@ def lock_payout(payout_id: str) -> Payout:
 def lock_transfer(transfer_id: str) -> Transfer:
     """Locks a transfer, after its payout. Call in a transaction."""
     return Transfer.objects.select_for_update().get(pk=transfer_id)
+
+
+def lock_cap(cap_id: str) -> SpendingCap | None:
+    """Locks a cap; nothing else is locked with it. Call in a transaction."""
+    caps = SpendingCap.objects.select_for_update(of=("self",))
+    return caps.select_related("organisation", "member").filter(pk=cap_id).first()
+
+
+def lock_wallet_rules(organisation_id: str) -> WalletRules:
+    """Locks when a wallet is filled up, before the payment that does it. Call in a transaction."""
+    rules = WalletRules.objects.select_for_update(of=("self",))
+    return rules.select_related("organisation", "auto_card").get(organisation=organisation_id)

@@ -29,6 +29,7 @@ from marketplace.payments.gateway_models import (
     SavedCard,
     WalletRules,
 )
+from marketplace.payments.locks import lock_wallet_rules
 from marketplace.payments.models import AccountKind, LedgerAccount
 from marketplace.payments.outbox import WantedCall, add_calls
 
@@ -136,11 +137,7 @@ def watch_wallets(*, now: datetime) -> None:
     """Send notices of low wallets and start automatic top-ups; safe to run twice at once."""
     for organisation_id in list(WalletRules.objects.values_list("organisation", flat=True)):
         with transaction.atomic():
-            rules = (
-                WalletRules.objects.select_for_update(of=("self",))
-                .select_related("organisation", "auto_card")
-                .get(organisation=organisation_id)
-            )
+            rules = lock_wallet_rules(organisation_id)
             wallet = LedgerAccount.objects.filter(
                 organisation=organisation_id, kind=AccountKind.WALLET_AVAILABLE
             )
