@@ -138,7 +138,9 @@ def record_decisions(
         won=[(of.bid, of.columns["payment_micros"]) for of in admitted if of.bid.is_joint],
     )
     # Of a bundle that lost all is released by now; its bids have no holds of their own.
-    ended = [of for of in decided if of in admitted or not of.bid.is_joint]
+    ended = [
+        of for of in decided if not of.bid.is_joint or of.columns["status"] == BidStatus.ADMITTED
+    ]
     settle_holds(settlements=[_conclusion(of) for of in ended], now=lane.now)
     _release_warm_starts(decided)
     wakeups.notify_decided(bid_ids=[of.bid.pk for of in decided])

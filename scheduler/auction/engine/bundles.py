@@ -3,7 +3,8 @@
 The bids of a bundle are planned one after another, each with the exact search that decides single
 bids, in the room that those before it leave; so k single bids that come at once pay no less. The
 plans of an earlier deadline serve a later one too, so the cheapest of all deadlines up to the
-bundle's own is taken, and a later deadline never costs more.
+bundle's own is taken, and a later deadline never costs more. So that no bundle takes the lane long,
+it is the cheapest of at most ``MOST_TRIED`` different plans.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from scheduler.types import (
     Refusal,
     Task,
 )
+
+#: Deadlines with different plans that are looked at for one bundle.
+MOST_TRIED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +112,16 @@ def plan_bundle(zone: ZoneState, tasks: Sequence[Task], slot: int) -> BundlePlan
     deadline = min(tasks[0].deadline_slot, zone.grid.horizon.last_slot)
     floor = _LeastPrices(zone, tasks, slot)
     best: BundlePlan | None = None
-    while True:
+    for _ in range(MOST_TRIED):
         least = floor.at(deadline)
         if least == inf or (best is not None and least >= best.price):
-            return best
+            break
         found = _plan_in_turn(zone, tasks, slot, deadline)
         if found is not None and (best is None or found.price < best.price):
             best = found
         # Plans that end earlier are the same for all deadlines from their end on.
         deadline = (deadline if found is None else found.finish_slot) - 1
+    return best
 
 
 def quote_bundle(
@@ -194,18 +199,23 @@ class _LeastPrices:
 def _trace_curve(zone: ZoneState, tasks: Sequence[Task], slot: int) -> tuple[PricePoint, ...]:
     """Give the price by deadline, where it falls."""
     deadline = zone.grid.horizon.last_slot
-    # By the end of the plans: what it costs from there on, as long as nothing earlier is cheaper.
+    # What is found on the way back: the end of the plans and their price, infinite without plans.
     ends: list[tuple[int, float]] = []
     floor = _LeastPrices(zone, tasks, slot)
     while floor.at(deadline) < inf:
         found = _plan_in_turn(zone, tasks, slot, deadline)
-        if found is not None:
+        if found is None:
+            ends.append((deadline, inf))
+        else:
             ends.append((found.finish_slot, found.price))
             deadline = found.finish_slot
         deadline -= 1
     curve: list[PricePoint] = []
-    for end, price in reversed(ends):
-        if not curve or price < curve[-1].price:
+    for place in reversed(range(len(ends))):
+        end = ends[place][0]
+        # As a decision at that deadline looks back from it.
+        price = min(price for _, price in ends[place : place + MOST_TRIED])
+        if price < inf and (not curve or price < curve[-1].price):
             curve.append(PricePoint(deadline_slot=end, price=price, finish_slot=end))
     return tuple(curve)
 
