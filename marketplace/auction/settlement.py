@@ -128,9 +128,9 @@ def settle_finished(*, now: datetime) -> int:
 def _put_off(job: Job, error: Exception, *, now: datetime) -> None:
     """Note why a job's money could not be settled, and when that is tried again."""
     log.error("job %s cannot be settled and is tried again", job.pk, exc_info=error)
-    bid = Bid.objects.get(pk=job.bid_id)
-    failures = bid.failures + 1
-    Bid.objects.filter(pk=bid.pk).update(
+    bid = Bid.objects.filter(pk=job.bid_id)
+    failures = (bid.values_list("failures", flat=True).first() or 0) + 1
+    bid.update(
         failure=f"{type(error).__name__}: {error}"[:500],
         failures=failures,
         retry_at=now + compute_backoff(failures=failures, first=RETRY_AFTER, most=RETRY_MOST),
