@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from marketplace.api.market import bids, bundles, datasets, express, jobs, zones
+from marketplace.api.market import bids, bundles, datasets, express, jobs, vendor_work, zones
 from marketplace.api.openapi import SchemaView
 from marketplace.api.views import UnknownAddressView
 
@@ -46,6 +46,16 @@ urlpatterns = [
         jobs.JobPreparationChangesView.as_view(),
         name="api-job-preparation-changes",
     ),
+    path(
+        "jobs/<str:job_id>/preparation/accept",
+        jobs.JobPreparationAcceptView.as_view(),
+        name="api-job-preparation-accept",
+    ),
+    path(
+        "jobs/<str:job_id>/preparation/dispute",
+        jobs.JobPreparationDisputeView.as_view(),
+        name="api-job-preparation-dispute",
+    ),
     path("jobs/<str:job_id>/samples", jobs.JobSamplesView.as_view(), name="api-job-samples"),
     path(
         "jobs/<str:job_id>/checkpoints",
@@ -54,5 +64,7 @@ urlpatterns = [
     ),
     path("jobs/<str:job_id>/adapter", jobs.JobAdapterView.as_view(), name="api-job-adapter"),
     path("jobs/<str:job_id>/cancel", jobs.JobCancelView.as_view(), name="api-job-cancel"),
+    path("vendor-work/<str:token>/data", vendor_work.vendor_data, name="vendor-data"),
+    path("vendor-work/<str:token>/delivery", vendor_work.vendor_delivery, name="vendor-delivery"),
     re_path(r"^.*$", UnknownAddressView.as_view()),
 ]

@@ -150,7 +150,7 @@ class Bid(models.Model):
     rates: Any = models.JSONField()
     #: ``PreparationWish`` as JSON; null: the data are trained on as they are.
     preparation: Any = models.JSONField(null=True)
-    #: Vendors' offers when the bid arrived, ``vendors.quoting.Offer.to_json`` of each.
+    #: Vendors' offers when the bid arrived, ``vendors.quoting.VendorOffer.to_json`` of each.
     offers: Any = models.JSONField(default=list)
     idempotency_key = models.CharField(max_length=255, null=True)
     #: SHA-256 of what was asked under that key.

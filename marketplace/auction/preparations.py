@@ -28,10 +28,11 @@ from marketplace.jobs.models import EventKind, FaultOf
 from marketplace.jobs.services import add_job_event, fail_job, replace_job_cells
 from marketplace.jobs.work import measure_job_work
 from marketplace.payments.services import pay_vendor, refund_charge
+from marketplace.vendors.acceptance import accept, mark_accepted
 from marketplace.vendors.locks import lock_preparation
-from marketplace.vendors.models import Preparation, PreparationStatus
-from marketplace.vendors.offers import read_offers
-from marketplace.vendors.services import close, give_to_next_vendor
+from marketplace.vendors.models import Preparation, PreparationStatus, Vendor
+from marketplace.vendors.offers import compute_due_at, read_offers
+from marketplace.vendors.services import close, forget_copies, give_to_next_vendor
 from scheduler import types as scheduler
 from scheduler.auction import Replan
 from scheduler.auction.log import events
@@ -48,7 +49,8 @@ def conclude_preparations(*, now: datetime) -> int:
     waiting = Preparation.objects.filter(concluded_at__isnull=True).filter(
         Q(status=PreparationStatus.ACCEPTED)
         | ~Q(problem="")
-        | Q(due_at__lte=now)
+        | Q(status=PreparationStatus.WORKING, submitted_at__isnull=True, due_at__lte=now)
+        | Q(status=PreparationStatus.DELIVERED, accept_by__lte=now)
         | Q(job__finished_at__isnull=False)
     )
     by_zone: defaultdict[str, list[str]] = defaultdict(list)
@@ -87,12 +89,26 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
         )
         held.concluded_at = lane.now
         held.save(update_fields=["concluded_at", "refund_micros"])
+        forget_copies(held)
+        return True
+    if held.status == PreparationStatus.DISPUTED:
+        # An operator decides first, also about a job that its owner has cancelled.
+        return False
+    if held.status == PreparationStatus.DELIVERED:
+        if held.job.is_active and held.accept_by is not None and held.accept_by > lane.now:
+            return False
+        # Its owner had the time to refuse it; one who cancels the job has had the work done.
+        if held.job.is_active:
+            accept(preparation=held, now=lane.now)
+        else:
+            mark_accepted(held, now=lane.now)
         return True
     if not held.job.is_active:
         _end_vendor_work(lane, held)
         close(held=held, status=PreparationStatus.WITHDRAWN, now=lane.now)
         return True
-    if held.status == PreparationStatus.WORKING and (held.problem or held.due_at <= lane.now):
+    is_late = held.due_at <= lane.now and held.submitted_at is None
+    if held.status == PreparationStatus.WORKING and (held.problem or is_late):
         _find_next_vendor(lane, held, bid)
         return True
     return False
@@ -157,10 +173,14 @@ def _find_next_vendor(lane: Lane, held: Preparation, bid: Bid) -> None:
     late = "The vendor did not deliver in time."
     reason = held.problem or late
     offers = list(held.other_offers)
-    if not held.problem and held.claim and not _was_late(held):
-        # It is at work: one more of its delays, once, at no cost to the owner.
-        own = next(offer for offer in bid.offers if offer[0] == held.vendor_id)
-        offers.append(own)
+    is_at_work = bool(held.claim) or held.begun_at is not None
+    if not held.problem and is_at_work and not _was_late(held):
+        # One more of its delays, once, at no cost to the owner and for less by its own terms.
+        vendor_id, price_micros, *rest = next(
+            offer for offer in bid.offers if offer[0] == held.vendor_id
+        )
+        paid_percent = 100 - held.vendor.late_percent
+        offers.append([vendor_id, price_micros * paid_percent // 100, *rest])
     schedule = _replan(lane, held, bid, offers) if offers else None
     if schedule is None or schedule.ready_slot is None:
         _end_vendor_work(lane, held)
@@ -172,11 +192,17 @@ def _find_next_vendor(lane: Lane, held: Preparation, bid: Bid) -> None:
             now=lane.now,
         )
         return
+    offer = offers[schedule.vendor]
     give_to_next_vendor(
         held=held,
-        offer=offers[schedule.vendor],
+        offer=offer,
         ready_slot=schedule.ready_slot,
-        due_at=slot_starts_at(lane.zone, schedule.ready_slot),
+        due_at=compute_due_at(
+            vendor=Vendor.objects.get(pk=offer[0]),
+            wish=held.wish,
+            ready_at=slot_starts_at(lane.zone, schedule.ready_slot),
+            slot_s=lane.zone.slot_s,
+        ),
         reason=reason,
     )
 

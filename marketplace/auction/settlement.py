@@ -57,8 +57,12 @@ from marketplace.payments.services import (
     pay_sla_credit,
     refund_charge,
 )
-from marketplace.vendors.models import PreparationStatus
-from marketplace.vendors.selectors import exclude_open, find_preparation
+from marketplace.vendors.acceptance import DELIVERED
+from marketplace.vendors.selectors import (
+    exclude_open,
+    find_preparation,
+    is_held_up_by_owner,
+)
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
 from marketplace.warm.overruns import find_owner_limit, find_provider_limit, record_overruns
@@ -253,12 +257,15 @@ def _judge_ending(job: Job) -> EndedJob:
     work, slices = measure_executed_work(job), list_slices(job)
     at_fault = tuple(list_organisations_at_fault(slices))
     assert job.finished_at is not None
+    is_own_delay = is_held_up_by_owner(job)
     if job.status == JobStatus.SUCCEEDED:
         undone = "Work that early stopping spared"
-        if job.finished_at <= job.deadline_at:
+        if job.finished_at <= job.deadline_at or is_own_delay:
             return EndedJob(Ending.IN_TIME, work, reason=undone)
         at_fault = at_fault or _find_organisation_at(slices, job.deadline_at)
         return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", undone)
+    if is_own_delay:
+        return EndedJob(Ending.STOPPED, work, reason="Work that was not done")
     if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
         return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
     if job.status == JobStatus.FAILED and not is_user_fault_confirmed(slices):
@@ -307,7 +314,8 @@ def _compute_payout(
         operational=float(parts.get("operational", 0.0)), payment_micros=bid.payment_micros
     )
     back = 0 if preparation is None else preparation.refund_micros
-    is_prepared = preparation is not None and preparation.status == PreparationStatus.ACCEPTED
+    # What waits for its owner, or for an operator, is paid for if the job is cancelled.
+    is_prepared = preparation is not None and preparation.status in DELIVERED
     return compute_payout(
         payment_micros=bid.payment_micros - back,
         asks_micros=asks - back,

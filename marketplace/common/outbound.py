@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import ssl
 import time
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
@@ -19,8 +23,27 @@ TIMEOUT_S, ANSWER_S = 10.0, 30.0
 BYTES_MAX = 5_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerLimits:
+    """How long, and how much, a stranger may answer."""
+
+    #: Seconds between two pieces of an answer.
+    timeout_s: float
+    #: Seconds until all of it is there.
+    answer_s: float
+    bytes_max: int
+
+
 class FetchFailed(Exception):
     """Nothing could be fetched; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedAnswer:
+    """What a stranger answered, read whole."""
+
+    body: bytes
+    headers: Mapping[str, str]
 
 
 def fetch_text(url: str, *, allows_private: bool) -> str:
@@ -31,35 +54,95 @@ def fetch_text(url: str, *, allows_private: bool) -> str:
     FetchFailed
         The address is not allowed, does not answer well, or says too much.
     """
+    limits = AnswerLimits(TIMEOUT_S, ANSWER_S, BYTES_MAX)
+    try:
+        return _ask("GET", url, allows_private=allows_private, limits=limits).body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FetchFailed(f"{url} could not be fetched: {error!r}") from error
+
+
+def post_message(
+    url: str, *, body: bytes, headers: Mapping[str, str], allows_private: bool, limits: AnswerLimits
+) -> FetchedAnswer:
+    """Send a JSON message to an address and read its answer; addresses as in ``fetch_text``.
+
+    Raises
+    ------
+    FetchFailed
+    """
+    return _ask(
+        "POST", url, allows_private=allows_private, limits=limits, body=body, headers=headers
+    )
+
+
+def check_address(url: str, *, allows_private: bool) -> SplitResult:
+    """An address of the form that may be asked; whom its name resolves to is not looked at.
+
+    Raises
+    ------
+    FetchFailed
+    """
     try:
         parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        _ = parts.port
     except ValueError as error:
         raise FetchFailed(f"{url} is no address: {error}") from error
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.username is not None:
         raise FetchFailed(f"{url} is no address of the form https://host/path")
     if parts.scheme == "http" and not allows_private:
         raise FetchFailed(f"{url} is not encrypted; use https")
+    return parts
+
+
+def _ask(
+    method: str,
+    url: str,
+    *,
+    allows_private: bool,
+    limits: AnswerLimits,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> FetchedAnswer:
+    ends_at = time.monotonic() + limits.answer_s
+    parts = check_address(url, allows_private=allows_private)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    assert parts.hostname is not None
     found = resolve_host(parts.hostname, port=port, allows_private=allows_private)
     address = f"[{found}]" if ":" in found else found
     asked = parts._replace(netloc=f"{address}:{port}", fragment="").geturl()
     try:
         with (
             # Proxies of the environment would resolve the name again.
-            httpx.Client(timeout=TIMEOUT_S, trust_env=False) as client,
+            httpx.Client(
+                timeout=limits.timeout_s, trust_env=False, verify=_load_certificates()
+            ) as client,
             client.stream(
-                "GET",
+                method,
                 asked,
-                headers={"Host": parts.netloc},
+                content=body,
+                # Of a packed answer a few bytes may become any number.
+                headers={
+                    **(headers or {}),
+                    "Host": parts.netloc,
+                    "Accept-Encoding": "identity",
+                },
                 extensions={"sni_hostname": parts.hostname},
             ) as answer,
         ):
             answer.raise_for_status()
             if answer.is_redirect:
                 raise FetchFailed(f"{url} is elsewhere; redirects are not followed")
-            return _read(answer, url).decode("utf-8")
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeDecodeError) as error:
+            if "content-encoding" in answer.headers:
+                raise FetchFailed(f"{url} answers in another encoding than asked for")
+            return FetchedAnswer(_read(answer, url, limits=limits, ends_at=ends_at), answer.headers)
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         raise FetchFailed(f"{url} could not be fetched: {error!r}") from error
+
+
+@cache
+def _load_certificates() -> ssl.SSLContext:
+    """Loaded once: it takes longer than a request."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def resolve_host(host: str, *, port: int, allows_private: bool) -> str:
@@ -88,12 +171,12 @@ def _is_public(address: str) -> bool:
     return found.is_global and not found.is_multicast
 
 
-def _read(answer: httpx.Response, url: str) -> bytes:
-    read, ends_at = bytearray(), time.monotonic() + ANSWER_S
-    for piece in answer.iter_bytes():
+def _read(answer: httpx.Response, url: str, *, limits: AnswerLimits, ends_at: float) -> bytes:
+    read = bytearray()
+    for piece in answer.iter_raw():
         read += piece
-        if len(read) > BYTES_MAX:
-            raise FetchFailed(f"{url} says more than {BYTES_MAX} bytes")
+        if len(read) > limits.bytes_max:
+            raise FetchFailed(f"{url} says more than {limits.bytes_max} bytes")
         if time.monotonic() > ends_at:
-            raise FetchFailed(f"{url} did not say all within {ANSWER_S:.0f} seconds")
+            raise FetchFailed(f"{url} did not say all within {limits.answer_s:g} seconds")
     return bytes(read)

@@ -9,6 +9,9 @@ from marketplace.console import (
     payouts,
     providers,
     rates,
+    vendor_oversight,
+    vendor_work,
+    vendors,
 )
 
 urlpatterns = [
@@ -26,6 +29,31 @@ urlpatterns = [
     path("nodes/<str:node_id>/leave", nodes.take_node_away, name="node_leave"),
     path("nodes/<str:node_id>/revoke", nodes.end_node_token, name="node_revoke"),
     path("nodes/tokens/<str:token_id>/revoke", nodes.end_join_token, name="join_token_revoke"),
+    path("vendor", vendors.show_vendors, name="vendor_list"),
+    path("vendor/new", vendors.edit_vendor, name="vendor_new"),
+    path("vendor/work/<str:preparation_id>", vendor_work.show_work, name="vendor_work"),
+    path("vendor/work/<str:preparation_id>/next", vendor_work.take_next, name="vendor_next"),
+    path(
+        "vendor/work/<str:preparation_id>/rows/<int:number>",
+        vendor_work.edit_row,
+        name="vendor_row",
+    ),
+    path("vendor/work/<str:preparation_id>/accept", vendor_work.accept_many, name="vendor_accept"),
+    path("vendor/work/<str:preparation_id>/undo", vendor_work.undo_last, name="vendor_undo"),
+    path(
+        "vendor/work/<str:preparation_id>/hand-in", vendor_work.hand_in_rows, name="vendor_hand_in"
+    ),
+    path("vendor/work/<str:preparation_id>/link", vendors.show_link, name="vendor_link"),
+    path("vendor/<str:vendor_id>", vendors.edit_vendor, name="vendor_edit"),
+    path("vendor/<str:vendor_id>/pause", vendors.switch_pause, name="vendor_pause"),
+    path("vendor/<str:vendor_id>/secret", vendors.change_secret, name="vendor_secret"),
+    path("operator/vendors", vendor_oversight.show_all_vendors, name="operator_vendors"),
+    path("operator/vendors/<str:vendor_id>", vendor_oversight.switch_vendor, name="vendor_switch"),
+    path(
+        "operator/disputes/<str:dispute_id>",
+        vendor_oversight.answer_dispute,
+        name="dispute_answer",
+    ),
     path("operator", overview.show_overview, name="operator"),
     path("operator/express", express.show_lanes, name="operator_express"),
     path("operator/money", money.show_money, name="operator_money"),

@@ -11,9 +11,9 @@ from django.http import HttpRequest
 from marketplace.accounts.models import User
 from marketplace.common import clock
 from marketplace.common.back_office import OperatorsView
+from marketplace.vendors.listing import approve_vendor, pause_vendor, resume_vendor
 from marketplace.vendors.models import Listing, Preparation, Vendor
 from marketplace.vendors.selectors import compute_reliability
-from marketplace.vendors.services import approve_vendor, pause_vendor, resume_vendor
 
 
 @admin.register(Vendor)

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.files import File
+from django.db.models.fields.files import FieldFile
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
@@ -38,6 +39,8 @@ class Delivery:
     #: Every change, one JSON object a line; None where the vendor gives no account.
     changes: Path | None
     report: dict[str, Any]
+    #: ``workers.preparation.Comparison`` as JSON; None where the account says it all.
+    comparison: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,47 @@ def open_source(preparation: Preparation) -> Iterator[tuple[Path, Path]]:
     with tempfile.TemporaryDirectory(prefix="preparation-") as name:
         folder = Path(name)
         path = folder / "raw"
-        with preparation.source.file.open("rb") as stored, path.open("wb") as copy:
-            for chunk in stored.chunks():
-                copy.write(chunk)
+        _copy(preparation.source.file, path)
         yield path, folder
+
+
+@contextmanager
+def open_submission(preparation: Preparation) -> Iterator[Path]:
+    """What was handed in, as a file that is gone after the block."""
+    with tempfile.TemporaryDirectory(prefix="submission-") as name:
+        path = Path(name) / "submission"
+        _copy(preparation.submission, path)
+        yield path
+
+
+def _copy(stored: FieldFile, path: Path) -> None:
+    with stored.open("rb") as content, path.open("wb") as copy:
+        for chunk in content.chunks():
+            copy.write(chunk)
+
+
+def check_rows(preparation: Preparation, path: Path) -> None:
+    """Refuse a file that holds anything but rows to train on, no more of them than were sold.
+
+    Raises
+    ------
+    UserError
+        ``invalid_delivery``.
+    """
+    limit = compute_delivery_limit(preparation)
+    reading, _ = _read(path, preparation.job.zone, limit_bytes=limit)
+    _check_count(preparation, reading.rows)
+
+
+def compute_delivery_limit(preparation: Preparation) -> int:
+    """Bytes that a delivered file may have."""
+    limit = GROWTH_MAX * preparation.source.bytes + _SPARE_BYTES
+    return min(limit, 2 * settings.UPLOAD_BYTES_MAX)
+
+
+def _check_count(preparation: Preparation, rows: int) -> None:
+    if rows > preparation.rows_bound:
+        raise _invalid(f"It has {rows:,} rows; {preparation.rows_bound:,} were sold.")
 
 
 def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetime) -> DeliveredData:
@@ -92,7 +132,7 @@ def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetim
         model does not learn, more rows than were sold, or a file of another kind.
     """
     source = preparation.source
-    limit = min(GROWTH_MAX * source.bytes + _SPARE_BYTES, 2 * settings.UPLOAD_BYTES_MAX)
+    limit = compute_delivery_limit(preparation)
     zone = preparation.job.zone
     training, training_runs = _read(delivery.training, zone, limit_bytes=limit)
     held_out, held_out_runs = None, b""
@@ -100,9 +140,7 @@ def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetim
         held_out, held_out_runs = _read(delivery.held_out, zone, limit_bytes=limit)
         if held_out.format != training.format:
             raise _invalid("Its held-out rows are of another format than its training rows.")
-    rows = training.rows + (held_out.rows if held_out else 0)
-    if rows > preparation.rows_bound:
-        raise _invalid(f"It has {rows:,} rows; {preparation.rows_bound:,} were sold.")
+    _check_count(preparation, training.rows + (held_out.rows if held_out else 0))
     stored = _store(source, training, delivery.training, suffix="prepared", limit=limit, now=now)
     first = DeliveredRows(stored, training, training_runs)
     if held_out is None or delivery.held_out is None:
@@ -172,6 +210,7 @@ def _store(
         longest_row_tokens=reading.longest_row_tokens,
         zone=source.zone,
         ignored_keys=reading.ignored_keys,
+        is_withheld=True,
         created_at=now,
     )
     with path.open("rb") as content:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Job
+from marketplace.vendors.models import PreparationStatus
 from marketplace.vendors.selectors import find_preparation
 
 
@@ -14,10 +15,12 @@ def download_changes(*, job: Job, name: str, range_header: str | None) -> FileDo
     Raises
     ------
     NotFound
-        The job's data were not prepared, or the list is not there yet.
+        The job's data were not prepared, or the list is not there or not accepted yet.
     """
     preparation = find_preparation(job)
-    if preparation is None or not preparation.changes:
+    # Before that it says what its owner has not paid for.
+    is_accepted = preparation is not None and preparation.status == PreparationStatus.ACCEPTED
+    if preparation is None or not preparation.changes or not is_accepted:
         raise NotFound("no_changes", "No vendor has delivered a list of changes for this job.")
     return FileDownload(
         preparation.changes.open("rb"),

@@ -1,11 +1,14 @@
-"""The only row locks of this app; a job is locked before its preparation."""
+"""The only row locks of this app: a job before its preparation, and that before its rows."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from django.db import connection
 from django.db.models import QuerySet
 
 from marketplace.jobs.locks import lock_job
-from marketplace.vendors.models import Preparation, Vendor
+from marketplace.vendors.models import Dispute, Preparation, Vendor, WorkRow
 
 
 def lock_preparation(preparation_id: str) -> Preparation:
@@ -20,6 +23,47 @@ def lock_preparation(preparation_id: str) -> Preparation:
 def lock_first(preparations: QuerySet[Preparation]) -> Preparation | None:
     """The first of these that no other worker holds at this moment."""
     return preparations.select_for_update(of=("self",), no_key=True, skip_locked=True).first()
+
+
+def share_preparation(preparation_id: str) -> Preparation:
+    """A preparation that stays as it is until the transaction ends; several may share it.
+
+    People who edit rows share it; who hands the rows in waits for them.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT id FROM vendors_preparation WHERE id = %s FOR SHARE", [preparation_id]
+        )
+    return Preparation.objects.select_related("vendor").get(pk=preparation_id)
+
+
+def lock_row(preparation_id: str, number: int) -> WorkRow | None:
+    rows = WorkRow.objects.select_for_update(of=("self",), no_key=True)
+    return (
+        rows.select_related("leased_by").filter(preparation=preparation_id, number=number).first()
+    )
+
+
+def lock_first_row(rows: QuerySet[WorkRow]) -> WorkRow | None:
+    """The first of these that nobody holds at this moment."""
+    return rows.select_for_update(of=("self",), no_key=True, skip_locked=True).first()
+
+
+def lock_free_rows(rows: QuerySet[WorkRow]) -> list[WorkRow]:
+    """Those of these that nobody holds at this moment, by number."""
+    held = rows.select_for_update(of=("self",), no_key=True, skip_locked=True)
+    return list(held.order_by("number"))
+
+
+def lock_rows(row_ids: Collection[int]) -> dict[int, WorkRow]:
+    rows = WorkRow.objects.select_for_update(of=("self",), no_key=True).filter(pk__in=row_ids)
+    return {row.pk: row for row in rows.order_by("pk")}
+
+
+def lock_open_dispute(preparation: Preparation) -> Dispute | None:
+    """The dispute about a preparation. Call while holding the preparation."""
+    open_ones = Dispute.objects.filter(preparation=preparation, decided_at__isnull=True)
+    return open_ones.select_for_update(of=("self",), no_key=True).first()
 
 
 def lock_vendor(vendor_id: str) -> Vendor:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
-from marketplace.vendors.models import Listing
-from marketplace.vendors.quoting import DataSize, VendorOffer, make_offer
-from marketplace.vendors.wishes import PreparationWish
+from marketplace.vendors.endpoint_quotes import EndpointQuote
+from marketplace.vendors.models import Listing, Vendor, VendorKind
+from marketplace.vendors.quoting import DataSize, VendorOffer, VendorTime, build_offer, make_offer
+from marketplace.vendors.wishes import PreparationWish, parse_wish
 from scheduler.types import LaborVendor
 
 
@@ -22,10 +23,25 @@ def measure_raw_data(dataset: Dataset) -> DataSize:
     return DataSize(rows=rows, tokens=-(-dataset.tokens * rows // dataset.rows))
 
 
+#: Rows that people take of one data set: each is looked at.
+PEOPLES_ROWS_MAX = 20_000
+
+
 def collect_offers(
-    *, zone: Zone, dataset: Dataset, wish: PreparationWish, now: datetime
+    *,
+    zone: Zone,
+    dataset: Dataset,
+    wish: PreparationWish,
+    answers: Mapping[str, EndpointQuote],
+    now: datetime,
 ) -> list[VendorOffer]:
     """The offers of all vendors that the owner lets see the data, by vendor.
+
+    Parameters
+    ----------
+    answers
+        What vendors' own systems quoted, by vendor; one that has such a system and is not among
+        them makes no offer.
 
     Raises
     ------
@@ -33,32 +49,82 @@ def collect_offers(
         ``no_vendor``: there is none.
     """
     size = measure_raw_data(dataset)
-    listings = Listing.objects.filter(
-        zone=zone,
-        vendor__kind__in=wish.kinds,
-        vendor__approved_at__isnull=False,
-        vendor__paused_at__isnull=True,
-    )
     offers = [
-        make_offer(
-            listing.vendor.quote_function,
-            size,
-            vendor_id=listing.vendor_id,
-            slot_s=zone.slot_s,
-            rows_per_slot=listing.rows_per_slot,
-            now=now,
-        )
-        for listing in listings.select_related("vendor").order_by("vendor_id")
+        _make_offer(listing, size, wish, answers=answers, now=now)
+        for listing in list_listings(zone=zone, wish=wish)
     ]
     found = [offer for offer in offers if offer is not None]
     if not found:
         raise UserError(
             "no_vendor",
-            "No vendor prepares data in this zone now. Bid without preparation, or allow other "
-            "kinds of vendor.",
+            "No vendor prepares such data in this zone now. Bid without preparation, or allow "
+            "other kinds of vendor.",
             param="preparation",
         )
     return found
+
+
+def list_listings(*, zone: Zone, wish: PreparationWish) -> list[Listing]:
+    """Vendors that may be given the work in a zone, in the order of their ids."""
+    listings = Listing.objects.filter(
+        zone=zone,
+        vendor__kind__in=wish.kinds,
+        vendor__skills__contains=list(wish.skills),
+        vendor__approved_at__isnull=False,
+        vendor__paused_at__isnull=True,
+    )
+    return list(listings.select_related("vendor", "zone").order_by("vendor_id"))
+
+
+def _make_offer(
+    listing: Listing,
+    size: DataSize,
+    wish: PreparationWish,
+    *,
+    answers: Mapping[str, EndpointQuote],
+    now: datetime,
+) -> VendorOffer | None:
+    vendor = listing.vendor
+    if vendor.kind == VendorKind.HUMAN and size.rows > PEOPLES_ROWS_MAX:
+        return None
+    time = build_vendor_time(listing, wish)
+    if not vendor.endpoint:
+        return make_offer(vendor.quote_function, size, vendor_id=vendor.pk, time=time, now=now)
+    answer = answers.get(vendor.pk)
+    if answer is None:
+        return None
+    return build_offer(
+        size,
+        vendor_id=vendor.pk,
+        price_micros=answer.price_micros,
+        work_s=answer.work_s,
+        time=time,
+        now=now,
+    )
+
+
+def compute_due_at(
+    *, vendor: Vendor, wish: Mapping[str, Any], ready_at: datetime, slot_s: int
+) -> datetime:
+    """Until when a vendor must deliver, so that the owner's time to look ends before training."""
+    slots = compute_review_slots(vendor, parse_wish(wish), slot_s=slot_s)
+    return ready_at - timedelta(seconds=slots * slot_s)
+
+
+def compute_review_slots(vendor: Vendor, wish: PreparationWish, *, slot_s: int) -> int:
+    """Slots that the owner has to refuse a delivery; a program's is accepted by rule."""
+    return 0 if vendor.is_automatic else -(-wish.review_s // slot_s)
+
+
+def build_vendor_time(listing: Listing, wish: PreparationWish) -> VendorTime:
+    """How a vendor's work fits into a zone's slots, with the owner's time to look at it."""
+    vendor, slot_s = listing.vendor, listing.zone.slot_s
+    return VendorTime(
+        slot_s=slot_s,
+        rows_per_slot=listing.rows_per_slot,
+        availability=vendor.availability,
+        review_slots=compute_review_slots(vendor, wish, slot_s=slot_s),
+    )
 
 
 def find_capacities(*, zone: Zone, vendor_ids: Collection[str]) -> dict[str, int]:

@@ -49,6 +49,41 @@ def prepare_in_process(
     return _run(path, options, cpu_s=cpu_s, wall_s=wall_s)
 
 
+def finish_in_process(path: Path, *, folder: Path, wish: PreparationWish) -> dict[str, Any]:
+    """Leave out repetitions in rows that people or others delivered, and set rows aside.
+
+    Texts stay as they were delivered. Raises as ``prepare_in_process``.
+    """
+    options = ["--out", str(folder), "--validation-share", str(wish.validation_share)]
+    options.append("--keep-format")
+    if not wish.drop_duplicates:
+        options.append("--keep-duplicates")
+    return _run(path, options, cpu_s=CPU_S, wall_s=WALL_S)
+
+
+def list_rows_in_process(path: Path, *, rows: Path, masks: bool) -> None:
+    """Write every row with a proposal to a file, a JSON object a line, for people.
+
+    Raises as ``prepare_in_process``.
+    """
+    options = ["--rows", str(rows), *(["--mask"] if masks else [])]
+    _run(path, options, cpu_s=CPU_S, wall_s=WALL_S)
+
+
+def mask_in_process(path: Path, *, copy: Path) -> None:
+    """Copy the rows of a file with personal data replaced; raises as ``prepare_in_process``."""
+    _run(path, ["--masked", str(copy)], cpu_s=CPU_S, wall_s=WALL_S)
+
+
+def compare_in_process(path: Path, *, delivered: Path, masks: bool) -> dict[str, Any]:
+    """``workers.preparation.Comparison`` of a raw and a delivered file, as JSON.
+
+    Raises as ``prepare_in_process``.
+    """
+    options = ["--compare", str(delivered), *(["--mask"] if masks else [])]
+    return _run(path, options, cpu_s=CPU_S, wall_s=WALL_S)
+
+
 def inspect_in_process(path: Path) -> dict[str, Any]:
     """What a preparation would find in a file, counted.
 

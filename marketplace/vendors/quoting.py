@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+
+from marketplace.vendors.availability import Availability, compute_elapsed_s
 
 #: Most slots that a vendor may take; one that needs more is no offer.
 DELAY_SLOTS_MAX = 10_000
@@ -53,29 +55,67 @@ def compute_price(function: QuoteFunction, size: DataSize) -> int:
     return max(function.minimum_micros, -(-by_size // 1000))
 
 
+@dataclass(frozen=True, slots=True)
+class VendorTime:
+    """What a vendor's seconds of work become in a zone's slots."""
+
+    slot_s: int
+    rows_per_slot: int
+    availability: Availability = field(default_factory=Availability)
+    #: Slots that the owner has to look at a delivery, after the work.
+    review_slots: int = 0
+
+
 def make_offer(
     function: QuoteFunction,
     size: DataSize,
     *,
     vendor_id: str,
-    slot_s: int,
-    rows_per_slot: int,
+    time: VendorTime,
     now: datetime,
 ) -> VendorOffer | None:
     """The vendor's offer; ``None`` when its function holds no longer or the data are too many.
 
     Work that is more in a slot than the vendor can do is spread over more slots.
     """
-    expired = function.valid_until is not None and function.valid_until <= now
-    if expired or rows_per_slot < 1 or size.rows < 1:
+    if function.valid_until is not None and function.valid_until <= now:
         return None
-    work_s = function.base_s + -(-size.rows * function.s_per_1000_rows // 1000)
-    delay_slots = max(1, -(-work_s // slot_s), -(-size.rows // rows_per_slot))
+    return build_offer(
+        size,
+        vendor_id=vendor_id,
+        price_micros=compute_price(function, size),
+        work_s=compute_work_s(function, size),
+        time=time,
+        now=now,
+    )
+
+
+def compute_work_s(function: QuoteFunction, size: DataSize) -> int:
+    """Seconds of work by the stored function."""
+    return function.base_s + -(-size.rows * function.s_per_1000_rows // 1000)
+
+
+def build_offer(
+    size: DataSize,
+    *,
+    vendor_id: str,
+    price_micros: int,
+    work_s: int,
+    time: VendorTime,
+    now: datetime,
+) -> VendorOffer | None:
+    """An offer of so many seconds of work; ``None`` when the data are too many."""
+    slot_s = time.slot_s
+    if time.rows_per_slot < 1 or size.rows < 1 or work_s > DELAY_SLOTS_MAX * slot_s:
+        return None
+    elapsed_s = compute_elapsed_s(time.availability, work_s, now=now)
+    work_slots = max(1, -(-elapsed_s // slot_s), -(-size.rows // time.rows_per_slot))
+    delay_slots = work_slots + time.review_slots
     if delay_slots > DELAY_SLOTS_MAX:
         return None
     return VendorOffer(
         vendor_id=vendor_id,
-        price_micros=compute_price(function, size),
+        price_micros=price_micros,
         delay_slots=delay_slots,
-        load=-(-size.rows // delay_slots),
+        load=-(-size.rows // work_slots),
     )

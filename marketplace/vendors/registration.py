@@ -6,17 +6,19 @@ from datetime import datetime
 
 from marketplace.accounts.models import Organisation
 from marketplace.fleet.models import Zone
+from marketplace.vendors.listing import VendorTerms, approve_vendor, register_vendor
 from marketplace.vendors.models import Vendor, VendorKind
 from marketplace.vendors.quoting import QuoteFunction
-from marketplace.vendors.services import approve_vendor, register_vendor
+from marketplace.vendors.skills import Skill
 
 AUTOMATIC_NAME = "Tidy"
 SKILLS = (
-    "Repairs broken rows and rewrites them as chat messages",
-    "Leaves out exact and near duplicates",
-    "Replaces e-mail addresses, phone numbers, cards and keys (not names)",
-    "Keeps chosen languages",
-    "Sets validation rows aside that share no prompt with the training rows",
+    Skill.FORMAT_REPAIR,
+    Skill.DEDUPLICATION,
+    Skill.MASKING,
+    Skill.LANGUAGE_FILTER,
+    Skill.LENGTH_FILTER,
+    Skill.SPLITTING,
 )
 #: A cent for every 10,000 rows, a tenth of a cent at least.
 QUOTES = QuoteFunction(
@@ -35,13 +37,12 @@ def ensure_automatic_vendor(
     *, organisation: Organisation, zones: list[Zone], now: datetime
 ) -> Vendor:
     """List the automatic vendor in zones, approved; again, its terms are put in place."""
-    vendor = register_vendor(
-        organisation=organisation,
+    terms = VendorTerms(
         name=AUTOMATIC_NAME,
         kind=VendorKind.AUTOMATIC,
-        skills=SKILLS,
+        skills=[skill.value for skill in SKILLS],
         quotes=QUOTES,
         rows_per_slot={zone: ROWS_PER_S * zone.slot_s for zone in zones},
-        now=now,
     )
+    vendor = register_vendor(organisation=organisation, terms=terms, now=now)
     return approve_vendor(vendor=vendor, approved_by=None, now=now)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Exists, F, OuterRef, QuerySet
+from django.db.models import Exists, F, OuterRef, QuerySet, Sum
 
+from marketplace.accounts.models import Organisation
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
+from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset, Job
+from marketplace.vendors.endpoints import ask_for_quotes
 from marketplace.vendors.models import (
+    AnswerKind,
+    DataAccess,
     DataReport,
+    Dispute,
+    EndpointCount,
+    Listing,
     Preparation,
     PreparationStatus,
     Vendor,
@@ -36,6 +44,8 @@ class ShownOffer:
 
     vendor: Vendor
     offer: VendorOffer
+    #: From when on training may use the data.
+    ready_at: datetime
 
     @property
     def price_micros(self) -> int:
@@ -43,17 +53,103 @@ class ShownOffer:
 
 
 def list_offers(
-    *, zone: Zone, dataset: Dataset, kinds: Sequence[VendorKind], now: datetime
+    *, zone: Zone, dataset: Dataset, wish: PreparationWish, now: datetime
 ) -> list[ShownOffer]:
-    """What each vendor of these kinds would ask for a data set, the cheapest first."""
+    """What each vendor that may see the data would ask for a data set, the cheapest first."""
     try:
-        wish = PreparationWish(kinds=tuple(kinds))
-        offers = collect_offers(zone=zone, dataset=dataset, wish=wish, now=now)
+        answers = ask_for_quotes(zone=zone, dataset=dataset, wish=wish, now=now, remembers=True)
+        offers = collect_offers(zone=zone, dataset=dataset, wish=wish, answers=answers, now=now)
     except UserError:
         return []
     vendors = Vendor.objects.in_bulk([offer.vendor_id for offer in offers])
-    shown = [ShownOffer(vendors[offer.vendor_id], offer) for offer in offers]
+    shown = [
+        ShownOffer(
+            vendors[offer.vendor_id],
+            offer,
+            ready_at=slot_starts_at(zone, slot_at(zone, now) + 1 + offer.delay_slots),
+        )
+        for offer in offers
+    ]
     return sorted(shown, key=lambda one: one.price_micros)
+
+
+def find_kinds(zone: Zone) -> set[str]:
+    """Kinds of vendor that take work in a zone now."""
+    listed = Listing.objects.filter(
+        zone=zone,
+        rows_per_slot__gt=0,
+        vendor__approved_at__isnull=False,
+        vendor__paused_at__isnull=True,
+    )
+    return set(listed.values_list("vendor__kind", flat=True))
+
+
+@dataclass(frozen=True, slots=True)
+class VendorSummary:
+    """A vendor with how it does."""
+
+    vendor: Vendor
+    listings: Sequence[Listing]
+    #: Share of its work that it delivered in time.
+    reliability: float | None
+    accepted: int
+    missed: int
+    #: Answers of its own system in the last days, by kind.
+    answers: dict[str, int]
+
+    @property
+    def failed_answers(self) -> int:
+        return sum(n for kind, n in self.answers.items() if kind != AnswerKind.GOOD)
+
+
+#: Answers older than this say little of a vendor's system now.
+ANSWERS_SHOWN = timedelta(days=7)
+
+
+def summarize_vendor(vendor: Vendor, *, now: datetime) -> VendorSummary:
+    """What a vendor offers and how it has done."""
+    since = (now - ANSWERS_SHOWN).date()
+    counts = EndpointCount.objects.filter(vendor=vendor, day__gte=since)
+    return VendorSummary(
+        vendor=vendor,
+        listings=list(
+            Listing.objects.filter(vendor=vendor, rows_per_slot__gt=0).select_related("zone")
+        ),
+        reliability=compute_reliability(vendor),
+        accepted=Preparation.objects.filter(
+            vendor=vendor, status=PreparationStatus.ACCEPTED
+        ).count(),
+        missed=Preparation.objects.filter(missed__contains=[{"vendor": vendor.pk}]).count(),
+        answers=dict(counts.values_list("kind").annotate(Sum("count"))),
+    )
+
+
+#: Preparations of a vendor that its page names, the last first.
+WORK_LISTED = 50
+
+
+def list_work(organisation: Organisation) -> list[Preparation]:
+    """Work of an organisation's vendors: what waits for them first, then what is done."""
+    found = (
+        Preparation.objects.filter(vendor__organisation=organisation)
+        .exclude(vendor__kind=VendorKind.AUTOMATIC)
+        .select_related("vendor", "source")
+    )
+    waiting = found.filter(status=PreparationStatus.WORKING).order_by("due_at")
+    done = found.exclude(status=PreparationStatus.WORKING).order_by("-created_at")
+    return [*waiting, *done[:WORK_LISTED]]
+
+
+def list_disputes() -> list[Dispute]:
+    """Disputes that wait for an operator, the oldest first."""
+    waiting = Dispute.objects.filter(decided_at__isnull=True).order_by("opened_at")
+    return list(waiting.select_related("preparation__job__organisation", "vendor__organisation"))
+
+
+def list_accesses(preparation: Preparation) -> list[DataAccess]:
+    """Who saw an owner's data, the first first."""
+    found = DataAccess.objects.filter(preparation=preparation).order_by("at", "pk")
+    return list(found.select_related("vendor", "person"))
 
 
 def compute_reliability(vendor: Vendor) -> float | None:
@@ -63,6 +159,12 @@ def compute_reliability(vendor: Vendor) -> float | None:
     ).count()
     missed = Preparation.objects.filter(missed__contains=[{"vendor": vendor.pk}]).count()
     return delivered / (delivered + missed) if delivered + missed else None
+
+
+def is_held_up_by_owner(job: Job) -> bool:
+    """Whether a dispute that its owner lost kept a job from its data beyond its first slot."""
+    lost = Dispute.objects.filter(preparation__job=job, is_for_owner=False)
+    return lost.filter(decided_at__gt=F("preparation__accept_by")).exists()
 
 
 def find_report(dataset: Dataset) -> dict[str, Any] | None:

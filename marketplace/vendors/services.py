@@ -1,37 +1,53 @@
-"""The life of a preparation up to its acceptance; what follows from it is the auction's.
+"""The life of a preparation up to its delivery; what follows from it is the auction's.
 
-A worker prepares under a claim: one that dies leaves a claim that runs out, and a result counts
-only under the current claim and only while its vendor still has the work.
+A worker works under a claim: one that dies leaves a claim that runs out, and a result counts only
+under the current claim and only while its vendor still has the work. The same worker gets data
+ready for people and outside vendors, and checks what they hand in.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.core.files import File
 from django.db import transaction
+from django.db.models import Q
+from django.db.models.fields.files import FieldFile
 
-from marketplace.accounts.models import Organisation, User
-from marketplace.common.errors import Conflict, MarketFault, NotAllowed, UserError
+from marketplace.common.errors import Conflict, MarketFault, UserError
 from marketplace.common.ids import new_id
 from marketplace.common.queue import enqueue
-from marketplace.fleet.models import Zone
-from marketplace.jobs.services import give_prepared_data
-from marketplace.vendors.deliveries import DeliveredData, Delivery, check_delivery, open_source
-from marketplace.vendors.locks import lock_first, lock_preparation, lock_vendor
+from marketplace.fleet.selectors import slot_starts_at
+from marketplace.jobs.models import Dataset
+from marketplace.vendors.acceptance import accept, check_by_rule
+from marketplace.vendors.deliveries import (
+    DeliveredData,
+    Delivery,
+    check_delivery,
+    check_rows,
+    open_source,
+    open_submission,
+)
+from marketplace.vendors.handover import hand_over
+from marketplace.vendors.locks import lock_first, lock_preparation
 from marketplace.vendors.models import (
-    Listing,
     Preparation,
     PreparationStatus,
-    Vendor,
     VendorKind,
+    WorkRow,
 )
-from marketplace.vendors.preparing import WALL_S, prepare_in_process
-from marketplace.vendors.quoting import QuoteFunction
+from marketplace.vendors.people import write_changes
+from marketplace.vendors.preparing import (
+    WALL_S,
+    compare_in_process,
+    finish_in_process,
+    prepare_in_process,
+)
 from marketplace.vendors.wishes import parse_wish
 
 log = logging.getLogger(__name__)
@@ -39,98 +55,9 @@ log = logging.getLogger(__name__)
 #: A claim older than this belongs to a worker that is gone.
 CLAIM_LIFE = timedelta(seconds=WALL_S + 120)
 ATTEMPTS_MAX = 3
+#: Deliveries of one vendor that may be refused before it loses the work.
+REFUSALS_MAX = 5
 _PROBLEM_CHARS = 500
-
-
-def register_vendor(
-    *,
-    organisation: Organisation,
-    name: str,
-    kind: VendorKind,
-    skills: Sequence[str],
-    quotes: QuoteFunction,
-    rows_per_slot: Mapping[Zone, int],
-    now: datetime,
-) -> Vendor:
-    """List a vendor, or put its new terms in place; it gets work once an operator approves it."""
-    with transaction.atomic():
-        terms = {
-            "kind": kind,
-            "skills": list(skills),
-            "minimum_micros": quotes.minimum_micros,
-            "micros_per_1000_rows": quotes.micros_per_1000_rows,
-            "micros_per_1000_tokens": quotes.micros_per_1000_tokens,
-            "base_s": quotes.base_s,
-            "s_per_1000_rows": quotes.s_per_1000_rows,
-            "valid_until": quotes.valid_until,
-        }
-        vendor, _ = Vendor.objects.update_or_create(
-            organisation=organisation,
-            name=name,
-            defaults=terms,
-            create_defaults=terms | {"created_at": now},
-        )
-        for zone, rows in rows_per_slot.items():
-            Listing.objects.update_or_create(
-                vendor=vendor, zone=zone, defaults={"rows_per_slot": rows}
-            )
-    return vendor
-
-
-def approve_vendor(*, vendor: Vendor, approved_by: User | None, now: datetime) -> Vendor:
-    """Let a vendor get work; twice changes nothing. ``None``: the house approves its own.
-
-    Raises
-    ------
-    NotAllowed
-        ``operators_only``.
-    """
-    if approved_by is not None:
-        _check_operator(approved_by)
-    with transaction.atomic():
-        vendor = lock_vendor(vendor.pk)
-        if vendor.approved_at is None:
-            vendor.approved_at, vendor.approved_by = now, approved_by
-            vendor.save(update_fields=["approved_at", "approved_by"])
-    return vendor
-
-
-def pause_vendor(*, vendor: Vendor, paused_by: User, now: datetime) -> Vendor:
-    """Give a vendor no new work; what it has goes on. Twice changes nothing.
-
-    Raises
-    ------
-    NotAllowed
-        ``operators_only``.
-    """
-    _check_operator(paused_by)
-    with transaction.atomic():
-        vendor = lock_vendor(vendor.pk)
-        if vendor.paused_at is None:
-            vendor.paused_at = now
-            vendor.save(update_fields=["paused_at"])
-    return vendor
-
-
-def resume_vendor(*, vendor: Vendor, resumed_by: User) -> Vendor:
-    """Let a paused vendor get work again.
-
-    Raises
-    ------
-    NotAllowed
-        ``operators_only``.
-    """
-    _check_operator(resumed_by)
-    with transaction.atomic():
-        vendor = lock_vendor(vendor.pk)
-        vendor.paused_at = None
-        vendor.save(update_fields=["paused_at"])
-    return vendor
-
-
-def _check_operator(user: User) -> None:
-    if not user.is_operator:
-        raise NotAllowed("operators_only", "Only an operator approves and pauses vendors.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +73,7 @@ class NewPreparation:
     price_micros: int
     ready_slot: int
     due_at: datetime
-    #: ``Offer.to_json`` of the vendors that did not get it.
+    #: ``VendorOffer.to_json`` of the vendors that did not get it.
     other_offers: list[list[Any]]
 
 
@@ -173,21 +100,21 @@ def open_preparations(*, wanted: Iterable[NewPreparation], now: datetime) -> Non
 
 
 def prepare_next(*, clock: Callable[[], datetime]) -> bool:
-    """Do the automatic vendor's next piece of work; whether there was one."""
+    """Do the next piece of work there is; whether there was one.
+
+    The automatic vendor's whole work; for the others, getting the data ready for them, and
+    checking what they handed in.
+    """
     mine = _claim(now=clock())
     if mine is None:
         return False
     try:
-        with open_source(mine) as (raw, folder):
-            out = folder / "out"
-            summary = prepare_in_process(raw, folder=out, wish=parse_wish(mine.wish))
-            delivery = Delivery(
-                training=out / "train.jsonl",
-                held_out=out / "validation.jsonl" if summary["rows_held_out"] else None,
-                changes=out / "changes.jsonl",
-                report=summary,
-            )
-            deliver(preparation=mine, delivery=delivery, claim=mine.claim, now=clock())
+        if mine.vendor.is_automatic:
+            _prepare(mine, clock=clock)
+        elif mine.submitted_at is not None:
+            _check_submission(mine, clock=clock)
+        else:
+            hand_over(preparation=mine, claim=mine.claim, now=clock())
     except UserError as refusal:
         give_up(preparation=mine, claim=mine.claim, reason=refusal.message)
     except MarketFault:
@@ -199,7 +126,11 @@ def prepare_next(*, clock: Callable[[], datetime]) -> bool:
 def _claim(*, now: datetime) -> Preparation | None:
     with transaction.atomic():
         due = Preparation.objects.filter(
-            status=PreparationStatus.WORKING, vendor__kind=VendorKind.AUTOMATIC, problem=""
+            Q(vendor__kind=VendorKind.AUTOMATIC)
+            | Q(handed_over_at__isnull=True)
+            | Q(submitted_at__isnull=False),
+            status=PreparationStatus.WORKING,
+            problem="",
         ).exclude(claimed_at__gt=now - CLAIM_LIFE)
         found = lock_first(due.order_by("due_at", "pk"))
         if found is None:
@@ -218,10 +149,54 @@ def lock_free(preparation_id: str) -> Preparation:
     return found.get(pk=preparation_id)
 
 
+def _prepare(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
+    with open_source(mine) as (raw, folder):
+        out = folder / "out"
+        summary = prepare_in_process(raw, folder=out, wish=parse_wish(mine.wish))
+        delivery = Delivery(
+            training=out / "train.jsonl",
+            held_out=out / "validation.jsonl" if summary["rows_held_out"] else None,
+            changes=out / "changes.jsonl",
+            report=summary,
+        )
+        deliver(preparation=mine, delivery=delivery, claim=mine.claim, now=clock())
+
+
+def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> None:
+    """Check what people or an outside vendor handed in, and finish it: one that is refused may be
+    handed in again.
+    """
+    wish = parse_wish(mine.wish)
+    masks = wish.mask_personal_data
+    try:
+        with open_source(mine) as (raw, folder), open_submission(mine) as handed_in:
+            check_rows(mine, handed_in)
+            comparison = compare_in_process(raw, delivered=handed_in, masks=masks)
+            if not wish.review_s:
+                check_by_rule(comparison, wish)
+            out = folder / "out"
+            summary = finish_in_process(handed_in, folder=out, wish=wish)
+            changes = folder / "changes.jsonl"
+            if mine.vendor.kind == VendorKind.HUMAN:
+                write_changes(mine, changes)
+            delivery = Delivery(
+                training=out / "train.jsonl",
+                held_out=out / "validation.jsonl" if summary["rows_held_out"] else None,
+                changes=changes,
+                report=summary | {"rows_in": comparison["rows_in"]},
+                comparison=comparison,
+            )
+            deliver(preparation=mine, delivery=delivery, claim=mine.claim, now=clock())
+    except Conflict:
+        raise
+    except UserError as refusal:
+        refuse_submission(preparation=mine, claim=mine.claim, reason=refusal.message, now=clock())
+
+
 def deliver(
     *, preparation: Preparation, delivery: Delivery, claim: str, now: datetime
 ) -> Preparation:
-    """Take a vendor's delivery; an automatic vendor's is accepted if it passes all checks.
+    """Take a vendor's delivery; without a time to look at it, it is accepted by rule.
 
     Raises
     ------
@@ -237,7 +212,7 @@ def deliver(
             if held.claim != claim or held.status != PreparationStatus.WORKING or held.problem:
                 raise Conflict("delivery_too_late", "Another vendor has this work now.")
             _store_delivery(held, data, delivery, now=now)
-            if held.vendor.kind == VendorKind.AUTOMATIC:
+            if held.accept_by is None:
                 accept(preparation=held, now=now)
     except BaseException:
         data.delete_files()
@@ -255,46 +230,28 @@ def _store_delivery(
     held.rows_in = delivery.report.get("rows_in", held.source.rows + held.source.faulty)
     held.rows_out, held.rows_held_out = training.rows, held_out.rows if held_out else 0
     held.report, held.status, held.delivered_at = delivery.report, PreparationStatus.DELIVERED, now
+    held.comparison = delivery.comparison
+    if not held.vendor.is_automatic and parse_wish(held.wish).review_s:
+        held.accept_by = slot_starts_at(zone, held.ready_slot)
     if delivery.changes is not None and delivery.changes.is_file():
         with delivery.changes.open("rb") as content:
             held.changes.save(f"{held.pk}.jsonl", File(content), save=False)
     held.save()
 
 
-def accept(*, preparation: Preparation, now: datetime) -> Preparation:
-    """Let the job train on what was delivered; twice changes nothing.
-
-    Raises
-    ------
-    Conflict
-        ``nothing_delivered``, or ``job_ended``.
-    """
+def refuse_submission(*, preparation: Preparation, claim: str, reason: str, now: datetime) -> None:
+    """Give work back to a vendor whose delivery cannot be used. Counts under the claim only."""
     with transaction.atomic():
         held = lock_preparation(preparation.pk)
-        if held.status == PreparationStatus.ACCEPTED:
-            return held
-        if held.status != PreparationStatus.DELIVERED or held.prepared is None:
-            raise Conflict("nothing_delivered", "There is no delivery to accept.")
-        give_prepared_data(
-            job=held.job,
-            dataset=held.prepared,
-            held_out=held.held_out,
-            message=describe_result(held),
-            now=now,
-        )
-        held.status, held.accepted_at = PreparationStatus.ACCEPTED, now
-        held.save(update_fields=["status", "accepted_at"])
-        enqueue("auction.preparations_conclude")
-    return held
-
-
-def describe_result(preparation: Preparation) -> str:
-    """One sentence for the job's history."""
-    beside = f", {preparation.rows_held_out:,} held out" if preparation.rows_held_out else ""
-    return (
-        f"{preparation.vendor.name} prepared the data: {preparation.rows_in:,} rows in, "
-        f"{preparation.rows_out:,} out{beside}."
-    )
+        if held.claim != claim or held.status != PreparationStatus.WORKING:
+            return
+        held.refusals = [*held.refusals, {"at": now.isoformat(), "reason": reason}]
+        held.submitted_at = held.claimed_at = None
+        held.claim, held.attempts = "", 0
+        if len(held.refusals) >= REFUSALS_MAX:
+            held.problem = f"The vendor's deliveries could not be used. {reason}"[:_PROBLEM_CHARS]
+            enqueue("auction.preparations_conclude")
+        held.save()
 
 
 def give_up(*, preparation: Preparation, claim: str, reason: str) -> None:
@@ -314,12 +271,55 @@ def give_to_next_vendor(
     vendor_id, price_micros, *_ = offer
     held.missed = [*held.missed, {"vendor": held.vendor_id, "reason": reason}]
     if vendor_id != held.vendor_id:
-        held.claim, held.claimed_at, held.attempts, held.problem = "", None, 0, ""
+        _forget_work(held)
     held.other_offers = [other for other in held.other_offers if other[0] != vendor_id]
     held.vendor_id, held.price_micros = vendor_id, price_micros
     held.ready_slot, held.due_at = ready_slot, due_at
     held.save()
     enqueue("vendors.prepare")
+
+
+def forget_copies(held: Preparation) -> None:
+    """Delete what was made of an owner's data for a vendor, and of a vendor's work for a check.
+
+    Call while holding it; its row is saved.
+    """
+    WorkRow.objects.filter(preparation=held).delete()
+    for file in (held.masked, held.submission):
+        _delete_file(file)
+    held.save(update_fields=["masked", "submission"])
+
+
+def _discard_delivery(held: Preparation) -> None:
+    """Delete data that a vendor delivered and that were not accepted. Call while holding it."""
+    pks = [pk for pk in (held.prepared_id, held.held_out_id) if pk is not None]
+    held.prepared = held.held_out = None
+    held.save(update_fields=["prepared", "held_out"])
+    for dataset in Dataset.everything.filter(pk__in=pks, is_withheld=True):
+        _delete_file(dataset.file)
+        dataset.delete()
+    _delete_file(held.changes)
+    held.save(update_fields=["changes"])
+
+
+def _delete_file(file: FieldFile) -> None:
+    """Delete a stored file once the transaction commits."""
+    if file.name:
+        transaction.on_commit(partial(file.storage.delete, file.name), robust=True)
+        file.name = ""
+
+
+def _forget_work(held: Preparation) -> None:
+    """Nothing of one vendor's work is for the next one's eyes."""
+    _discard_delivery(held)
+    forget_copies(held)
+    held.claim, held.claimed_at, held.attempts, held.problem = "", None, 0, ""
+    held.handed_over_at = held.begun_at = held.submitted_at = None
+    held.refusals = []
+    held.comparison = None
+    held.delivered_at = held.accept_by = None
+    held.rows_out = held.rows_held_out = None
+    held.report = {}
 
 
 def close(*, held: Preparation, status: PreparationStatus, now: datetime, reason: str = "") -> None:
@@ -328,3 +328,5 @@ def close(*, held: Preparation, status: PreparationStatus, now: datetime, reason
     if reason:
         held.missed = [*held.missed, {"vendor": held.vendor_id, "reason": reason}]
     held.save(update_fields=["status", "concluded_at", "claim", "missed"])
+    _discard_delivery(held)
+    forget_copies(held)

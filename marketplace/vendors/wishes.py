@@ -8,6 +8,7 @@ from typing import Any
 
 from marketplace.common.errors import UserError
 from marketplace.vendors.models import VendorKind
+from marketplace.vendors.skills import Skill
 
 #: ISO 639-1 codes that rows may be kept by.
 LANGUAGES = (
@@ -15,6 +16,9 @@ LANGUAGES = (
     *("ja", "ko", "nl", "no", "pl", "pt", "ro", "ru", "sv", "th", "tr", "uk", "vi", "zh"),
 )
 VALIDATION_SHARE_MAX = 0.5
+INSTRUCTIONS_CHARS_MAX = 4_000
+#: Longest time that an owner may take to look at a delivery.
+REVIEW_S_MAX = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,13 @@ class PreparationWish:
     languages: tuple[str, ...] = ()
     #: Share of rows set aside, none of which shares a prompt with the training rows.
     validation_share: float = 0.1
+    #: Skills that a vendor must have; none asks for no particular one.
+    skills: tuple[str, ...] = ()
+    #: What people or an outside vendor are to do, in the owner's words.
+    instructions: str = ""
+    #: Seconds that the owner has to refuse a delivery of people or of an outside vendor. With none,
+    #: the rule accepts it.
+    review_s: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Give it as it is stored with a bid."""
@@ -61,7 +72,30 @@ def parse_wish(asked: Mapping[str, Any]) -> PreparationWish:
         mask_personal_data=_read_flag(asked, "mask_personal_data", default=False),
         languages=_read_names(asked, "languages", LANGUAGES),
         validation_share=float(share),
+        skills=_read_names(asked, "skills", Skill.values),
+        instructions=_read_instructions(asked),
+        review_s=_read_review(asked),
     )
+
+
+def _read_instructions(asked: Mapping[str, Any]) -> str:
+    text = asked.get("instructions", "")
+    if not isinstance(text, str) or len(text) > INSTRUCTIONS_CHARS_MAX or "\0" in text:
+        raise _invalid(
+            "instructions", f"Instructions are a text of at most {INSTRUCTIONS_CHARS_MAX:,} signs."
+        )
+    return text.strip()
+
+
+def _read_review(asked: Mapping[str, Any]) -> int:
+    seconds = asked.get("review_s", 0)
+    if isinstance(seconds, bool) or not isinstance(seconds, int):
+        raise _invalid("review_s", "The time to look at a delivery is a whole number of seconds.")
+    if not 0 <= seconds <= REVIEW_S_MAX:
+        raise _invalid(
+            "review_s", f"The time to look at a delivery is 0 to {REVIEW_S_MAX:,} seconds."
+        )
+    return seconds
 
 
 def _read_flag(asked: Mapping[str, Any], name: str, *, default: bool) -> bool:

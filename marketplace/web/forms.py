@@ -19,6 +19,8 @@ from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset, Job
 from marketplace.jobs.selectors import list_continuable_jobs
+from marketplace.vendors.models import VendorKind
+from marketplace.vendors.wishes import INSTRUCTIONS_CHARS_MAX
 from marketplace.web.prompt_form import AUTO, HyperField, PromptTuningForm
 from workers.protocol.messages import AdapterKind
 
@@ -40,6 +42,13 @@ METHODS = {
     AdapterKind.LORA: "LoRA: low-rank matrices beside the model's own",
     AdapterKind.SOFT_PROMPT: "Prompt tuning: a few learnt tokens before every row",
 }
+#: Seconds that an owner may take to look at a delivery, in words.
+REVIEWS = [
+    (0, "The rule accepts a delivery at once"),
+    (300, "I look at it within 5 minutes"),
+    (3600, "I look at it within an hour"),
+    (24 * 3600, "I look at it within a day"),
+]
 _DECIMAL_COMMA = re.compile(r"\d+,\d{1,2}")
 _INPUT_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
@@ -103,6 +112,21 @@ class BidForm(PromptTuningForm):
     )
     prepare = forms.BooleanField(label="Have the data prepared first", required=False)
     mask = forms.BooleanField(label="Replace personal data (not names)", required=False)
+    people = forms.BooleanField(label="People may see the data", required=False)
+    outside = forms.BooleanField(label="Outside systems may get the data", required=False)
+    instructions = forms.CharField(
+        label="What people or outside systems are to do",
+        required=False,
+        max_length=INSTRUCTIONS_CHARS_MAX,
+        widget=forms.Textarea(attrs={"class": "field", "rows": 3}),
+    )
+    review = forms.TypedChoiceField(
+        label="Before training starts",
+        coerce=int,
+        required=False,
+        choices=REVIEWS,
+        widget=forms.Select(attrs={"class": "field"}),
+    )
     fresh = forms.BooleanField(label="No warm start", required=False)
     #: The warm start that the page shows.
     offer = forms.CharField(max_length=40, required=False, widget=forms.HiddenInput)
@@ -141,10 +165,28 @@ class BidForm(PromptTuningForm):
 
     @property
     def preparation(self) -> dict[str, Any] | None:
-        """What a vendor is to do; only the automatic one sees data that are bid for here."""
-        if not self.cleaned_data.get("prepare"):
+        """What a vendor is to do, and which kinds may see the data."""
+        data = self.cleaned_data
+        if not data.get("prepare"):
             return None
-        return {"kinds": ["automatic"], "mask_personal_data": self.cleaned_data.get("mask", False)}
+        return {"mask_personal_data": data.get("mask", False), **self.consent}
+
+    @property
+    def consent(self) -> dict[str, Any]:
+        """Who may see the data, and what they are told; the automatic vendor always may."""
+        data = self.cleaned_data
+        others = {VendorKind.HUMAN: data.get("people"), VendorKind.OUTSIDE: data.get("outside")}
+        kinds = [kind.value for kind, may_see in others.items() if may_see]
+        if not kinds:
+            return {"kinds": [VendorKind.AUTOMATIC.value]}
+        instructions = data.get("instructions", "")
+        # A program reads no instructions.
+        automatic = [] if instructions else [VendorKind.AUTOMATIC.value]
+        return {
+            "kinds": [*automatic, *kinds],
+            "instructions": instructions,
+            "review_s": data.get("review") or 0,
+        }
 
     @property
     def continues(self) -> str:

@@ -10,6 +10,8 @@ from marketplace.web.views import (
     members,
     money,
     payments,
+    preparations,
+    reports,
     warm,
     workspace,
 )
@@ -33,6 +35,16 @@ urlpatterns = [
     path("jobs/<str:job_id>", jobs.job_detail, name="job_detail"),
     path("jobs/<str:job_id>/cancel", jobs.job_stop, name="job_stop"),
     path("jobs/<str:job_id>/changes", jobs.changes_download, name="changes_download"),
+    path(
+        "jobs/<str:job_id>/preparation/accept",
+        preparations.accept_delivery,
+        name="preparation_accept",
+    ),
+    path(
+        "jobs/<str:job_id>/preparation/dispute",
+        preparations.refuse_delivery,
+        name="preparation_dispute",
+    ),
     path("jobs/<str:job_id>/adapter", jobs.adapter_download, name="adapter_download"),
     path("jobs/<str:job_id>/adapter/consent", warm.give_adapter, name="adapter_consent"),
     path(
@@ -64,6 +76,7 @@ urlpatterns = [
     path("datasets/consent", warm.set_organisation, name="consent"),
     path("datasets/<str:dataset_id>/consent", warm.set_dataset, name="dataset_consent"),
     path("datasets/<str:dataset_id>/delete", workspace.dataset_delete, name="dataset_delete"),
+    path("datasets/<str:dataset_id>/report", reports.show_report, name="dataset_report"),
     path("datasets/<str:dataset_id>", workspace.dataset_detail, name="dataset_detail"),
     path("datasets/<str:dataset_id>/faults", workspace.list_dataset_faults, name="dataset_faults"),
     path("settings/api-keys", workspace.api_key_list, name="api_key_list"),

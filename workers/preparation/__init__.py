@@ -11,6 +11,8 @@ changed or dropped, line by line, and why:
 6. ``splitting``: held-out rows that share no prompt with training rows.
 
 ``prepare_dataset`` runs them all; ``inspect_dataset`` only counts what they would find.
+``list_rows`` shows each row with a proposal to people, and ``compare_datasets`` what a delivery did
+to a data set.
 """
 
 from __future__ import annotations

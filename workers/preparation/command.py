@@ -8,8 +8,11 @@ import resource
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import BinaryIO
 
+from workers.preparation.comparing import compare_datasets
 from workers.preparation.inspection import inspect_dataset
+from workers.preparation.listing import iter_masked_lines, list_rows
 from workers.preparation.prepare import prepare_dataset
 from workers.preparation.reading import UnreadableFileError
 from workers.preparation.settings import PreparationSettings, PreparationSettingsError
@@ -25,6 +28,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, help="a new folder for the result; without it, a report only"
     )
+    parser.add_argument(
+        "--compare", type=Path, help="a prepared file: what became of the rows, as a report"
+    )
+    parser.add_argument("--rows", type=Path, help="list every row with a proposal, as JSON lines")
+    parser.add_argument("--masked", type=Path, help="copy the rows with personal data replaced")
     parser.add_argument("--mask", action="store_true", help="replace personal data (not names)")
     parser.add_argument("--phone-regions", type=_split, default=(), help="such as US,DE")
     parser.add_argument(
@@ -41,8 +49,22 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _write_lines(stream: BinaryIO, options: argparse.Namespace) -> dict[str, int]:
+    lines = (
+        iter_masked_lines(stream)
+        if options.rows is None
+        else (json.dumps(asdict(row)) for row in list_rows(stream, masks=options.mask))
+    )
+    count = 0
+    with (options.rows or options.masked).open("w", encoding="utf-8") as out:
+        for line in lines:
+            out.write(line + "\n")
+            count += 1
+    return {"rows": count}
+
+
 def main(arguments: list[str]) -> int:
-    """Prints the report as JSON; 0 when there is a result, 1 when the file cannot be used."""
+    """Print the report as JSON; 0 when there is a result, 1 when the file cannot be used."""
     options = _parse(arguments)
     for limit, most in (
         (resource.RLIMIT_CPU, options.cpu_s),
@@ -63,7 +85,12 @@ def main(arguments: list[str]) -> int:
             seed=options.seed,
         )
         with options.file.open("rb") as stream:
-            if options.out is None:
+            if options.rows is not None or options.masked is not None:
+                found = _write_lines(stream, options)
+            elif options.compare is not None:
+                with options.compare.open("rb") as delivered:
+                    found = asdict(compare_datasets(stream, delivered, masks=options.mask))
+            elif options.out is None:
                 found = asdict(inspect_dataset(stream))
             else:
                 options.out.mkdir(parents=True, exist_ok=False)

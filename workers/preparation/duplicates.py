@@ -56,6 +56,8 @@ class NearDuplicateIndex:
         Exact Jaccard similarity of word triples from which two texts are near duplicates.
     read : callable
         The text of a key that was added; texts are not held here.
+    bands : int
+        More bands find pairs that are less alike, among more candidates.
 
     Notes
     -----
@@ -63,29 +65,40 @@ class NearDuplicateIndex:
     Memory is about 1 KB for each text.
     """
 
-    def __init__(self, *, similarity: float, read: Callable[[int], str]) -> None:
+    def __init__(
+        self, *, similarity: float, read: Callable[[int], str], bands: int = _BANDS
+    ) -> None:
         self._similarity = similarity
+        self._bands = bands
         self._read = read
         self._indexes: dict[str, Any] = {}
         self._sets: OrderedDict[int, frozenset[str]] = OrderedDict()
 
     def find(self, key: int, text: str, *, label: str = "") -> int | None:
         """The smallest key of a text that is like this one; otherwise adds it, for ``None``."""
+        found, shingles, signature = self._search(text, label)
+        if found is None:
+            self._indexes[label].insert(key, signature)
+            self._hold_set(key, shingles)
+        return found
+
+    def search(self, text: str, *, label: str = "") -> int | None:
+        """The smallest key of a text that is like this one, which is not added."""
+        return self._search(text, label)[0]
+
+    def _search(self, text: str, label: str) -> tuple[int | None, frozenset[str], Any]:
         if label not in self._indexes:
             self._indexes[label] = _minhash.RMinHashLSH(
-                threshold=self._similarity, num_perm=_PERMUTATIONS, num_bands=_BANDS
+                threshold=self._similarity, num_perm=_PERMUTATIONS, num_bands=self._bands
             )
-        index = self._indexes[label]
         shingles = build_shingles(text)
         signature = _minhash.RMinHash(num_perm=_PERMUTATIONS, seed=_SEED)
         # In an order of their own, so that the signature is the same in every process.
         signature.update(sorted(shingles))
-        for other in sorted(index.query(signature)):
+        for other in sorted(self._indexes[label].query(signature)):
             if jaccard_similarity(shingles, self._load_set(other)) >= self._similarity:
-                return int(other)
-        index.insert(key, signature)
-        self._hold_set(key, shingles)
-        return None
+                return int(other), shingles, signature
+        return None, shingles, signature
 
     def _load_set(self, key: int) -> frozenset[str]:
         if key in self._sets:

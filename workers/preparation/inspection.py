@@ -29,6 +29,8 @@ class Inspection:
     is_complete: bool
     #: Characters of text in a row: the shortest, the median, the 95th percentile, the longest.
     chars: tuple[int, int, int, int]
+    #: Rows by characters of text, ``[at most, rows]``; each bound is twice the one before.
+    lengths: list[tuple[int, int]]
     rows_to_repair: int
     rows_unusable: int
     exact_duplicates: int
@@ -97,6 +99,7 @@ def inspect_dataset(
         rows=rows,
         is_complete=is_complete,
         chars=_describe_lengths(lengths),
+        lengths=_count_lengths(lengths),
         rows_to_repair=counts["to_repair"],
         rows_unusable=counts["unusable"],
         exact_duplicates=counts["exact"],
@@ -107,6 +110,13 @@ def inspect_dataset(
         labels=dict(labels.most_common(50)),
         faults=dict(faults.most_common(50)),
     )
+
+
+def _count_lengths(lengths: list[int]) -> list[tuple[int, int]]:
+    counts = Counter(max(0, length - 1).bit_length() for length in lengths)
+    if not counts:
+        return []
+    return [(1 << bits, counts[bits]) for bits in range(min(counts), max(counts) + 1)]
 
 
 def _describe_lengths(lengths: list[int]) -> tuple[int, int, int, int]:

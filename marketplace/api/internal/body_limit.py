@@ -3,7 +3,8 @@
 Django's ASGI handler spools a body whole before any view sees the request, so without this anybody
 could fill the disk. Without a session, an API key or a node's token a body may be as long as a
 form; with one, as long as a list of bids; at the addresses of uploads, as long as a data set; and a
-node's uploads may be as long as a checkpoint.
+node's uploads may be as long as a checkpoint. A vendor's delivery may be as long as its link
+allows.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from django.http import parse_cookie
 
 from marketplace.api.callers import find_keys
 from marketplace.common import clock
+from marketplace.common.errors import NotFound
 from marketplace.common.problems import build_early_error
 from marketplace.common.threads import run_in_thread
 from marketplace.fleet.selectors import find_node_by_api_token
 from marketplace.jobs.services.uploads import CHECKPOINT_BYTES_MAX
+from marketplace.vendors.deliveries import compute_delivery_limit
+from marketplace.vendors.handover import open_link
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -33,6 +37,8 @@ Headers = dict[bytes, bytes]
 NODE_UPLOADS = "/internal/v1/leases/"
 #: Where people and programs send data sets.
 UPLOADS = frozenset({"/api/datasets", "/api/bids", "/v1/files", "/datasets", "/bids/new"})
+#: Where outside vendors deliver; their links say who they are.
+VENDOR_WORK = "/api/vendor-work/"
 #: Of a request without a known sender: enough for any form and for a join's self-test.
 ANONYMOUS_BYTES = 64 * 1024
 #: Of any other request, and beside the file of a form: its other fields and its boundaries.
@@ -57,6 +63,8 @@ class BodyLimitMiddleware:
                 await _refuse(send, scope["path"], 401, "unknown_node_token", detail)
                 return
             limit = getattr(settings, "CHECKPOINT_BYTES_MAX", CHECKPOINT_BYTES_MAX)
+        elif scope["path"].startswith(VENDOR_WORK):
+            limit = await run_in_thread(lambda: _find_delivery_limit(scope["path"]))
         elif _is_short(headers) or not await _ask(_is_known, headers):
             limit = ANONYMOUS_BYTES
         elif scope["path"] in UPLOADS:
@@ -97,6 +105,15 @@ class BodyLimitMiddleware:
         await self._application(scope, count, pass_on)
         if received > limit and not answered:
             await _refuse(send, scope["path"], 413, "file_too_large", detail)
+
+
+def _find_delivery_limit(path: str) -> int:
+    """What the link in an address allows; what no link allows is as short as anybody's."""
+    token = path.removeprefix(VENDOR_WORK).partition("/")[0]
+    try:
+        return compute_delivery_limit(open_link(token, now=clock.now()))
+    except NotFound:
+        return ANONYMOUS_BYTES
 
 
 def _is_short(headers: Headers) -> bool:

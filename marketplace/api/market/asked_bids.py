@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from marketplace.api.callers import Caller
 from marketplace.auction.bidding.measure import unknown_dataset
 from marketplace.auction.bidding.place import NewBid
+from marketplace.common import clock
 from marketplace.common.errors import UserError
+from marketplace.common.threads import run_in_thread
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import get_open_zone, get_zones_by_name
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.selectors import get_datasets
 from marketplace.jobs.services import ensure_dataset_tokens, is_dataset_counted
+from marketplace.vendors.endpoint_quotes import EndpointQuote
+from marketplace.vendors.endpoints import ask_for_bid
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +30,8 @@ class AskedBid:
     body: Mapping[str, Any]
     caller: Caller
     idempotency_key: str | None
+    #: What vendors' own systems quoted; ``None`` until they are asked.
+    quotes: Mapping[str, EndpointQuote] | None = None
 
 
 class TokensNotCountedError(Exception):
@@ -60,6 +66,31 @@ def find_new_bids(asked: Sequence[AskedBid]) -> list[NewBid | Exception]:
         is_counted = is_dataset_counted(dataset=new_bid.dataset, zone=new_bid.zone)
         found.append(new_bid if is_counted else TokensNotCountedError(new_bid))
     return found
+
+
+async def ask_vendors(asked: AskedBid) -> AskedBid:
+    """The bid with the quotes of vendors' own systems, where it asks for a preparation.
+
+    Before it joins other bids: these must not wait for a vendor.
+    """
+    if asked.quotes is not None or asked.body.get("preparation") is None:
+        return asked
+    return await run_in_thread(lambda: _ask_vendors(asked))
+
+
+def _ask_vendors(asked: AskedBid) -> AskedBid:
+    [found] = find_new_bids([asked])
+    new_bid = found.new_bid if isinstance(found, TokensNotCountedError) else found
+    if isinstance(new_bid, Exception):
+        # Placing it says so.
+        return asked
+    quotes = ask_for_bid(
+        zone=new_bid.zone,
+        dataset=new_bid.dataset,
+        preparation=new_bid.preparation,
+        now=clock.now(),
+    )
+    return replace(asked, quotes=quotes)
 
 
 def count_tokens(new_bid: NewBid) -> None:
@@ -98,6 +129,7 @@ def _build_new_bid(
         deadline_at=body["deadline"],
         idempotency_key=asked.idempotency_key,
         preparation=body.get("preparation"),
+        quotes=asked.quotes or {},
         model=body["model"],
     )
 

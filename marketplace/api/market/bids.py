@@ -18,6 +18,7 @@ from marketplace.api.idempotency import idempotency_key, once
 from marketplace.api.market import schemas
 from marketplace.api.market.asked_bids import (
     AskedBid,
+    ask_vendors,
     check_one_dataset,
     count_tokens_of_all,
 )
@@ -177,7 +178,15 @@ async def _place_each(asked: list[AskedBid | Exception]) -> list[Response | Exce
         except Exception as error:
             return error
 
-    return await asyncio.gather(*map(answer, asked))
+    async def ask(item: AskedBid | Exception) -> AskedBid | Exception:
+        try:
+            return item if isinstance(item, Exception) else await ask_vendors(item)
+        except Exception as error:
+            return error
+
+    # Before any is placed, for the same reason as the tokens.
+    with_quotes = await asyncio.gather(*map(ask, asked))
+    return await asyncio.gather(*map(answer, with_quotes))
 
 
 def _shape(bid: Bid) -> dict[str, Any]:

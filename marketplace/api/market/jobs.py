@@ -10,6 +10,7 @@ from rest_framework.response import Response
 from marketplace.api.callers import caller
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import get_job, list_jobs
+from marketplace.api.market.requests import DisputeRequest, checked
 from marketplace.api.market.serialize import (
     serialize_cancel_preview,
     serialize_checkpoint,
@@ -28,7 +29,9 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Artifact, JobStatus
 from marketplace.jobs.selectors import list_job_checkpoints, list_job_events, list_samples
 from marketplace.jobs.services import cancel_job
+from marketplace.vendors.acceptance import accept, open_dispute
 from marketplace.vendors.downloads import download_changes
+from marketplace.vendors.models import Preparation
 from marketplace.vendors.selectors import find_preparation
 
 
@@ -109,10 +112,35 @@ class JobPreparationView(MarketView):
 
     @extend_schema(responses={200: schemas.PREPARATION})
     def get(self, request: Request, job_id: str) -> Response:
-        preparation = find_preparation(get_job(caller(request).organisation, job_id))
-        if preparation is None:
-            raise NotFound("no_preparation", "The job's data were trained on as they are.")
-        return Response(serialize_preparation(preparation))
+        return Response(serialize_preparation(_get_preparation(request, job_id)))
+
+
+class JobPreparationAcceptView(MarketView):
+    """Accept a delivery that waits for its owner; training starts."""
+
+    scopes = {"POST": "jobs:write"}
+
+    @extend_schema(request=None, responses={200: schemas.PREPARATION})
+    def post(self, request: Request, job_id: str) -> Response:
+        made = accept(preparation=_get_preparation(request, job_id), now=clock.now())
+        return Response(serialize_preparation(made))
+
+
+class JobPreparationDisputeView(MarketView):
+    """Refuse a delivery, with a reason; an operator decides."""
+
+    scopes = {"POST": "jobs:write"}
+
+    @extend_schema(request=DisputeRequest, responses={200: schemas.PREPARATION})
+    def post(self, request: Request, job_id: str) -> Response:
+        who = caller(request)
+        open_dispute(
+            preparation=_get_preparation(request, job_id),
+            reason=checked(DisputeRequest, request.data)["reason"],
+            opened_by=who.user,
+            now=clock.now(),
+        )
+        return Response(serialize_preparation(_get_preparation(request, job_id)))
 
 
 class JobPreparationChangesView(MarketView):
@@ -124,6 +152,13 @@ class JobPreparationChangesView(MarketView):
     def get(self, request: Request, job_id: str) -> FileDownload:
         job = get_job(caller(request).organisation, job_id)
         return download_changes(job=job, name=job.pk, range_header=request.headers.get("Range"))
+
+
+def _get_preparation(request: Request, job_id: str) -> Preparation:
+    preparation = find_preparation(get_job(caller(request).organisation, job_id))
+    if preparation is None:
+        raise NotFound("no_preparation", "The job's data were trained on as they are.")
+    return preparation
 
 
 class JobAdapterView(MarketView):

@@ -54,8 +54,10 @@ class WorkRequest(StrictSerializer):
         allow_null=True,
         default=None,
         help_text="Have a vendor prepare the data first: kinds (who may see them: automatic, "
-        "human), drop_duplicates, mask_personal_data, languages, validation_share. {} takes the "
-        "defaults; null trains on the data as they are.",
+        "human, outside), drop_duplicates, mask_personal_data, languages, validation_share, "
+        "skills, instructions, review_s (seconds to refuse a delivery of people or of an outside "
+        "vendor; with 0 the rule accepts it). {} takes the defaults; null trains on the data as "
+        "they are.",
     )
 
 
@@ -179,3 +181,7 @@ def checked(kind: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any
 def _reader(kind: type[serializers.Serializer[Any]]) -> serializers.Serializer[Any]:
     """One for all requests: reading changes nothing in it, and making one is expensive."""
     return cast(serializers.Serializer[Any], kind())
+
+
+class DisputeRequest(StrictSerializer):
+    reason = serializers.CharField(max_length=1000)

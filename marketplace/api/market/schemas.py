@@ -406,6 +406,9 @@ PREPARATION = _shape(
         "vendor_price": _usd(),
         "due_at": s.DateTimeField(),
         "delivered_at": s.DateTimeField(allow_null=True),
+        "accept_by": s.DateTimeField(
+            allow_null=True, help_text="Until then the delivery may be refused."
+        ),
         "accepted_at": s.DateTimeField(allow_null=True),
         "concluded_at": s.DateTimeField(
             allow_null=True, help_text="When the vendor was paid and spare cells were given back."
@@ -419,6 +422,10 @@ PREPARATION = _shape(
         "refund": _usd(),
         "missed": _list(s.DictField()),
         "report": s.DictField(),
+        "comparison": s.DictField(
+            allow_null=True, help_text="Rows kept, changed, dropped and added, with samples."
+        ),
+        "accesses": _list(s.DictField()),
     },
 )
 JOB_EVENT_PAGE = _page(

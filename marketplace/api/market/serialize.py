@@ -27,6 +27,7 @@ from marketplace.jobs.journal import serialize_progress
 from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent, Upload
 from marketplace.jobs.starts import StartKind
 from marketplace.vendors.models import Preparation
+from marketplace.vendors.selectors import list_accesses
 from workers.protocol.messages import TextSample
 from workers.protocol.wire import to_json
 
@@ -355,6 +356,7 @@ def serialize_preparation(preparation: Preparation) -> dict[str, Any]:
         "vendor_price": usd(preparation.price_micros),
         "due_at": moment(preparation.due_at),
         "delivered_at": moment(preparation.delivered_at),
+        "accept_by": moment(preparation.accept_by),
         "accepted_at": moment(preparation.accepted_at),
         "concluded_at": moment(preparation.concluded_at),
         "rows_in": preparation.rows_in,
@@ -366,6 +368,17 @@ def serialize_preparation(preparation: Preparation) -> dict[str, Any]:
         "refund": usd(preparation.refund_micros),
         "missed": preparation.missed,
         "report": preparation.report,
+        "comparison": preparation.comparison,
+        "accesses": [
+            {
+                "at": moment(access.at),
+                "kind": access.kind,
+                "vendor": access.vendor.name,
+                "person": access.person.get_short_name() if access.person else None,
+                "is_masked": access.is_masked,
+            }
+            for access in list_accesses(preparation)
+        ],
     }
 
 

@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -34,6 +34,8 @@ from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Dataset
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.locks import LockedAccounts, lock_wallets
+from marketplace.vendors.endpoint_quotes import EndpointQuote
+from marketplace.vendors.endpoints import ask_for_bid
 from marketplace.vendors.offers import collect_offers
 from marketplace.vendors.wishes import parse_wish
 from marketplace.warm.offers import reserve_offers
@@ -64,6 +66,8 @@ class NewBid:
     model: str = ""
     #: The card payment that authorises its price; without one the wallet holds it.
     card_payment_id: str | None = None
+    #: What vendors' own systems quoted for the preparation, ``ask_for_bid``.
+    quotes: Mapping[str, EndpointQuote] = field(default_factory=dict[str, EndpointQuote])
     #: SHA-256 of what is asked for.
     request_hash: str = field(init=False)
 
@@ -110,6 +114,8 @@ Outcome = PlacedBid | Exception
 def place_bid(*, asked: NewBid, now: datetime) -> Bid:
     """Append a bid to the zone's queue and hold its price in the wallet.
 
+    Vendors' own systems are asked for quotes first; do not call in a transaction.
+
     The bid is decided by the zone's lane; ``wait_for_bid`` returns it decided. The
     same key with the same request returns the first bid and does nothing else.
 
@@ -122,7 +128,10 @@ def place_bid(*, asked: NewBid, now: datetime) -> Bid:
     PaymentRequired
         ``insufficient_funds``: the wallet has less than the price.
     """
-    [outcome] = place_bids(asked=[asked], now=now)
+    quotes = ask_for_bid(
+        zone=asked.zone, dataset=asked.dataset, preparation=asked.preparation, now=now
+    )
+    [outcome] = place_bids(asked=[replace(asked, quotes=quotes)], now=now)
     if isinstance(outcome, Exception):
         raise outcome
     return outcome.bid
@@ -182,7 +191,9 @@ def draft_bid(asked: NewBid, *, now: datetime) -> Bid:
     )
     offers = []
     if wish is not None:
-        offers = collect_offers(zone=asked.zone, dataset=asked.dataset, wish=wish, now=now)
+        offers = collect_offers(
+            zone=asked.zone, dataset=asked.dataset, wish=wish, answers=asked.quotes, now=now
+        )
     return Bid(
         zone=asked.zone,
         organisation=asked.organisation,

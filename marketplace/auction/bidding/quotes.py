@@ -22,6 +22,7 @@ from marketplace.auction.task_values import build_task
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import last_slot_until, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.models import Dataset
+from marketplace.vendors.endpoints import ask_for_quotes
 from marketplace.vendors.models import Vendor
 from marketplace.vendors.offers import collect_offers, find_capacities, read_offers
 from marketplace.vendors.quoting import VendorOffer
@@ -131,7 +132,8 @@ def make_quote(
     offers: list[VendorOffer] = []
     outlook = Outlook.NONE
     if wish is not None:
-        offers = collect_offers(zone=zone, dataset=dataset, wish=wish, now=now)
+        answers = ask_for_quotes(zone=zone, dataset=dataset, wish=wish, now=now, remembers=True)
+        offers = collect_offers(zone=zone, dataset=dataset, wish=wish, answers=answers, now=now)
     elif is_warm and not model:
         planned = plan_cold(measured, organisation=organisation, zone=zone, dataset=dataset)
         found = find_offer(planned, now=now)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.models import Bid
 from marketplace.fleet.selectors import slot_starts_at
-from marketplace.vendors.offers import measure_raw_data
+from marketplace.vendors.models import Vendor
+from marketplace.vendors.offers import compute_due_at, measure_raw_data
 from marketplace.vendors.services import NewPreparation, open_preparations
 from scheduler import types as scheduler
 
@@ -44,6 +45,11 @@ def _build(lane: Lane, of: AdmittedWithVendor, bid: Bid) -> NewPreparation:
         vendor_id=vendor_id,
         price_micros=price_micros,
         ready_slot=ready_slot,
-        due_at=slot_starts_at(lane.zone, ready_slot),
+        due_at=compute_due_at(
+            vendor=Vendor.objects.get(pk=vendor_id),
+            wish=bid.preparation,
+            ready_at=slot_starts_at(lane.zone, ready_slot),
+            slot_s=lane.zone.slot_s,
+        ),
         other_offers=[offer for n, offer in enumerate(bid.offers) if n != chosen],
     )

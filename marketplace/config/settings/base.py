@@ -321,6 +321,8 @@ AUCTION_WITNESSES = environment.words("AUCTION_WITNESSES", "")
 AUCTION_WITNESSED = environment.words("AUCTION_WITNESSED", "")
 #: Whether such a market may be inside this one's network, at http:// too.
 AUCTION_WITNESSED_PRIVATE = environment.flag("AUCTION_WITNESSED_PRIVATE", default=False)
+#: Whether vendors' own systems may be inside this market's network, at http:// too.
+VENDOR_ENDPOINTS_PRIVATE = environment.flag("VENDOR_ENDPOINTS_PRIVATE", default=False)
 #: Requests a minute, by kind, of an organisation or of an address that nobody signed in from; see
 #: ``marketplace.common.request_rates``.
 API_REQUESTS_PER_MINUTE = {

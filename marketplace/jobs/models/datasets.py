@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
@@ -11,6 +13,13 @@ from marketplace.common.models import IdField
 
 def dataset_path(dataset: Dataset, _filename: str) -> str:
     return f"datasets/{dataset.organisation_id}/{dataset.pk}"
+
+
+class OwnDatasets(models.Manager[Any]):
+    """Data sets that their owners may use."""
+
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().filter(is_withheld=False)
 
 
 class Dataset(models.Model):
@@ -49,12 +58,19 @@ class Dataset(models.Model):
     long_lines = models.JSONField(default=list)
     #: Lines among ``faulty_lines`` whose rows are too long, left out by choice.
     left_out_long = models.PositiveIntegerField(default=0)
+    #: A vendor delivered it, and it is not accepted: nobody finds it, bids with it or sees it.
+    is_withheld = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField()
 
     organisation_id: str
     zone_id: str | None
 
+    #: Withheld ones as well.
+    everything = models.Manager()
+    objects = OwnDatasets()
+
     class Meta:
+        default_manager_name = "objects"
         constraints = [
             models.CheckConstraint(condition=Q(rows__gt=0), name="jobs_dataset_has_rows"),
         ]

@@ -38,6 +38,7 @@ class EventKind(models.TextChoices):
 
     OPENED = "opened", "Opened"
     PREPARED = "prepared", "Data prepared"
+    DISPUTED = "disputed", "Delivery disputed"
     STARTED = "started", "Started on a node"
     PAUSED = "paused", "Paused until its next slot"
     MOVING = "moving", "Leaving a node for another"

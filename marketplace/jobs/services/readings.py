@@ -193,7 +193,10 @@ def _find_refusal(reading: Reading, choices: UploadChoices) -> UserError | None:
     if reason is not None and reading.columns and choices.asks and not choices.columns:
         return None
     if reason is None and reading.rows == 0:
-        reason = "No line of the file is a usable row."
+        reason = (
+            "No line of the file is a usable row. Correct one at least: a price is counted from "
+            "it, and a vendor can repair the others."
+        )
     if reason is None and reading.faulty and choices.faulty_lines == REFUSE:
         lines = "line" if reading.faulty == 1 else "lines"
         reason = f"{reading.faulty:,} {lines} cannot be used. Correct them, or leave them out."

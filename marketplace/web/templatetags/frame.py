@@ -40,6 +40,7 @@ _IN_THE_MENU_THEMSELVES = (
     "operator_machines",
     "operator_money",
     "operator_providers",
+    "operator_vendors",
     "payouts",
 )
 
@@ -68,7 +69,12 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
         ),
         NavGroup("Money", (link("Wallet", "wallet", "wallet"),)),
         NavGroup(
-            "Provide", (link("Nodes", "node_list", "node"), link("Payouts", "payouts", "wallet"))
+            "Provide",
+            (
+                link("Nodes", "node_list", "node"),
+                link("Data work", "vendor_list", "data"),
+                link("Payouts", "payouts", "wallet"),
+            ),
         ),
         NavGroup(
             "Workspace",
@@ -80,11 +86,10 @@ def nav_groups(context: RequestContext) -> tuple[NavGroup, ...]:
         providers = link("Providers", "operator_providers", "node")
         money = link("Money", "operator_money", "wallet")
         lanes = link("Express lanes", "operator_express", "bolt")
-        groups.append(
-            NavGroup(
-                "House", (link("Overview", "operator", "home"), machines, lanes, providers, money)
-            )
-        )
+        vendors = link("Vendors", "operator_vendors", "data")
+        overview = link("Overview", "operator", "home")
+        house = (overview, machines, lanes, providers, vendors, money)
+        groups.append(NavGroup("House", house))
     return tuple(groups)
 
 

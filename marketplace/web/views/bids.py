@@ -35,9 +35,9 @@ from marketplace.payments.gateway_models import CardPayment
 from marketplace.payments.selectors import wallet
 from marketplace.payments.stripe_gateway import is_configured, is_test_money
 from marketplace.payments.top_ups import list_cards
-from marketplace.vendors.models import VendorKind
 from marketplace.vendors.reports import count_trouble, list_findings
-from marketplace.vendors.selectors import find_report, list_offers
+from marketplace.vendors.selectors import find_kinds, find_report, list_offers
+from marketplace.vendors.wishes import parse_wish
 from marketplace.web.forms import (
     LORA,
     TRAINING,
@@ -207,7 +207,7 @@ def _form_page(
         "curve_table": [] if quote is None else curve_table(quote),
         "models": _models(request.organisation, zones, form, dataset, chosen=zone, now=now),
         "now": now,
-        **_describe_preparation(zone, dataset, now=now),
+        **_describe_preparation(form, zone, dataset, now=now),
         "warm": None if quote is None else present_warm_quote(quote),
         "resolved": None if quote is None else quote.measured.terms,
     }
@@ -215,15 +215,16 @@ def _form_page(
 
 
 def _describe_preparation(
-    zone: Zone | None, dataset: Dataset | None, *, now: datetime
+    form: BidForm, zone: Zone | None, dataset: Dataset | None, *, now: datetime
 ) -> dict[str, Any]:
     """What the data hold, and what vendors would do with them."""
     if zone is None or dataset is None:
         return {}
     report = find_report(dataset)
     return {
-        # The form consents to the automatic vendor alone; over the API others may be named.
-        "offers": list_offers(zone=zone, dataset=dataset, kinds=[VendorKind.AUTOMATIC], now=now),
+        "offers": list_offers(zone=zone, dataset=dataset, wish=parse_wish(form.consent), now=now),
+        # What could be had with the owner's leave.
+        "other_kinds": find_kinds(zone),
         "findings": [] if report is None else list_findings(report),
         "trouble": 0 if report is None else count_trouble(report),
     }
@@ -352,7 +353,7 @@ def _read_initial_prompt(bid: Bid) -> dict[str, Any]:
 
 def _read_earlier_terms(request: PageRequest) -> dict[str, Any]:
     """Terms of an earlier bid, or what the address names."""
-    named = ("dataset", "zone", "name", "model")
+    named = ("dataset", "zone", "name", "model", "prepare")
     asked = {name: request.GET[name] for name in named if name in request.GET}
     if "again" in request.GET:
         bid = get_bid(request.organisation, request.GET["again"])

@@ -34,7 +34,7 @@ from marketplace.jobs.selectors import (
 )
 from marketplace.jobs.services import cancel_job
 from marketplace.vendors.downloads import download_changes
-from marketplace.vendors.selectors import find_preparation
+from marketplace.vendors.selectors import find_preparation, list_accesses
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, node_label
 from marketplace.web.presenters.progress import plan_data
 from marketplace.web.presenters.receipt import build_receipt, price_lines
@@ -193,6 +193,7 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
     artifact = Artifact.objects.filter(job=job).first()
     machines = find_ribbon_nodes(job.zone)
     outliers = list_row_outliers(job)
+    preparation = find_preparation(job)
     context = {
         "job": job,
         "bid": bid,
@@ -209,7 +210,8 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         "plan_data": plan_data(bid, job, machines) if tab == "metrics" else None,
         "outliers": add_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
         "samples": list_samples(job) if tab == "metrics" else [],
-        "preparation": find_preparation(job),
+        "preparation": preparation,
+        "accesses": [] if preparation is None else list_accesses(preparation),
         "share": _share(job),
         "left_s": _left_s(job, now),
         "kept_micros": bid.price_micros - payment_micros,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import timedelta
 
 import pytest
-from django.core.files.base import ContentFile
 
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.auction.book.verify import verify_zone
@@ -17,48 +17,27 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
-from marketplace.jobs.models import Job, JobStatus, Slice
+from marketplace.jobs.models import JobStatus, Slice
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.selectors import check_ledger, earnings, wallet
 from marketplace.vendors import services
 from marketplace.vendors.deliveries import Delivery
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
-from marketplace.vendors.quoting import QuoteFunction
-from marketplace.vendors.services import approve_vendor, prepare_next, register_vendor
+from marketplace.vendors.services import prepare_next
 from tests import builders
 from tests import market_builders as market
+from tests import vendor_builders as build
 from tests.builders import NOW
+from tests.unit.marketplace.common.threads import at_once
+from tests.vendor_builders import chat, clock, sell, upload
 from workers.protocol.messages import SliceStatus
 
 pytestmark = pytest.mark.django_db
 
-QUOTES = QuoteFunction(
-    minimum_micros=20_000,
-    micros_per_1000_rows=0,
-    micros_per_1000_tokens=0,
-    base_s=15,
-    s_per_1000_rows=0,
-)
-
-
-def chat(number: int) -> str:
-    asked = f"What does item {number} cost in shop {number * 7} of street {number * 31}?"
-    said = [("user", asked), ("assistant", f"{number * 13} dollars.")]
-    return json.dumps({"messages": [{"role": role, "content": text} for role, text in said]})
-
-
-#: 40 good rows, 50 copies of the first, and 10 rows with a comma too many: 100 lines, 50 rows.
-MESSY = "\n".join(
-    [*map(chat, range(40)), *[chat(0)] * 50, *[chat(n)[:-1] + ",}" for n in range(50, 60)]]
-)
-
 
 @pytest.fixture
 def zone():
-    made = market.zone()
-    made.tokenizer_source = "bundled:finetender-tiny"
-    made.save()
-    return made
+    return build.zone()
 
 
 @pytest.fixture
@@ -66,45 +45,9 @@ def owner():
     return builders.organisation(usd="10")
 
 
-def list_vendor(zone, name="Tidy", kind=VendorKind.AUTOMATIC, rows_per_slot=100, **terms):
-    quotes = QuoteFunction(**{**{f: getattr(QUOTES, f) for f in QUOTES.__slots__}, **terms})
-    vendor = register_vendor(
-        organisation=builders.organisation(),
-        name=name,
-        kind=kind,
-        skills=["repair"],
-        quotes=quotes,
-        rows_per_slot={zone: rows_per_slot},
-        now=NOW,
-    )
-    return approve_vendor(vendor=vendor, approved_by=None, now=NOW)
-
-
-def upload(owner, zone, text=MESSY, *, faulty=10):
-    data = market.dataset(owner, zone, rows=text.count("\n") + 1 - faulty)
-    data.faulty = faulty
-    data.file.save("data", ContentFile(text.encode()), save=False)
-    data.bytes = len(text)
-    data.save()
-    return data
-
-
-def sell(owner, zone, **terms):
-    terms = {"preparation": {"validation_share": 0.0}, "epochs": 3} | terms
-    data = terms.pop("data", None) or upload(owner, zone)
-    bid = market.bid(owner, zone, data=data, **terms)
-    decide_pending_bids(zone=zone, now=NOW)
-    bid.refresh_from_db()
-    return bid, Job.objects.filter(bid_id=bid.pk).first()
-
-
-def clock():
-    return NOW + timedelta(seconds=3)
-
-
 def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(zone, owner):
     market.node(zone)
-    vendor = list_vendor(zone)
+    vendor = build.vendor(zone)
     bid, job = sell(owner, zone)
     # 100 lines are 100 rows until they are prepared: 270 samples, three cells after two slots.
     assert bid.parts["vendor"] == 20_000.0
@@ -151,8 +94,8 @@ def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(z
 
 def test_the_cheapest_vendor_in_time_gets_the_work_and_the_curve_shows_it(zone, owner):
     market.node(zone)
-    slow = list_vendor(zone, "Slow", base_s=100, minimum_micros=1_000)
-    quick = list_vendor(zone, "Quick", base_s=5, minimum_micros=90_000)
+    slow = build.vendor(zone, "Slow", base_s=100, minimum_micros=1_000)
+    quick = build.vendor(zone, "Quick", base_s=5, minimum_micros=90_000)
     data = upload(owner, zone)
 
     def quote(slots):
@@ -179,7 +122,7 @@ def test_the_cheapest_vendor_in_time_gets_the_work_and_the_curve_shows_it(zone, 
 
 def test_a_bid_that_no_vendor_may_serve_is_refused_and_leaves_no_trace(zone, owner):
     market.node(zone)
-    list_vendor(zone, kind=VendorKind.HUMAN)
+    build.vendor(zone, kind=VendorKind.HUMAN)
     with pytest.raises(UserError) as refused:
         sell(owner, zone, preparation={"kinds": ["automatic"]})
     assert refused.value.code == "no_vendor"
@@ -195,7 +138,7 @@ def test_a_bid_that_no_vendor_may_serve_is_refused_and_leaves_no_trace(zone, own
 
 def test_a_vendor_with_room_for_one_set_prepares_the_second_after_the_first(zone, owner):
     market.node(zone)
-    list_vendor(zone, rows_per_slot=50)
+    build.vendor(zone, rows_per_slot=50)
     first, _ = sell(owner, zone, epochs=1)
     second, _ = sell(owner, zone, epochs=1)
     ready = dict(Preparation.objects.values_list("bid_id", "ready_slot"))
@@ -207,8 +150,8 @@ def test_a_vendor_with_room_for_one_set_prepares_the_second_after_the_first(zone
 
 def test_a_late_vendor_is_replaced_and_the_last_failure_refunds_everything(zone, owner):
     market.node(zone)
-    cheap = list_vendor(zone, "Cheap", kind=VendorKind.HUMAN)
-    other = list_vendor(zone, "Other", kind=VendorKind.HUMAN, minimum_micros=70_000)
+    cheap = build.vendor(zone, "Cheap", kind=VendorKind.HUMAN)
+    other = build.vendor(zone, "Other", kind=VendorKind.HUMAN, minimum_micros=70_000)
     bid, job = sell(owner, zone, preparation={"kinds": ["human"]})
     made = Preparation.objects.get()
     assert made.vendor == cheap
@@ -238,8 +181,8 @@ def test_a_late_vendor_is_replaced_and_the_last_failure_refunds_everything(zone,
 
 def test_a_next_vendor_that_asks_more_is_paid_by_the_house(zone, owner):
     market.node(zone)
-    list_vendor(zone, "Cheap", kind=VendorKind.HUMAN)
-    other = list_vendor(zone, "Other", minimum_micros=900_000)
+    build.vendor(zone, "Cheap", kind=VendorKind.HUMAN)
+    other = build.vendor(zone, "Other", minimum_micros=900_000)
     bid, job = sell(owner, zone, preparation={"kinds": ["human", "automatic"]}, epochs=1)
     now = slot_starts_at(zone, 103)
     assert conclude_preparations(now=now) == 1
@@ -257,7 +200,7 @@ def test_a_next_vendor_that_asks_more_is_paid_by_the_house(zone, owner):
 
 def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):
     market.node(zone)
-    vendor = list_vendor(zone, rows_per_slot=50)
+    vendor = build.vendor(zone, rows_per_slot=50)
     _, job = sell(owner, zone)
     cancel_job(job=job, cancelled_by=None, now=clock())
     # Settlement waits for the vendor to be told.
@@ -288,7 +231,7 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_delivery_is_refused_and_leaves_no_trace(zone, owner, tmp_path, name):
     market.node(zone)
-    list_vendor(zone)
+    build.vendor(zone)
     sell(owner, zone)
     content, reason = HOSTILE[name]
     path = tmp_path / "train.jsonl"
@@ -306,7 +249,7 @@ def test_a_hostile_delivery_is_refused_and_leaves_no_trace(zone, owner, tmp_path
 
 def test_a_delivery_counts_once_and_only_under_the_current_claim(zone, owner, tmp_path):
     market.node(zone)
-    list_vendor(zone)
+    build.vendor(zone)
     _, job = sell(owner, zone)
     path = tmp_path / "train.jsonl"
     path.write_text(chat(1))
@@ -321,3 +264,29 @@ def test_a_delivery_counts_once_and_only_under_the_current_claim(zone, owner, tm
         services.deliver(preparation=second, delivery=delivery, claim=second.claim, now=NOW)
     job.refresh_from_db()
     assert job.dataset_id == Preparation.objects.get().prepared_id
+
+
+@pytest.mark.django_db(transaction=True)
+def test_bids_and_lanes_at_once_never_overbook_a_vendor(zone, owner):
+    for _ in range(2):
+        market.node(zone)
+    # A set of 100 rows takes 50 of it in each of two slots: two sets at a time.
+    vendor = build.vendor(zone, rows_per_slot=100)
+    data = [upload(owner, zone) for _ in range(6)]
+
+    def place(one):
+        return market.bid(owner, zone, data=one, epochs=1, preparation={})
+
+    def decide():
+        decide_pending_bids(zone=zone, now=NOW)
+
+    placed = at_once([lambda one=one: place(one) for one in data])
+    decided = at_once([decide] * 3)
+    assert [one for one in placed + decided if isinstance(one, Exception)] == []
+    rows = Counter()
+    for made in Preparation.objects.all():
+        load = next(offer for offer in Bid.objects.get(pk=made.bid_id).offers)[3]
+        rows.update({made.ready_slot - 1: load, made.ready_slot - 2: load})
+    assert Preparation.objects.filter(vendor=vendor).count() == 6
+    assert rows == dict.fromkeys(range(101, 107), 100)
+    assert verify_zone(zone).problems == []

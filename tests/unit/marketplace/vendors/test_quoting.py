@@ -8,7 +8,13 @@ from datetime import timedelta
 import pytest
 
 from marketplace.common.errors import UserError
-from marketplace.vendors.quoting import DataSize, QuoteFunction, VendorOffer, make_offer
+from marketplace.vendors.quoting import (
+    DataSize,
+    QuoteFunction,
+    VendorOffer,
+    VendorTime,
+    make_offer,
+)
 from marketplace.vendors.wishes import PreparationWish, parse_wish
 from tests.builders import NOW
 
@@ -21,13 +27,12 @@ QUOTES = QuoteFunction(
 )
 
 
-def offer(rows, tokens=0, *, rows_per_slot=1_000, quotes=QUOTES):
+def offer(rows, tokens=0, *, rows_per_slot=1_000, quotes=QUOTES, **time):
     return make_offer(
         quotes,
         DataSize(rows=rows, tokens=tokens),
         vendor_id="v",
-        slot_s=10,
-        rows_per_slot=rows_per_slot,
+        time=replace(VendorTime(slot_s=10, rows_per_slot=rows_per_slot), **time),
         now=NOW,
     )
 

@@ -1,8 +1,7 @@
-"""Vendors, what they ask, and the preparations of admitted bids."""
+"""Preparations of admitted bids: the work, its delivery, and disputes about it."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -11,104 +10,7 @@ from django.db.models import Q
 
 from marketplace.common.models import IdField
 from marketplace.jobs.models import Dataset
-from marketplace.vendors.quoting import QuoteFunction
-
-
-class VendorKind(models.TextChoices):
-    """Who sees the data: an owner says which kinds may."""
-
-    #: A program of this market on its own machines; no person reads the data.
-    AUTOMATIC = "automatic", "Automatic"
-    #: People of another organisation.
-    HUMAN = "human", "People"
-
-
-class Vendor(models.Model):
-    """An organisation that prepares data, with the function that its quotes are made from."""
-
-    organisation_id: str
-
-    id = IdField(prefix="vnd")
-    organisation = models.ForeignKey(
-        "accounts.Organisation", on_delete=models.PROTECT, related_name="vendors"
-    )
-    name = models.CharField(max_length=64)
-    kind = models.CharField(max_length=12, choices=VendorKind.choices)
-    #: What it does, in words for owners.
-    skills = models.JSONField(default=list)
-
-    minimum_micros = models.PositiveBigIntegerField()
-    micros_per_1000_rows = models.PositiveBigIntegerField(default=0)
-    micros_per_1000_tokens = models.PositiveBigIntegerField(default=0)
-    base_s = models.PositiveIntegerField()
-    s_per_1000_rows = models.PositiveIntegerField(default=0)
-    #: Quotes are made until then; null: until changed.
-    valid_until = models.DateTimeField(null=True, blank=True)
-
-    created_at = models.DateTimeField()
-    #: Until then it gets no work: a vendor sees the data.
-    approved_at = models.DateTimeField(null=True, blank=True)
-    approved_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
-    )
-    #: Since when it takes no new work, by its own choice or an operator's.
-    paused_at = models.DateTimeField(null=True, blank=True)
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["organisation", "name"], name="vendors_vendor_name")
-        ]
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def quote_function(self) -> QuoteFunction:
-        valid_until: datetime | None = self.valid_until
-        return QuoteFunction(
-            minimum_micros=self.minimum_micros,
-            micros_per_1000_rows=self.micros_per_1000_rows,
-            micros_per_1000_tokens=self.micros_per_1000_tokens,
-            base_s=self.base_s,
-            s_per_1000_rows=self.s_per_1000_rows,
-            valid_until=valid_until,
-        )
-
-
-class Listing(models.Model):
-    """A vendor's offer of work to one zone."""
-
-    vendor_id: str
-    zone_id: str
-
-    vendor = models.ForeignKey(Vendor, on_delete=models.PROTECT, related_name="listings")
-    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
-    #: Rows that it does in one slot of the zone, all data sets together.
-    rows_per_slot = models.PositiveIntegerField()
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["vendor", "zone"], name="vendors_listing_once")
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.vendor_id} in {self.zone_id}"
-
-
-class DataReport(models.Model):
-    """What a preparation would find in a data set; made once, free, soon after the upload."""
-
-    dataset_id: str
-
-    dataset = models.OneToOneField(
-        Dataset, primary_key=True, on_delete=models.CASCADE, related_name="report"
-    )
-    #: ``workers.preparation.Inspection`` as JSON; null while it is made, and where it cannot be.
-    report: Any = models.JSONField(null=True)
-    begun_at = models.DateTimeField()
-
-    def __str__(self) -> str:
-        return f"report of {self.dataset_id}"
+from marketplace.vendors.models.vendors import Vendor
 
 
 class PreparationStatus(models.TextChoices):
@@ -116,6 +18,8 @@ class PreparationStatus(models.TextChoices):
     WORKING = "working", "At the vendor"
     #: What was delivered waits for its owner.
     DELIVERED = "delivered", "To be accepted"
+    #: Its owner says that the delivery is not what was ordered; an operator decides.
+    DISPUTED = "disputed", "Disputed"
     #: The prepared set is what the job trains on.
     ACCEPTED = "accepted", "Accepted"
     #: No vendor delivered; the job's payment went back.
@@ -159,10 +63,22 @@ class Preparation(models.Model):
     #: First slot that training may use.
     ready_slot = models.BigIntegerField()
     due_at = models.DateTimeField()
-    #: Offers made with the bid, ``Offer.to_json``, of vendors not tried yet.
+    #: Offers made with the bid, ``VendorOffer.to_json``, of vendors not tried yet.
     other_offers: Any = models.JSONField(default=list)
     #: Vendors that had the work and did not deliver, with the reason: for their reliability.
     missed: Any = models.JSONField(default=list)
+
+    #: When the rows were ready for people, or the data for an outside vendor.
+    handed_over_at = models.DateTimeField(null=True, blank=True)
+    #: The raw data with personal data replaced, for an outside vendor; empty where not asked for.
+    masked = models.FileField(upload_to="preparations", max_length=255, blank=True)
+    #: When its vendor first looked at the data.
+    begun_at = models.DateTimeField(null=True, blank=True)
+    #: What people or an outside vendor handed in, until it is checked.
+    submission = models.FileField(upload_to="preparations", max_length=255, blank=True)
+    submitted_at = models.DateTimeField(null=True, blank=True)
+    #: Deliveries that were refused, ``{"at", "reason"}`` each.
+    refusals: Any = models.JSONField(default=list)
 
     #: Why the vendor will not deliver; empty while it may.
     problem = models.CharField(max_length=500, default="", blank=True)
@@ -181,6 +97,10 @@ class Preparation(models.Model):
     rows_held_out = models.PositiveIntegerField(null=True)
     created_at = models.DateTimeField()
     delivered_at = models.DateTimeField(null=True)
+    #: ``workers.preparation.Comparison`` of the raw and the delivered data, as JSON.
+    comparison: Any = models.JSONField(null=True)
+    #: Until then its owner may refuse a delivery; afterwards it is accepted.
+    accept_by = models.DateTimeField(null=True, blank=True)
     accepted_at = models.DateTimeField(null=True)
     #: When what follows from it was done: the plan cut, the vendor paid, the rest refunded.
     concluded_at = models.DateTimeField(null=True)
@@ -205,3 +125,67 @@ class Preparation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pk} ({self.status})"
+
+
+class Dispute(models.Model):
+    """An owner's claim that a delivery is not what was ordered, and an operator's decision."""
+
+    preparation_id: str
+    vendor_id: str
+
+    id = IdField(prefix="dispute")
+    preparation = models.ForeignKey(Preparation, on_delete=models.PROTECT, related_name="disputes")
+    #: Whose delivery it is about.
+    vendor = models.ForeignKey(Vendor, on_delete=models.PROTECT, related_name="disputes")
+    reason = models.CharField(max_length=1000)
+    opened_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+"
+    )
+    opened_at = models.DateTimeField()
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    decided_at = models.DateTimeField(null=True, blank=True)
+    #: Who was right; null while open.
+    is_for_owner = models.BooleanField(null=True, blank=True)
+    #: The operator's words to both.
+    words = models.CharField(max_length=1000, default="", blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["preparation"],
+                condition=Q(decided_at__isnull=True),
+                name="vendors_dispute_open_once",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.pk} about {self.preparation_id}"
+
+
+class DataAccess(models.Model):
+    """That a vendor saw an owner's data: shown to the owner, never changed afterwards."""
+
+    class Kind(models.TextChoices):
+        ROWS = "rows", "Opened rows in the console"
+        LINK = "link", "Got a link to the data"
+        DOWNLOAD = "download", "Downloaded the data"
+
+    preparation = models.ForeignKey(Preparation, on_delete=models.PROTECT, related_name="accesses")
+    vendor = models.ForeignKey(Vendor, on_delete=models.PROTECT, related_name="+")
+    kind = models.CharField(max_length=8, choices=Kind.choices)
+    #: The person; null for a program.
+    person = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    #: From where, of a download.
+    address = models.CharField(max_length=64, default="", blank=True)
+    is_masked = models.BooleanField(default=False)
+    at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["preparation", "at"], name="vendors_access_at")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.preparation}"

@@ -1,0 +1,197 @@
+"""Accepting a delivery: by rule, by its owner, or by an operator who decides a dispute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from marketplace.accounts.models import Membership, User
+from marketplace.common.errors import Conflict, NotAllowed, UserError
+from marketplace.common.queue import enqueue
+from marketplace.jobs.models import Dataset, EventKind
+from marketplace.jobs.services import add_job_event, give_prepared_data
+from marketplace.vendors.locks import lock_open_dispute, lock_preparation
+from marketplace.vendors.models import Dispute, Preparation, PreparationStatus
+from marketplace.vendors.skills import Skill
+from marketplace.vendors.wishes import PreparationWish
+
+#: Of a delivery's rows, the share that may be new, and of the original's usable ones, the share
+#: that must be there, for the rule to accept it.
+ADDED_SHARE_MAX = 0.01
+COVERED_SHARE_MIN = 0.5
+WORDS_MAX = 1000
+#: The vendor's work is done and, unless an operator decides otherwise, owed.
+DELIVERED = (
+    PreparationStatus.DELIVERED,
+    PreparationStatus.DISPUTED,
+    PreparationStatus.ACCEPTED,
+)
+
+
+def check_by_rule(comparison: Mapping[str, Any], wish: PreparationWish) -> None:
+    """Refuse a delivery that no owner would take for their data prepared.
+
+    A translation has no text in common with its original: there the rule counts rows only, and
+    kept languages are left to whom keeps them.
+
+    Raises
+    ------
+    UserError
+        ``invalid_delivery``: rows that are not the owner's, or too few that are.
+    """
+    if Skill.TRANSLATION in wish.skills:
+        return
+    if comparison["added"] > ADDED_SHARE_MAX * comparison["rows_out"]:
+        raise UserError(
+            "invalid_delivery",
+            f"{comparison['added']:,} of its {comparison['rows_out']:,} rows are not in the "
+            "original.",
+        )
+    if not wish.languages and comparison["covered"] < COVERED_SHARE_MIN * comparison["distinct"]:
+        raise UserError(
+            "invalid_delivery",
+            f"It has {comparison['covered']:,} of the original's {comparison['distinct']:,} "
+            "different usable rows.",
+        )
+
+
+def accept(*, preparation: Preparation, now: datetime) -> Preparation:
+    """Let the job train on what was delivered; twice changes nothing.
+
+    Raises
+    ------
+    Conflict
+        ``nothing_delivered``, ``disputed``, or ``job_ended``.
+    """
+    with transaction.atomic():
+        held = lock_preparation(preparation.pk)
+        if held.status == PreparationStatus.ACCEPTED:
+            return held
+        if held.status == PreparationStatus.DISPUTED:
+            raise Conflict("disputed", "An operator decides about this delivery.")
+        _accept(held, now=now)
+    return held
+
+
+def _accept(held: Preparation, *, now: datetime) -> None:
+    if held.prepared is None or held.status not in DELIVERED:
+        raise Conflict("nothing_delivered", "There is no delivery to accept.")
+    give_prepared_data(
+        job=held.job,
+        dataset=held.prepared,
+        held_out=held.held_out,
+        message=describe_result(held),
+        now=now,
+    )
+    mark_accepted(held, now=now)
+
+
+def mark_accepted(held: Preparation, *, now: datetime) -> None:
+    """Owe the vendor its price, whether or not a job trains on it. Call while holding it."""
+    held.status, held.accepted_at = PreparationStatus.ACCEPTED, now
+    held.save(update_fields=["status", "accepted_at"])
+    delivered = Dataset.everything.filter(pk__in=[held.prepared_id, held.held_out_id])
+    delivered.update(is_withheld=False)
+    enqueue("auction.preparations_conclude")
+
+
+def describe_result(preparation: Preparation) -> str:
+    """One sentence for the job's history."""
+    beside = f", {preparation.rows_held_out:,} held out" if preparation.rows_held_out else ""
+    return (
+        f"{preparation.vendor.name} prepared the data: {preparation.rows_in:,} rows in, "
+        f"{preparation.rows_out:,} out{beside}."
+    )
+
+
+def open_dispute(
+    *, preparation: Preparation, reason: str, opened_by: User, now: datetime
+) -> Dispute:
+    """Say that a delivery is not what was ordered; an operator decides. Twice is one dispute.
+
+    Raises
+    ------
+    UserError
+        ``invalid_dispute``: no reason.
+    Conflict
+        ``not_disputable``: there is no delivery that waits, or the time for it is over.
+    """
+    reason = _read_words(reason, "Say what is wrong with the delivery", code="invalid_dispute")
+    with transaction.atomic():
+        held = lock_preparation(preparation.pk)
+        earlier = lock_open_dispute(held)
+        if earlier is not None:
+            return earlier
+        waits = held.status == PreparationStatus.DELIVERED and held.job.is_active
+        if not waits or held.accept_by is None or held.accept_by <= now:
+            raise Conflict("not_disputable", "There is no delivery now that can be refused.")
+        held.status = PreparationStatus.DISPUTED
+        held.save(update_fields=["status"])
+        add_job_event(
+            job=held.job,
+            kind=EventKind.DISPUTED,
+            message="You refused the delivery of the data. An operator decides.",
+            actor=opened_by.pk,
+            now=now,
+        )
+        return Dispute.objects.create(
+            preparation=held, vendor=held.vendor, reason=reason, opened_by=opened_by, opened_at=now
+        )
+
+
+def decide_dispute(
+    *, dispute: Dispute, is_for_owner: bool, words: str, decided_by: User, now: datetime
+) -> Dispute:
+    """Accept the disputed delivery, or take the work from its vendor. Once.
+
+    Raises
+    ------
+    NotAllowed
+        ``operators_only``, or ``own_dispute``: the operator belongs to one of the two sides.
+    UserError
+        ``invalid_decision``: no words.
+    Conflict
+        ``dispute_decided``.
+    """
+    if not decided_by.is_operator:
+        raise NotAllowed("operators_only", "Only an operator decides disputes.")
+    words = _read_words(words, "Say to both sides why", code="invalid_decision")
+    with transaction.atomic():
+        held = lock_preparation(dispute.preparation_id)
+        found = lock_open_dispute(held)
+        if found is None or found.pk != dispute.pk:
+            raise Conflict("dispute_decided", "This dispute is decided already.")
+        sides = (held.job.organisation_id, found.vendor.organisation_id)
+        if Membership.objects.filter(user=decided_by, organisation__in=sides).exists():
+            raise NotAllowed("own_dispute", "You belong to one of the two sides.")
+        found.decided_at, found.decided_by = now, decided_by
+        found.is_for_owner, found.words = is_for_owner, words
+        found.save()
+        side = "for you" if is_for_owner else "for the vendor"
+        add_job_event(
+            job=held.job,
+            kind=EventKind.DISPUTED,
+            message=f"The dispute about the data was decided {side}: {words}",
+            actor=decided_by.pk,
+            now=now,
+        )
+        if is_for_owner:
+            held.status = PreparationStatus.WORKING
+            held.submitted_at, held.problem = None, "The delivery was refused."
+            held.save(update_fields=["status", "submitted_at", "problem"])
+            enqueue("auction.preparations_conclude")
+        elif held.job.is_active:
+            _accept(held, now=now)
+        else:
+            mark_accepted(held, now=now)
+    return found
+
+
+def _read_words(text: str, what: str, *, code: str) -> str:
+    words = text.replace("\0", "").strip()
+    if not 1 <= len(words) <= WORDS_MAX:
+        raise UserError(code, f"{what}, in at most {WORDS_MAX:,} letters.", param="words")
+    return words

@@ -1,0 +1,37 @@
+"""Who saw an owner's data: written down when it happens, and shown to the owner."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from marketplace.accounts.models import Membership, User
+from marketplace.vendors.models import DataAccess, Preparation, Vendor
+from marketplace.vendors.wishes import parse_wish
+
+
+def is_of_vendor(user: User, vendor: Vendor) -> bool:
+    """Whether a person belongs to a vendor's organisation."""
+    mine = Membership.objects.filter(user=user, organisation_id=vendor.organisation_id)
+    return mine.exists()
+
+
+def note_access(
+    *,
+    preparation: Preparation,
+    kind: DataAccess.Kind,
+    person: User | None,
+    now: datetime,
+    address: str = "",
+) -> None:
+    """Note that a vendor sees the data, and when it saw them first."""
+    DataAccess.objects.create(
+        preparation=preparation,
+        vendor_id=preparation.vendor_id,
+        kind=kind,
+        person=person,
+        address=address[:64],
+        is_masked=parse_wish(preparation.wish).mask_personal_data,
+        at=now,
+    )
+    if kind != DataAccess.Kind.LINK:
+        Preparation.objects.filter(pk=preparation.pk, begun_at__isnull=True).update(begun_at=now)

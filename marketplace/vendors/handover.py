@@ -1,0 +1,324 @@
+"""Getting data ready for people and outside vendors, and the links by which the latter work.
+
+A link is signed, names one preparation and one vendor, and ends with the time that the vendor has.
+It stops working at once when the work is done or goes to another.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO, Any
+
+from django.conf import settings
+from django.core import signing
+from django.core.files import File
+from django.db import transaction
+from django.urls import reverse
+
+from marketplace.accounts.models import User
+from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
+from marketplace.common.ids import new_id
+from marketplace.common.outbound import AnswerLimits, FetchFailed
+from marketplace.common.queue import enqueue
+from marketplace.vendors.access import is_of_vendor, note_access
+from marketplace.vendors.deliveries import compute_delivery_limit, open_source
+from marketplace.vendors.endpoints import send_message
+from marketplace.vendors.locks import lock_preparation
+from marketplace.vendors.models import (
+    DataAccess,
+    Preparation,
+    PreparationStatus,
+    VendorKind,
+    WorkRow,
+)
+from marketplace.vendors.preparing import list_rows_in_process, mask_in_process
+from marketplace.vendors.signatures import BadSignature, begin_check, end_check
+from marketplace.vendors.wishes import parse_wish
+
+log = logging.getLogger(__name__)
+
+WORK_ASSIGNED = "work.assigned"
+#: A vendor that is late may still have its second delay; a link ends so long after the first.
+GRACE = timedelta(hours=1)
+_TOLD_WITHIN = AnswerLimits(timeout_s=5.0, answer_s=10.0, bytes_max=4_096)
+_ROWS_A_TIME = 500
+_CHUNK_BYTES = 1024 * 1024
+_SALT = "marketplace.vendors.handover"
+
+
+def hand_over(*, preparation: Preparation, claim: str, now: datetime) -> None:
+    """Make the rows that people work on, or the data that an outside vendor fetches.
+
+    Raises
+    ------
+    UserError
+        ``unusable_data``.
+    """
+    wish = parse_wish(preparation.wish)
+    with open_source(preparation) as (raw, folder):
+        if preparation.vendor.kind == VendorKind.HUMAN:
+            rows = folder / "rows"
+            list_rows_in_process(raw, rows=rows, masks=wish.mask_personal_data)
+            _finish(preparation, claim, now=now, rows=rows)
+        elif wish.mask_personal_data:
+            copy = folder / "masked"
+            mask_in_process(raw, copy=copy)
+            _finish(preparation, claim, now=now, masked=copy)
+        else:
+            _finish(preparation, claim, now=now)
+    if preparation.vendor.endpoint and preparation.vendor.kind == VendorKind.OUTSIDE:
+        enqueue("vendors.tell", preparation_id=preparation.pk)
+
+
+def _finish(
+    preparation: Preparation,
+    claim: str,
+    *,
+    now: datetime,
+    rows: Path | None = None,
+    masked: Path | None = None,
+) -> None:
+    with transaction.atomic():
+        held = lock_preparation(preparation.pk)
+        if held.claim != claim or held.status != PreparationStatus.WORKING:
+            return
+        if rows is not None:
+            _store_rows(held, rows)
+        if masked is not None:
+            with masked.open("rb") as content:
+                held.masked.save(f"{held.pk}-masked.jsonl", File(content), save=False)
+        held.handed_over_at, held.claim, held.claimed_at, held.attempts = now, "", None, 0
+        held.save()
+
+
+def _store_rows(held: Preparation, path: Path) -> None:
+    WorkRow.objects.filter(preparation=held).delete()
+    rows: list[WorkRow] = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            found = json.loads(line)
+            rows.append(
+                WorkRow(
+                    preparation=held,
+                    number=number,
+                    line=found["line"],
+                    raw=_clean(found["raw"]),
+                    proposal=_clean(found["proposal"]),
+                    notes=[_clean(note) for note in found["notes"]],
+                )
+            )
+            if len(rows) == _ROWS_A_TIME:
+                WorkRow.objects.bulk_create(rows)
+                rows.clear()
+    WorkRow.objects.bulk_create(rows)
+
+
+def _clean(text: str) -> str:
+    """A text as the database can hold it."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkLink:
+    """Where an outside vendor fetches the data and delivers, until when."""
+
+    data_url: str
+    delivery_url: str
+    expires_at: datetime
+
+
+def make_link(*, preparation: Preparation, asked_by: User | None, now: datetime) -> WorkLink:
+    """A link for the vendor that has the work; noted for the owner.
+
+    Raises
+    ------
+    NotAllowed
+        ``not_your_work``.
+    Conflict
+        ``not_handed_over``: the data are not ready, or the vendor has the work no more.
+    """
+    if asked_by is not None:
+        _check_is_of(asked_by, preparation)
+    is_outside = preparation.vendor.kind == VendorKind.OUTSIDE
+    if not is_outside or not has_work(preparation) or preparation.handed_over_at is None:
+        raise Conflict("not_handed_over", "There are no data to fetch now.")
+    expires_at = preparation.due_at + GRACE
+    token = signing.dumps(
+        [preparation.pk, preparation.vendor_id, int(expires_at.timestamp())], salt=_SALT
+    )
+    note_access(preparation=preparation, kind=DataAccess.Kind.LINK, person=asked_by, now=now)
+    return WorkLink(
+        data_url=settings.PUBLIC_URL + reverse("vendor-data", args=[token]),
+        delivery_url=settings.PUBLIC_URL + reverse("vendor-delivery", args=[token]),
+        expires_at=expires_at,
+    )
+
+
+def _check_is_of(user: User, preparation: Preparation) -> None:
+    if not is_of_vendor(user, preparation.vendor):
+        raise NotAllowed("not_your_work", "This work is another vendor's.")
+
+
+def has_work(preparation: Preparation) -> bool:
+    """Whether a vendor may see the data now: it is to work on them, and its owner lets its kind.
+
+    A vendor that became one of another kind, or lost its approval, sees nothing any more.
+    """
+    vendor = preparation.vendor
+    is_trusted = vendor.approved_at is not None and not vendor.is_suspended
+    is_allowed = vendor.kind in parse_wish(preparation.wish).kinds
+    is_open = preparation.status == PreparationStatus.WORKING and not preparation.problem
+    return is_open and is_trusted and is_allowed
+
+
+def open_link(token: str, *, now: datetime) -> Preparation:
+    """The preparation that a link names, while its vendor has the work.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_link``: not made here, expired, or the work is done or another's.
+    """
+    unknown = NotFound("unknown_link", "This link is not valid, or not any more.")
+    try:
+        preparation_id, vendor_id, expires = signing.loads(token, salt=_SALT)
+    except (signing.BadSignature, ValueError) as error:
+        raise unknown from error
+    found = (
+        Preparation.objects.select_related("vendor", "source", "job")
+        .filter(pk=preparation_id, vendor=vendor_id)
+        .first()
+    )
+    if found is None or now.timestamp() >= expires or not has_work(found):
+        raise unknown
+    return found
+
+
+def open_data(*, token: str, address: str, now: datetime) -> tuple[IO[bytes], int, str]:
+    """The data behind a link, their size and a name for them; noted for the owner.
+
+    Raises
+    ------
+    NotFound
+        As ``open_link``.
+    """
+    preparation = open_link(token, now=now)
+    note_access(
+        preparation=preparation,
+        kind=DataAccess.Kind.DOWNLOAD,
+        person=None,
+        address=address,
+        now=now,
+    )
+    masks = parse_wish(preparation.wish).mask_personal_data
+    file = preparation.masked if masks else preparation.source.file
+    return file.open("rb"), file.size, preparation.pk
+
+
+def receive_delivery(
+    *, token: str, content: Any, headers: Mapping[str, str], now: datetime
+) -> Preparation:
+    """Take what an outside vendor delivers, signed with its secret; a worker checks it.
+
+    Raises
+    ------
+    NotFound
+        As ``open_link``.
+    NotAllowed
+        ``bad_signature``.
+    UserError
+        ``file_empty`` or ``file_too_large``.
+    Conflict
+        ``delivered_already``: an earlier delivery is still being checked.
+    """
+    preparation = open_link(token, now=now)
+    vendor, limit = preparation.vendor, compute_delivery_limit(preparation)
+    with tempfile.TemporaryFile() as spool:
+        size = 0
+        try:
+            signer = begin_check(
+                vendor.endpoint_secret, headers, message_id=preparation.pk, now=now
+            )
+            while piece := content.read(_CHUNK_BYTES):
+                size += len(piece)
+                if size > limit:
+                    raise UserError(
+                        "file_too_large",
+                        f"A delivery has at most {limit:,} bytes here.",
+                        status=413,
+                    )
+                signer.update(piece)
+                spool.write(piece)
+            end_check(signer, headers)
+        except BadSignature as error:
+            raise NotAllowed("bad_signature", f"The delivery is not signed: {error}.") from error
+        if not size:
+            raise UserError("file_empty", "The delivery is empty.")
+        spool.seek(0)
+        return _store_submission(preparation, spool, now=now)
+
+
+def _store_submission(
+    preparation: Preparation, content: IO[bytes], *, now: datetime
+) -> Preparation:
+    with transaction.atomic():
+        held = lock_preparation(preparation.pk)
+        if held.vendor_id != preparation.vendor_id or not has_work(held):
+            raise NotFound("unknown_link", "This link is not valid, or not any more.")
+        store_submission(held, content, now=now)
+    return held
+
+
+def store_submission(held: Preparation, content: IO[bytes], *, now: datetime) -> None:
+    """Hand in a file for the worker to check. Call while holding the preparation.
+
+    Raises
+    ------
+    Conflict
+        ``delivered_already``.
+    """
+    if held.submitted_at is not None:
+        raise Conflict("delivered_already", "An earlier delivery is being checked. Wait for it.")
+    held.submission.save(f"{held.pk}-{new_id('sub')}.jsonl", File(content), save=False)
+    held.submitted_at, held.claim, held.claimed_at = now, "", None
+    held.save(update_fields=["submission", "submitted_at", "claim", "claimed_at"])
+    enqueue("vendors.prepare")
+
+
+def tell_vendor(*, preparation_id: str, now: datetime) -> None:
+    """Tell a vendor's own system of its work, with a link; again if it does not answer.
+
+    Raises
+    ------
+    FetchFailed
+    """
+    preparation = Preparation.objects.select_related("vendor", "source").get(pk=preparation_id)
+    if not has_work(preparation) or preparation.handed_over_at is None:
+        return
+    wish = parse_wish(preparation.wish)
+    link = make_link(preparation=preparation, asked_by=None, now=now)
+    message = {
+        "type": WORK_ASSIGNED,
+        "timestamp": now.isoformat(),
+        "data": {
+            "preparation_id": preparation.pk,
+            "data_url": link.data_url,
+            "delivery_url": link.delivery_url,
+            "due_at": preparation.due_at.isoformat(),
+            "rows_bound": preparation.rows_bound,
+            "wish": wish.to_json(),
+        },
+    }
+    body = json.dumps(message).encode()
+    try:
+        send_message(
+            preparation.vendor, body, message_id=preparation.pk, limits=_TOLD_WITHIN, now=now
+        )
+    except BadSignature as error:
+        raise FetchFailed(str(error)) from error

@@ -1,0 +1,33 @@
+"""Vendors, what they ask, and the preparations of admitted bids."""
+
+from marketplace.vendors.models.preparations import (
+    DataAccess,
+    Dispute,
+    Preparation,
+    PreparationStatus,
+)
+from marketplace.vendors.models.reports import DataReport
+from marketplace.vendors.models.rows import RowEdit, RowState, WorkRow
+from marketplace.vendors.models.vendors import (
+    AnswerKind,
+    EndpointCount,
+    Listing,
+    Vendor,
+    VendorKind,
+)
+
+__all__ = [
+    "AnswerKind",
+    "DataAccess",
+    "DataReport",
+    "Dispute",
+    "EndpointCount",
+    "Listing",
+    "Preparation",
+    "PreparationStatus",
+    "RowEdit",
+    "RowState",
+    "Vendor",
+    "VendorKind",
+    "WorkRow",
+]

@@ -1,0 +1,412 @@
+"""Rows that people work on: leased one at a time, accepted, edited, left out, undone, handed in."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, cast
+
+from django.db import transaction
+from django.db.models import Count, Q, QuerySet
+
+from marketplace.accounts.models import User
+from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.common.ids import new_id
+from marketplace.vendors.access import is_of_vendor, note_access
+from marketplace.vendors.handover import has_work, store_submission
+from marketplace.vendors.locks import (
+    lock_first_row,
+    lock_free_rows,
+    lock_preparation,
+    lock_row,
+    lock_rows,
+    share_preparation,
+)
+from marketplace.vendors.models import (
+    DataAccess,
+    Preparation,
+    RowEdit,
+    RowState,
+    VendorKind,
+    WorkRow,
+)
+from workers.protocol.record_formats import ValueRefusal, parse_row_object
+
+#: How long a row is one person's, from their last look at it.
+LEASE = timedelta(minutes=5)
+#: Rows that are accepted together at most.
+BULK_MAX = 1_000
+VALUE_CHARS_MAX = 1_000_000
+_MESSAGES_MAX = 1_000
+_EXCERPT_CHARS = 200
+
+
+class RowDecision(StrEnum):
+    ACCEPT = "accept"
+    SAVE = "save"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkProgress:
+    """How far the rows of a preparation are."""
+
+    rows: int
+    open: int
+    accepted: int
+    edited: int
+    dropped: int
+
+    @property
+    def done(self) -> int:
+        return self.rows - self.open
+
+    @property
+    def share(self) -> float:
+        return self.done / self.rows if self.rows else 0.0
+
+
+def find_work(*, preparation_id: str, user: User) -> Preparation:
+    """A preparation that the person's organisation does by hand.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_work``: also for those whom it does not concern.
+    """
+    found = (
+        Preparation.objects.select_related("vendor", "source", "job__zone")
+        .filter(
+            pk=preparation_id.replace("\0", ""),
+            vendor__kind=VendorKind.HUMAN,
+            vendor__organisation__memberships__user=user,
+        )
+        .first()
+    )
+    if found is None or not found.vendor.approved_at or found.vendor.is_suspended:
+        raise NotFound("unknown_work", "There is no such work for you, or not any more.")
+    return found
+
+
+def count_progress(preparation: Preparation) -> WorkProgress:
+    """How many rows are in which state."""
+    counts = dict(
+        WorkRow.objects.filter(preparation=preparation).values_list("state").annotate(Count("pk"))
+    )
+    of = {state: counts.get(state.value, 0) for state in RowState}
+    return WorkProgress(
+        rows=sum(of.values()),
+        open=of[RowState.OPEN],
+        accepted=of[RowState.ACCEPTED],
+        edited=of[RowState.EDITED],
+        dropped=of[RowState.DROPPED],
+    )
+
+
+def lease_next_row(
+    *, preparation: Preparation, user: User, after: int = 0, now: datetime
+) -> WorkRow | None:
+    """The next open row that nobody edits, which is the person's now; None when there is none."""
+    with transaction.atomic():
+        _check_can_work(share_preparation(preparation.pk), user)
+        free = WorkRow.objects.filter(preparation=preparation, state=RowState.OPEN).filter(
+            _is_free(user, now)
+        )
+        row = lock_first_row(free.filter(number__gt=after).order_by("number"))
+        row = row or lock_first_row(free.order_by("number"))
+        if row is not None:
+            _lease(row, user, now=now)
+    if row is not None:
+        note_first_look(preparation, user, now=now)
+    return row
+
+
+def lease_row(*, preparation: Preparation, user: User, number: int, now: datetime) -> WorkRow:
+    """One row, which is the person's now; a row that they have goes on being theirs.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_row``.
+    Conflict
+        ``row_taken``: somebody else edits it. ``work_over``: nothing can be changed any more.
+    """
+    with transaction.atomic():
+        _check_can_work(share_preparation(preparation.pk), user)
+        row = lock_row(preparation.pk, number)
+        if row is None:
+            raise NotFound("unknown_row", f"There is no row {number}.")
+        _check_free(row, user, now)
+        _lease(row, user, now=now)
+    note_first_look(preparation, user, now=now)
+    return row
+
+
+def decide_row(
+    *,
+    preparation: Preparation,
+    user: User,
+    number: int,
+    decision: RowDecision,
+    version: int,
+    value: str = "",
+    now: datetime,
+) -> WorkRow:
+    """Accept a row as proposed, save it as edited, or leave it out; then it is nobody's.
+
+    Parameters
+    ----------
+    version
+        Of the row that the person saw.
+    value
+        What to save, a JSON object.
+
+    Raises
+    ------
+    UserError
+        ``invalid_row``: no row to train on. ``no_proposal``: nothing to accept.
+    Conflict
+        ``row_taken``, ``row_changed`` or ``work_over``. Nothing is stored.
+    """
+    text = _read_value(value) if decision is RowDecision.SAVE else ""
+    with transaction.atomic():
+        _check_can_work(share_preparation(preparation.pk), user)
+        row = lock_row(preparation.pk, number)
+        if row is None:
+            raise NotFound("unknown_row", f"There is no row {number}.")
+        _check_free(row, user, now)
+        if row.version != version:
+            raise Conflict("row_changed", "The row was changed since you opened it. Look again.")
+        if decision is RowDecision.ACCEPT and not row.proposal:
+            raise UserError("no_proposal", "This row has no proposal. Write it, or leave it out.")
+        state, text = {
+            RowDecision.ACCEPT: (RowState.ACCEPTED, row.proposal),
+            RowDecision.SAVE: (RowState.EDITED, text),
+            RowDecision.DROP: (RowState.DROPPED, ""),
+        }[decision]
+        _change([row], [(state, text)], user=user, now=now)
+    note_first_look(preparation, user, now=now)
+    return row
+
+
+def accept_rows(
+    *, preparation: Preparation, user: User, first: int, last: int, now: datetime
+) -> int:
+    """Accept the proposals of all open rows from one number to another; how many.
+
+    Rows that somebody else edits, or that need a person's eye, stay open: those with something
+    repaired or wrong.
+    """
+    if not 0 <= last - first < BULK_MAX:
+        raise UserError("too_many_rows", f"Accept at most {BULK_MAX:,} rows at once.")
+    with transaction.atomic():
+        _check_can_work(share_preparation(preparation.pk), user)
+        rows = lock_free_rows(
+            WorkRow.objects.filter(
+                preparation=preparation,
+                state=RowState.OPEN,
+                number__range=(first, last),
+                notes=[],
+            )
+            .exclude(proposal="")
+            .filter(_is_free(user, now))
+        )
+        _change(rows, [(RowState.ACCEPTED, row.proposal) for row in rows], user=user, now=now)
+    note_first_look(preparation, user, now=now)
+    return len(rows)
+
+
+def undo(*, preparation: Preparation, user: User, now: datetime) -> list[int]:
+    """Take back the person's last change, or the last ones made together; numbers of the rows.
+
+    Rows that were changed again since, or that somebody else edits, stay as they are.
+
+    Raises
+    ------
+    Conflict
+        ``nothing_to_undo``.
+    """
+    with transaction.atomic():
+        _check_can_work(share_preparation(preparation.pk), user)
+        own = RowEdit.objects.filter(
+            row__preparation=preparation, edited_by=user, undone_at__isnull=True
+        )
+        batch = own.order_by("-pk").values_list("batch", flat=True).first()
+        edits = {edit.row_id: edit for edit in own.filter(batch=batch)}
+        rows = lock_rows(edits)
+        back = [
+            row
+            for row in rows.values()
+            if row.version == edits[row.pk].version and not _is_others(row, user, now)
+        ]
+        RowEdit.objects.filter(pk__in=[edit.pk for edit in edits.values()]).update(undone_at=now)
+        for row in back:
+            edit = edits[row.pk]
+            row.state, row.value = edit.before_state, edit.before_value
+            row.version += 1
+        WorkRow.objects.bulk_update(back, ["state", "value", "version"])
+    if not back:
+        raise Conflict("nothing_to_undo", "There is no change of yours left to take back.")
+    return sorted(row.number for row in back)
+
+
+def hand_in(*, preparation: Preparation, user: User, now: datetime) -> Preparation:
+    """Hand the rows in; the worker checks them, and nothing is changed meanwhile.
+
+    Raises
+    ------
+    Conflict
+        ``rows_open``, ``all_dropped``, ``work_over`` or ``delivered_already``.
+    """
+    with transaction.atomic():
+        held = lock_preparation(preparation.pk)
+        _check_can_work(held, user)
+        progress = count_progress(held)
+        if progress.open:
+            raise Conflict("rows_open", f"{progress.open:,} rows are open still.")
+        if progress.dropped == progress.rows:
+            raise Conflict("all_dropped", "Every row is left out; there is nothing to train on.")
+        with tempfile.TemporaryFile() as file:
+            for row in _iter_delivered(held):
+                file.write(row.value.encode() + b"\n")
+            file.seek(0)
+            store_submission(held, file, now=now)
+    return held
+
+
+def write_changes(preparation: Preparation, path: Path) -> None:
+    """Every row that is not as it was found, with the reason, a JSON object a line."""
+    with path.open("w", encoding="utf-8") as out:
+        rows = WorkRow.objects.filter(preparation=preparation).order_by("number")
+        for row in rows.iterator(chunk_size=500):
+            if row.state == RowState.ACCEPTED and not row.notes:
+                continue
+            is_dropped = row.state == RowState.DROPPED
+            change = {
+                "line": row.line,
+                "step": "people",
+                "action": "dropped" if is_dropped else "changed",
+                "reasons": _explain(row),
+                "before": row.raw[:_EXCERPT_CHARS],
+                "after": row.value[:_EXCERPT_CHARS],
+            }
+            out.write(json.dumps(change, ensure_ascii=False) + "\n")
+
+
+def _explain(row: WorkRow) -> list[str]:
+    by_hand = {
+        RowState.EDITED: ["A person changed the row."],
+        RowState.DROPPED: ["A person left the row out."],
+    }
+    return [*row.notes, *by_hand.get(RowState(row.state), [])]
+
+
+def _iter_delivered(held: Preparation) -> Iterator[WorkRow]:
+    rows = WorkRow.objects.filter(preparation=held).exclude(state=RowState.DROPPED)
+    yield from rows.order_by("number").iterator(chunk_size=500)
+
+
+def _check_can_work(held: Preparation, user: User) -> None:
+    """Refuse work on rows that are with somebody else now. Call while holding the preparation."""
+    if not is_of_vendor(user, held.vendor):
+        raise NotFound("unknown_work", "There is no such work for you, or not any more.")
+    is_open = has_work(held) and held.vendor.kind == VendorKind.HUMAN
+    if not is_open or held.handed_over_at is None or held.submitted_at is not None:
+        raise Conflict("work_over", "These rows cannot be changed now.")
+
+
+def _is_free(user: User, now: datetime) -> Q:
+    return Q(leased_by=None) | Q(leased_by=user) | Q(leased_until__lte=now)
+
+
+def _is_others(row: WorkRow, user: User, now: datetime) -> bool:
+    is_leased = row.leased_until is not None and row.leased_until > now
+    return is_leased and row.leased_by_id != user.pk
+
+
+def _check_free(row: WorkRow, user: User, now: datetime) -> None:
+    if _is_others(row, user, now):
+        assert row.leased_by is not None
+        who = row.leased_by.get_short_name()
+        raise Conflict("row_taken", f"{who} edits row {row.number} now. Take another one.")
+
+
+def _lease(row: WorkRow, user: User, *, now: datetime) -> None:
+    """Make a row the person's, and no other of this work. Call while holding it."""
+    others: QuerySet[WorkRow] = WorkRow.objects.filter(
+        preparation=row.preparation_id, leased_by=user
+    )
+    others.exclude(pk=row.pk).update(leased_by=None, leased_until=None)
+    row.leased_by, row.leased_until = user, now + LEASE
+    row.save(update_fields=["leased_by", "leased_until"])
+
+
+def _change(
+    rows: Sequence[WorkRow],
+    results: Sequence[tuple[RowState, str]],
+    *,
+    user: User,
+    now: datetime,
+) -> None:
+    """Write new states, with what is needed to take them back. Call while holding the rows."""
+    batch = new_id("batch")
+    edits: list[RowEdit] = []
+    for row, (state, value) in zip(rows, results, strict=True):
+        edits.append(
+            RowEdit(
+                row=row,
+                batch=batch,
+                before_state=row.state,
+                before_value=row.value,
+                version=row.version + 1,
+                edited_by=user,
+                edited_at=now,
+            )
+        )
+        row.state, row.value = state, value
+        row.version += 1
+        row.leased_by, row.leased_until = None, None
+    RowEdit.objects.bulk_create(edits)
+    WorkRow.objects.bulk_update(
+        rows, ["state", "value", "version", "leased_by", "leased_until"], batch_size=500
+    )
+
+
+def note_first_look(preparation: Preparation, user: User, *, now: datetime) -> None:
+    """Note for the owner that a person saw rows; once for each person."""
+    seen = DataAccess.objects.filter(
+        preparation=preparation, person=user, kind=DataAccess.Kind.ROWS
+    )
+    if not seen.exists():
+        note_access(preparation=preparation, kind=DataAccess.Kind.ROWS, person=user, now=now)
+
+
+def _read_value(text: str) -> str:
+    """A row to train on, on one line."""
+    if len(text) > VALUE_CHARS_MAX:
+        raise _invalid(f"A row has at most {VALUE_CHARS_MAX:,} signs.")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _invalid("It is not a JSON object.") from error
+    if not isinstance(value, dict):
+        raise _invalid("It is not a JSON object.")
+    row = cast(dict[str, Any], value)
+    try:
+        written = json.dumps(row, ensure_ascii=False)
+        written.encode()
+        parse_row_object(row, line=1, data_format=None, max_messages=_MESSAGES_MAX)
+    except ValueRefusal as refusal:
+        raise _invalid(refusal.message) from refusal
+    except (RecursionError, UnicodeEncodeError) as error:
+        raise _invalid("It holds what no text can.") from error
+    return written
+
+
+def _invalid(reason: str) -> UserError:
+    return UserError("invalid_row", f"This is no row to train on. {reason}", param="value")

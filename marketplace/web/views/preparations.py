@@ -1,0 +1,54 @@
+"""What an owner does with a delivery: accepts it, or refuses it."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from marketplace.common import clock
+from marketplace.common.errors import NotFound, UserError
+from marketplace.jobs.models import Job
+from marketplace.vendors.acceptance import accept, open_dispute
+from marketplace.vendors.models import Preparation
+from marketplace.web.views.requests import PageRequest, page
+
+
+@page
+@require_POST
+def accept_delivery(request: PageRequest, job_id: str) -> HttpResponse:
+    preparation = _find_preparation(request, job_id)
+    try:
+        accept(preparation=preparation, now=clock.now())
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "Accepted. The job trains on the prepared data.")
+    return redirect("job_tab", job_id=preparation.job_id, tab="data")
+
+
+@page
+@require_POST
+def refuse_delivery(request: PageRequest, job_id: str) -> HttpResponse:
+    preparation = _find_preparation(request, job_id)
+    try:
+        open_dispute(
+            preparation=preparation,
+            reason=request.POST.get("reason", ""),
+            opened_by=request.user,
+            now=clock.now(),
+        )
+    except UserError as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "Refused. The operator decides.")
+    return redirect("job_tab", job_id=preparation.job_id, tab="data")
+
+
+def _find_preparation(request: PageRequest, job_id: str) -> Preparation:
+    jobs = Job.objects.filter(pk=job_id.replace("\0", ""), organisation=request.organisation)
+    found = Preparation.objects.filter(job__in=jobs).first()
+    if found is None:
+        raise NotFound("no_preparation", "The job's data were trained on as they are.")
+    return found

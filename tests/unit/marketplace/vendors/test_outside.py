@@ -1,0 +1,182 @@
+"""Outside vendors: data by a signed link that ends, deliveries signed, checked and refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import time_machine
+from django.test import Client
+
+from marketplace.auction.preparations import conclude_preparations
+from marketplace.common.errors import NotAllowed, UserError
+from marketplace.payments.selectors import check_ledger, earnings
+from marketplace.vendors.handover import GRACE, make_link
+from marketplace.vendors.models import (
+    DataAccess,
+    Preparation,
+    PreparationStatus,
+    VendorKind,
+)
+from marketplace.vendors.services import prepare_next
+from marketplace.vendors.signatures import create_secret, sign_message
+from tests import builders
+from tests import market_builders as market
+from tests import vendor_builders as build
+from tests.builders import NOW
+from tests.pages import read_download
+from tests.vendor_builders import chat, clock
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _at_now():
+    with time_machine.travel(NOW, tick=False):
+        yield
+
+
+@pytest.fixture
+def zone():
+    made = build.zone()
+    market.node(made)
+    return made
+
+
+@pytest.fixture
+def owner():
+    return builders.organisation(usd="10")
+
+
+@pytest.fixture
+def vendor(zone):
+    return build.vendor(zone, "Far", kind=VendorKind.OUTSIDE)
+
+
+def link_of(work: Preparation) -> Any:
+    user = builders.owner_of(work.vendor.organisation)
+    link = make_link(preparation=work, asked_by=user, now=NOW)
+    return link.data_url, link.delivery_url
+
+
+def path_of(url: str) -> str:
+    return "/api/" + url.partition("/api/")[2]
+
+
+def put(url: str, body: bytes, work: Preparation, secret: str | None = None) -> Any:
+    headers = sign_message(secret or work.vendor.endpoint_secret, body, message_id=work.pk, now=NOW)
+    return Client().put(path_of(url), body, content_type="application/jsonl", headers=dict(headers))
+
+
+GOOD = "\n".join([*map(chat, range(3)), chat(3)]).encode()
+
+
+def test_the_data_go_by_a_link_and_come_back_prepared_and_each_access_is_noted(zone, owner, vendor):
+    work = build.sell_few(owner, zone)
+    data_url, delivery_url = link_of(work)
+    reply = Client().get(path_of(data_url))
+    assert read_download(reply) == build.FEW.encode()
+    assert put(delivery_url, GOOD, work).status_code == 202
+    assert put(delivery_url, GOOD, work).status_code == 409
+    assert prepare_next(clock=clock)
+    work.refresh_from_db()
+    assert (work.status, work.rows_out) == (PreparationStatus.ACCEPTED, 4)
+    assert work.comparison["kept"] == 4
+    kinds = list(DataAccess.objects.order_by("pk").values_list("kind", "address"))
+    assert kinds == [("link", ""), ("download", "127.0.0.1")]
+    # The work is done: the link is dead.
+    assert Client().get(path_of(data_url)).status_code == 404
+    assert put(delivery_url, GOOD, work).status_code == 404
+    assert conclude_preparations(now=clock()) == 1
+    assert earnings(organisation=vendor.organisation).pending_micros == 20_000
+    assert check_ledger().balanced
+
+
+def test_only_the_vendor_gets_a_link_and_it_ends_with_the_time_for_the_work(zone, owner, vendor):
+    work = build.sell_few(owner, zone)
+    for stranger in (builders.user(), builders.owner_of(owner), builders.operator()):
+        with pytest.raises(NotAllowed):
+            make_link(preparation=work, asked_by=stranger, now=NOW)
+    data_url, _ = link_of(work)
+    path = path_of(data_url)
+    cut = path.split("/")
+    token = cut[-2]
+    forged = "/".join([*cut[:-2], token[:-1] + ("A" if token[-1] != "A" else "B"), cut[-1]])
+    assert Client().get(forged).status_code == 404
+    with time_machine.travel(work.due_at + GRACE, tick=False):
+        assert Client().get(path).status_code == 404
+    assert DataAccess.objects.filter(kind="download").count() == 0
+
+
+def test_masked_data_leave_without_what_was_to_be_hidden(zone, owner, vendor):
+    text = "\n".join([chat(1, price="Write to jane@example.com."), "jane@example.com: not a row"])
+    wish = {"kinds": ["outside"], "mask_personal_data": True}
+    data = build.upload(owner, zone, text, faulty=1)
+    build.sell(owner, zone, data=data, epochs=1, preparation=wish)
+    assert prepare_next(clock=clock)
+    work = Preparation.objects.select_related("vendor").get()
+    left = read_download(Client().get(path_of(link_of(work)[0]))).decode()
+    assert "jane" not in left
+    assert left.count("[EMAIL_1]") == 2
+    assert DataAccess.objects.filter(is_masked=True).count() == 2
+
+
+def test_a_delivery_that_is_not_signed_by_its_vendor_is_refused(zone, owner, vendor):
+    work = build.sell_few(owner, zone)
+    _, url = link_of(work)
+    assert put(url, GOOD, work, create_secret()).status_code == 403
+    headers = sign_message(vendor.endpoint_secret, b"else", message_id=work.pk, now=NOW)
+    altered = Client().put(
+        path_of(url), GOOD, content_type="application/jsonl", headers=dict(headers)
+    )
+    assert altered.status_code == 403
+    assert Client().post(path_of(url), GOOD, content_type="text/plain").status_code == 405
+    work.refresh_from_db()
+    assert work.submitted_at is None
+
+
+HOSTILE = {
+    "an archive": (b"PK\x03\x04" + b"\x00" * 4000, "archive"),
+    "a compressed bomb": (b"\x1f\x8b\x08" + b"\x00" * 4000, "compressed"),
+    "another schema": (b'{"price": 3}\n', "no usable rows"),
+    "one list": (f"[{chat(1)}]".encode(), "JSON list"),
+    "more rows than were sold": ("\n".join(map(chat, range(6))).encode(), "5 were sold"),
+    "a stranger's rows": ("\n".join(map(chat, range(90, 94))).encode(), "not in the original"),
+    "a row too few times": (chat(1).encode(), "1 of the original's 4"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_delivery_comes_back_and_may_be_put_right(zone, owner, vendor, name):
+    work = build.sell_few(owner, zone)
+    content, reason = HOSTILE[name]
+    _, url = link_of(work)
+    assert put(url, content, work).status_code == 202
+    assert prepare_next(clock=clock)
+    answer = Client().get(path_of(url)).json()
+    assert answer["is_being_checked"] is False
+    assert reason in answer["refusals"][0]["reason"]
+    work.refresh_from_db()
+    assert work.status == PreparationStatus.WORKING
+    assert put(url, GOOD, work).status_code == 202
+
+
+def test_a_huge_delivery_is_cut_off_and_five_refusals_end_the_work(zone, owner, vendor):
+    work = build.sell_few(owner, zone)
+    _, url = link_of(work)
+    assert put(url, b"x" * 2_000_000, work).status_code == 413
+    assert put(url, b"", work).status_code == 400
+    for _ in range(5):
+        assert put(url, b'{"price": 3}\n', work).status_code == 202
+        assert prepare_next(clock=clock)
+    assert conclude_preparations(now=clock()) == 1
+    work.refresh_from_db()
+    assert work.status == PreparationStatus.FAILED
+    assert "could not be used" in work.missed[0]["reason"]
+
+
+def test_no_vendor_of_another_kind_sees_the_data(zone, owner, vendor):
+    with pytest.raises(UserError, match="No vendor prepares such data"):
+        build.sell(owner, zone, preparation={"kinds": ["automatic", "human"]})
+    with pytest.raises(UserError, match="No vendor prepares such data"):
+        build.sell(owner, zone, preparation={"kinds": ["outside"], "skills": ["translation"]})

@@ -1,0 +1,92 @@
+"""Rows one by one for people, and a copy of a file with personal data replaced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from workers.preparation.personal_data import Masker
+from workers.preparation.reading import RawRow, read_raw_rows
+from workers.preparation.repair import RowDroppedError, repair_row
+from workers.preparation.texts import find_prompt, iter_texts
+from workers.protocol.record_types import ByteStream, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRow:
+    """A row as it was found, and as the program would repair it."""
+
+    #: Line of the file on which it begins, from 1.
+    line: int
+    raw: str
+    #: A JSON object; empty where the row is beyond repair.
+    proposal: str
+    #: What was repaired, or why the row cannot be.
+    notes: tuple[str, ...]
+
+
+def list_rows(
+    stream: ByteStream, *, masks: bool, limits: Limits | None = None
+) -> Iterator[ListedRow]:
+    """Every row of a file with a proposal, in its order.
+
+    Parameters
+    ----------
+    masks
+        Replace personal data in what is given out. Names stay.
+
+    Raises
+    ------
+    UnreadableFileError
+        When the file is no text or is empty.
+    """
+    limits = limits or Limits()
+    for raw in read_raw_rows(stream, limits=limits):
+        masker = Masker() if masks else None
+        try:
+            row = repair_row(raw, to_chat=True, limits=limits)
+        except RowDroppedError as dropped:
+            yield ListedRow(raw.line, _write_raw(raw, masker), "", _mask([str(dropped)], masker))
+            continue
+        value = row.value if masker is None else masker.mask_row(row.value)
+        notes = row.reasons
+        if not any(text.strip() for text in iter_texts(value)) or not find_prompt(value).strip():
+            notes = (*notes, "The row asks nothing.")
+        text = json.dumps(value, ensure_ascii=False)
+        yield ListedRow(raw.line, _write_raw(raw, masker), text, _mask(notes, masker))
+
+
+def _mask(notes: Iterable[str], masker: Masker | None) -> tuple[str, ...]:
+    """Notes may quote the row."""
+    return tuple(notes if masker is None else map(masker.mask_text, notes))
+
+
+def iter_masked_lines(stream: ByteStream, *, limits: Limits | None = None) -> Iterator[str]:
+    """A line for each row of a file, as it was found but for personal data.
+
+    Raises
+    ------
+    UnreadableFileError
+        As ``list_rows``.
+    """
+    for raw in read_raw_rows(stream, limits=limits or Limits()):
+        yield " ".join(_write_raw(raw, Masker()).splitlines())
+
+
+def _write_raw(raw: RawRow, masker: Masker | None) -> str:
+    value: Any = raw.cells
+    if raw.text is not None:
+        if masker is None:
+            return raw.text
+        try:
+            value = json.loads(raw.text)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            return masker.mask_text(raw.text)
+    if value is None:
+        return ""
+    row = cast(dict[str, Any], value)
+    return json.dumps(row if masker is None else masker.mask_row(row), ensure_ascii=False)
