@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class Inspection:
     is_complete: bool
     #: Characters of text in a row: the shortest, the median, the 95th percentile, the longest.
     chars: tuple[int, int, int, int]
-    #: Rows by characters of text, ``[at most, rows]``; each bound is twice the one before.
+    #: Rows by characters of text, ``[at most, rows]``; each second bound is twice as much.
     lengths: list[tuple[int, int]]
     rows_to_repair: int
     rows_unusable: int
@@ -113,10 +114,10 @@ def inspect_dataset(
 
 
 def _count_lengths(lengths: list[int]) -> list[tuple[int, int]]:
-    counts = Counter(max(0, length - 1).bit_length() for length in lengths)
+    counts = Counter(math.ceil(2 * math.log2(max(1, length))) for length in lengths)
     if not counts:
         return []
-    return [(1 << bits, counts[bits]) for bits in range(min(counts), max(counts) + 1)]
+    return [(round(2 ** (half / 2)), counts[half]) for half in range(min(counts), max(counts) + 1)]
 
 
 def _describe_lengths(lengths: list[int]) -> tuple[int, int, int, int]:

@@ -270,6 +270,7 @@ def test_a_delivery_counts_once_and_only_under_the_current_claim(zone, owner, tm
 def test_bids_and_lanes_at_once_never_overbook_a_vendor(zone, owner):
     for _ in range(2):
         market.node(zone)
+    builders.fund_wallet(owner, usd="40")
     # A set of 100 rows takes 50 of it in each of two slots: two sets at a time.
     vendor = build.vendor(zone, rows_per_slot=100)
     data = [upload(owner, zone) for _ in range(6)]
