@@ -309,7 +309,7 @@ def _cancel_effect(bid: Bid, job: Job) -> dict[str, str]:
     refund_micros = compute_cancel_refund(bid=bid, job=job)
     used_micros = (bid.payment_micros or 0) - refund_micros
     used = (
-        f"{usd(used_micros)} for slots that have run is not returned."
+        f"{usd(used_micros)} for what was done is not returned."
         if used_micros
         else "Nothing has run yet, so all of it returns."
     )
