@@ -1,4 +1,4 @@
-"""``python -m workers.bench [cpu|gpu|memory|transfer|warm]``: one JSON line per case.
+"""``python -m workers.bench [cpu|gpu|memory|prompts|transfer|warm]``: one JSON line per case.
 
 ``gpu`` needs torch, transformers and peft, no network: weights are made at random. Each
 case stands alone: one that fails prints its error in its line.
@@ -34,6 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
         from workers.bench import warm
 
         return warm.main(arguments[1:])
+    if arguments[:1] == ["prompts"]:
+        from workers.bench import prompts
+
+        return prompts.main(arguments[1:])
     if arguments[:1] == ["memory"]:
         from workers.bench import memory
 

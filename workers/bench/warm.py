@@ -174,7 +174,7 @@ def _probe(runtime: NodeRuntime, archive: Path) -> float:
         token="bench",  # noqa: S106
         expires_at=time.time() + 600,
         base_model=BASE,
-        data_format=DataFormat.CHAT if _is_chat() else DataFormat.COMPLETION,
+        data_format=DataFormat.CHAT if is_chat() else DataFormat.COMPLETION,
         rows=tuple(DATA.read_text(encoding="utf-8").splitlines()[:16]),
         sequence_length=128,
         adapters=tuple(ProbeAdapter(name, blob, ADAPTER) for name in names),
@@ -186,7 +186,7 @@ def _probe(runtime: NodeRuntime, archive: Path) -> float:
     return time.perf_counter() - began
 
 
-def _is_chat() -> bool:
+def is_chat() -> bool:
     return "messages" in json.loads(DATA.read_text(encoding="utf-8").splitlines()[0])
 
 
@@ -197,7 +197,7 @@ def _attach(
     spec = JobSpec(
         job_id=name,
         base_model=BASE,
-        data_format=DataFormat.CHAT if _is_chat() else DataFormat.COMPLETION,
+        data_format=DataFormat.CHAT if is_chat() else DataFormat.COMPLETION,
         dataset=data,
         adapter=ADAPTER,
         # Too long to end by itself; no evaluation before the first step.
