@@ -1,8 +1,8 @@
 """``python -m workers.bench prompts``: a soft prompt's way to its first step, on a CPU.
 
 Three JSON lines. ``lookup``: 60 known prompts and the job's own by halving, on a base of random
-weights as small as the bundled one. ``start``: from the order of a job to its first step on a resident base. ``gang``:
-a step of 32 rows with one further process, beside one without; side by side.
+weights as small as the bundled one. ``start``: from the order of a job to its first step on a
+resident base. ``gang``: a step of 32 rows with one further process, beside one without.
 """
 
 from __future__ import annotations
