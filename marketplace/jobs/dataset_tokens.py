@@ -48,7 +48,8 @@ def ensure_dataset_tokens(*, dataset: Dataset, zone: Zone) -> DatasetTokens:
     Raises
     ------
     UserError
-        ``unfit_dataset``: the zone's chat template cannot lay its conversations out.
+        ``unfit_dataset``: the zone's chat template cannot write one of its conversations. Its owner
+        was asked about faulty lines before there was this zone's template.
     """
     found = find_dataset_tokens(dataset=dataset, zone=zone)
     if found is not None:
@@ -60,8 +61,10 @@ def ensure_dataset_tokens(*, dataset: Dataset, zone: Zone) -> DatasetTokens:
             encoder=load_text_encoder(find_zone_tokenizer(zone)),
             skip_lines=frozenset(dataset.faulty_lines),
         )
-    if reading.fatal is not None:
-        raise UserError("unfit_dataset", reading.fatal, param="dataset_id")
+    if reading.fatal is not None or reading.errors:
+        first = reading.errors[0] if reading.errors else None
+        reason = f"Line {first['line']:,}: {first['message']}" if first else reading.fatal
+        raise UserError("unfit_dataset", str(reason), param="dataset_id")
     try:
         with transaction.atomic():
             return store_dataset_tokens(

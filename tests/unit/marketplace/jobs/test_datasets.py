@@ -281,6 +281,24 @@ def test_a_template_that_refuses_or_rewrites_is_told_at_upload(zone, owner, tmp_
     assert_no_trace(owner)
 
 
+def test_a_zone_whose_template_refuses_one_row_of_a_data_set_does_not_take_it(
+    zone, owner, tmp_path
+):
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    rows = [turns, [{"role": "system", "content": "c"}, *turns]]
+    data = upload(owner, "".join(json.dumps({"messages": row}) + "\n" for row in rows).encode())
+    source = tokenizer_file(tmp_path / "strict")
+    (tmp_path / "strict" / "chat_template.jinja").write_text(
+        "{% if messages and messages[0]['role'] == 'system' %}{{ raise_exception('No system') }}"
+        "{% endif %}{% for message in messages %}{{ message['content'] }} {% endfor %}"
+    )
+    other = market.zone(tokenizer_source=source)
+    with pytest.raises(UserError, match=r"Line 2: .* refuses a conversation: No system") as refused:
+        ensure_dataset_tokens(dataset=data, zone=other)
+    assert refused.value.code == "unfit_dataset"
+    assert DatasetTokens.objects.count() == 1
+
+
 def test_a_conversation_that_the_template_refuses_is_one_faulty_line(tmp_path):
     source = Path(tokenizer_file(tmp_path))
     template = tmp_path / "chat_template.jinja"
