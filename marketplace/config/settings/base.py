@@ -375,7 +375,7 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
     # Bids and bundles have the same ones.
-    "ENUM_NAME_OVERRIDES": {"BidStatusEnum": "marketplace.auction.models.BidStatus"},
+    "ENUM_NAME_OVERRIDES": {"BidStatusEnum": "marketplace.auction.models.BidStatus.values"},
 }
 
 UNFOLD = {
