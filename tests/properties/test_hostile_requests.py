@@ -336,7 +336,14 @@ def test_no_json_is_the_apis_fault(read_here: None) -> None:
         "training": {"epochs": 1, "batch_size": 8, "seed": 1, "schedule": "linear"},
     }
     quote = {name: bid[name] for name in bid if name not in ("name", "price")}
-    bodies = {"/api/bids": bid, "/api/quotes": quote, "/api/bids:batch": {"bids": [bid]}}
+    sweep = {"sweep": {"training.seed": [1, 2], "adapter.rank": [8]}}
+    bodies = {
+        "/api/bids": bid,
+        "/api/quotes": quote,
+        "/api/bids:batch": {"bids": [bid]},
+        "/api/bundles": bid | sweep,
+        "/api/bundles/quotes": quote | sweep,
+    }
 
     @settings(max_examples=150, suppress_health_check=WITHIN_A_TEST)
     @given(st.sampled_from(sorted(bodies)), JSON, st.data())
