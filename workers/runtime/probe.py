@@ -1,6 +1,8 @@
-"""What a warm base, and each of a few adapters, loses on some rows: a matter of milliseconds.
+"""What a warm base, and each of a few adapters, loses on some rows.
 
-It runs on the training loop's thread, one adapter at a time between two steps of the jobs there.
+It runs on the training loop's thread, between two steps of the jobs there: the base and the
+adapters together in one pack, or in a few where they do not fit. An adapter is on the base for its
+own pack only, so that whatever is in it no job's step meets it.
 """
 
 from __future__ import annotations
@@ -9,31 +11,39 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from workers.protocol.messages import (
-    AdapterSpec,
-    BlobRef,
-    JobSpec,
-    ProbeLoss,
-    ProbeResult,
-    ProbeSpec,
-    TrainingSpec,
-)
+from workers.protocol.messages import AdapterSpec, ProbeLoss, ProbeResult, ProbeSpec
 from workers.runtime.resident import ResidentBase
-from workers.training.data import PreparedData, prepare_data
-from workers.training.evaluation import EvaluationRun
-from workers.training.faults import TrainingFault
-from workers.training.job import TrainingJob
+from workers.training.data import prepare_data
+from workers.training.faults import TrainingFault, is_out_of_memory
+from workers.training.objective import compute_sequence_nll
+from workers.training.pack_plan import count_fitting
+from workers.training.packing import Example, PackShare, build_pack
 from workers.training.start_values import load_start_values
 
 log = logging.getLogger(__name__)
 
+#: Trained tokens of each row on which adapters are compared.
+TRAINED_MAX = 32
+
+Losses = list[float | None]
 #: Runs something between two steps on the loop's thread and waits for it.
-Call = Callable[[Callable[[], float]], float]
+Call = Callable[[Callable[[], Losses]], Losses]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """An adapter in the engine's layout."""
+
+    name: str
+    spec: AdapterSpec
+    values: dict[str, torch.Tensor]
 
 
 def answer_probe(
@@ -58,34 +68,68 @@ def answer_probe(
     Returns
     -------
     ProbeResult
-        Losses are means over the trained tokens, in nats.
+        Losses are means over the trained tokens, in nats. An adapter's is measured where rows
+        begin to be trained (``TRAINED_MAX``), beside the base's there, and reported in proportion
+        to the base's on whole rows.
     """
     began = time.monotonic()
     try:
-        data = _read_rows(probe, resident)
+        rows = _read_rows(probe, resident)
     except TrainingFault as fault:
         log.info("the rows of a probe cannot be used: %s", fault)
         return ProbeResult(probe.token, None)
-    base = call(lambda: _measure(resident, probe, data, AdapterSpec(rank=1, alpha=1.0), None, 1.0))
-    losses: list[ProbeLoss] = []
+    bare = AdapterSpec(rank=1, alpha=1.0)
+    base = _Candidate("", bare, resident.model.draw_initial_values(bare, seed=0))
+    [whole] = call(lambda: _measure(resident, rows, [base]))
+    starts = tuple(_cut(row) for row in rows)
+    waiting = _load_candidates(probe, resident, paths)
+    found: dict[str, float | None] = {}
+    if any(start is not row for start, row in zip(starts, rows, strict=True)):
+        waiting.insert(0, base)
+    else:
+        found[base.name] = whole
+    together = max(1, resident.trainer.token_budget // sum(row.token_count for row in starts))
+    while waiting and not is_over():
+        group = waiting[:together]
+        losses = call(lambda group=group: _measure(resident, starts, group))
+        if len(group) > 1 and all(loss is None for loss in losses):
+            # They had no room beside each other.
+            together = len(group) // 2
+            continue
+        found |= {one.name: loss for one, loss in zip(group, losses, strict=True)}
+        waiting = waiting[len(group) :]
+    at_start = found.get(base.name)
+    factor = None if whole is None or not at_start else whole / at_start
+    answers = tuple(
+        ProbeLoss(one.name, None if factor is None or loss is None else loss * factor)
+        for one in probe.adapters
+        for loss in [found.get(one.name)]
+    )
+    return ProbeResult(probe.token, whole, answers, round(time.monotonic() - began, 3))
+
+
+def _load_candidates(
+    probe: ProbeSpec, resident: ResidentBase, paths: Mapping[str, Path]
+) -> list[_Candidate]:
+    """Those of a probe's adapters that are there and can be used."""
+    loaded: list[_Candidate] = []
+    fresh: dict[AdapterSpec, dict[str, torch.Tensor]] = {}
     for adapter in probe.adapters:
-        loss: float | None = None
-        path = paths.get(adapter.name)
-        if path is not None and not is_over():
-            try:
-                loss = call(
-                    lambda spec=adapter.spec, path=path, scale=adapter.scale: _measure(
-                        resident, probe, data, spec, path, scale
-                    )
-                )
-            except TrainingFault as fault:
-                log.info("adapter %s cannot be probed: %s", adapter.name, fault)
-        losses.append(ProbeLoss(adapter.name, loss if _is_finite(loss) else None))
-    seconds = round(time.monotonic() - began, 3)
-    return ProbeResult(probe.token, base if _is_finite(base) else None, tuple(losses), seconds)
+        path, spec = paths.get(adapter.name), adapter.spec
+        if path is None:
+            continue
+        if spec not in fresh:
+            fresh[spec] = resident.model.draw_initial_values(spec, seed=0)
+        try:
+            values = load_start_values(path, fresh=fresh[spec], scale=adapter.scale)
+        except TrainingFault as fault:
+            log.info("adapter %s cannot be probed: %s", adapter.name, fault)
+            continue
+        loaded.append(_Candidate(adapter.name, spec, values))
+    return loaded
 
 
-def _read_rows(probe: ProbeSpec, resident: ResidentBase) -> PreparedData:
+def _read_rows(probe: ProbeSpec, resident: ResidentBase) -> tuple[Example, ...]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.jsonl"
         path.write_text("".join(f"{row}\n" for row in probe.rows), encoding="utf-8")
@@ -98,43 +142,56 @@ def _read_rows(probe: ProbeSpec, resident: ResidentBase) -> PreparedData:
             sequence_length=min(probe.sequence_length, resident.model.context_length),
             validation_share=0.0,
             seed=0,
-        )
+        ).train
+
+
+def _cut(row: Example) -> Example:
+    """A row up to its last trained token that counts."""
+    [sequence] = row.sequences
+    trained = np.flatnonzero(sequence.weights)
+    if len(trained) <= TRAINED_MAX:
+        return row
+    return replace(row, sequences=(sequence.cut(int(trained[TRAINED_MAX - 1]) + 1),))
+
+
+def _measure(
+    resident: ResidentBase, rows: tuple[Example, ...], group: Sequence[_Candidate]
+) -> Losses:
+    """Mean losses on the rows with each adapter; ``None``: there was no room, or no number."""
+    resident.apply_threads()
+    names = {one.name: f"probe {index}" for index, one in enumerate(group)}
+    try:
+        for one in group:
+            resident.model.attach(names[one.name], one.spec, one.values)
+        sums = [0.0] * len(group)
+        at = 0
+        sizes = [len(group) * row.token_count for row in rows]
+        while at < len(rows):
+            some = rows[at : at + max(1, count_fitting(sizes[at:], resident.trainer.token_budget))]
+            losses = _sum_losses(resident, some, list(names.values()))
+            sums = [before + loss for before, loss in zip(sums, losses, strict=True)]
+            at += len(some)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return [None] * len(group)
+    finally:
+        for name in names.values():
+            resident.model.detach(name)
+    weight = sum(row.trained_tokens for row in rows)
+    return [total / weight if math.isfinite(total) else None for total in sums]
 
 
 @torch.no_grad()
-def _measure(
-    resident: ResidentBase,
-    probe: ProbeSpec,
-    data: PreparedData,
-    adapter: AdapterSpec,
-    path: Path | None,
-    scale: float,
-) -> float:
-    """Mean loss on the rows with one adapter, or with a fresh one, which is the base's."""
-    values = resident.model.draw_initial_values(adapter, seed=0)
-    if path is not None:
-        values = load_start_values(path, fresh=values, scale=scale)
-    spec = JobSpec(
-        job_id=f"probe-{probe.token}",
-        base_model=probe.base_model,
-        data_format=probe.data_format,
-        dataset=BlobRef(url="", sha256="", bytes=0),
-        adapter=adapter,
-        training=TrainingSpec(),
-    )
-    # Evaluations look at the held-out rows.
-    job = TrainingJob(spec, PreparedData(data.train, data.train, data.kind, data.report))
-    trainer = resident.trainer
-    resident.apply_threads()
-    resident.model.attach(job.job_id, adapter, values)
-    try:
-        run = EvaluationRun(job, token_budget=trainer.token_budget)
-        while (found := run.run_pack(resident.model, pad_to=trainer.pad_to)) is None:
-            pass
-    finally:
-        resident.model.detach(job.job_id)
-    return found.loss
-
-
-def _is_finite(loss: float | None) -> bool:
-    return loss is not None and math.isfinite(loss)
+def _sum_losses(
+    resident: ResidentBase, rows: tuple[Example, ...], names: Sequence[str]
+) -> list[float]:
+    """Summed loss of the same rows under each adapter, in one pass over one pack."""
+    model = resident.model
+    shares = [PackShare(name, rows, 0, 0) for name in names]
+    pack = build_pack(shares, device=model.device, pad_to=resident.trainer.pad_to)
+    # The form that keeps rows apart: a number that is not finite stays its adapter's own.
+    with model.streaming(pack, form="segments"):
+        nll_S = compute_sequence_nll(model, pack, model.hidden(pack))
+    by_share = nll_S[: len(names) * len(rows)].reshape(len(names), len(rows))
+    return by_share.sum(1).tolist()

@@ -155,6 +155,8 @@ def bad_zip(folder: Path, target: Path, damage: str) -> Path:
         del weights[name]
     elif damage == "rank":
         weights[name] = weights[name][:, :2].contiguous()
+    elif damage == "huge":
+        weights[name].fill_(3e38)
     elif damage == "large":
         weights["x"] = torch.zeros(8_000_000)
     save_file(weights, target)
@@ -215,6 +217,43 @@ def test_a_probe_measures_the_base_and_each_adapter_and_leaves_nothing_behind(
     assert resident.trainer.jobs == {}
     # With no adapter the base is found again.
     assert runtime.probe(probe_of(base), {}).base_loss == pytest.approx(found.base_loss, rel=1e-5)
+
+
+def test_adapters_are_probed_together_as_each_would_be_alone(
+    runtime, base, earlier, tmp_path, monkeypatch
+) -> None:
+    huge = bad_zip(earlier.folder, tmp_path / "huge", "huge")
+    names = ("good", "huge", "again")
+    paths = {"good": earlier.zip, "huge": huge, "again": earlier.zip}
+    alone = [runtime.probe(probe_of(base, name), paths).losses[0].loss for name in names]
+    assert alone[1] is None
+    model, trainer = runtime.resident(base).model, runtime.resident(base).trainer
+    attach_one = model.attach
+
+    def attach_few(job_id, *values) -> None:
+        if len(model.slots) == 2:
+            raise torch.OutOfMemoryError("no room for a third")
+        attach_one(job_id, *values)
+
+    found = [runtime.probe(probe_of(base, *names), paths)]
+    # The same in packs of a few rows, and where only two have room beside each other.
+    monkeypatch.setattr(trainer, "token_budget", 100)
+    found.append(runtime.probe(probe_of(base, *names), paths))
+    monkeypatch.undo()
+    monkeypatch.setattr(model, "attach", attach_few)
+    found.append(runtime.probe(probe_of(base, *names), paths))
+    for one in found:
+        good, bad, again = (loss.loss for loss in one.losses)
+        assert bad is None
+        assert good == again == pytest.approx(alone[0], rel=1e-4)
+    # Where rows are cut, losses are reported in proportion to the base's on whole rows.
+    monkeypatch.undo()
+    monkeypatch.setattr("workers.runtime.probe.TRAINED_MAX", 2)
+    cut = runtime.probe(probe_of(base, "good"), paths)
+    assert cut.base_loss == pytest.approx(found[0].base_loss, rel=1e-4)
+    assert 0.5 * alone[0] < cut.losses[0].loss < 0.95 * cut.base_loss
+    assert [one.base_loss for one in found] == pytest.approx([found[0].base_loss] * 3, rel=1e-4)
+    assert model.slots == {}
 
 
 def test_what_a_probe_cannot_measure_in_time_or_at_all_is_left_open(runtime, base, earlier) -> None:
