@@ -129,18 +129,20 @@ def predict_target_loss(
     return base_loss * donor_after / donor_before * TARGET_SLACK
 
 
-def quote_share(likeness: Likeness, observed: Sequence[float]) -> float:
+def quote_share(likeness: Likeness, observed: Sequence[float], *, margin: float = MARGIN) -> float:
     """Share of the cold work that a warm start is sold for.
 
     Parameters
     ----------
     observed : sequence of float
         What the latest measured starts of the kind needed, as shares of their cold work.
+    margin : float
+        Standard errors above the mean.
 
     Returns
     -------
     float
-        Their mean, the experiment's counted in, and ``MARGIN`` standard errors above it;
+        Their mean, the experiment's counted in, and the margin above it;
         from ``SHARE_MIN`` to 1.
     """
     latest = np.asarray(observed[-OBSERVED_MAX:], dtype=np.float64)
@@ -149,7 +151,7 @@ def quote_share(likeness: Likeness, observed: Sequence[float]) -> float:
     mean = (PRIOR_WEIGHT * prior + latest.sum()) / weight
     squares = PRIOR_WEIGHT * (PRIOR_DEVIATION**2 + (prior - mean) ** 2)
     squares += ((latest - mean) ** 2).sum()
-    return float(min(1.0, max(SHARE_MIN, mean + MARGIN * math.sqrt(squares) / weight)))
+    return float(min(1.0, max(SHARE_MIN, mean + margin * math.sqrt(squares) / weight)))
 
 
 def find_warm_steps(share: float, *, total_steps: int, interval: int) -> int:

@@ -1,4 +1,4 @@
-"""``python -m scheduler merging solve|estimate FILE``."""
+"""``python -m scheduler merging solve|estimate|replay FILE``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from scheduler.experiments.merging.interchange import estimate, solve
+from scheduler.experiments.merging.replay import replay
 from scheduler.merging.estimates import Estimator
 
 #: What a file can bring about that is not of the kind the command reads.
@@ -28,8 +30,11 @@ def main(argv: Sequence[str]) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
-        data = json.loads(Path(arguments.file).read_text(encoding="utf-8"))
-        if arguments.command == "solve":
+        text = Path(arguments.file).read_text(encoding="utf-8")
+        data = _read_lines(text) if arguments.command == "replay" else json.loads(text)
+        if arguments.command == "replay":
+            found = replay(data)
+        elif arguments.command == "solve":
             found = solve(data, form=arguments.form, time_limit_s=arguments.time_limit_s)
         else:
             found = estimate(data, estimator=Estimator(arguments.estimator))
@@ -41,6 +46,10 @@ def main(argv: Sequence[str]) -> int:
         return 2
     print(json.dumps(found, indent=1))
     return 0
+
+
+def _read_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,4 +64,6 @@ def _parser() -> argparse.ArgumentParser:
     two = commands.add_parser("estimate", help="turn profiles into an instance to solve")
     two.add_argument("file")
     two.add_argument("--estimator", choices=[str(e) for e in Estimator], default="probe")
+    three = commands.add_parser("replay", help="quote the jobs of a transfer experiment")
+    three.add_argument("file", help="lines of python -m workers.bench transfer --out FILE")
     return parser

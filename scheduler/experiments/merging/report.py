@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler.experiments.merging.experiments import GPUS, NAMES
+from scheduler.experiments.merging.experiments import GPUS, NAMES, QUICK
 from scheduler.experiments.merging.findings import MergingFindings
 from scheduler.experiments.merging.instances import draw_instance
 from scheduler.experiments.merging.printed import merge_as_printed
@@ -27,10 +27,10 @@ def write_report(found: MergingFindings) -> str:
         [
             "# Task merging: what was measured",
             "",
-            f"`python -m scheduler reproduce merging`, {size.seeds} seeds of {size.jobs} jobs on "
-            f"{GPUS} GPUs (sweeps: {size.swept_jobs} jobs). Means with 95 % intervals of "
-            "Student's t over the seeds; ratios are taken seed by seed. The algorithms and what "
-            "is wrong in print: `docs/algorithms/merging.md`.",
+            f"`python -m scheduler reproduce merging{' --quick' * (size == QUICK)}`, "
+            f"{size.seeds} seeds of {size.jobs} jobs on {GPUS} GPUs (sweeps: {size.swept_jobs} "
+            "jobs). Means with 95 % intervals of Student's t over the seeds; ratios are taken seed "
+            "by seed. The algorithms and what is wrong in print: `docs/algorithms/merging.md`.",
             "",
             "Two worlds: *paper* helps as figure 5 of the paper says, *measured* as measured on a "
             "small base (plain transfer slows most pairs, a donor whose B is scaled by 0.5 helps "
