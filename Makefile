@@ -125,7 +125,7 @@ contracts: setup-dev ## Who may import whom
 lock: $(VENV)/.installed-dev ## Write constraints.txt from what is installed
 	$(PYTHON) -m pip freeze --exclude-editable | sed -E 's/\+cpu$$//' | grep -vE ' @ |^(pip|setuptools|wheel)==' > constraints.txt
 
-bench: bench-auction bench-lane bench-ledger bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
+bench: bench-auction bench-lane bench-ledger bench-merging bench-preparation bench-prompts bench-tiers bench-training bench-work ## All benchmarks, one JSON line per case
 
 bench-auction: setup-dev
 	@$(PYTHON) -m tests.benchmarks.bench_auction
@@ -139,6 +139,10 @@ bench-lane: setup-dev
 .PHONY: bench-ledger
 bench-ledger: setup-dev ## Hold, charge and release beside a single-table update of a balance
 	@$(PYTHON) -W ignore -m tests.benchmarks.bench_ledger
+
+.PHONY: bench-merging
+bench-merging: setup-dev ## One decision on 240 GPUs, and 10,000 simulated jobs
+	@$(PYTHON) -m tests.benchmarks.bench_merging
 
 bench-preparation: setup-dev ## Train the same messy data with and without preparation, for the same work
 	@$(PYTHON) -m tests.benchmarks.bench_preparation

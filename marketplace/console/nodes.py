@@ -35,6 +35,7 @@ from marketplace.fleet.services import (
     undrain_node,
 )
 from marketplace.jobs.models import Slice
+from marketplace.jobs.switches import measure_switches
 from marketplace.payments.selectors import earnings, list_earnings, sum_earned
 from marketplace.web.views.requests import PageRequest, owner_page, page
 
@@ -67,6 +68,7 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
     rows = {row.node_id: row for book in books for row in book.rows}
     own = [rows[node.pk] for node in nodes if node.pk in rows]
     sold = [share for row in own for share in row.compute_sold]
+    switches = measure_switches([node.pk for node in nodes])
     lines = list_earnings(organisation=organisation, limit=EARNINGS_LISTED)
     works = _list_work(organisation, [line.reference for line in lines])
     return {
@@ -78,6 +80,7 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
                 "jobs": running.get(node.pk, 0),
                 "sold": _mean(rows[node.pk].compute_sold) if node.pk in rows else None,
                 "band": _ask_band(node),
+                "switches": switches.get(node.pk),
             }
             for node in nodes
         ],

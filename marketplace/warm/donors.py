@@ -9,12 +9,12 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from marketplace.accounts.models import Organisation
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
-from marketplace.jobs.models import Artifact, JobStatus, Slice, SliceStatus
+from marketplace.jobs.models import Artifact, Job, JobStatus, Slice, SliceStatus
 from marketplace.warm.consents import filter_given
 from marketplace.warm.embeddings import WIDTH, Vector, ensure_embedding, unpack
 from marketplace.warm.models import Donor
@@ -31,6 +31,8 @@ BATCH_LIMIT = 50
 MEMORISED_SHARE_MAX = 0.01
 #: Seconds that a zone's list of given donors may be old; the choice is checked once more.
 LISTED_S = 5.0
+#: Where a donor's job says how often it went over its rows.
+_EPOCHS = "job__spec__training__epochs"
 
 
 def name_shape(adapter: AdapterSpec | Mapping[str, Any]) -> str:
@@ -101,14 +103,28 @@ class _Listed:
 
     def __init__(self, zone_id: str, shape: str) -> None:
         rows = filter_given(Donor.objects.filter(zone=zone_id, shape=shape))
-        found = list(rows.order_by("-created_at").values_list("pk", "organisation_id", "vector"))
-        self.ids = [pk for pk, _, _ in found]
-        self.owners = np.array([owner for _, owner, _ in found])
-        vectors = b"".join(bytes(vector) for _, _, vector in found)
+        columns = ("pk", "organisation_id", "vector", _EPOCHS, "job__stopped_early")
+        found = list(rows.order_by("-created_at").values_list(*columns))
+        self.ids = [pk for pk, *_ in found]
+        self.owners = np.array([owner for _, owner, *_ in found])
+        self.passes = np.array([np.inf if early else epochs for *_, epochs, early in found])
+        vectors = b"".join(bytes(vector) for _, _, vector, *_ in found)
         self.vectors = np.frombuffer(vectors, dtype=np.float32).reshape(-1, WIDTH)
 
 
 _listed: TtlCache[_Listed] = TtlCache(for_s=LISTED_S)
+
+
+def has_passes(job: Job, passes: int) -> bool:
+    """Whether a donor's own run says where a cold run of so many passes over its rows ends.
+
+    A shorter one ended earlier: its loss would be an easy target, and the result worse than cold.
+    """
+    return job.stopped_early or job.spec["training"]["epochs"] >= passes
+
+
+def _filter_passes(donors: QuerySet[Donor], passes: int) -> QuerySet[Donor]:
+    return donors.filter(Q(job__stopped_early=True) | Q(**{f"{_EPOCHS}__gte": passes}))
 
 
 def has_donors(*, organisation: Organisation, zone: Zone, shape: str) -> bool:
@@ -118,11 +134,13 @@ def has_donors(*, organisation: Organisation, zone: Zone, shape: str) -> bool:
 
 
 def find_own_twin(
-    *, organisation: Organisation, zone: Zone, shape: str, data_sha256: str
+    *, organisation: Organisation, zone: Zone, shape: str, data_sha256: str, passes: int
 ) -> Donor | None:
-    """The organisation's newest adapter that was trained on the very same rows."""
+    """The organisation's newest adapter that was trained on the very same rows as often."""
     own = Donor.objects.filter(organisation=organisation, zone=zone, shape=shape)
-    return own.filter(data_sha256=data_sha256).order_by("-created_at").first()
+    return (
+        _filter_passes(own, passes).filter(data_sha256=data_sha256).order_by("-created_at").first()
+    )
 
 
 def find_candidates(
@@ -131,17 +149,17 @@ def find_candidates(
     zone: Zone,
     shape: str,
     vector: Vector,
+    passes: int,
     uses_donors: bool,
     now: datetime,
 ) -> list[Donor]:
     """Donors to probe for a job, at most ``CANDIDATES_MAX``: its owner's own first, then others'.
 
-    Of each the nearest by what their data is like.
+    Of each the nearest by what their data is like, of those trained for as many passes at least.
     """
+    mine = Donor.objects.filter(organisation=organisation, zone=zone, shape=shape)
     own = list(
-        Donor.objects.filter(organisation=organisation, zone=zone, shape=shape)
-        .order_by("-created_at")
-        .values_list("pk", "vector")[:1000]
+        _filter_passes(mine, passes).order_by("-created_at").values_list("pk", "vector")[:1000]
     )
     vectors = [unpack(vector) for _, vector in own]
     table = np.stack(vectors) if vectors else np.zeros((0, WIDTH), dtype=np.float32)
@@ -149,7 +167,8 @@ def find_candidates(
     if uses_donors:
         key = f"{zone.pk}|{shape}"
         listed = _listed.get(key, now=now, read=lambda: _Listed(zone.pk, shape))
-        others = np.flatnonzero(listed.owners != organisation.pk)
+        is_other = (listed.owners != organisation.pk) & (listed.passes >= passes)
+        others = np.flatnonzero(is_other)
         most = CANDIDATES_MAX - len(chosen)
         rows = choose_candidates(vector, listed.vectors[others], most=most)
         chosen += [listed.ids[others[row]] for row in rows]

@@ -159,6 +159,8 @@ class Offer(models.Model):
     units = models.PositiveBigIntegerField()
     cold_units = models.PositiveBigIntegerField()
     royalty_micros = models.BigIntegerField()
+    #: About what the house pays if the start falls behind to the cold job's end.
+    risk_micros = models.BigIntegerField(default=0)
     made_at = models.DateTimeField()
     expires_at = models.DateTimeField()
 
@@ -183,6 +185,11 @@ class Offer(models.Model):
                 fields=["zone", "likeness", "-measured_at"],
                 condition=Q(needed_share__isnull=False),
                 name="warm_offer_measured",
+            ),
+            models.Index(
+                fields=["organisation"],
+                condition=Q(bid_id__isnull=False, measured_at=None),
+                name="warm_offer_running",
             ),
         ]
 

@@ -14,6 +14,8 @@ offered does not depend on any bid.
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -32,13 +34,14 @@ from marketplace.warm.donors import (
     find_candidates,
     find_own_twin,
     has_donors,
+    has_passes,
     is_usable,
     name_shape,
 )
 from marketplace.warm.embeddings import ensure_embedding
 from marketplace.warm.locks import lock_offers
 from marketplace.warm.models import Donor, Offer, Probe
-from marketplace.warm.overruns import may_be_offered
+from marketplace.warm.overruns import find_room, may_be_offered
 from marketplace.warm.probes import ask_probe
 from scheduler.merging.warm_starts import (
     OBSERVED_MAX,
@@ -63,6 +66,8 @@ OFFER_LIFE = timedelta(hours=1)
 OPEN_MAX, PROBES_MAX = 200, 30
 #: Offers that no bid names, and probes, are deleted when they have been over for so long.
 KEPT_FOR = timedelta(days=1)
+#: Starts of one organisation that are counted among a zone's latest, so that none makes the price.
+OBSERVED_OF_ONE = 10
 #: A donor's owner gets this share of what the saved work would have cost at the lowest ask.
 ROYALTY_PERCENT = 10
 
@@ -115,6 +120,7 @@ def find_offer(job: ColdJob, *, now: datetime) -> FoundOffer:
         zone=job.zone,
         shape=shape,
         data_sha256=job.dataset.sha256,
+        passes=job.training.epochs,
     )
     if twin is not None:
         target = twin.loss_after * TARGET_SLACK
@@ -154,14 +160,27 @@ def sweep_offers(*, now: datetime) -> int:
     return offers + probes
 
 
-def find_reserved_offers(offer_ids: Collection[str]) -> set[str]:
-    """Those of these offers that a bid names already; the others stay free until commit."""
-    offers = lock_offers(offer_ids=offer_ids)
-    return {offer.pk for offer in offers if offer.bid_id is not None}
+def find_taken_offers(offer_ids: Collection[str], *, now: datetime) -> set[str]:
+    """Those of these offers that no further bid may name; the others stay free until commit.
+
+    A bid names one already, or its owner's other starts have used up what the house may pay for
+    them. Call while holding the owners' wallets.
+    """
+    taken: set[str] = set()
+    room: dict[str, int] = {}
+    for offer in lock_offers(offer_ids=offer_ids):
+        owner_id = offer.organisation_id
+        if owner_id not in room:
+            room[owner_id] = find_room(owner_id=owner_id, now=now)
+        if offer.bid_id is not None or room[owner_id] <= 0:
+            taken.add(offer.pk)
+        else:
+            room[owner_id] -= offer.risk_micros
+    return taken
 
 
 def reserve_offers(bid_ids: Mapping[str, str]) -> None:
-    """Give offers to the bids that name them, by offer; call after ``find_reserved_offers``."""
+    """Give offers to the bids that name them, by offer; call after ``find_taken_offers``."""
     for offer_id, bid_id in bid_ids.items():
         Offer.objects.filter(pk=offer_id).update(bid_id=bid_id)
 
@@ -217,6 +236,7 @@ def _ask(job: ColdJob, shape: str, *, uses_donors: bool, now: datetime) -> Probe
         zone=job.zone,
         shape=shape,
         vector=ensure_embedding(job.dataset),
+        passes=job.training.epochs,
         uses_donors=uses_donors,
         now=now,
     )
@@ -238,6 +258,7 @@ def _offer_best(job: ColdJob, probe: Probe, *, uses_donors: bool, now: datetime)
     losses = [
         loss
         if (donor := known.get(pk)) is not None
+        and has_passes(donor.job, job.training.epochs)
         and is_usable(donor, organisation=job.organisation, uses_donors=uses_donors)
         else None
         for pk, loss in zip(probe.artifact_ids, probe.losses, strict=True)
@@ -290,6 +311,7 @@ def _make_offer(
             units=units,
             cold_units=plan.total_units,
             royalty_micros=royalty,
+            risk_micros=_estimate_risk(job.zone, sold=units, left=plan.total_units - units),
             made_at=now,
             expires_at=now + OFFER_LIFE,
         )
@@ -303,8 +325,27 @@ def _list_observed(
     measured = Offer.objects.filter(zone=zone, likeness=likeness, needed_share__isnull=False)
     if of is not None:
         measured = measured.filter(organisation=of)
-    shares = measured.order_by("-measured_at").values_list("needed_share", flat=True)
-    return [share for share in shares[:OBSERVED_MAX] if share is not None][::-1]
+    latest = measured.order_by("-measured_at").values_list("organisation", "needed_share")
+    counted: Counter[str] = Counter()
+    shares: list[float] = []
+    for organisation_id, share in latest[: OBSERVED_MAX * OBSERVED_OF_ONE]:
+        counted[organisation_id] += 1
+        if of is not None or counted[organisation_id] <= OBSERVED_OF_ONE:
+            shares.append(share)
+    return shares[:OBSERVED_MAX][::-1]
+
+
+def _estimate_risk(zone: Zone, *, sold: int, left: int) -> int:
+    """What the house pays if the work that is left is done too: at the rate of what is sold.
+
+    That is paid by whole slots, here at the zone's lowest ask.
+    """
+    asks = [
+        node.ask_micros * math.ceil(sold / node.compute_capacity)
+        for node in nodes_on_sale(zone)
+        if node.compute_capacity > 0
+    ]
+    return int(min(asks, default=0)) * left // sold
 
 
 def _price_royalty(zone: Zone, saved_units: int) -> int:

@@ -2,7 +2,8 @@
 
 An owner and a provider who work together could let starts fall behind to be paid for it. So what
 the house pays is limited for each owner and for each provider a day, and an owner for whom it paid
-that much is offered no more starts until the payments are old.
+that much, or may have to pay it for starts that are still running, is offered no more until the
+payments are old and the starts have ended.
 """
 
 from __future__ import annotations
@@ -20,9 +21,20 @@ COUNTED_FOR = timedelta(days=30)
 
 
 def may_be_offered(*, owner_id: str, now: datetime) -> bool:
-    """Whether the house paid less for an owner's starts than it pays in a day at most."""
+    """Whether an owner's starts cost the house less than it pays in a day at most."""
+    return find_room(owner_id=owner_id, now=now) > 0
+
+
+def find_room(*, owner_id: str, now: datetime) -> int:
+    """What a day's limit leaves for further starts of an owner.
+
+    What the house paid lately counts, and what it would pay if all of the owner's starts that have
+    not ended fell behind.
+    """
     paid = _sum(Overrun.objects.filter(owner=owner_id, made_at__gt=now - COUNTED_FOR))
-    return paid < settings.HOUSE_BEARS_MICROS_PER_DAY
+    running = Offer.objects.filter(organisation=owner_id, bid_id__isnull=False, measured_at=None)
+    risk = running.aggregate(total=Sum("risk_micros", default=0))["total"]
+    return settings.HOUSE_BEARS_MICROS_PER_DAY - paid - risk
 
 
 def find_owner_limit(*, owner_id: str, now: datetime) -> int:

@@ -386,6 +386,11 @@ class JobFigures:
     copied_tokens: int | None = None
     #: Training rows that a finished adapter says by heart, beyond what held-out rows explain.
     memorised_rows: int = 0
+    #: Seconds from taking the job up to its being in the loop: data read, adapter in place.
+    attach_s: float | None = None
+    #: Unix seconds on the node of the first and the last step made there since.
+    first_step_at: float | None = None
+    last_step_at: float | None = None
 
     def __post_init__(self) -> None:
         if len(self.samples) > SAMPLES_MAX:

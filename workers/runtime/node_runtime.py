@@ -136,6 +136,7 @@ class NodeRuntime:
         SystemFault
             This node cannot run it. Nothing was started.
         """
+        began = time.monotonic()
         with self._names_lock:
             if self._closed:
                 raise SystemFault("The node's runtime is closed.")
@@ -156,6 +157,7 @@ class NodeRuntime:
             )
             if prompts_path is not None and job.lookup is not None and running.starts_anew:
                 values = self._look_up(running, values, job.lookup, prompts_path)
+            running.attach_s = round(time.monotonic() - began, 4)
             self._call(lambda: self._admit(running, values))
         finally:
             with self._names_lock:

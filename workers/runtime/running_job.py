@@ -105,6 +105,10 @@ class RunningJob:
     lookup: LookupFigures | None = None
     #: Of a soft prompt that is done.
     copied_tokens: int | None = None
+    #: Seconds that attaching it took; Unix seconds of its first and last step since.
+    attach_s: float | None = None
+    first_step_at: float | None = None
+    last_step_at: float | None = None
 
     def __post_init__(self) -> None:
         rows = (*self.job.data.train, *self.job.data.valid)
@@ -118,6 +122,9 @@ class RunningJob:
     def stepped(self, step: StepResult) -> None:
         """Take note of an optimizer step."""
         self.last = step
+        self.last_step_at = time.time()
+        if self.first_step_at is None:
+            self.first_step_at = self.last_step_at
         progress = self.job.progress
         self.speed.append(
             (
@@ -254,6 +261,9 @@ class RunningJob:
             lookup=self.lookup,
             copied_tokens=self.copied_tokens,
             memorised_rows=count_memorised_rows(self.job),
+            attach_s=self.attach_s,
+            first_step_at=self.first_step_at,
+            last_step_at=self.last_step_at,
             checkpoint_path=self.checkpoint_path,
             checkpoint_step=self.checkpoint_step,
         )

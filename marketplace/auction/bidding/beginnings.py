@@ -20,7 +20,7 @@ from marketplace.fleet.models import Zone
 from marketplace.jobs.models import Artifact, Dataset, JobStatus
 from marketplace.jobs.starts import Start, StartKind
 from marketplace.warm.models import Offer
-from marketplace.warm.offers import ColdJob, find_reserved_offers, find_usable_offer
+from marketplace.warm.offers import ColdJob, find_taken_offers, find_usable_offer
 from workers.protocol.messages import AdapterSpec
 from workers.protocol.wire import from_json
 
@@ -107,23 +107,24 @@ def _find_offered(
     return Beginning(StartKind(offer.kind), offer.donor_id, job.pk, adapter, offer)
 
 
-def refuse_reserved_offers(drafts: Mapping[int, Bid]) -> dict[int, UserError]:
-    """Refuse those bids whose warm start another bid has: a start serves one job.
+def refuse_taken_offers(drafts: Mapping[int, Bid], *, now: datetime) -> dict[int, UserError]:
+    """Refuse those bids whose warm start another bid has, or for whose owner there is no more.
 
     Call while holding the organisations' wallets; codes: ``offer_ended``.
     """
     wanted = {index: bid.offer_id for index, bid in drafts.items() if bid.offer_id}
     if not wanted:
         return {}
-    reserved = find_reserved_offers(set(wanted.values()))
+    taken = find_taken_offers(set(wanted.values()), now=now)
     return {
         index: Conflict(
             "offer_ended",
-            "Another bid of yours is for this warm start already. Ask for a new quote.",
+            "Another bid of yours is for this warm start already, or your other warm starts must "
+            "end first. Ask for a new quote.",
             param="model",
         )
         for index, offer_id in wanted.items()
-        if offer_id in reserved
+        if offer_id in taken
     }
 
 

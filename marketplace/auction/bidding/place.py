@@ -21,7 +21,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, transacti
 from django.db.models import Q
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.auction.bidding.beginnings import refuse_reserved_offers
+from marketplace.auction.bidding.beginnings import refuse_taken_offers
 from marketplace.auction.bidding.holding_limit import refuse_hoards
 from marketplace.auction.bidding.measure import measure_job
 from marketplace.auction.bidding.terms import check_deadline, check_name, check_price_micros
@@ -252,11 +252,11 @@ def _stored(
         hoards = refuse_hoards(allowed, now=now)
         outcomes |= hoards
         allowed = {index: bid for index, bid in allowed.items() if index not in hoards}
-        reserved = refuse_reserved_offers(allowed)
-        outcomes |= reserved
+        taken = refuse_taken_offers(allowed, now=now)
+        outcomes |= taken
         # The same warm start twice at once: the second comes after the first as well.
         allowed = _first_of_each_offer(
-            {index: bid for index, bid in allowed.items() if index not in reserved}
+            {index: bid for index, bid in allowed.items() if index not in taken}
         )
         cards = {index: asked[index].card_payment_id for index in allowed}
         outcomes |= _funded(allowed, cards=cards, locked=locked, now=now)

@@ -15,15 +15,16 @@ from marketplace.auction.lane.spare_cells import give_back_spare_cells
 from marketplace.auction.models import Bid, Reservation
 from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import NotFound, UserError
-from marketplace.jobs.models import Artifact, MetricPoint
+from marketplace.jobs.models import Artifact, Job, MetricPoint
 from marketplace.jobs.services import dispatch_slots, record_progress
 from marketplace.payments.models import Earning
 from marketplace.payments.selectors import check_ledger, earnings, house_balances, wallet
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
 from marketplace.warm.models import Donor, Offer, Overrun, Probe
-from marketplace.warm.offers import Outlook, sweep_offers
+from marketplace.warm.offers import Outlook, _list_observed, sweep_offers
 from marketplace.warm.overruns import find_provider_limit, may_be_offered
 from marketplace.warm.probes import PROBE_S, find_probe_blob, record_probe_result
+from scheduler.merging.warm_starts import Likeness
 from tests import builders
 from tests import job_builders as build
 from tests import market_builders as market
@@ -206,6 +207,101 @@ def test_an_offer_is_free_again_when_its_bid_does_not_win(zone, owner, how):
     decide_pending_bids(zone=zone, now=LATER)
     won.refresh_from_db()
     assert (won.status, Offer.objects.get().bid_id) == ("admitted", won.pk)
+
+
+def test_of_two_bids_in_one_batch_the_second_counts_what_the_first_may_cost(zone, owner, settings):
+    live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    asked = []
+    for rate in (1e-4, 2e-4):
+        terms = market.job_terms(**TRAINING, learning_rate=rate)
+        start = quote(owner, zone, data, **terms).measured.start
+        asked.append(
+            NewBid(
+                organisation=owner,
+                placed_by=None,
+                zone=zone,
+                dataset=data,
+                name="warm",
+                price_micros=1_000_000,
+                deadline_at=market.slot_at(zone, 130),
+                idempotency_key=None,
+                model=f"warm:{start.offer_id}",
+                **terms,
+            )
+        )
+    settings.HOUSE_BEARS_MICROS_PER_DAY = Offer.objects.latest("made_at").risk_micros
+    first, second = place_bids(asked=asked, now=LATER)
+    assert isinstance(first, PlacedBid)
+    assert isinstance(second, UserError)
+    assert "your other warm starts must end first" in str(second)
+    assert [bid.pk for bid in Bid.objects.filter(start__isnull=False)] == [first.bid.pk]
+
+
+def test_an_own_adapter_that_went_over_its_rows_less_often_is_not_used(zone, owner):
+    live_node(zone)
+    data = data_of(owner, zone)
+    finished(owner, zone, data=data)
+    longer = market.job_terms(epochs=4)
+    assert quote(owner, zone, data, **longer).outlook is Outlook.NONE
+    # Early stopping says that more passes would not have helped.
+    Job.objects.update(stopped_early=True)
+    assert quote(owner, zone, data, **longer).outlook is Outlook.OFFERED
+
+
+def test_a_given_donor_that_went_over_its_rows_less_often_is_not_used(zone, owner, giver):
+    node = live_node(zone)
+    _, data = ask_others(owner, zone, giver)
+    answer(node, 4.0, 1.5)
+    longer = market.job_terms(epochs=4)
+    assert quote(owner, zone, data, **longer).outlook is Outlook.NONE
+    assert quote(owner, zone, data).outlook is Outlook.OFFERED
+    # Nor is one of another rank, which has no node asked.
+    asked = Probe.objects.count()
+    wider = {"adapter": {"rank": 16, "alpha": 32.0, "dropout": 0.0}}
+    assert quote(owner, zone, data, **wider).outlook is Outlook.NONE
+    # Nor for a job on another base model.
+    other = market.zone()
+    live_node(other)
+    elsewhere = data_of(owner, other)
+    assert quote(owner, other, elsewhere).outlook is Outlook.NONE
+    assert Probe.objects.count() == asked
+
+
+def test_no_organisation_makes_the_price_of_a_zones_starts_alone(zone, owner, giver):
+    live_node(zone)
+    donor = Donor.objects.get(job=finished(giver, zone))
+
+    def measured(organisation, count, share):
+        Offer.objects.bulk_create(
+            Offer(
+                organisation=organisation,
+                zone=zone,
+                dataset=donor.job.dataset,
+                donor=donor,
+                settings_hash="",
+                kind="donor",
+                likeness=Likeness.RELATED,
+                scale=1.0,
+                target_loss=1.0,
+                steps=1,
+                total_steps=2,
+                units=1,
+                cold_units=2,
+                royalty_micros=0,
+                made_at=NOW,
+                expires_at=NOW,
+                needed_share=share,
+                measured_at=LATER + timedelta(seconds=number),
+            )
+            for number in range(count)
+        )
+
+    measured(giver, 5, 0.6)
+    measured(owner, 60, 0.05)
+    assert sorted(_list_observed(zone, Likeness.RELATED)) == [0.05] * 10 + [0.6] * 5
+    assert _list_observed(zone, Likeness.RELATED, of=owner) == [0.05] * 50
 
 
 def ask_others(owner, zone, giver):
@@ -447,9 +543,14 @@ def test_an_owner_for_whose_starts_the_house_paid_a_days_limit_is_sold_no_more_o
     finished(owner, zone, data=data)
     settle_finished(now=LATER)
     before = earnings(organisation=node.provider.organisation).pending_micros
-    bid, job = bid_warm(owner, zone, data, quote(owner, zone, data))
-    kept = quote(owner, zone, data)
+    slower = market.job_terms(**TRAINING, learning_rate=1e-4)
+    kept = quote(owner, zone, data, **slower)
     assert kept.outlook is Outlook.OFFERED
+    bid, job = bid_warm(owner, zone, data, quote(owner, zone, data))
+    # The start that runs may cost the house all of it: until it has ended there is no other.
+    assert quote(owner, zone, data).outlook is Outlook.NONE
+    with pytest.raises(UserError, match="too many starts of yours fell behind"):
+        bid_for(owner, zone, data, kept, **slower)
     ended(job, zone, valid_loss_after=2.0)
     settle_finished(now=market.slot_at(zone, 110))
     earned = earnings(organisation=node.provider.organisation).pending_micros - before
@@ -461,7 +562,7 @@ def test_an_owner_for_whose_starts_the_house_paid_a_days_limit_is_sold_no_more_o
     )  # fmt: skip
     assert quote(owner, zone, data).outlook is Outlook.NONE
     with pytest.raises(UserError) as caught:
-        bid_for(owner, zone, data, kept)
+        bid_for(owner, zone, data, kept, **slower)
     assert caught.value.code == "offer_ended"
     other = builders.organisation(usd="50")
     assert may_be_offered(owner_id=other.pk, now=LATER)
