@@ -330,7 +330,8 @@ def _list_observed(
     shares: list[float] = []
     for organisation_id, share in latest[: OBSERVED_MAX * OBSERVED_OF_ONE]:
         counted[organisation_id] += 1
-        if of is not None or counted[organisation_id] <= OBSERVED_OF_ONE:
+        is_counted = of is not None or counted[organisation_id] <= OBSERVED_OF_ONE
+        if is_counted and share is not None:
             shares.append(share)
     return shares[:OBSERVED_MAX][::-1]
 
