@@ -31,13 +31,14 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     try:
         text = Path(arguments.file).read_text(encoding="utf-8")
-        data = _read_lines(text) if arguments.command == "replay" else json.loads(text)
         if arguments.command == "replay":
-            found = replay(data)
+            found = replay(_read_lines(text))
         elif arguments.command == "solve":
-            found = solve(data, form=arguments.form, time_limit_s=arguments.time_limit_s)
+            found = solve(
+                json.loads(text), form=arguments.form, time_limit_s=arguments.time_limit_s
+            )
         else:
-            found = estimate(data, estimator=Estimator(arguments.estimator))
+            found = estimate(json.loads(text), estimator=Estimator(arguments.estimator))
     except KeyError as error:
         print(f"{arguments.file}: field {error} is missing", file=sys.stderr)
         return 2

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler.merging.warm_starts import (
     Likeness,
@@ -36,6 +37,7 @@ ROYALTY = 0.1
 MARGINS = (0.0, 0.5, 1.0, 2.0)
 
 Row = Mapping[str, Any]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,8 @@ def _read_start(row: Row, likeness: Likeness) -> WarmStart:
 
 def _quote_all(jobs: Sequence[WarmStart | ColdStart], margin: float) -> dict[str, Any]:
     """Quote each job by what the starts of the others needed."""
-    sold, added = [], []
+    sold: list[float] = []
+    added: list[float] = []
     for job in jobs:
         if isinstance(job, ColdStart):
             sold.append(1.0)
@@ -201,11 +204,11 @@ def _describe_needs(jobs: Sequence[WarmStart | ColdStart]) -> dict[str, Any]:
     return found
 
 
-def _mean(values: np.ndarray) -> float:
+def _mean(values: Floats) -> float:
     return round(float(values.mean()), 4) if len(values) else 0.0
 
 
-def _half_width(values: np.ndarray) -> float | None:
+def _half_width(values: Floats) -> float | None:
     """Half of the mean's 95 % interval by the normal distribution."""
     if len(values) < 2:
         return None
