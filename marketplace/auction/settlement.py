@@ -119,7 +119,13 @@ def settle_finished(*, now: datetime) -> int:
         by_zone[job.zone].append(job)
     settled = 0
     for zone, ended in by_zone.items():
-        release_unused_cells(zone=zone, jobs=ended, now=now)
+        try:
+            release_unused_cells(zone=zone, jobs=ended, now=now)
+        except Exception as error:
+            # A zone whose lane cannot be entered must not keep those of others waiting.
+            for job in ended:
+                _put_off(job, error, now=now)
+            continue
         for job in ended:
             try:
                 settle_job(job=job, now=now)

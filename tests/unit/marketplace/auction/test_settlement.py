@@ -514,3 +514,26 @@ def test_a_job_that_cannot_be_settled_is_shown_and_retried_while_the_others_go_o
     assert (bad.failure, bad.failures, bad.retry_at) == ("", 0, None)
     assert bad.refund_micros == bad.payment_micros
     assert list(list_bids_not_settled()) == []
+
+
+def test_a_zone_whose_cells_cannot_be_given_back_does_not_hold_up_another(zone, owner, monkeypatch):
+    market.node(zone)
+    bad, bad_job = sold(owner, zone)
+    other = market.zone()
+    market.node(other)
+    good, good_job = sold(owner, other)
+    for job in (bad_job, good_job):
+        cancel_job(job=job, cancelled_by=None, now=NOW)
+    release = settlement.release_unused_cells
+
+    def release_some(*, zone, jobs, now):
+        if zone.pk == bad.zone_id:
+            raise RuntimeError("odd")
+        release(zone=zone, jobs=jobs, now=now)
+
+    monkeypatch.setattr(settlement, "release_unused_cells", release_some)
+    assert settle_finished(now=NOW) == 1
+    good_job.refresh_from_db()
+    assert (good_job.settled_at, good.zone_id) == (NOW, other.pk)
+    [shown] = list_bids_not_settled()
+    assert (shown.pk, shown.failure) == (bad.pk, "RuntimeError: odd")

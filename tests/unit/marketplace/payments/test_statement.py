@@ -102,7 +102,7 @@ def test_the_check_counts_and_balances() -> None:
     assert check.balanced
     assert (check.imbalance_micros, check.entries, check.postings) == (0, 6, 13)
     out = StringIO()
-    call_command("check_ledger", "--json", stdout=out)
+    call_command("ledger_check", "--json", stdout=out)
     assert json.loads(out.getvalue())["balanced"] is True
 
 
@@ -140,7 +140,7 @@ def test_the_check_finds_what_was_forged(forged) -> None:
     assert check.wrong_holds == (forged.pk,)
     assert check.clearing_surplus_micros == -7
     with pytest.raises(CommandError, match="do not balance"):
-        call_command("check_ledger", stdout=StringIO())
+        call_command("ledger_check", stdout=StringIO())
 
 
 def test_an_operator_grants_from_the_command_line_once_per_reference() -> None:
