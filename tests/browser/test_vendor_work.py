@@ -28,6 +28,7 @@ terms = VendorTerms(
     quotes=QuoteFunction(1_000, 0, 0, base_s=zone.slot_s * zone.horizon_slots // 2,
                          s_per_1000_rows=0),
     rows_per_slot={{zone: 1000}},
+    late_percent=20,
 )
 made = list_vendor(
     organisation=user.organisations.first(), listed_by=user, terms=terms, now=clock.now()
