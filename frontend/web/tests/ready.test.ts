@@ -57,7 +57,10 @@ describe("a bid can be placed", () => {
 
   it("asks no wallet where a card pays, and no card for less than it can pay", () => {
     expect(why({ available: 0, byCard: true })).toBe("");
-    expect(why({ limit: 500_000, byCard: true })).not.toContain("Cards pay");
-    expect(why({ limit: 499_999, byCard: true })).toContain("0.50");
+    const cheap = { ...quote, curve: [{ deadline: 100, price: 100_000, finish: 90 }] };
+    expect(why({ quote: cheap, limit: 500_000, byCard: true })).toBe("");
+    expect(why({ quote: cheap, limit: 499_999, byCard: true })).toBe(
+      "Cards pay $0.50 or more. Use the wallet for less.",
+    );
   });
 });
