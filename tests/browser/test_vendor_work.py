@@ -31,7 +31,8 @@ terms = VendorTerms(
     late_percent=20,
 )
 made = list_vendor(
-    organisation=user.organisations.first(), listed_by=user, terms=terms, now=clock.now()
+    organisation=user.organisations.get(personal_for=None), listed_by=user, terms=terms,
+    now=clock.now(),
 )
 approve_vendor(vendor=made, approved_by=None, now=clock.now())
 """
@@ -93,7 +94,7 @@ def test_rows_are_prepared_by_keyboard_and_handed_in(visitor: Visitor, market: M
     page.keyboard.press("a")
     expect(page.get_by_role("heading", name="Row 2 of 4")).to_be_visible()
     # Markup of a row is text, in the raw row and in the editor.
-    expect(page.get_by_label("Message 2")).to_have_value(f"Here. {SCRIPT}")
+    expect(page.get_by_label("Message 2", exact=True)).to_have_value(f"Here. {SCRIPT}")
     assert page.locator("main img").count() == 0
     page.keyboard.press("d")
     expect(page.get_by_role("heading", name="Row 3 of 4")).to_be_visible()
@@ -102,8 +103,8 @@ def test_rows_are_prepared_by_keyboard_and_handed_in(visitor: Visitor, market: M
     page.keyboard.press("a")
     expect(page.get_by_role("heading", name="Row 3 of 4")).to_be_visible()
     page.keyboard.press("e")
-    expect(page.get_by_label("Message 2")).to_be_focused()
-    page.get_by_label("Message 2").fill("Ten dollars.")
+    expect(page.get_by_label("Message 2", exact=True)).to_be_focused()
+    page.get_by_label("Message 2", exact=True).fill("Ten dollars.")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("heading", name="Row 4 of 4")).to_be_visible()
     page.keyboard.press("d")

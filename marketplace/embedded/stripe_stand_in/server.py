@@ -171,7 +171,11 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer()
+        if self.path == "/favicon.ico":
+            # Browsers ask by themselves, without a key.
+            self._send(204, b"", "text/plain")
+        else:
+            self._answer()
 
     def do_POST(self) -> None:
         self._answer()

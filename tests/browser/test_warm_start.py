@@ -1,0 +1,80 @@
+"""A second job on nearly the same rows: quoted lower, trained warm, its saving on the receipt."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from marketplace.embedded.demo.api_client import place_bid
+from marketplace.embedded.demo.first_sale import DEADLINE_S
+from tests.browser.test_first_sale import JOB_WITHIN_MS, fill_bid
+from tests.browser.visitor import Visitor
+from tests.conftest import Market
+from tests.faults.test_node_in_market import wait_for
+from tests.waiting import until
+
+pytestmark = pytest.mark.browser
+
+#: Quickly learnt, so that the donor is near after a second or two.
+TRAINING = {"epochs": 10, "learning_rate": 2e-3}
+ANSWER = "Thank you for asking. We answer within a day. Warmly, your friends at Northwind"
+
+
+def write_rows(prompt: str, *, count: int) -> bytes:
+    rows = ({"prompt": prompt.format(number), "completion": ANSWER} for number in range(count))
+    return "\n".join(map(json.dumps, rows)).encode()
+
+
+@pytest.mark.timeout(600)
+def test_a_job_on_nearly_the_same_rows_as_anothers_costs_less_and_pays_a_royalty(
+    owner: Visitor, market: Market
+) -> None:
+    with market.api() as api:
+        rows = write_rows("Where is order {}?", count=40)
+        terms = {"name": "given", "training": TRAINING, "within_s": DEADLINE_S}
+        bid = place_bid(api, market.zone, content=rows, say=lambda _: None, **terms)
+        wait_for(api, bid["job_id"], lambda job: job["status"] == "succeeded", within_s=240)
+    page = owner.page
+    give = page.get_by_role("button", name="Give it, for a royalty")
+
+    def is_listed() -> bool:
+        owner.go(f"/jobs/{bid['job_id']}")
+        return give.count() > 0
+
+    until(is_listed, what="the adapter can be given", within_s=60, every_s=1.0)
+    give.click()
+    expect(page.get_by_text("Jobs of others may begin with this adapter now.")).to_be_visible()
+
+    # The provider has no adapters of its own, whatever else was trained in this house.
+    page.context.clear_cookies()
+    owner.sign_in(market.provider_email, market.password)
+    owner.go("/wallet")
+    demo = page.get_by_role("button", name=re.compile("demo money"))
+    if demo.count():
+        demo.click()
+    owner.go("/datasets")
+    page.get_by_label("My jobs may begin with adapters that others give").check()
+    page.get_by_role("button", name="Store").click()
+    owner.go("/bids/new")
+    owner.upload("taken.jsonl", write_rows("When does order {} come?", count=500))
+    expect(page.get_by_text("500 rows ready")).to_be_visible()
+    # Prices are of whole slots: this is work for several, and warm for fewer.
+    page.locator("#advanced summary").click()
+    page.locator("#id_epochs").fill(str(TRAINING["epochs"]))
+    page.locator("#id_learning_rate").fill(str(TRAINING["learning_rate"]))
+    fill_bid(owner, name="taken", limit="5")
+    expect(page.locator("#q-warm")).to_have_text(
+        re.compile(r"About \d+ % less with a warm start from a given adapter")
+    )
+    expect(page.locator("#q-pill")).to_have_text("This bid wins")
+    page.locator("#place").click()
+    page.get_by_role("link", name="Follow the job").click(timeout=60_000)
+    expect(page.locator("#lineage")).to_contain_text("Began warm, with a given adapter")
+    expect(page.locator("#part-pill")).to_have_text("Done", timeout=JOB_WITHIN_MS)
+    owner.go(page.url.removeprefix(owner.url) + "/receipt")
+    saved = page.locator("p", has_text=re.compile(r"The warm start saved \$0\.\d*[1-9]"))
+    expect(saved).to_be_visible()
+    expect(page.get_by_role("term").filter(has_text="Royalty")).to_be_visible()
