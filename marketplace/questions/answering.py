@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,6 +35,14 @@ TOKEN_CHARS_MAX = 200
 #: What is over is forgotten after this: prompts and answers are nobody's business.
 KEPT_FOR = timedelta(minutes=30)
 _REASON_CHARS = 1000
+
+
+def list_zones_asked(zone_ids: Iterable[str], *, now: datetime) -> set[str]:
+    """Those of the zones in which a question waits for a node."""
+    waiting = AskedQuestion.objects.filter(
+        zone__in=list(zone_ids), status=QuestionStatus.WAITING, expires_at__gt=now
+    )
+    return set(waiting.values_list("zone_id", flat=True).distinct())
 
 
 def hand_out_questions(*, node: Node, room: int, now: datetime) -> tuple[Question, ...]:

@@ -41,7 +41,12 @@ LOOK_EVERY_S = 5.0
 #: Least seconds between two batches of this size: nodes that are called together come together.
 _CROWD = 20
 _CROWD_PACE_S = 0.02
-_BATCH_MAX = 500
+BATCH_MAX = 500
+
+
+def compute_pace_s(size: int) -> float:
+    """Least seconds between the starts of a batch of this size and of the next."""
+    return _CROWD_PACE_S if size >= _CROWD else 0.0
 
 
 class MarketStopping(UserError):
@@ -158,6 +163,6 @@ waiting_nodes = WaitingNodes()
 _looks = Batcher(
     _look,
     name="node-plans",
-    limit=_BATCH_MAX,
-    pace_s=lambda size: _CROWD_PACE_S if size >= _CROWD else 0.0,
+    limit=BATCH_MAX,
+    pace_s=compute_pace_s,
 )

@@ -1,25 +1,38 @@
-"""Nodes take questions here and send what they write; one that waits holds no thread."""
+"""Nodes take questions here and send what they write; one that waits holds no thread.
+
+Requests that look together share two queries, as those for plans do.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
+from marketplace.api.batching import Batcher
 from marketplace.api.internal.endpoint import (
+    NodeUnknown,
     authenticate_node,
+    find_bearer_token,
     message,
     method_refusal,
     node_endpoint,
     refusal,
     reply,
 )
+from marketplace.api.internal.plans import BATCH_MAX, LOOK_EVERY_S, WAIT_MAX_S, compute_pace_s
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.threads import run_in_thread
-from marketplace.questions.answering import hand_out_questions, record_written
+from marketplace.fleet.models import Node
+from marketplace.fleet.selectors import find_nodes_by_api_tokens
+from marketplace.fleet.services import note_token_use
+from marketplace.questions.answering import hand_out_questions, list_zones_asked, record_written
 from marketplace.questions.wakeups import asked_listener
 from workers.protocol.generation import (
     NextQuestionsReply,
@@ -29,10 +42,11 @@ from workers.protocol.generation import (
     WrittenReport,
 )
 
-#: A request waits this long at most: proxies cut those that are idle for a minute.
-WAIT_MAX_S = 25.0
-#: Seconds a waiting request trusts the listener before it looks itself.
-LOOK_EVERY_S = 5.0
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    token: str
+    request: NextQuestionsRequest
 
 
 class WaitingAnswerers:
@@ -50,16 +64,16 @@ class WaitingAnswerers:
         UserError
             The token is unknown, or names another node than the request.
         """
-        asked = message(request, NextQuestionsRequest)
+        asked = _Asked(find_bearer_token(request), message(request, NextQuestionsRequest))
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + max(0.0, min(asked.wait_s, WAIT_MAX_S))
+        ends_at = loop.time() + max(0.0, min(asked.request.wait_s, WAIT_MAX_S))
         node = await run_in_thread(lambda: authenticate_node(request))
-        if node.pk != asked.node_id:
+        if node.pk != asked.request.node_id:
             raise UserError("wrong_node", "This request names another node than its token.")
         while True:
             # Listening before looking: a question asked in between is heard of.
             with asked_listener.expecting(node.zone_id) as called:
-                found = await run_in_thread(lambda: _look(request, asked))
+                found = await asyncio.wrap_future(_looks.submit(asked))
                 left_s = ends_at - loop.time()
                 if found or left_s <= 0 or self._stopping:
                     return NextQuestionsReply(found)
@@ -82,14 +96,37 @@ class WaitingAnswerers:
                 ended.set_result(None)
 
 
-def _look(request: HttpRequest, asked: NextQuestionsRequest) -> tuple[Question, ...]:
+def _look(batch: list[_Asked]) -> Sequence[tuple[Question, ...] | Exception]:
     asked_listener.listen()
-    # The token may have been revoked while the node waited.
-    node = authenticate_node(request)
-    return hand_out_questions(node=node, room=asked.room, now=clock.now())
+    now = clock.now()
+    # A token may have been revoked while its node waited.
+    nodes = find_nodes_by_api_tokens({asked.token for asked in batch}, now=now)
+    zones = list_zones_asked({node.zone_id for node in nodes.values()}, now=now)
+    return [_hand_out(asked, nodes.get(asked.token), zones, now) for asked in batch]
+
+
+def _hand_out(
+    asked: _Asked, node: Node | None, zones: Collection[str], now: datetime
+) -> tuple[Question, ...] | Exception:
+    if node is None:
+        return NodeUnknown()
+    try:
+        note_token_use(node=node, token=asked.token, now=now)
+        if node.zone_id not in zones:
+            return ()
+        return hand_out_questions(node=node, room=asked.request.room, now=now)
+    except Exception as error:
+        # The others of the batch have theirs.
+        return error
 
 
 waiting_answerers = WaitingAnswerers()
+_looks = Batcher(
+    _look,
+    name="node-questions",
+    limit=BATCH_MAX,
+    pace_s=compute_pace_s,
+)
 
 
 @csrf_exempt
