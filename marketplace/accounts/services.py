@@ -32,7 +32,7 @@ KEY_LENGTH_MAX = 200
 #: Live keys of one organisation.
 API_KEYS_MAX = 100
 INVITATION_LIFE = timedelta(days=14)
-#: Invitations of one organisation that nobody has answered.
+#: Invitations of one organisation that are still open.
 INVITATIONS_MAX = 100
 ROLES_IN_WORDS = "owner, billing, member or viewer"
 LAST_USED_RESOLUTION = timedelta(minutes=1)
@@ -96,7 +96,7 @@ def create_invitation(
     if organisation.memberships.filter(user__email=email).exists():
         raise Conflict("already_a_member", f"{email} is a member already.", param="email")
     if list_open_invitations(organisation, now=now).count() >= INVITATIONS_MAX:
-        raise Conflict("too_many_invitations", "Take back invitations that nobody answers first.")
+        raise Conflict("too_many_invitations", "Withdraw invitations that are still open first.")
     secret = secrets.token_urlsafe(SECRET_BYTES)
     invitation = Invitation.objects.create(
         organisation=organisation,
@@ -185,11 +185,13 @@ def end_membership(*, organisation: Organisation, user: User, ended_by: User) ->
         ending = [m for m in memberships if m.user_id == user.pk]
         staying = [m for m in memberships if m.user_id != user.pk and m.role == Role.OWNER]
         if ending and not staying:
-            raise Conflict(
-                "last_owner", "An organisation needs an owner. Make somebody else one first."
-            )
+            raise _build_last_owner()
         for membership in ending:
             membership.delete()
+
+
+def _build_last_owner() -> Conflict:
+    return Conflict("last_owner", "An organisation needs an owner. Make somebody else one first.")
 
 
 def change_role(
@@ -216,9 +218,7 @@ def change_role(
             raise NotFound("unknown_member", "There is no such member.")
         others = [m for m in memberships.values() if m != membership and m.role == Role.OWNER]
         if role != Role.OWNER and not others:
-            raise Conflict(
-                "last_owner", "An organisation needs an owner. Make somebody else one first."
-            )
+            raise _build_last_owner()
         if membership.role != role:
             membership.role = role
             membership.save(update_fields=["role", "updated_at"])

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
+from typing import Any
 
 from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
 from django.db.models.expressions import Combinable
@@ -379,25 +380,20 @@ def _compute_authorised_surplus() -> int:
 
 
 def _compute_card_refund_surplus() -> int:
-    waiting = (
-        CardRefund.objects.filter(status=RefundStatus.WAITING)
-        .values("status")
-        .annotate(total=Sum("amount_cents") * MICROS_PER_CENT)
-        .values("total")
-    )
-    surplus = _sum_with(AccountKind.CARD_REFUNDS, F("total") - Coalesce(Subquery(waiting), 0))
-    return surplus or 0
+    waiting = CardRefund.objects.filter(status=RefundStatus.WAITING)
+    return _compute_surplus_over(waiting, AccountKind.CARD_REFUNDS)
 
 
 def _compute_payout_surplus() -> int:
-    waiting = (
-        Transfer.objects.filter(status=TransferStatus.WAITING)
-        .values("status")
-        .annotate(total=Sum("amount_cents") * MICROS_PER_CENT)
-        .values("total")
-    )
-    surplus = _sum_with(AccountKind.PAYOUTS, F("total") - Coalesce(Subquery(waiting), 0))
-    return surplus or 0
+    waiting = Transfer.objects.filter(status=TransferStatus.WAITING)
+    return _compute_surplus_over(waiting, AccountKind.PAYOUTS)
+
+
+def _compute_surplus_over(waiting: QuerySet[Any], kind: AccountKind) -> int:
+    """What an account has beyond the cents of these rows, all of one status."""
+    by_status = waiting.values("status")
+    due = by_status.annotate(total=Sum("amount_cents") * MICROS_PER_CENT).values("total")
+    return _sum_with(kind, F("total") - Coalesce(Subquery(due), 0)) or 0
 
 
 def _sum_with(kind: AccountKind, expression: Combinable) -> int | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.auction.bidding.bundles import NewBundle, list_jobs
 from marketplace.auction.bidding.measure import MeasuredJob, measure_job
-from marketplace.auction.bidding.quotes import QUOTE_LIFE, CurvePoint
-from marketplace.auction.bidding.refusals import describe_refusal
+from marketplace.auction.bidding.quotes import (
+    QUOTE_LIFE,
+    CurvePoint,
+    build_curve,
+    describe_quote_refusal,
+)
 from marketplace.auction.bidding.terms import check_deadline
 from marketplace.auction.book import engine_cache as books
 from marketplace.auction.task_values import build_task
@@ -92,14 +95,8 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
     with books.read_book(zone=zone, now=now) as book:
         answer = book.engine.quote_bundle(tasks, slot=slot)
         head_hash = book.engine.head_hash
-    curve = tuple(
-        CurvePoint(
-            deadline_at=slot_ends_at(zone, point.deadline_slot),
-            price_micros=int(point.price),
-            finish_at=slot_ends_at(zone, point.finish_slot),
-        )
-        for point in answer.curve
-    )
+    curve = build_curve(zone, answer.curve)
+    largest = max(measured, key=lambda job: job.work.memory_demand_gb)
     ends = [slot_ends_at(zone, schedule.finish_slot) for schedule in answer.schedules]
     return SweepQuote(
         zone=zone,
@@ -117,31 +114,9 @@ def make_bundle_quote(*, asked: NewBundle, now: datetime) -> SweepQuote:
         finish_at=max(ends, default=None),
         curve=curve,
         refusal=answer.refusal,
-        refusal_text=_describe_refusal(zone, answer.refusal, measured, curve),
+        refusal_text=describe_quote_refusal(answer.refusal, zone, largest, curve),
         position=answer.position,
         head_hash=head_hash,
         made_at=now,
         expires_at=min(now + QUOTE_LIFE, slot_starts_at(zone, slot + 1)),
-    )
-
-
-def _describe_refusal(
-    zone: Zone,
-    refusal: scheduler.Refusal | None,
-    measured: Sequence[MeasuredJob],
-    curve: Sequence[CurvePoint],
-) -> str:
-    if refusal is None:
-        return ""
-    first = curve[0] if curve else None
-    largest = max(measured, key=lambda job: job.work.memory_demand_gb)
-    return describe_refusal(
-        refusal=refusal,
-        price_micros=None,
-        posted_price_micros=None,
-        zone=zone,
-        adapter=largest.terms.adapter,
-        memory_demand_gb=largest.work.memory_demand_gb,
-        later_deadline_at=first and first.deadline_at,
-        later_price_micros=first and first.price_micros,
     )

@@ -7,7 +7,6 @@ all, and all of them win or none does. Without it, each stands for itself.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from django.db import transaction
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.bidding.beginnings import WARM
 from marketplace.auction.bidding.holding_limit import refuse_hoards
-from marketplace.auction.bidding.place import NewBid, draft_bid
+from marketplace.auction.bidding.place import NewBid, draft_bid, hash_request
 from marketplace.auction.bidding.terms import NAME_LIMIT, check_name, check_price_micros
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Bundle
@@ -70,24 +69,19 @@ class NewBundle:
     request_hash: str = field(init=False)
 
     def __post_init__(self) -> None:
-        text = json.dumps(
-            {
-                "zone": self.zone.pk,
-                "dataset": self.dataset.sha256,
-                "name": self.name,
-                "adapter": dict(self.adapter),
-                "training": dict(self.training),
-                "sweep": {name: list(values) for name, values in self.sweep.items()},
-                "all_or_none": self.all_or_none,
-                "price_micros": self.price_micros,
-                "deadline_at": self.deadline_at.isoformat(),
-                "model": self.model,
-            },
-            sort_keys=True,
-            separators=(",", ":"),
-            default=str,
-        )
-        object.__setattr__(self, "request_hash", hashlib.sha256(text.encode()).hexdigest())
+        request = {
+            "zone": self.zone.pk,
+            "dataset": self.dataset.sha256,
+            "name": self.name,
+            "adapter": dict(self.adapter),
+            "training": dict(self.training),
+            "sweep": {name: list(values) for name, values in self.sweep.items()},
+            "all_or_none": self.all_or_none,
+            "price_micros": self.price_micros,
+            "deadline_at": self.deadline_at.isoformat(),
+            "model": self.model,
+        }
+        object.__setattr__(self, "request_hash", hash_request(request))
 
 
 @dataclass(frozen=True, slots=True)

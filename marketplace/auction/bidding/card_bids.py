@@ -70,7 +70,7 @@ def place_authorised_bid(*, payment: CardPayment, now: datetime) -> Bid | None:
 
 
 def place_authorised_bids(*, now: datetime) -> int:
-    """Place bids whose pages nobody came back to; how many."""
+    """Place authorised bids whose owners left the page; how many."""
     waiting = CardPayment.objects.filter(
         purpose=PaymentPurpose.BID, status=PaymentStatus.AUTHORISED, failure="", hold=None
     ).select_related("organisation", "created_by")

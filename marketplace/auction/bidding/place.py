@@ -72,23 +72,18 @@ class NewBid:
     request_hash: str = field(init=False)
 
     def __post_init__(self) -> None:
-        text = json.dumps(
-            {
-                "zone": self.zone.pk,
-                "dataset": self.dataset.sha256,
-                "name": self.name,
-                "adapter": dict(self.adapter),
-                "training": dict(self.training),
-                "price_micros": self.price_micros,
-                "deadline_at": self.deadline_at.isoformat(),
-                **({} if self.preparation is None else {"preparation": dict(self.preparation)}),
-                **({"model": self.model} if self.model else {}),
-            },
-            sort_keys=True,
-            separators=(",", ":"),
-            default=str,
-        )
-        object.__setattr__(self, "request_hash", hashlib.sha256(text.encode()).hexdigest())
+        request = {
+            "zone": self.zone.pk,
+            "dataset": self.dataset.sha256,
+            "name": self.name,
+            "adapter": dict(self.adapter),
+            "training": dict(self.training),
+            "price_micros": self.price_micros,
+            "deadline_at": self.deadline_at.isoformat(),
+            **({} if self.preparation is None else {"preparation": dict(self.preparation)}),
+            **({"model": self.model} if self.model else {}),
+        }
+        object.__setattr__(self, "request_hash", hash_request(request))
 
     @property
     def key(self) -> tuple[str, str] | None:
@@ -96,6 +91,12 @@ class NewBid:
         if self.idempotency_key is None:
             return None
         return self.organisation.pk, self.idempotency_key
+
+
+def hash_request(request: Mapping[str, Any]) -> str:
+    """SHA-256 of what is asked for: the same request has the same, in whatever order it came."""
+    text = json.dumps(request, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -159,14 +159,7 @@ def make_quote(
             cold_price = book.engine.quote(cold, slot=slot).price
         answer = book.engine.quote(task, slot=slot, capacities=capacities)
         head_hash = book.engine.head_hash
-    curve = tuple(
-        CurvePoint(
-            deadline_at=slot_ends_at(zone, point.deadline_slot),
-            price_micros=int(point.price),
-            finish_at=slot_ends_at(zone, point.finish_slot),
-        )
-        for point in answer.curve
-    )
+    curve = build_curve(zone, answer.curve)
     schedule = answer.schedule
     return Quote(
         zone=zone,
@@ -178,7 +171,7 @@ def make_quote(
         finish_at=None if schedule is None else slot_ends_at(zone, schedule.finish_slot),
         curve=curve,
         refusal=answer.refusal,
-        refusal_text=_refusal_text(answer.refusal, zone, measured, curve),
+        refusal_text=describe_quote_refusal(answer.refusal, zone, measured, curve),
         position=answer.position,
         head_hash=head_hash,
         made_at=now,
@@ -203,12 +196,25 @@ def _find_vendor(
     )
 
 
-def _refusal_text(
+def build_curve(zone: Zone, points: Iterable[scheduler.PricePoint]) -> tuple[CurvePoint, ...]:
+    """The engine's curve in times instead of slots."""
+    return tuple(
+        CurvePoint(
+            deadline_at=slot_ends_at(zone, point.deadline_slot),
+            price_micros=int(point.price),
+            finish_at=slot_ends_at(zone, point.finish_slot),
+        )
+        for point in points
+    )
+
+
+def describe_quote_refusal(
     refusal: scheduler.Refusal | None,
     zone: Zone,
     measured: MeasuredJob,
-    curve: tuple[CurvePoint, ...],
+    curve: Sequence[CurvePoint],
 ) -> str:
+    """Why nothing fits and what to do; empty where something does."""
     if refusal is None:
         return ""
     first = curve[0] if curve else None
