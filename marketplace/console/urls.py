@@ -31,19 +31,29 @@ urlpatterns = [
     path("nodes/tokens/<str:token_id>/revoke", nodes.end_join_token, name="join_token_revoke"),
     path("vendor", vendors.show_vendors, name="vendor_list"),
     path("vendor/new", vendors.edit_vendor, name="vendor_new"),
-    path("vendor/work/<str:preparation_id>", vendor_work.show_work, name="vendor_work"),
-    path("vendor/work/<str:preparation_id>/next", vendor_work.take_next, name="vendor_next"),
+    path("vendor/preparations/<str:preparation_id>", vendor_work.show_work, name="vendor_work"),
     path(
-        "vendor/work/<str:preparation_id>/rows/<int:number>",
+        "vendor/preparations/<str:preparation_id>/next", vendor_work.take_next, name="vendor_next"
+    ),
+    path(
+        "vendor/preparations/<str:preparation_id>/rows/<int:number>",
         vendor_work.edit_row,
         name="vendor_row",
     ),
-    path("vendor/work/<str:preparation_id>/accept", vendor_work.accept_many, name="vendor_accept"),
-    path("vendor/work/<str:preparation_id>/undo", vendor_work.undo_last, name="vendor_undo"),
     path(
-        "vendor/work/<str:preparation_id>/hand-in", vendor_work.hand_in_rows, name="vendor_hand_in"
+        "vendor/preparations/<str:preparation_id>/accept",
+        vendor_work.accept_many,
+        name="vendor_accept",
     ),
-    path("vendor/work/<str:preparation_id>/link", vendors.show_link, name="vendor_link"),
+    path(
+        "vendor/preparations/<str:preparation_id>/undo", vendor_work.undo_last, name="vendor_undo"
+    ),
+    path(
+        "vendor/preparations/<str:preparation_id>/hand-in",
+        vendor_work.hand_in_rows,
+        name="vendor_hand_in",
+    ),
+    path("vendor/preparations/<str:preparation_id>/link", vendors.show_link, name="vendor_link"),
     path("vendor/<str:vendor_id>", vendors.edit_vendor, name="vendor_edit"),
     path("vendor/<str:vendor_id>/pause", vendors.switch_pause, name="vendor_pause"),
     path("vendor/<str:vendor_id>/secret", vendors.change_secret, name="vendor_secret"),

@@ -87,7 +87,7 @@ def _read_number(text: str | None) -> int:
 @page
 @require_GET
 def take_next(request: PageRequest, preparation_id: str) -> HttpResponse:
-    """To the next open row that nobody edits, or back to the list."""
+    """To the next open row without a lease, or back to the list."""
     work = find_work(preparation_id=preparation_id, user=request.user)
     after = _read_number(request.GET.get("after"))
     row = lease_next_row(preparation=work, user=request.user, after=after, now=clock.now())

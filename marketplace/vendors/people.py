@@ -111,7 +111,7 @@ def count_progress(preparation: Preparation) -> WorkProgress:
 def lease_next_row(
     *, preparation: Preparation, user: User, after: int = 0, now: datetime
 ) -> WorkRow | None:
-    """The next open row that nobody edits, which is the person's now; None when there is none."""
+    """Lease the next free open row to a person; None when there is none."""
     with transaction.atomic():
         _check_can_work(share_preparation(preparation.pk), user)
         free = WorkRow.objects.filter(preparation=preparation, state=RowState.OPEN).filter(

@@ -13,7 +13,7 @@ from marketplace.api.views import MarketView
 from marketplace.common.errors import NotFound
 from marketplace.common.problems import build_openai_error
 
-#: The clients send these statuses again unless they are told not to.
+#: The clients retry these statuses unless a header forbids it.
 _RETRIED = (408, 409, 429)
 _SHOULD_RETRY = "x-should-retry"
 

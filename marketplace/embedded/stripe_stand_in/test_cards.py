@@ -1,4 +1,4 @@
-"""The named test cards; nobody can type a number."""
+"""The named test cards; no number can be typed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 /**
  * Stripe.js of the stand-in: named test cards to choose from and no field for a number, so that
- * nobody can type a real one.
+ * a real number cannot be typed.
  */
 import type { Confirmation, Elements, StripeClient } from "./stripe";
 

@@ -132,14 +132,14 @@ def test_strangers_see_and_change_nothing(zone, owner, operator):
     vendor = build.vendor(zone, "Team", kind=VendorKind.HUMAN)
     work = build.sell_few(owner, zone)
     for client in (browser_of(builders.organisation()), browser_of(owner)):
-        for path in (f"/vendor/{vendor.pk}", f"/vendor/work/{work.pk}"):
+        for path in (f"/vendor/{vendor.pk}", f"/vendor/preparations/{work.pk}"):
             assert client.get(path).status_code == 404
         for path in (
             f"/vendor/{vendor.pk}/pause",
             f"/vendor/{vendor.pk}/secret",
-            f"/vendor/work/{work.pk}/rows/1",
-            f"/vendor/work/{work.pk}/hand-in",
-            f"/vendor/work/{work.pk}/link",
+            f"/vendor/preparations/{work.pk}/rows/1",
+            f"/vendor/preparations/{work.pk}/hand-in",
+            f"/vendor/preparations/{work.pk}/link",
         ):
             assert client.post(path).status_code == 404
         assert client.get("/operator/vendors").status_code == 403
@@ -176,7 +176,7 @@ def test_people_work_row_by_row_and_markup_in_rows_is_text(zone, owner):
     assert prepare_next(clock=clock)
     client = browser_of(vendor.organisation)
     work = WorkRow.objects.first().preparation
-    base = f"/vendor/work/{work.pk}"
+    base = f"/vendor/preparations/{work.pk}"
     for path in (base, f"{base}/rows/1", f"{base}/rows/3"):
         page = read_page(client.get(path))
         assert "&lt;script&gt;alert(1)" in page
@@ -214,7 +214,7 @@ def test_an_owner_looks_at_a_delivery_refuses_it_and_the_operator_decides(zone, 
     vendor = build.vendor(zone, "Team", kind=VendorKind.HUMAN)
     work = build.sell_few(owner, zone, review_s=30)
     team, mine = browser_of(vendor.organisation), browser_of(owner)
-    base, job = f"/vendor/work/{work.pk}", f"/jobs/{work.job_id}"
+    base, job = f"/vendor/preparations/{work.pk}", f"/jobs/{work.job_id}"
     team.post(f"{base}/accept", {"first": "1", "last": "5"})
     team.post(f"{base}/rows/4", {"do": "accept", "version": "0"})
     team.post(f"{base}/rows/5", {"do": "drop", "version": "0"})
