@@ -50,7 +50,7 @@ class Horizon:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeSpec:
     """One node of a zone (k in the paper)."""
 
     id: str
@@ -84,7 +84,7 @@ class NodeRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Vendor:
+class VendorCapacity:
     """A vendor that lists itself in a zone, and how much it can do."""
 
     id: str

@@ -23,7 +23,7 @@ from marketplace.jobs.services import finish_slice, store_adapter
 from tests import builders, job_builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import AdapterSpec, SliceStatus
+from workers.protocol.messages import AdapterSpec, SliceEnd
 from workers.protocol.wire import from_json
 
 #: The first slot whose cells the floor has.
@@ -114,5 +114,5 @@ def finish(job: Job, *, now: datetime) -> None:
         node=held.node, lease_token=held.lease_token, content=io.BytesIO(content), now=now
     )
     steps = -(-18 // 8)
-    result = job_builders.result(held, SliceStatus.FINISHED, step=steps, copied_tokens=0)
+    result = job_builders.result(held, SliceEnd.FINISHED, step=steps, copied_tokens=0)
     finish_slice(node=held.node, result=replace(result, total_steps=steps), now=now)

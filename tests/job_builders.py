@@ -36,7 +36,7 @@ from workers.protocol.messages import (
     TrainingSpec,
     WorkMeasurement,
 )
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 from workers.protocol.wire import to_json
 
 #: The slot that starts at ``NOW``.

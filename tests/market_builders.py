@@ -182,7 +182,7 @@ def open_slice(job: Job) -> Slice:
 def end_slice(
     job: Job,
     *,
-    status: protocol.SliceStatus,
+    status: protocol.SliceEnd,
     now: datetime,
     step: int | None = None,
     fault: protocol.Fault | None = None,
@@ -194,10 +194,10 @@ def end_slice(
     held = open_slice(job)
     total_steps = figures.pop("total_steps", max(load_job_totals(job).steps, step or 0))
     step = total_steps if step is None else step
-    if status == protocol.SliceStatus.PAUSED:
+    if status == protocol.SliceEnd.PAUSED:
         # A node leaves with a checkpoint.
         Job.objects.filter(pk=job.pk).update(checkpoint_step=step)
-    if status == protocol.SliceStatus.FINISHED:
+    if status == protocol.SliceEnd.FINISHED:
         artifact = Artifact(job=job, slice=held, sha256="0" * 64, bytes=3, created_at=now)
         artifact.file.save("adapter.zip", ContentFile(b"zip"), save=False)
         artifact.save()

@@ -16,7 +16,7 @@ from marketplace.warm.donors import list_new_donors
 from marketplace.warm.probes import record_probe_result
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import ProbeLoss, ProbeResult, SliceStatus, SlotPlan
+from workers.protocol.messages import ProbeLoss, ProbeResult, SliceEnd, SlotPlan
 from workers.protocol.wire import from_json
 
 #: Ten evaluations over 36 steps: every 4.
@@ -57,7 +57,7 @@ def ended(job, zone, *, memorised=0, valid_loss_after=1.0, **figures) -> Job:
     dispatch_slots(now=now)
     market.end_slice(
         job,
-        status=SliceStatus.FINISHED,
+        status=SliceEnd.FINISHED,
         now=now,
         valid_loss_before=4.0,
         valid_loss_after=valid_loss_after,

@@ -34,7 +34,7 @@ def is_run_by_operator(*, organisation_id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AuditEntry:
     """One line of the audit log."""
 
     at: datetime
@@ -43,7 +43,7 @@ class Change:
     what: str
 
 
-def list_changes(*, organisation: Organisation, limit: int = 200) -> list[Change]:
+def list_changes(*, organisation: Organisation, limit: int = 200) -> list[AuditEntry]:
     """Who changed what of members, keys and the organisation itself, the latest first."""
     changes = [
         *_list_membership_changes(organisation, limit),
@@ -56,7 +56,7 @@ def list_changes(*, organisation: Organisation, limit: int = 200) -> list[Change
 _VERBS = {"insert": "was added", "update": "was changed", "delete": "was removed"}
 
 
-def _list_membership_changes(organisation: Organisation, limit: int) -> list[Change]:
+def _list_membership_changes(organisation: Organisation, limit: int) -> list[AuditEntry]:
     events = _load_events("MembershipChange", limit, organisation=organisation.pk)
     people = dict(
         User.objects.filter(pk__in=[event.user_id for event in events]).values_list("pk", "email")
@@ -70,7 +70,7 @@ def _list_membership_changes(organisation: Organisation, limit: int) -> list[Cha
     ]
 
 
-def _list_key_changes(organisation: Organisation, limit: int) -> list[Change]:
+def _list_key_changes(organisation: Organisation, limit: int) -> list[AuditEntry]:
     events = _load_events("ApiKeyChange", limit, organisation=organisation.pk)
     return [
         _build_change(
@@ -82,7 +82,7 @@ def _list_key_changes(organisation: Organisation, limit: int) -> list[Change]:
     ]
 
 
-def _list_own_changes(organisation: Organisation, limit: int) -> list[Change]:
+def _list_own_changes(organisation: Organisation, limit: int) -> list[AuditEntry]:
     events = _load_events("OrganisationChange", limit, pgh_obj=organisation.pk)
     return [
         _build_change(event, f"The organisation {_VERBS[event.pgh_label]}: {event.name}")
@@ -96,8 +96,8 @@ def _load_events(model: str, limit: int, **of: str) -> list[Any]:
     return list(events.select_related("pgh_context").order_by("-pgh_created_at")[:limit])
 
 
-def _build_change(event: Any, what: str) -> Change:
+def _build_change(event: Any, what: str) -> AuditEntry:
     context = event.pgh_context
     by = "" if context is None else str(context.metadata.get("user") or "")
     person = User.objects.filter(pk=by).values_list("email", flat=True).first() if by else None
-    return Change(at=event.pgh_created_at, by=person or "", what=what)
+    return AuditEntry(at=event.pgh_created_at, by=person or "", what=what)

@@ -525,7 +525,7 @@ class MarketKey(models.Model):
         return self.public_key
 
 
-class SignedHead(models.Model):
+class PublishedHead(models.Model):
     """A head of a zone's log as the market signed it. Append-only, by trigger."""
 
     zone_id: str
@@ -539,6 +539,7 @@ class SignedHead(models.Model):
     signed_at = models.DateTimeField()
 
     class Meta:
+        db_table = "auction_signedhead"
         constraints = [
             models.UniqueConstraint(
                 fields=["zone", "position"], name="auction_signed_head_one_per_position"

@@ -93,7 +93,7 @@ NO_OVERRUNS = OverrunLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Payout:
+class Settlement:
     """What is due when a job ends as it did. All amounts are micro-dollars."""
 
     #: The operational cost in the payment.
@@ -130,7 +130,7 @@ def compute_payout(
     vendor_micros: int = 0,
     overrun_limits: OverrunLimits = NO_OVERRUNS,
     least_percent: int = 0,
-) -> Payout:
+) -> Settlement:
     """What the rule makes of a job as it ended.
 
     Parameters
@@ -177,7 +177,7 @@ def compute_payout(
         from_providers = min(credit, sum(forfeit))
         withheld = split_micros(from_providers, forfeit)
         credit = from_providers + min(credit - from_providers, house_limit_micros)
-    return Payout(
+    return Settlement(
         asks_micros=asks_micros,
         refund_micros=refund,
         credit_micros=credit,
@@ -230,12 +230,12 @@ def _pay_failed(
     added: Sequence[int],
     faulty: Sequence[bool],
     house_limit_micros: int,
-) -> Payout:
+) -> Settlement:
     """Everything goes back to the owner; the house pays those who are not at fault."""
     innocent = [0 if at else amount for amount, at in zip(earned, faulty, strict=True)]
     borne = min(sum(innocent), house_limit_micros)
     paid = split_micros(borne, innocent)
-    return Payout(
+    return Settlement(
         asks_micros=asks_micros,
         refund_micros=payment_micros,
         credit_micros=0,

@@ -27,7 +27,7 @@ from marketplace.auction.pay_rule import (
     NO_OVERRUNS,
     Ending,
     OverrunLimits,
-    Payout,
+    Settlement,
     compute_asks,
     compute_payout,
     find_express_refund,
@@ -164,7 +164,7 @@ def release_unused_cells(*, zone: Zone, jobs: Sequence[Job], now: datetime) -> N
             release_reservations(bid_id=bid_id, which=Q(slot__gte=lane.first_free_slot), now=now)
 
 
-def settle_job(*, job: Job, now: datetime) -> Payout | None:
+def settle_job(*, job: Job, now: datetime) -> Settlement | None:
     """Move the money of one ended job, once; ``None`` when it was done before."""
     with transaction.atomic():
         job = lock_job(job.pk)
@@ -312,7 +312,7 @@ def _compute_payout(
     house_limit_micros: int,
     credit_percent: int = 0,
     overrun_limits: OverrunLimits = NO_OVERRUNS,
-) -> Payout:
+) -> Settlement:
     assert bid.payment_micros is not None
     preparation = find_preparation(job)
     parts = bid.parts or {}
@@ -394,7 +394,7 @@ def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunL
     )
 
 
-def _sum_added(due: Payout) -> dict[str, int]:
+def _sum_added(due: Settlement) -> dict[str, int]:
     """By provider, what the house adds for a warm start that fell behind."""
     added: defaultdict[str, int] = defaultdict(int)
     for pay in due.nodes:
@@ -403,7 +403,7 @@ def _sum_added(due: Payout) -> dict[str, int]:
 
 
 def _move_money(
-    *, bid: Bid, case: EndedJob, due: Payout, royalty: Share | None, now: datetime
+    *, bid: Bid, case: EndedJob, due: Settlement, royalty: Share | None, now: datetime
 ) -> None:
     if due.refund_micros:
         refund_charge(
@@ -436,7 +436,7 @@ def _move_money(
     distribute_charge(hold_reference=bid.hold_reference, split=split, now=now)
 
 
-def _add_events(job: Job, case: EndedJob, due: Payout, now: datetime) -> None:
+def _add_events(job: Job, case: EndedJob, due: Settlement, now: datetime) -> None:
     for amount, why in ((due.refund_micros, case.why_refunded), (due.credit_micros, case.reason)):
         if amount:
             add_job_event(
@@ -468,7 +468,7 @@ def _explain_lateness(job: Job, now: datetime) -> None:
     )
 
 
-def _summarize(bid: Bid, due: Payout) -> str:
+def _summarize(bid: Bid, due: Settlement) -> str:
     assert bid.payment_micros is not None
     kept = bid.payment_micros - due.refund_micros
     return f"Settled: {format_usd(kept)} of {format_usd(bid.payment_micros)} was used."

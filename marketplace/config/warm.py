@@ -6,12 +6,12 @@ The machine code is kept in the user's cache; run again, this takes about a seco
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
-from scheduler.types import Node, Task
+from scheduler.types import NodeSpec, Task
 
 
 def main() -> None:
     engine = Engine(ZoneRules(horizon_slots=4, money_quantum=1.0))
-    node = Node(id="n", gpu_type="g", compute_capacity=10.0, memory_capacity=10.0, ask=5.0)
+    node = NodeSpec(id="n", gpu_type="g", compute_capacity=10.0, memory_capacity=10.0, ask=5.0)
     engine.apply(events.NodeJoined(node=node))
     for number, bid in enumerate((100.0, 1.0)):
         task = Task(

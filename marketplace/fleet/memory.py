@@ -16,7 +16,7 @@ from workers.protocol.adapter_check import LABELS_MAX
 from workers.protocol.memory import (
     GB,
     JobNeed,
-    describe_engine,
+    describe_device,
     find_longest_example,
     size_node,
     sold_job_bytes,
@@ -74,7 +74,7 @@ def size_for_jobs(zone: Zone, *, device: str, limit_gb: float, base_gb: float) -
     longest = find_longest_example(shape, sequence_length=zone.max_sequence_length)
     sized = size_node(
         shape,
-        describe_engine(device, zone.dtype),
+        describe_device(device, zone.dtype),
         base_gb=base_gb,
         limit_gb=limit_gb,
         longest_tokens=longest,

@@ -129,9 +129,9 @@ def nodes_on_sale(zone: Zone) -> QuerySet[Node]:
     )
 
 
-def scheduler_node(zone: Zone, node: Node) -> scheduler.Node:
+def scheduler_node(zone: Zone, node: Node) -> scheduler.NodeSpec:
     """The engine's value of a node; only whole slots inside its availability are sold."""
-    return scheduler.Node(
+    return scheduler.NodeSpec(
         id=node.pk,
         gpu_type=node.gpu_type_id,
         compute_capacity=node.compute_capacity,

@@ -305,7 +305,7 @@ def _book_received(payment: CardPayment, intent: Intent, *, now: datetime) -> No
             house(AccountKind.AUTHORISED): owed,
             # The part of a cent that no card can pay comes back here.
             wallet: max(0, received - owed),
-            house(AccountKind.DISPUTES): min(0, received - owed),
+            house(AccountKind.CHARGEBACKS): min(0, received - owed),
         },
         locked=lock_wallet(payment.organisation_id),
         now=now,
@@ -387,7 +387,7 @@ def conclude_uncollected(call: GatewayCall, *, error: UserError, now: datetime) 
         amounts={
             house(AccountKind.AUTHORISED): owed,
             wallet: -paid,
-            house(AccountKind.DISPUTES): paid - owed,
+            house(AccountKind.CHARGEBACKS): paid - owed,
         },
         locked=locked,
         now=now,

@@ -35,7 +35,7 @@ def return_to_card(
     Raises
     ------
     Conflict
-        ``not_a_top_up``, ``refund_exceeds_charge``, ``payment_disputed``.
+        ``not_a_top_up``, ``refund_exceeds_charge``, ``payment_charged_back``.
     PaymentRequired
         ``insufficient_funds``: it was spent.
     """
@@ -46,8 +46,8 @@ def return_to_card(
             return made
         if payment.purpose == PaymentPurpose.BID or payment.status != PaymentStatus.PAID:
             raise Conflict("not_a_top_up", "Only a top-up that was paid can go back to its card.")
-        if payment.disputes.exists():
-            raise Conflict("payment_disputed", "The bank decides about this payment.")
+        if payment.chargebacks.exists():
+            raise Conflict("payment_charged_back", "The bank decides about this payment.")
         left = payment.received_cents - payment.refunded_cents
         if not 0 < amount_cents <= left:
             most = format_usd_exact(left * MICROS_PER_CENT)
@@ -135,7 +135,7 @@ def return_to_wallet(call: GatewayCall, *, error: UserError, now: datetime) -> N
         reference=refund.pk,
         amounts={
             house(AccountKind.CARD_REFUNDS): -refund.amount_micros,
-            house(AccountKind.DISPUTES) if unpaid else wallet: refund.amount_micros,
+            house(AccountKind.CHARGEBACKS) if unpaid else wallet: refund.amount_micros,
         },
         locked=lock_wallet(payment.organisation_id),
         now=now,

@@ -188,7 +188,7 @@ class CardPayment(models.Model):
     created_by_id: str | None
     saved_card_id: str | None
     refunds: "models.Manager[CardRefund]"
-    disputes: "models.Manager[Dispute]"
+    chargebacks: "models.Manager[Chargeback]"
 
     id = IdField(prefix="pay")
     organisation = models.ForeignKey(
@@ -308,12 +308,12 @@ class CardRefund(models.Model):
         return self.amount_cents * MICROS_PER_CENT
 
 
-class Dispute(models.Model):
+class Chargeback(models.Model):
     """A payment that a card's owner contests at the bank."""
 
     id = IdField(prefix="dsp")
     gateway_id = models.CharField(max_length=120, unique=True)
-    payment = models.ForeignKey(CardPayment, on_delete=models.PROTECT, related_name="disputes")
+    payment = models.ForeignKey(CardPayment, on_delete=models.PROTECT, related_name="chargebacks")
     amount_cents = models.PositiveBigIntegerField()
     #: The gateway's word for why.
     reason = models.CharField(max_length=80, blank=True)
@@ -321,6 +321,9 @@ class Dispute(models.Model):
     #: None while the bank decides.
     won = models.BooleanField(null=True)
     closed_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "payments_dispute"
 
     def __str__(self) -> str:
         return f"{self.amount_cents} cents of {self.payment.pk}"
@@ -333,7 +336,7 @@ class Freeze(models.Model):
 
     id = IdField(prefix="frz")
     organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="freezes")
-    #: What it is about, such as a dispute's id; one each.
+    #: What it is about, such as a chargeback's id; one each.
     reference = models.CharField(max_length=120, unique=True)
     #: In words, for the organisation.
     reason = models.CharField(max_length=300)

@@ -59,7 +59,7 @@ def place_holds(
     list
         For each the hold, or why there is none: ``PaymentRequired`` ``insufficient_funds`` where
         less than that is available after those before it, ``NotAllowed``
-        ``organisation_frozen`` where a dispute or a debt is open, or ``spending_cap``.
+        ``organisation_frozen`` where a chargeback or a debt is open, or ``spending_cap``.
 
     Raises
     ------

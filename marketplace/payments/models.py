@@ -17,7 +17,7 @@ from marketplace.payments.gateway_models import (
     CardCustomer,
     CardPayment,
     CardRefund,
-    Dispute,
+    Chargeback,
     Freeze,
     GatewayCall,
     SavedCard,
@@ -31,7 +31,7 @@ __all__ = [
     "CardCustomer",
     "CardPayment",
     "CardRefund",
-    "Dispute",
+    "Chargeback",
     "Distribution",
     "Earning",
     "EarningKind",
@@ -83,7 +83,8 @@ class AccountKind(models.TextChoices):
     #: Of the house: on its way back to cards.
     CARD_REFUNDS = "card_refunds"
     #: Of the house: contested payments, and prices that no card paid.
-    DISPUTES = "disputes"
+    #: Stored under the gateway's word, as are the two kinds of entries.
+    CHARGEBACKS = "disputes"
     #: Of the house: earnings on their way to those who earned them.
     PAYOUTS = "payouts"
     #: Of the house: rent of the machines that it rents.
@@ -102,7 +103,7 @@ HOUSE_KINDS = (
     AccountKind.GATEWAY_FEES,
     AccountKind.AUTHORISED,
     AccountKind.CARD_REFUNDS,
-    AccountKind.DISPUTES,
+    AccountKind.CHARGEBACKS,
     AccountKind.PAYOUTS,
     AccountKind.RENT,
     AccountKind.SUPPLIERS,
@@ -197,8 +198,8 @@ class EntryKind(models.TextChoices):
     GATEWAY_FEE = "gateway_fee"
     #: The price of a bid could not be taken from its card.
     UNCOLLECTED = "uncollected"
-    DISPUTE = "dispute"
-    DISPUTE_CLOSED = "dispute_closed"
+    CHARGEBACK = "dispute"
+    CHARGEBACK_CLOSED = "dispute_closed"
     #: Earnings left for those who earned them.
     PAYOUT = "payout"
     #: A transfer of a payout arrived, or could not.

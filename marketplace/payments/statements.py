@@ -20,7 +20,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class EarningsStatement:
     """One month, in UTC."""
 
     starts_at: datetime
@@ -45,7 +45,7 @@ class Statement:
         )
 
 
-def load_statement(*, organisation: Organisation, month: str) -> Statement:
+def load_statement(*, organisation: Organisation, month: str) -> EarningsStatement:
     """The statement of ``2026-03``.
 
     Raises
@@ -60,7 +60,7 @@ def load_statement(*, organisation: Organisation, month: str) -> Statement:
     payouts = Payout.objects.filter(
         organisation=organisation, made_at__gte=starts_at, made_at__lt=ends_at
     )
-    return Statement(
+    return EarningsStatement(
         starts_at=starts_at,
         ends_at=ends_at,
         earnings=tuple(earnings.select_related("payout").order_by("accrued_at", "pk")),
@@ -88,7 +88,7 @@ def list_months(*, organisation: Organisation) -> list[str]:
     return [f"{month:%Y-%m}" for month in months[:36]]
 
 
-def write_csv(statement: Statement) -> Iterator[str]:
+def write_csv(statement: EarningsStatement) -> Iterator[str]:
     """Lines of the statement as CSV, earnings first."""
     yield _write_row(COLUMNS)
     for line in statement.earnings:

@@ -82,8 +82,8 @@ class Intent:
 
 
 @dataclass(frozen=True, slots=True)
-class DisputeState:
-    """A dispute as it is now."""
+class ChargebackState:
+    """A chargeback as it is now; the gateway calls it a dispute."""
 
     gateway_id: str
     charge_id: str
@@ -130,7 +130,7 @@ class PayoutState:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class GatewayEvent:
     """A webhook whose signature is right."""
 
     gateway_id: str
@@ -248,10 +248,10 @@ def has_refund(*, refund_id: str, intent_id: str) -> bool:
     return any(_read_name(found) == refund_id for found in listed.auto_paging_iter())
 
 
-def get_dispute(gateway_id: str) -> DisputeState:
+def get_chargeback(gateway_id: str) -> ChargebackState:
     found = _call(lambda: _client().v1.disputes.retrieve(gateway_id))
     outcome = {"won": True, "warning_closed": True, "lost": False}
-    return DisputeState(
+    return ChargebackState(
         gateway_id=found.id,
         charge_id=_id_of(found.charge),
         intent_id=_id_of(found.payment_intent),
@@ -394,7 +394,7 @@ def list_movements() -> list[Movement]:
     ]
 
 
-def read_event(*, body: bytes, signature: str) -> Event:
+def read_event(*, body: bytes, signature: str) -> GatewayEvent:
     """The event that a webhook brings, once its signature is found to be the gateway's.
 
     Raises
@@ -410,7 +410,7 @@ def read_event(*, body: bytes, signature: str) -> Event:
         )
     except (ValueError, stripe.SignatureVerificationError):
         raise UserError("invalid_signature", "The signature does not match the body.") from None
-    return Event(
+    return GatewayEvent(
         gateway_id=event.id,
         kind=event.type,
         object_id=str(getattr(event.data.object, "id", ""))[:120],

@@ -15,7 +15,7 @@ from marketplace.common.errors import NotFound
 from marketplace.common.queue import enqueue
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import record_intent
-from marketplace.payments.disputes import record_dispute
+from marketplace.payments.chargebacks import record_chargeback
 from marketplace.payments.gateway_models import CardPayment, WebhookEvent
 from marketplace.payments.locks import lock_event
 from marketplace.payments.payout_models import Payout, PayoutAccount
@@ -80,9 +80,9 @@ def _apply_event(event: WebhookEvent, *, now: datetime) -> str:
     if event.object_id.startswith("pi_"):
         return _apply_intent_event(event.object_id, now=now)
     if event.kind.startswith("charge.dispute."):
-        dispute = gateway.get_dispute(event.object_id)
+        chargeback = gateway.get_chargeback(event.object_id)
         with transaction.atomic(durable=True):
-            return "applied" if record_dispute(dispute, now=now) else "not a payment of ours"
+            return "applied" if record_chargeback(chargeback, now=now) else "not a payment of ours"
     if event.kind == "account.updated":
         return _apply_account_event(event.object_id)
     if event.object_id.startswith("po_") and event.account_id:

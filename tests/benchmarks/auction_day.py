@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from random import Random
 
-from scheduler.types import LaborVendor, Node, Task
+from scheduler.types import LaborVendor, NodeSpec, Task
 
 SLOTS = 144
 #: Samples per slot on an A100 by batch size.
@@ -18,15 +18,15 @@ RATES = {4: 1900.0, 8: 2900.0, 16: 3700.0}
 A40 = 0.46
 
 
-def nodes(count: int, *, seed: int = 0, asks: str = "by type") -> list[Node]:
+def nodes(count: int, *, seed: int = 0, asks: str = "by type") -> list[NodeSpec]:
     """Give half A100 (80 GB), half A40 (48 GB); asks by type or also by node."""
     rng = Random(seed)
-    made: list[Node] = []
+    made: list[NodeSpec] = []
     for k in range(count):
         fast = k % 2 == 0
         ask = 9000.0 if fast else 5000.0
         made.append(
-            Node(
+            NodeSpec(
                 id=f"node-{k}",
                 gpu_type="a100" if fast else "a40",
                 compute_capacity=16000.0 if fast else 8000.0,

@@ -22,8 +22,8 @@ from workers.protocol import (
     CheckpointRef,
     DataFormat,
     JobSpec,
+    SliceEnd,
     SliceSpec,
-    SliceStatus,
     SlotPlan,
     TrainingSpec,
 )
@@ -149,7 +149,7 @@ def test_a_job_outlives_the_killing_of_its_node(market, node):
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == EXIT_OK
     assert second.result is not None
-    assert second.result.status is SliceStatus.PAUSED
+    assert second.result.status is SliceEnd.PAUSED
     assert max(second.checkpoints) == second.result.step
 
 
@@ -174,7 +174,7 @@ def test_a_node_goes_on_without_its_market_and_takes_its_plan_when_it_is_back(ma
     send(market, 2)
     market.trouble = lambda _method, _path: None
     market.wait_until(lambda: market.leases["first"].result, timeout_s=120)
-    assert market.leases["first"].result.status is SliceStatus.PAUSED
+    assert market.leases["first"].result.status is SliceEnd.PAUSED
     assert process.poll() is None
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.task_search import Search
 from scheduler.experiments.auction.max_form.search import MaxFormSearch, PrintedSearch
-from scheduler.types import Horizon, LaborVendor, Node, Task
+from scheduler.types import Horizon, LaborVendor, NodeSpec, Task
 
 #: Prices and costs with many ties, zeros among them, and some without any.
 AMOUNTS = st.one_of(
@@ -36,7 +36,7 @@ def grids(draw: st.DrawFn, *, most_nodes: int = 3, most_slots: int = 5) -> Grid:
     grid = Grid(horizon=Horizon(first_slot=first, slots=slots), base_memory=1.0)
     for k in range(draw(st.integers(1, most_nodes))):
         grid.add_node(
-            Node(
+            NodeSpec(
                 id=f"node-{k}",
                 gpu_type=draw(st.sampled_from(["a", "b", "c"])),
                 compute_capacity=10.0,
@@ -100,7 +100,9 @@ def grids_with_tasks(
 def thirds_of_the_work() -> tuple[Grid, Task]:
     """Give a task that takes three slots at a third of its work, as floats have thirds."""
     grid = Grid(horizon=Horizon(first_slot=0, slots=3), base_memory=1.0)
-    grid.add_node(Node(id="node", gpu_type="a", compute_capacity=1.0, memory_capacity=8.0, ask=1.0))
+    grid.add_node(
+        NodeSpec(id="node", gpu_type="a", compute_capacity=1.0, memory_capacity=8.0, ask=1.0)
+    )
     task = Task(
         id="task",
         arrival_slot=0,
@@ -119,7 +121,7 @@ def medium_case(*, seed: int, nodes: int, slots: int, types: int) -> tuple[Grid,
     grid = Grid(horizon=Horizon(first_slot=0, slots=slots), base_memory=1.0)
     for k in range(nodes):
         grid.add_node(
-            Node(
+            NodeSpec(
                 id=f"node-{k}",
                 gpu_type=f"type-{k % types}",
                 compute_capacity=20.0,

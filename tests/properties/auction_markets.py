@@ -18,7 +18,7 @@ from scheduler.auction.log.events import Event
 from scheduler.auction.search.room import PromisedJob
 from scheduler.experiments.auction.max_form.engine import PrintedEngine, make_engine
 from scheduler.experiments.auction.max_form.policies import LOGGED_POLICIES, max_form_rules
-from scheduler.types import Cell, Decision, LaborVendor, Node, Task
+from scheduler.types import Cell, Decision, LaborVendor, NodeSpec, Task
 
 TYPES = ("a100", "a40", "l4")
 
@@ -47,10 +47,10 @@ verify = partial(audit.verify, policies=LOGGED_POLICIES)
 verify_transcript = partial(transcripts.verify_transcript, policies=LOGGED_POLICIES)
 
 
-def random_node(rng: Random, name: str) -> Node:
+def random_node(rng: Random, name: str) -> NodeSpec:
     """Draw a node; a few are on sale for some slots only."""
     start = rng.randint(-2, 8)
-    return Node(
+    return NodeSpec(
         id=name,
         gpu_type=rng.choice(TYPES),
         compute_capacity=rng.choice([8.0, 10.0, 12.5]),

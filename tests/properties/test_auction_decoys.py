@@ -174,7 +174,7 @@ def test_a_day_of_decoys_that_cannot_win_leaves_the_others_exactly_what_they_had
 
 
 def _change(
-    zone: decoys.Zone, attack: str, *, seeds: range, size: decoys.Size
+    zone: decoys.Zone, attack: str, *, seeds: range, size: decoys.DecoySize
 ) -> tuple[float, float]:
     """Others' welfare and payments on some days, as a share of those without the attack."""
     calm, attacked = np.zeros(2), np.zeros(2)

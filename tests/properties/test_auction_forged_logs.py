@@ -18,7 +18,7 @@ from scheduler.auction.prices import Settings
 from scheduler.experiments.attack import forgeries
 from scheduler.experiments.attack.market_logs import write_log
 
-VICTIM = forgeries.make_victim(forgeries.Size(0, slots=6, bids_per_slot=2.0), seed=1)
+VICTIM = forgeries.make_victim(forgeries.ForgerySize(0, slots=6, bids_per_slot=2.0), seed=1)
 HONEST = [entry_to_json(entry) for entry in VICTIM.log]
 
 

@@ -16,7 +16,7 @@ from scheduler.auction import ZoneRules
 from scheduler.auction.log import events
 from scheduler.experiments.auction.max_form.engine import make_engine, pay_eq14
 from scheduler.experiments.auction.max_form.policies import max_form_rules
-from scheduler.types import Decision, Node, Task
+from scheduler.types import Decision, NodeSpec, Task
 from tests.properties.auction_markets import Market, restore
 
 RERUNS = 1_000
@@ -107,7 +107,7 @@ def test_the_printed_payment_fails_on_one_node_and_one_slot() -> None:
         engine = make_engine(ZoneRules(policy="printed", horizon_slots=1, retired=retired))
         engine.apply(
             events.NodeJoined(
-                Node(id="n", gpu_type="g", compute_capacity=1.0, memory_capacity=1.0, ask=4.0)
+                NodeSpec(id="n", gpu_type="g", compute_capacity=1.0, memory_capacity=1.0, ask=4.0)
             )
         )
         task = Task(

@@ -10,7 +10,7 @@ from tests.market_builders import LLAMA_8B, SHAPE
 from workers.protocol.memory import (
     GB,
     JobNeed,
-    describe_engine,
+    describe_device,
     find_longest_example,
     fit_pack,
     size_node,
@@ -56,9 +56,9 @@ def nodes_with_jobs(draw):
     device = draw(st.sampled_from(["cpu", "cuda"]))
     base_gb = draw(st.floats(0.01, 40.0))
     limit_gb = base_gb + draw(st.floats(0.05, 160.0))
-    engine = describe_engine(device, terms["dtype"])
+    profile = describe_device(device, terms["dtype"])
     longest = find_longest_example(shape, sequence_length=length)
-    sized = size_node(shape, engine, base_gb=base_gb, limit_gb=limit_gb, longest_tokens=longest)
+    sized = size_node(shape, profile, base_gb=base_gb, limit_gb=limit_gb, longest_tokens=longest)
     left_gb = 0.0 if sized is None else sized.jobs_gb
     needs = []
     kinds = encoder_adapters if shape.encoder else adapters
@@ -70,17 +70,17 @@ def nodes_with_jobs(draw):
             needs.append(need)
     # What the node finds is no more than what the market reckoned with.
     base_gb -= draw(st.floats(0.0, 0.005))
-    return shape, engine, base_gb, limit_gb, needs, draw(st.integers(1, longest))
+    return shape, profile, base_gb, limit_gb, needs, draw(st.integers(1, longest))
 
 
 @given(nodes_with_jobs(), st.floats(0.0, 100.0))
 def test_a_node_admits_together_what_the_market_sold_of_it_together(made, unforeseen_gb):
-    shape, engine, base_gb, limit_gb, needs, longest = made
+    shape, profile, base_gb, limit_gb, needs, longest = made
     if not needs:
         return
     pack = fit_pack(
         shape,
-        engine,
+        profile,
         room_gb=limit_gb - base_gb,
         needs=needs,
         longest_tokens=longest,
@@ -88,21 +88,23 @@ def test_a_node_admits_together_what_the_market_sold_of_it_together(made, unfore
     )
     assert pack is not None
     assert pack.token_budget >= longest
-    peak_gb = total_gb(shape, engine, base_gb=base_gb, pack=pack, needs=needs)
+    peak_gb = total_gb(shape, profile, base_gb=base_gb, pack=pack, needs=needs)
     assert peak_gb <= limit_gb + 2e-6
 
 
 def test_one_job_more_than_the_node_has_memory_for_is_not_admitted():
-    engine = describe_engine("cuda", "auto")
+    profile = describe_device("cuda", "auto")
     need = JobNeed(AdapterSpec(rank=256))
     room = {"room_gb": 39.0 - 16.9, "longest_tokens": 8192}
-    assert fit_pack(LLAMA_8B, engine, needs=[need], **room) is not None
-    assert fit_pack(LLAMA_8B, engine, needs=[need, need], **room) is None
+    assert fit_pack(LLAMA_8B, profile, needs=[need], **room) is not None
+    assert fit_pack(LLAMA_8B, profile, needs=[need, need], **room) is None
 
 
 @pytest.mark.parametrize("shape", [SHAPE, LLAMA_8B])
 def test_packs_are_recomputed_only_where_the_longest_row_does_not_fit_otherwise(shape):
-    engine = describe_engine("cuda", "auto")
-    pack = fit_pack(shape, engine, room_gb=140.0, needs=[JobNeed(AdapterSpec())], longest_tokens=64)
+    profile = describe_device("cuda", "auto")
+    pack = fit_pack(
+        shape, profile, room_gb=140.0, needs=[JobNeed(AdapterSpec())], longest_tokens=64
+    )
     assert pack is not None
     assert not pack.recompute

@@ -26,7 +26,7 @@ from scheduler.experiments.attack.providers import (
     find_best_response,
     try_misreports,
 )
-from scheduler.types import Decision, Node, NodeRate, Task
+from scheduler.types import Decision, NodeRate, NodeSpec, Task
 from tests.properties.auction_markets import restore, verify
 from tests.properties.test_lagrangian_policy import SolvedMarket
 
@@ -38,7 +38,7 @@ def a_zone(seed: int) -> tuple[list[RegisteredNode], list[list[Task]]]:
     rng = np.random.default_rng(seed)
     nodes = [
         RegisteredNode(
-            Node(
+            NodeSpec(
                 id=f"node-{provider}-{k}",
                 gpu_type=str(rng.choice(["g", "h"])),
                 compute_capacity=float(rng.choice([8.0, 10.0, 20.0])),
@@ -254,7 +254,7 @@ def test_going_over_to_posted_rates_and_back_leaves_what_a_sample_costs() -> Non
     rules = ZoneRules(horizon_slots=4)
     engine = Engine(rules)
     for name, ask in (("a", 10.0), ("b", 20.0)):
-        engine.apply(events.NodeJoined(Node(name, "g", 10.0, 10.0, ask=ask)))
+        engine.apply(events.NodeJoined(NodeSpec(name, "g", 10.0, 10.0, ask=ask)))
     price = {"a": (4.0,) * 4, "b": (3.0,) * 4}
     memory = dict.fromkeys(price, (0.0,) * 4)
     engine.apply(events.PricesSolved(0, price, memory, own_asks=True))

@@ -18,7 +18,7 @@ from scheduler.auction.log.outcomes import Replan
 from scheduler.auction.search.grid import Grid
 from scheduler.auction.search.vendor_book import VendorBook
 from scheduler.experiments.auction.reference import search_by_enumeration
-from scheduler.types import Decision, LaborVendor, Node, Task, Vendor
+from scheduler.types import Decision, LaborVendor, NodeSpec, Task, VendorCapacity
 from tests.properties.auction_cases import AMOUNTS, grids_with_tasks, lay_out
 
 VENDORS = ("quick", "cheap", "idle")
@@ -115,7 +115,7 @@ def _draw_event(rng: Random, engine: Engine, tasks: dict[str, Task], slot: int) 
     if kind == "slot":
         return events.SlotAdvanced(slot + rng.choice([1, 1, 2]))
     if kind == "vendor":
-        return events.VendorChanged(Vendor(rng.choice(VENDORS), rng.randint(0, 6)))
+        return events.VendorChanged(VendorCapacity(rng.choice(VENDORS), rng.randint(0, 6)))
     if kind == "end" and held:
         return events.PreparationEnded(rng.choice(held), slot + rng.randint(0, 2))
     if kind == "replan" and held:
@@ -132,8 +132,10 @@ def _draw_event(rng: Random, engine: Engine, tasks: dict[str, Task], slot: int) 
 def test_no_vendor_is_overbooked_and_every_replay_agrees(seed: int) -> None:
     rng = Random(seed)
     engine = Engine(_rules())
-    log = [engine.apply(events.NodeJoined(Node("n", "g", 8.0, 8.0, ask=float(rng.randint(0, 9)))))]
-    log += [engine.apply(events.VendorChanged(Vendor(name, 4))) for name in VENDORS]
+    log = [
+        engine.apply(events.NodeJoined(NodeSpec("n", "g", 8.0, 8.0, ask=float(rng.randint(0, 9)))))
+    ]
+    log += [engine.apply(events.VendorChanged(VendorCapacity(name, 4))) for name in VENDORS]
     tasks: dict[str, Task] = {}
     slot = 0
     middle = engine.snapshot()

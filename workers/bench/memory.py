@@ -26,7 +26,7 @@ from workers.bench.contestants import Fused
 from workers.protocol.memory import (
     GB,
     USABLE_SHARE,
-    Engine,
+    DeviceProfile,
     JobNeed,
     PackSizing,
     find_longest_example,
@@ -137,10 +137,10 @@ _SEQUENCE_LENGTH = 4096
 
 def count_sharing_jobs(base: SharedBase, gpu_gb: float) -> int:
     """Jobs of default settings whose memory fits beside the base and a pack."""
-    engine = Engine("cuda", 2)
+    profile = DeviceProfile("cuda", 2)
     sized = size_node(
         base.shape,
-        engine,
+        profile,
         base_gb=base.gb,
         limit_gb=USABLE_SHARE["cuda"] * gpu_gb,
         longest_tokens=find_longest_example(base.shape, sequence_length=_SEQUENCE_LENGTH),
@@ -210,7 +210,7 @@ def measure_case(case: MemoryCase) -> dict[str, Any]:
     base_gb = sum(p.numel() * p.element_size() for p in fused.base_parameters) / 1e9
     predicted = total_gb(
         shape,
-        Engine("cpu", 4),
+        DeviceProfile("cpu", 4),
         base_gb=base_gb,
         pack=PackSizing(fused.trainer.largest_pack, case.recompute),
         needs=[JobNeed(AdapterSpec(rank=rank)) for rank in case.ranks],

@@ -35,8 +35,8 @@ from workers.protocol import (
     ProgressEvent,
     ProgressReply,
     ProgressReport,
+    SliceEnd,
     SliceResult,
-    SliceStatus,
 )
 from workers.runtime.job_sink import JobSummary
 
@@ -236,7 +236,7 @@ class Sender:
             box.adapter_dir = None
             box.result = replace(
                 box.result,
-                status=SliceStatus.FAILED,
+                status=SliceEnd.FAILED,
                 fault=Fault.SYSTEM,
                 reason=f"The finished adapter could not be delivered: {why}"[:_REASON_CHARS],
             )
@@ -297,7 +297,7 @@ class Sender:
 
 def build_slice_result(
     token: str,
-    status: SliceStatus,
+    status: SliceEnd,
     summary: JobSummary,
     *,
     fault: Fault | None,

@@ -32,8 +32,8 @@ from workers.protocol import (
     Fault,
     HeartbeatReply,
     ProgressReply,
+    SliceEnd,
     SliceSpec,
-    SliceStatus,
     SlotPlan,
 )
 from workers.runtime.job_sink import JobSummary
@@ -202,7 +202,7 @@ class SliceLoop:
             return
         for run in self._of_job(job_id):
             finished = run.outbox.result is not None and (
-                run.outbox.result.status is SliceStatus.FINISHED
+                run.outbox.result.status is SliceEnd.FINISHED
             )
             running = run.state in (SliceState.PREPARING, SliceState.RUNNING)
             if finished or (running and not run.stop_wanted):
@@ -258,7 +258,7 @@ class SliceLoop:
         summary = JobSummary(
             job_id=run.job_id, step=run.stored_step, total_steps=run.stored_step, samples_done=0
         )
-        self._ended(run, SliceStatus.FAILED, summary, fault=failure.fault, reason=str(failure))
+        self._ended(run, SliceEnd.FAILED, summary, fault=failure.fault, reason=str(failure))
 
     def _attached(self, run: SliceRun) -> None:
         if run.state is SliceState.PREPARING:
@@ -339,7 +339,7 @@ class SliceLoop:
     def _ended(
         self,
         run: SliceRun,
-        status: SliceStatus,
+        status: SliceEnd,
         summary: JobSummary,
         *,
         fault: Fault | None = None,
@@ -358,7 +358,7 @@ class SliceLoop:
             run.token, status, summary, fault=fault, reason=reason
         )
         run.outbox.adapter_dir = adapter_dir
-        if status is SliceStatus.FINISHED:
+        if status is SliceEnd.FINISHED:
             self._discard_checkpoint(run)
         self._sender.pump(run)
 
@@ -382,7 +382,7 @@ class SliceLoop:
         if run.state is not SliceState.CLOSED:
             run.enter(SliceState.CLOSED)
         self._forget(run)
-        if result is not None and result.status is SliceStatus.FINISHED:
+        if result is not None and result.status is SliceEnd.FINISHED:
             shutil.rmtree(self._work / run.job_id, ignore_errors=True)
 
     def _forget(self, run: SliceRun) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from workers.node.slice_run import SliceRun
-from workers.protocol import Fault, ProgressEvent, SliceStatus
+from workers.protocol import Fault, ProgressEvent, SliceEnd
 from workers.runtime.job_sink import JobSummary
 
 
@@ -44,12 +44,12 @@ class SliceSink:
         self._put(partial(self._checkpointed, self._run, path, step))
 
     def paused(self, summary: JobSummary) -> None:
-        self._put(partial(self._ended, self._run, SliceStatus.PAUSED, summary))
+        self._put(partial(self._ended, self._run, SliceEnd.PAUSED, summary))
 
     def finished(self, adapter_dir: Path, summary: JobSummary) -> None:
-        ended = partial(self._ended, self._run, SliceStatus.FINISHED, summary)
+        ended = partial(self._ended, self._run, SliceEnd.FINISHED, summary)
         self._put(partial(ended, adapter_dir=adapter_dir))
 
     def failed(self, fault: Fault, reason: str, summary: JobSummary) -> None:
-        ended = partial(self._ended, self._run, SliceStatus.FAILED, summary)
+        ended = partial(self._ended, self._run, SliceEnd.FAILED, summary)
         self._put(partial(ended, fault=fault, reason=reason))

@@ -56,7 +56,7 @@ _VIRTUAL_TOKENS_MAX = int(SOFT_PROMPT_RANGES["virtual_tokens"].high)
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class DeviceProfile:
     """How a device computes, as far as memory depends on it."""
 
     #: ``cpu`` or ``cuda``.
@@ -69,10 +69,10 @@ class Engine:
         return PACK_TOKENS[self.device]
 
 
-def describe_engine(device: str, dtype: str) -> Engine:
+def describe_device(device: str, dtype: str) -> DeviceProfile:
     """How a base of a ``BaseModelRef.dtype`` is trained on a kind of device."""
     is_half = dtype == "bfloat16" or (dtype == "auto" and device == "cuda")
-    return Engine(device, 2 if is_half else _FLOAT_BYTES)
+    return DeviceProfile(device, 2 if is_half else _FLOAT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,12 @@ class NodeSizing:
 
 
 def size_node(
-    shape: ModelShape, engine: Engine, *, base_gb: float, limit_gb: float, longest_tokens: int
+    shape: ModelShape,
+    profile: DeviceProfile,
+    *,
+    base_gb: float,
+    limit_gb: float,
+    longest_tokens: int,
 ) -> NodeSizing | None:
     """Set a recomputed pack aside, and leave the rest to jobs; ``None`` where that is nothing.
 
@@ -115,8 +120,8 @@ def size_node(
     """
     rest = limit_gb - base_gb - BESIDES_BYTES / GB
     # whatever jobs come: the inner values that a CPU's pack keeps are of their largest rank
-    sizes = _size_pass(shape, engine, rank=_RANK_MAX, recompute=True)
-    tokens = max(longest_tokens, min(engine.pack_tokens, sizes.count_tokens(GB * rest / 2)))
+    sizes = _size_pass(shape, profile, rank=_RANK_MAX, recompute=True)
+    tokens = max(longest_tokens, min(profile.pack_tokens, sizes.count_tokens(GB * rest / 2)))
     jobs_gb = rest - sizes.count_bytes(tokens) / GB
     if jobs_gb <= 0:
         return None
@@ -125,7 +130,7 @@ def size_node(
 
 def fit_pack(
     shape: ModelShape,
-    engine: Engine,
+    profile: DeviceProfile,
     *,
     room_gb: float,
     needs: Sequence[JobNeed],
@@ -147,11 +152,11 @@ def fit_pack(
         By how much packs have taken more on this node than is counted here. It makes packs smaller
         and refuses no job: those are sold by what is counted.
     """
-    states = sum(_state_bytes(shape, engine, need) for need in needs)
+    states = sum(_state_bytes(shape, profile, need) for need in needs)
     free = GB * (room_gb + _ROUNDING_GB) - BESIDES_BYTES - states
-    most = max(engine.pack_tokens, longest_tokens)
+    most = max(profile.pack_tokens, longest_tokens)
     for recompute in (False, True):
-        sizes = _size_shared_pass(shape, engine, needs, recompute=recompute)
+        sizes = _size_shared_pass(shape, profile, needs, recompute=recompute)
         tokens = sizes.count_tokens(free - GB * unforeseen_gb)
         if tokens >= longest_tokens:
             return PackSizing(min(tokens, most), recompute)
@@ -175,33 +180,33 @@ def sold_job_bytes(shape: ModelShape, need: JobNeed, *, dtype: str, sequence_len
 
     Of a GPU with a whole pack, since a CPU's job has its state alone.
     """
-    engine = describe_engine("cuda", dtype)
+    profile = describe_device("cuda", dtype)
     longest = find_longest_example(shape, sequence_length=sequence_length)
-    pack = PackSizing(max(engine.pack_tokens, longest), recompute=True)
-    return job_bytes(shape, engine, need, pack=pack)
+    pack = PackSizing(max(profile.pack_tokens, longest), recompute=True)
+    return job_bytes(shape, profile, need, pack=pack)
 
 
-def kept_bytes(shape: ModelShape, engine: Engine, *, recompute: bool) -> float:
+def kept_bytes(shape: ModelShape, profile: DeviceProfile, *, recompute: bool) -> float:
     """Bytes of a pack's token that live until its blocks run backward, adapters not counted.
 
     With ``recompute`` a block keeps its input only.
     """
     if recompute:
-        return shape.layers * shape.hidden_size * engine.activation_bytes
-    return shape.layers * _block_bytes(shape, engine)
+        return shape.layers * shape.hidden_size * profile.activation_bytes
+    return shape.layers * _block_bytes(shape, profile)
 
 
-def working_bytes(shape: ModelShape, engine: Engine) -> float:
+def working_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
     """Bytes of a pack's token that come and go within one block: gradients on their way back."""
     widest = max(shape.intermediate_size, shape.query_size, shape.hidden_size)
-    return engine.activation_bytes * (3 * widest + 3 * shape.hidden_size)
+    return profile.activation_bytes * (3 * widest + 3 * shape.hidden_size)
 
 
-def head_bytes(shape: ModelShape, engine: Engine) -> float:
+def head_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
     """Bytes of one chunk of logits; an encoder has a handful of labels instead."""
     if shape.encoder:
         return 0.0
-    return LOSS_CHUNK_TOKENS[engine.device] * shape.vocab_size * _LOGIT_BYTES
+    return LOSS_CHUNK_TOKENS[profile.device] * shape.vocab_size * _LOGIT_BYTES
 
 
 def adapter_parameters(
@@ -233,7 +238,9 @@ def find_adapted(
     return tuple(projections[name] for name in match_modules(targets, projections))
 
 
-def job_bytes(shape: ModelShape, engine: Engine, need: JobNeed, *, pack: PackSizing) -> float:
+def job_bytes(
+    shape: ModelShape, profile: DeviceProfile, need: JobNeed, *, pack: PackSizing
+) -> float:
     """Bytes of one job beside the base and a pack.
 
     On GPUs every adapter meets every token of a pack, so that a job adds its rank's inner values
@@ -244,29 +251,31 @@ def job_bytes(shape: ModelShape, engine: Engine, need: JobNeed, *, pack: PackSiz
     SettingError
         As ``find_adapted``.
     """
-    inner = _inner_bytes(shape, engine, need, recompute=pack.recompute)
-    return _state_bytes(shape, engine, need) + pack.token_budget * inner
+    inner = _inner_bytes(shape, profile, need, recompute=pack.recompute)
+    return _state_bytes(shape, profile, need) + pack.token_budget * inner
 
 
-def _state_bytes(shape: ModelShape, engine: Engine, need: JobNeed) -> float:
+def _state_bytes(shape: ModelShape, profile: DeviceProfile, need: JobNeed) -> float:
     """Value, gradient and moments of what a job trains, and its values once more in 16 bits."""
     adapter = need.adapter
     head = shape.list_head_shapes(labels=need.labels).values() if shape.encoder else ()
     others = sum(prod(size) for size in head) + adapter.virtual_tokens * shape.hidden_size
     parameters = _count_adapter(shape, adapter)
-    is_cast = engine.device == "cuda" and engine.activation_bytes < _FLOAT_BYTES
-    casts = engine.activation_bytes * parameters if is_cast else 0
+    is_cast = profile.device == "cuda" and profile.activation_bytes < _FLOAT_BYTES
+    casts = profile.activation_bytes * parameters if is_cast else 0
     return STATE_BYTES * (parameters + others) + casts
 
 
-def _inner_bytes(shape: ModelShape, engine: Engine, need: JobNeed, *, recompute: bool) -> float:
+def _inner_bytes(
+    shape: ModelShape, profile: DeviceProfile, need: JobNeed, *, recompute: bool
+) -> float:
     """Bytes that each token of a GPU's pack has more with this job on it."""
     adapter = need.adapter
-    if engine.device == "cpu" or adapter.kind is AdapterKind.SOFT_PROMPT:
+    if profile.device == "cpu" or adapter.kind is AdapterKind.SOFT_PROMPT:
         return 0.0
     matrices = len(find_adapted(shape, adapter.target_modules)) / (shape.layers if recompute else 1)
     # the inner values, scaled, and without the foreign ones
-    return 3 * adapter.rank * matrices * engine.activation_bytes
+    return 3 * adapter.rank * matrices * profile.activation_bytes
 
 
 def _count_adapter(shape: ModelShape, adapter: AdapterSpec) -> int:
@@ -275,23 +284,25 @@ def _count_adapter(shape: ModelShape, adapter: AdapterSpec) -> int:
     return adapter_parameters(shape, rank=adapter.rank, target_modules=adapter.target_modules)
 
 
-def inner_token_bytes(shape: ModelShape, engine: Engine, *, rank: int, recompute: bool) -> float:
+def inner_token_bytes(
+    shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool
+) -> float:
     """Bytes of a CPU pack's token for the adapter it belongs to, of the largest rank there is."""
     matrices = len(shape.list_projections()) / (shape.layers if recompute else 1)
-    return rank * matrices * engine.activation_bytes
+    return rank * matrices * profile.activation_bytes
 
 
 def pack_bytes(
-    shape: ModelShape, engine: Engine, pack: PackSizing, *, needs: Iterable[JobNeed]
+    shape: ModelShape, profile: DeviceProfile, pack: PackSizing, *, needs: Iterable[JobNeed]
 ) -> float:
     """Bytes of one pack at its largest, with its logits and what these jobs add to its tokens."""
-    sizes = _size_shared_pass(shape, engine, tuple(needs), recompute=pack.recompute)
+    sizes = _size_shared_pass(shape, profile, tuple(needs), recompute=pack.recompute)
     return sizes.count_bytes(pack.token_budget)
 
 
 def total_gb(
     shape: ModelShape,
-    engine: Engine,
+    profile: DeviceProfile,
     *,
     base_gb: float,
     pack: PackSizing,
@@ -299,8 +310,8 @@ def total_gb(
 ) -> float:
     """The peak of a node with these jobs."""
     listed = tuple(needs)
-    states = sum(_state_bytes(shape, engine, need) for need in listed)
-    own = BESIDES_BYTES + pack_bytes(shape, engine, pack, needs=listed)
+    states = sum(_state_bytes(shape, profile, need) for need in listed)
+    own = BESIDES_BYTES + pack_bytes(shape, profile, pack, needs=listed)
     return base_gb + (own + states) / GB
 
 
@@ -324,12 +335,12 @@ class _PassBytes:
 
 
 def _size_shared_pass(
-    shape: ModelShape, engine: Engine, needs: Sequence[JobNeed], *, recompute: bool
+    shape: ModelShape, profile: DeviceProfile, needs: Sequence[JobNeed], *, recompute: bool
 ) -> _PassBytes:
     """With the jobs' inner values."""
     largest = max((need.adapter.rank for need in needs if _has_rank(need)), default=0)
-    sizes = _size_pass(shape, engine, rank=largest, recompute=recompute)
-    inner = sum(_inner_bytes(shape, engine, need, recompute=recompute) for need in needs)
+    sizes = _size_pass(shape, profile, rank=largest, recompute=recompute)
+    inner = sum(_inner_bytes(shape, profile, need, recompute=recompute) for need in needs)
     return _add_inner(sizes, inner, recompute=recompute)
 
 
@@ -337,17 +348,19 @@ def _has_rank(need: JobNeed) -> bool:
     return need.adapter.kind is not AdapterKind.SOFT_PROMPT
 
 
-def _size_pass(shape: ModelShape, engine: Engine, *, rank: int, recompute: bool) -> _PassBytes:
+def _size_pass(
+    shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool
+) -> _PassBytes:
     """With the inner values that a CPU's pack has of any job."""
-    passing = working_bytes(shape, engine)
+    passing = working_bytes(shape, profile)
     if recompute:
         # one block at a time is whole
-        passing += _block_bytes(shape, engine)
-    kept = kept_bytes(shape, engine, recompute=recompute)
-    sizes = _PassBytes(kept, passing, head_bytes(shape, engine))
-    if engine.device != "cpu":
+        passing += _block_bytes(shape, profile)
+    kept = kept_bytes(shape, profile, recompute=recompute)
+    sizes = _PassBytes(kept, passing, head_bytes(shape, profile))
+    if profile.device != "cpu":
         return sizes
-    inner = inner_token_bytes(shape, engine, rank=rank, recompute=recompute)
+    inner = inner_token_bytes(shape, profile, rank=rank, recompute=recompute)
     return _add_inner(sizes, inner, recompute=recompute)
 
 
@@ -358,9 +371,9 @@ def _add_inner(sizes: _PassBytes, inner: float, *, recompute: bool) -> _PassByte
     return replace(sizes, kept=sizes.kept + inner)
 
 
-def _block_bytes(shape: ModelShape, engine: Engine) -> float:
+def _block_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
     """Bytes of a token that a block keeps whole."""
-    width = engine.activation_bytes
+    width = profile.activation_bytes
     hidden, middle = shape.hidden_size, shape.intermediate_size
     query, kv = shape.query_size, shape.kv_size
     # the logarithm of each head's sum, and what a norm notes of its row

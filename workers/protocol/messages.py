@@ -34,7 +34,7 @@ class Fault(StrEnum):
     SYSTEM = "system"
 
 
-class SliceStatus(StrEnum):
+class SliceEnd(StrEnum):
     #: All epochs done, the adapter is uploaded.
     FINISHED = "finished"
     #: The lease ended or the market asked; a checkpoint is uploaded.
@@ -402,7 +402,7 @@ class SliceResult(JobFigures):
     """How a slice ended; applied only while its lease is the current one."""
 
     lease_token: str
-    status: SliceStatus
+    status: SliceEnd
     fault: Fault | None = None
     #: One sentence for the owner: what happened and what to do.
     reason: str = ""

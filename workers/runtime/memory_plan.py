@@ -16,7 +16,7 @@ import torch
 from workers.protocol.memory import (
     GB,
     USABLE_SHARE,
-    Engine,
+    DeviceProfile,
     JobNeed,
     PackSizing,
     fit_pack,
@@ -32,7 +32,7 @@ class MemoryPlan:
     """All sizes in GB (10^9 bytes)."""
 
     shape: ModelShape
-    engine: Engine
+    profile: DeviceProfile
     base_gb: float
     limit_gb: float
     #: By how much packs have taken more memory than was predicted.
@@ -40,7 +40,7 @@ class MemoryPlan:
 
     def predict_pack_gb(self, pack: PackSizing, needs: Sequence[JobNeed]) -> float:
         """A pack with its logits, with these jobs on the base."""
-        return pack_bytes(self.shape, self.engine, pack, needs=needs) / GB
+        return pack_bytes(self.shape, self.profile, pack, needs=needs) / GB
 
     def grown(self, *, gb: float, pack: PackSizing, needs: Sequence[JobNeed]) -> MemoryPlan:
         """The plan after a pack took ``gb``.
@@ -72,7 +72,7 @@ def fit(
     base_gb = plan.base_gb + others_gb
     found = fit_pack(
         plan.shape,
-        plan.engine,
+        plan.profile,
         room_gb=plan.limit_gb - base_gb,
         needs=needs,
         longest_tokens=longest_tokens,
@@ -81,7 +81,7 @@ def fit(
     if found is not None:
         return found
     least = PackSizing(longest_tokens, recompute=True)
-    need = total_gb(plan.shape, plan.engine, base_gb=base_gb, pack=least, needs=needs)
+    need = total_gb(plan.shape, plan.profile, base_gb=base_gb, pack=least, needs=needs)
     raise SystemFault(
         f"This job does not fit: base and jobs need {need:.3f} GB with its longest row of "
         f"{longest_tokens} tokens, and the node may use {plan.limit_gb:.3f} GB. Lower rank or "

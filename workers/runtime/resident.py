@@ -19,7 +19,7 @@ from transformers import (
 
 from workers.models import find_bundled_path, is_bundled
 from workers.protocol.base_files import hash_base_files
-from workers.protocol.memory import GB, Engine, JobNeed, PackSizing, job_bytes
+from workers.protocol.memory import GB, DeviceProfile, JobNeed, PackSizing, job_bytes
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.base_check import check_base
 from workers.runtime.forward_check import check_forward
@@ -67,7 +67,7 @@ class ResidentBase:
     def compute_job_gb(self, job: TrainingJob) -> float:
         """What a job takes beside base and pack, by the plan."""
         pack = self._size(self.trainer.token_budget)
-        return job_bytes(self.plan.shape, self.plan.engine, job.memory_need, pack=pack) / GB
+        return job_bytes(self.plan.shape, self.plan.profile, job.memory_need, pack=pack) / GB
 
     def round(self, *, disturbed: Callable[[], bool]) -> list[StepResult | StepFailure]:
         """A round of the loop; on CPUs the first after a job came is held against the plan.
@@ -171,8 +171,8 @@ def build_resident(
     check_forward(ref.name, packed)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
-    engine = Engine(packed.device.type, packed.model.dtype.itemsize)
-    plan = MemoryPlan(packed.shape, engine, base_gb=size / 1e9, limit_gb=limit_gb)
+    profile = DeviceProfile(packed.device.type, packed.model.dtype.itemsize)
+    plan = MemoryPlan(packed.shape, profile, base_gb=size / 1e9, limit_gb=limit_gb)
     return ResidentBase(ref, tokenizer, packed, trainer, plan, threads=1 if reproducible else None)
 
 

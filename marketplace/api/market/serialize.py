@@ -10,7 +10,7 @@ from typing import Any
 from marketplace.api.market.fields import moment, usd
 from marketplace.auction.bidding.beginnings import WARM
 from marketplace.auction.bidding.bundle_quotes import SweepQuote
-from marketplace.auction.bidding.quotes import CurvePoint, Quote
+from marketplace.auction.bidding.quotes import BidQuote, CurvePoint
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.book.decision_rows import serialize_parts
 from marketplace.auction.book.reservations import read_first_cells
@@ -172,7 +172,7 @@ def _part(amount: float) -> str:
     return f"{amount / 1e6:.9f}"
 
 
-def serialize_quote(quote: Quote) -> dict[str, Any]:
+def serialize_quote(quote: BidQuote) -> dict[str, Any]:
     terms, work = quote.measured.terms, quote.measured.work
     return {
         "object": "quote",
@@ -211,7 +211,7 @@ def serialize_quote(quote: Quote) -> dict[str, Any]:
     }
 
 
-def _warm_start_shape(quote: Quote) -> dict[str, Any]:
+def _warm_start_shape(quote: BidQuote) -> dict[str, Any]:
     start = quote.measured.start
     offer_id = "" if start is None else start.offer_id
     return {

@@ -54,7 +54,7 @@ class QuotedVendor:
 
 
 @dataclass(frozen=True, slots=True)
-class Quote:
+class BidQuote:
     """What a bid would have to beat, and what it would get, at one position of the log."""
 
     zone: Zone
@@ -103,7 +103,7 @@ def make_quote(
     now: datetime,
     model: str = "",
     is_warm: bool = True,
-) -> Quote:
+) -> BidQuote:
     """The price of a job for one deadline, and by deadline.
 
     Where there is a warm start and the job names nothing to begin with, the quote is for it, unless
@@ -161,7 +161,7 @@ def make_quote(
         head_hash = book.engine.head_hash
     curve = build_curve(zone, answer.curve)
     schedule = answer.schedule
-    return Quote(
+    return BidQuote(
         zone=zone,
         deadline_at=deadline_at,
         measured=measured,

@@ -72,7 +72,7 @@ class Book:
     snapshot_position: int | None = None
 
     @property
-    def nodes(self) -> dict[str, scheduler.Node]:
+    def nodes(self) -> dict[str, scheduler.NodeSpec]:
         return {node.id: node for node in self.engine.nodes}
 
 

@@ -40,7 +40,7 @@ def build_reservation_rows(
     memory_gb: float,
     cells: Iterable[scheduler.Cell],
     rates: Mapping[str, float],
-    nodes: Mapping[str, scheduler.Node],
+    nodes: Mapping[str, scheduler.NodeSpec],
     posted: Sequence[float | None],
     revision: int = FIRST_REVISION,
 ) -> list[ReservationRow]:

@@ -40,7 +40,7 @@ from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json
 from scheduler.auction.log.heads import has_valid_signature, signed_head_from_json
 from scheduler.prompts.answers import answer_question, plan_waiting
-from scheduler.types import Cell, Decision, Node, Task
+from scheduler.types import Cell, Decision, NodeSpec, Task
 
 #: Bids compared with their entries at a time.
 CHUNK = 1000
@@ -58,7 +58,7 @@ class PostedEntry:
 
     position: int
     event: events.RatesPosted
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodeSpec, ...]
 
 
 @dataclass(slots=True)

@@ -124,8 +124,8 @@ def _sync_fleet(lane: Lane) -> None:
 
 
 def _wanted(
-    lane: Lane, node: Node, before: scheduler.Node | None, sold: Collection[int]
-) -> scheduler.Node | None:
+    lane: Lane, node: Node, before: scheduler.NodeSpec | None, sold: Collection[int]
+) -> scheduler.NodeSpec | None:
     """The node as the engine should have it; ``None`` when it serves nothing any more.
 
     A provider who drains a node or shortens its time still serves what was sold, and sells no
@@ -156,7 +156,7 @@ def _sold_slots(lane: Lane) -> dict[str, set[int]]:
     return slots
 
 
-def _is_available(node: scheduler.Node, slot: int) -> bool:
+def _is_available(node: scheduler.NodeSpec, slot: int) -> bool:
     begin, end = node.available_from, node.available_until
     return (begin is None or slot >= begin) and (end is None or slot <= end)
 

@@ -16,8 +16,7 @@ from marketplace.fleet.selectors import scheduler_node, slot_at
 from marketplace.fleet.slots import slots_per_day
 from scheduler.auction.log import events
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode, post_rates
-from scheduler.types import Node as SchedulerNode
-from scheduler.types import NodeRate, Task
+from scheduler.types import NodeRate, NodeSpec, Task
 
 #: Seconds of the day that one rate stands for.
 BLOCK_S = 4800
@@ -146,7 +145,7 @@ def _to_row(each: RegisteredNode) -> list[Any]:
 def _from_row(row: Sequence[Any]) -> RegisteredNode:
     node_id, provider, gpu_type, capacity, memory, ask = row
     return RegisteredNode(
-        SchedulerNode(
+        NodeSpec(
             id=str(node_id),
             gpu_type=str(gpu_type),
             compute_capacity=float(capacity),

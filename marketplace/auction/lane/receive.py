@@ -83,7 +83,7 @@ def _sync_vendors(lane: Lane, bids: Sequence[PendingBid]) -> None:
         known = lane.book.engine.vendors
         for vendor_id, rows in find_capacities(zone=lane.zone, vendor_ids=vendor_ids).items():
             if known.get(vendor_id) != rows:
-                lane.apply(events.VendorChanged(scheduler.Vendor(vendor_id, rows)))
+                lane.apply(events.VendorChanged(scheduler.VendorCapacity(vendor_id, rows)))
 
 
 def build_arrival(lane: Lane, bid: PendingBid) -> events.BidArrived:

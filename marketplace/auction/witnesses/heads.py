@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 from django.conf import settings
 
-from marketplace.auction.models import MarketHead, SignedHead, WitnessCursor
+from marketplace.auction.models import MarketHead, PublishedHead, WitnessCursor
 from marketplace.auction.witnesses.keys import load_signing_key
 from marketplace.common.backoff import compute_backoff
 from marketplace.common.locks import advisory_lock, advisory_session_lock
@@ -54,7 +54,9 @@ def sign_heads(*, now: datetime) -> int:
         grown = [
             head
             for head in MarketHead.objects.select_related("zone").order_by("zone_id")
-            if not SignedHead.objects.filter(zone_id=head.zone_id, position=head.position).exists()
+            if not PublishedHead.objects.filter(
+                zone_id=head.zone_id, position=head.position
+            ).exists()
         ]
         if grown:
             key = load_signing_key(now=now)
@@ -65,7 +67,7 @@ def sign_heads(*, now: datetime) -> int:
                     public_key=key.public_key,
                     sign=key.sign,
                 )
-                SignedHead.objects.create(
+                PublishedHead.objects.create(
                     zone=head.zone,
                     position=head.position,
                     text=json.dumps(log_heads.signed_head_to_json(signed)),
@@ -95,7 +97,7 @@ def _publish(zone: Zone, witness: str, *, now: datetime) -> int:
         # A moment too far ahead is of a clock that went back since.
         if cursor.next_at is not None and now < cursor.next_at <= now + RETRY_MOST:
             return 0
-        waiting = SignedHead.objects.filter(zone=zone, position__gt=cursor.position)
+        waiting = PublishedHead.objects.filter(zone=zone, position__gt=cursor.position)
         heads = list(waiting.order_by("position")[:HEADS_AT_ONCE])
         if not heads:
             return 0
@@ -158,7 +160,7 @@ def list_signed_heads(*, zone: Zone, after: int | None = None) -> list[str]:
         The first heads after this position; the last there are where it is not given. One head
         vouches for all entries up to it, so for a witness the last are the ones that count.
     """
-    heads = SignedHead.objects.filter(zone=zone)
+    heads = PublishedHead.objects.filter(zone=zone)
     if after is None:
         latest = heads.order_by("-position").values_list("text", flat=True)[:HEADS_OF_A_PAGE]
         return list(latest)[::-1]

@@ -6,7 +6,7 @@ import secrets
 import time
 from typing import Any
 
-from marketplace.embedded.stripe_stand_in.delivery import Delivery
+from marketplace.embedded.stripe_stand_in.delivery import WebhookSender
 from marketplace.embedded.stripe_stand_in.faults import (
     refuse_card,
     refuse_missing,
@@ -30,7 +30,7 @@ REQUIREMENTS = ["individual.first_name", "external_account", "tos_acceptance.dat
 class Books:
     """All objects by id. Call its methods while holding the server's lock."""
 
-    def __init__(self, *, url: str, delivery: Delivery, api_version: str) -> None:
+    def __init__(self, *, url: str, delivery: WebhookSender, api_version: str) -> None:
         self.url = url
         self.delivery = delivery
         self.api_version = api_version

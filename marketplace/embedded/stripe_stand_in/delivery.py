@@ -15,7 +15,7 @@ from typing import Any
 PAUSES_S = (0.2, 1.0, 3.0, 10.0, 30.0)
 
 
-class Delivery:
+class WebhookSender:
     """Sends events to the market, or collects them while they are held."""
 
     def __init__(self, *, url: str, secret: str) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from marketplace.embedded.stripe_stand_in.books import Books
-from marketplace.embedded.stripe_stand_in.delivery import Delivery
-from marketplace.embedded.stripe_stand_in.faults import Refusal, refuse_missing, refuse_request
+from marketplace.embedded.stripe_stand_in.delivery import WebhookSender
+from marketplace.embedded.stripe_stand_in.faults import ErrorAnswer, refuse_missing, refuse_request
 from marketplace.embedded.stripe_stand_in.forms import parse_form
 from marketplace.embedded.stripe_stand_in.pages import (
     build_confirm_page,
@@ -46,7 +46,7 @@ class StandIn(ThreadingHTTPServer):
         self.secret_key = secret_key
         self.publishable_key = publishable_key
         self.lock = threading.RLock()
-        self.delivery = Delivery(url=webhook_url, secret=webhook_secret)
+        self.delivery = WebhookSender(url=webhook_url, secret=webhook_secret)
         self.books = Books(url=self.url, delivery=self.delivery, api_version=API_VERSION)
         #: Answers by idempotency key: hash of the call, status, body; ``None`` while at work.
         self.answers: dict[str, tuple[str, int, Any] | None] = {}
@@ -87,7 +87,7 @@ class StandIn(ThreadingHTTPServer):
         """Status, body, and whether it is the answer to an earlier call with the same key."""
         fault = self.take_fault(method, path)
         if fault.get("when") == "before":
-            raise Refusal(fault.get("status", 500), "api_error", "Told to fail before acting.")
+            raise ErrorAnswer(fault.get("status", 500), "api_error", "Told to fail before acting.")
         time.sleep(fault.get("delay_s", 0))
         digest = hashlib.sha256(f"{method} {path} {account} {form}".encode()).hexdigest()
         with self.lock:
@@ -112,7 +112,7 @@ class StandIn(ThreadingHTTPServer):
         if answer is None:
             raise refuse_request("idempotency_key_in_use", "The first call runs.", status=409)
         if answer[0] != digest:
-            raise Refusal(400, "idempotency_error", "This key was used with other parameters.")
+            raise ErrorAnswer(400, "idempotency_error", "This key was used with other parameters.")
         return answer[1], answer[2], True
 
     def _act(self, method: str, path: str, form: str, account: str) -> tuple[int, Any]:
@@ -120,7 +120,7 @@ class StandIn(ThreadingHTTPServer):
             # Copied through JSON: a kept answer does not change with the object.
             answer = act(self.books, method, path, parse_form(form), account)
             return 200, json.loads(json.dumps(answer))
-        except Refusal as refusal:
+        except ErrorAnswer as refusal:
             intent = refusal.body["error"].get("payment_intent")
             if intent is not None:
                 refusal.body["error"]["payment_intent"] = show(self.books, intent, [])
@@ -197,7 +197,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._show_page(parts.path, parse_qs(parts.query), body)
                 return
             status, answer, is_repeat = self._call(parts.path, parts.query, body)
-        except Refusal as refusal:
+        except ErrorAnswer as refusal:
             status, answer, is_repeat = refusal.status, refusal.body, False
         except ConnectionAbortedError:
             self.close_connection = True

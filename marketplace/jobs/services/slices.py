@@ -91,11 +91,11 @@ def finish_slice(*, node: Node, result: SliceResult, now: datetime) -> SliceOutc
         held.result = value
         _store_figures(job, result)
         match result.status:
-            case protocol.SliceStatus.FINISHED:
+            case protocol.SliceEnd.FINISHED:
                 _apply_finished(job, held, result, now)
-            case protocol.SliceStatus.PAUSED:
+            case protocol.SliceEnd.PAUSED:
                 _apply_paused(job, held, result, now)
-            case protocol.SliceStatus.FAILED:
+            case protocol.SliceEnd.FAILED:
                 _apply_failed(job, held, result, now)
         enqueue("jobs.slots_dispatch")
     return SliceOutcome(job, held, before, JobStatus(job.status))

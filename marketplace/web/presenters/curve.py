@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from marketplace.auction.bidding.quotes import Quote
+from marketplace.auction.bidding.quotes import BidQuote
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.web.presenters.receipt import price_lines
@@ -15,7 +15,7 @@ from marketplace.web.times import localize_moments
 TABLE_ROWS = 12
 
 
-def quote_data(quote: Quote) -> dict[str, Any]:
+def quote_data(quote: BidQuote) -> dict[str, Any]:
     """What ``frontend/web/src/bid/quote.ts`` calls a ``Quote``; times in unix seconds."""
     zone = quote.zone
     first_free = slot_at(zone, quote.made_at) + 1
@@ -55,7 +55,7 @@ def quote_data(quote: Quote) -> dict[str, Any]:
     }
 
 
-def curve_table(quote: Quote) -> list[Any]:
+def curve_table(quote: BidQuote) -> list[Any]:
     """Some treads for the table: the first, the last, and evenly between."""
     curve = list(quote.curve)
     if len(curve) <= TABLE_ROWS:

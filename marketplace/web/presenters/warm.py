@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from marketplace.auction.bidding.quotes import Quote
+from marketplace.auction.bidding.quotes import BidQuote
 from marketplace.auction.models import Bid
 from marketplace.common.money import format_usd
 from marketplace.jobs.models import Job
@@ -35,7 +35,7 @@ OWN = "Adapters of your own are used without asking you; nobody else is shown th
 GIVEN = "Its owner gives it, and you allow it on the page of your data sets."
 
 
-def present_warm_quote(quote: Quote) -> WarmQuote | None:
+def present_warm_quote(quote: BidQuote) -> WarmQuote | None:
     """The warm start of a quote in words; ``None`` without one."""
     if quote.outlook is Outlook.ASKED:
         return WarmQuote(is_asked=True)

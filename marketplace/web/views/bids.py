@@ -18,7 +18,7 @@ from marketplace.auction.bidding.cancel import cancel_bid
 from marketplace.auction.bidding.card_bids import authorise_bid
 from marketplace.auction.bidding.measure import MeasuredJob, measure_job
 from marketplace.auction.bidding.place import NewBid, place_bid
-from marketplace.auction.bidding.quotes import Quote, make_quote
+from marketplace.auction.bidding.quotes import BidQuote, make_quote
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.auction.bidding.wait import wait_for_bid
@@ -237,7 +237,7 @@ def _quote(
     dataset: Dataset | None,
     *,
     now: datetime,
-) -> tuple[Quote | None, UserError | None]:
+) -> tuple[BidQuote | None, UserError | None]:
     deadline = form.cleaned_data.get("deadline")
     if zone is None or dataset is None or deadline is None:
         return None, None
@@ -260,8 +260,8 @@ def _quote(
 
 
 def _quote_halfway(
-    organisation: Organisation, form: BidForm, quote: Quote, *, now: datetime
-) -> Quote:
+    organisation: Organisation, form: BidForm, quote: BidQuote, *, now: datetime
+) -> BidQuote:
     """For a new form: half-way along the treads, neither the dearest nor the slowest.
 
     And never so near the soonest possible that reading the page would make it impossible.

@@ -48,7 +48,7 @@ WORDS = {
     "card_return": "Sent back to a card",
     "card_refund": "Could not go back to a card",
     "uncollected": "Paid for a card",
-    "dispute_closed": "Taken for a disputed payment",
+    "dispute_closed": "Taken for a chargeback",
 }
 #: The same of questions to models, whose references begin so.
 QUESTION = "question:"

@@ -52,7 +52,7 @@ from scheduler.auction.log.outcomes import Changed, Outcome, Released, Replan
 from scheduler.auction.log.rules import ZoneRules, rules_to_json
 from scheduler.auction.search.grid import CellReservation, Floats
 from scheduler.auction.search.room import Room
-from scheduler.types import BundleQuote, Cell, Decision, Horizon, Node, Quote, Task
+from scheduler.types import BundleQuote, Cell, Decision, Horizon, NodeSpec, Quote, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +369,7 @@ class Engine:
         return self._zone.grid.horizon
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[NodeSpec, ...]:
         """Nodes on sale, in the order they joined."""
         return tuple(self._zone.grid.nodes)
 

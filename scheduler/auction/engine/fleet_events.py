@@ -5,10 +5,10 @@ from __future__ import annotations
 from scheduler.auction.engine.zone_state import ZoneState
 from scheduler.auction.log.outcomes import Changed, Dropped
 from scheduler.auction.search.grid import HeldCell, until
-from scheduler.types import Cell, Node
+from scheduler.types import Cell, NodeSpec
 
 
-def add_node(zone: ZoneState, node: Node) -> Changed:
+def add_node(zone: ZoneState, node: NodeSpec) -> Changed:
     """Put a node on sale; one of that name starts afresh."""
     grid = zone.grid
     dropped: tuple[Dropped, ...] = ()
@@ -19,7 +19,7 @@ def add_node(zone: ZoneState, node: Node) -> Changed:
     return Changed(dropped=dropped)
 
 
-def change_node(zone: ZoneState, node: Node) -> Changed:
+def change_node(zone: ZoneState, node: NodeSpec) -> Changed:
     """Put a node's new terms in place; what it cannot keep is dropped."""
     grid = zone.grid
     if node.id not in grid.column:

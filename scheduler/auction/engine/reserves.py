@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from scheduler.auction.log.events import RatesPosted
 from scheduler.auction.search.grid import Floats, Grid, Ints
-from scheduler.types import Node
+from scheduler.types import NodeSpec
 
 
 def find_rates(
     posted: RatesPosted,
-    nodes: Sequence[Node],
+    nodes: Sequence[NodeSpec],
     *,
     first_slot: int,
     slots: int,
@@ -29,7 +29,7 @@ def find_rates(
     Parameters
     ----------
     posted : RatesPosted
-    nodes : sequence of Node
+    nodes : sequence of NodeSpec
     first_slot, slots : int
     sample_worth : mapping of str to sequence of float, optional
         As ``PricesSolved`` has it, from ``first_slot`` on. It lowers the day-ahead rates,
@@ -59,7 +59,7 @@ def find_rates(
     return rates, on_sale
 
 
-def find_floors(posted: RatesPosted, nodes: Sequence[Node]) -> Floats:
+def find_floors(posted: RatesPosted, nodes: Sequence[NodeSpec]) -> Floats:
     """Give each node's floor, money per sample; 0 for a node without a posted rate."""
     return np.array([posted.rates[n.id].floor if n.id in posted.rates else 0.0 for n in nodes])
 

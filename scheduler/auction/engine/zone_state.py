@@ -20,7 +20,7 @@ from scheduler.auction.log.events import PricesSolved, RatesPosted
 from scheduler.auction.log.rules import FIXED_RULES, ZoneRules
 from scheduler.auction.search.grid import Floats, Grid, TaskHolding
 from scheduler.auction.search.task_search import Search, TaskPlan
-from scheduler.types import Cell, Horizon, Node, Task
+from scheduler.types import Cell, Horizon, NodeSpec, Task
 
 #: What an admission added to the compute and memory price of each of its cells.
 Rises = tuple[tuple[float, float], ...]
@@ -126,7 +126,7 @@ class ZoneState:
         if opened and len(grid.reserve_price):
             grid.reserve_price[-opened:] = self._find_reserves()[-opened:]
 
-    def add_node(self, node: Node) -> None:
+    def add_node(self, node: NodeSpec) -> None:
         """Put a node's cells on sale, at its posted rate where rates are posted."""
         self.grid.add_node(node)
         if len(self.grid.reserve_price):

@@ -29,7 +29,7 @@ from scheduler.auction.log.events import (
     VendorChanged,
 )
 from scheduler.auction.log.rules import rules_from_json, rules_to_json
-from scheduler.types import Cell, LaborVendor, Node, NodeRate, Task, Vendor
+from scheduler.types import Cell, LaborVendor, NodeRate, NodeSpec, Task, VendorCapacity
 
 
 def task_to_json(task: Task) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def offer_from_json(data: list[Any]) -> LaborVendor:
     return LaborVendor(str(vendor), float(price), int(delay), int(load[0]) if load else 0)
 
 
-def node_to_json(node: Node) -> dict[str, Any]:
+def node_to_json(node: NodeSpec) -> dict[str, Any]:
     """Give a node as plain JSON values; ``keeps_sold`` only where it is set, as in older logs."""
     kept = {"keeps_sold": True} if node.keeps_sold else {}
     return {
@@ -98,10 +98,10 @@ def node_to_json(node: Node) -> dict[str, Any]:
     }
 
 
-def node_from_json(data: Mapping[str, Any]) -> Node:
+def node_from_json(data: Mapping[str, Any]) -> NodeSpec:
     """Read what ``node_to_json`` wrote."""
     begin, end = data["available_from"], data["available_until"]
-    return Node(
+    return NodeSpec(
         id=str(data["id"]),
         gpu_type=str(data["gpu_type"]),
         compute_capacity=float(data["compute_capacity"]),
@@ -378,7 +378,7 @@ def event_from_json(data: Mapping[str, Any]) -> Event:
         case "NodeLeft":
             return NodeLeft(node_id=str(data["node_id"]), from_slot=int(data["from_slot"]))
         case "VendorChanged":
-            return VendorChanged(Vendor(str(data["vendor"]), int(data["capacity"])))
+            return VendorChanged(VendorCapacity(str(data["vendor"]), int(data["capacity"])))
         case "PreparationEnded":
             return PreparationEnded(task_id=str(data["task_id"]), slot=int(data["slot"]))
         case "CellsReleased":

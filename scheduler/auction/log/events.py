@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.auction.log.rules import ZoneRules
-from scheduler.types import Cell, Node, NodeRate, Task, Vendor
+from scheduler.types import Cell, NodeRate, NodeSpec, Task, VendorCapacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,14 @@ class SlotAdvanced:
 class NodeJoined:
     """A node goes on sale; an id seen before starts afresh."""
 
-    node: Node
+    node: NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChanged:
     """A node's ask, capacity or availability is now as given."""
 
-    node: Node
+    node: NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class NodeLeft:
 class VendorChanged:
     """A vendor's capacity in every slot is now as given; the work it has been given stays."""
 
-    vendor: Vendor
+    vendor: VendorCapacity
 
 
 @dataclass(frozen=True, slots=True)

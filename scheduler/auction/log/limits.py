@@ -33,7 +33,7 @@ from scheduler.auction.log.events import (
     TaskReplanned,
     VendorChanged,
 )
-from scheduler.types import Node, Task
+from scheduler.types import NodeSpec, Task
 
 #: Most an amount of money or a price may be, in whatever unit.
 MOST_MONEY = 1e30
@@ -166,7 +166,7 @@ def _plain(task: Task) -> bool:
         return False
 
 
-def _node_check(node: Node) -> None:
+def _node_check(node: NodeSpec) -> None:
     of = f"of node {node.id}"
     _numbers(f"ask {of}", (node.ask,), 0.0, MOST_MONEY)
     _numbers(f"capacity {of}", (node.compute_capacity, node.memory_capacity), 0.0, math.inf)

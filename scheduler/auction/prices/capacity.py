@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduler.auction.search.grid import Floats, Ints
-from scheduler.types import Node, Task
+from scheduler.types import NodeSpec, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Supply:
 
 
 def make_capacity(
-    nodes: Sequence[Node], *, base_memory: float, first_slot: int, slots: int
+    nodes: Sequence[NodeSpec], *, base_memory: float, first_slot: int, slots: int
 ) -> Supply:
     """Give everything that nodes could sell, each node a place."""
     shape = (slots, len(nodes))

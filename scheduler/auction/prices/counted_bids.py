@@ -18,7 +18,7 @@ from dataclasses import replace
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.search.grid import TOLERANCE, Grid
 from scheduler.auction.search.task_search import Search
-from scheduler.types import Horizon, LaborVendor, Node, Task
+from scheduler.types import Horizon, LaborVendor, NodeSpec, Task
 
 #: Refused bids of one owner that count in a day: as a share of all others' bids, and always.
 MOST_SHARE, LEAST_MOST = 0.1, 3
@@ -34,7 +34,7 @@ class EmptyZone:
 
     Parameters
     ----------
-    nodes : sequence of Node
+    nodes : sequence of NodeSpec
         As registered: what is sold of them, and when they are on sale, is not looked at.
     base_memory : float
         GB that the base model takes on each.
@@ -43,7 +43,7 @@ class EmptyZone:
     """
 
     def __init__(
-        self, nodes: Sequence[Node], *, base_memory: float, money_quantum: float = 0.0
+        self, nodes: Sequence[NodeSpec], *, base_memory: float, money_quantum: float = 0.0
     ) -> None:
         self._nodes = [node for node in nodes if node.compute_capacity > 0]
         self._base_memory = base_memory
@@ -111,7 +111,7 @@ class EmptyZone:
         for number, node in enumerate(self._nodes):
             # As registered, whenever it is on sale.
             grid.add_node(
-                Node(
+                NodeSpec(
                     id=str(number),
                     gpu_type=node.gpu_type,
                     compute_capacity=node.compute_capacity,

@@ -35,7 +35,7 @@ from scheduler.auction.prices.demand_response import Demand
 from scheduler.auction.prices.descent import descend
 from scheduler.auction.prices.type_pools import pool_by_type
 from scheduler.auction.search.grid import Floats
-from scheduler.types import Node, NodeRate, Task
+from scheduler.types import NodeRate, NodeSpec, Task
 
 #: Other providers of a GPU type from which on they alone are a provider's peers.
 FEWEST_PEERS = 2
@@ -61,7 +61,7 @@ class RateSettings:
 class RegisteredNode:
     """A node as its provider registered it; its availability does not count here."""
 
-    node: Node
+    node: NodeSpec
     #: Nodes of one provider name the same.
     provider: str
 
@@ -205,12 +205,12 @@ def _register(
     nodes: Sequence[RegisteredNode],
     provider: str,
     references: Mapping[str, float],
-) -> list[Node]:
+) -> list[NodeSpec]:
     """Give all registered nodes, a provider's own at its reference asks.
 
     Availability is left out, so that holding cells back raises no rate.
     """
-    asked: list[Node] = []
+    asked: list[NodeSpec] = []
     for each in nodes:
         node = replace(each.node, available_from=None, available_until=None)
         if each.provider == provider:

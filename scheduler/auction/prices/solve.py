@@ -22,7 +22,7 @@ from scheduler.auction.prices.descent import Duals, descend, dual_value
 from scheduler.auction.prices.forecast import Forecast, forecast_futures
 from scheduler.auction.prices.type_pools import TypePools, pool_by_type
 from scheduler.auction.search.grid import Floats, Ints
-from scheduler.types import Node, Task
+from scheduler.types import NodeSpec, Task
 
 #: Number of the arithmetic that follows, here and in what is called: raise it with every change
 #: by which the same inputs lead to other prices. Logs name it, and only solves of this one can
@@ -210,7 +210,7 @@ def _empty_zone(engine: Engine) -> EmptyZone:
     )
 
 
-def _find_least_paid(engine: Engine) -> list[Node]:
+def _find_least_paid(engine: Engine) -> list[NodeSpec]:
     """Give the nodes at what they are paid at least: their asks, or their floors."""
     posted = engine.posted_rates
     if posted is None:
@@ -224,7 +224,7 @@ def _find_least_paid(engine: Engine) -> list[Node]:
 
 def _find_sample_worth(
     posted: RatesPosted,
-    nodes: Sequence[Node],
+    nodes: Sequence[NodeSpec],
     supply: Supply,
     prices: Prices,
     futures: Sequence[Forecast],
@@ -274,7 +274,7 @@ def _find_mean(
 
 def _price_by_rates(
     posted: RatesPosted,
-    nodes: Sequence[Node],
+    nodes: Sequence[NodeSpec],
     supply: Supply,
     worth: Mapping[str, tuple[float, ...]],
 ) -> Supply:

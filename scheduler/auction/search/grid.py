@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.auction.search.vendor_book import VendorBook
-from scheduler.types import Cell, Horizon, Node
+from scheduler.types import Cell, Horizon, NodeSpec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -114,7 +114,7 @@ class Grid:
         self.first_slot = horizon.first_slot
         self.slots = horizon.slots
         self.base_memory = base_memory
-        self.nodes: list[Node] = []
+        self.nodes: list[NodeSpec] = []
         self.column: dict[str, int] = {}
         #: GPU types in order of first appearance, and each node's index.
         self.types: list[str] = []
@@ -196,7 +196,7 @@ class Grid:
 
     # -- nodes ---------------------------------------------------------------
 
-    def add_node(self, node: Node) -> None:
+    def add_node(self, node: NodeSpec) -> None:
         """Append a node's cells, all free, at zero price."""
         self.nodes.append(node)
         self.column[node.id] = len(self.nodes) - 1
@@ -225,7 +225,7 @@ class Grid:
         if len(self.reserve_price):
             self.reserve_price = np.ascontiguousarray(np.delete(self.reserve_price, k, axis=1))
 
-    def change_node(self, node: Node) -> None:
+    def change_node(self, node: NodeSpec) -> None:
         """Put a node's new terms in place; prices of its cells stay."""
         k = self.column[node.id]
         self.nodes[k] = node
@@ -293,7 +293,7 @@ class Grid:
         finally:
             self.compute_free[:, columns] = free
 
-    def _on_sale(self, node: Node, slot: int) -> bool:
+    def _on_sale(self, node: NodeSpec, slot: int) -> bool:
         after = node.available_from is None or slot >= node.available_from
         before = node.available_until is None or slot <= node.available_until
         return after and before
@@ -458,11 +458,11 @@ class Grid:
             self.memory_free[row, k] += hold.memory
 
 
-def _over(node: Node, slot: int) -> bool:
+def _over(node: NodeSpec, slot: int) -> bool:
     return node.available_until is not None and node.available_until < slot
 
 
-def until(node: Node, last_slot: int) -> Node:
+def until(node: NodeSpec, last_slot: int) -> NodeSpec:
     """Give the node with its sale ended no later than a slot."""
     end = last_slot if node.available_until is None else min(last_slot, node.available_until)
     return replace(node, available_until=end)

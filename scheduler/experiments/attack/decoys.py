@@ -30,7 +30,7 @@ _OWNERS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class DecoySize:
     """How much is run."""
 
     days: int
@@ -38,8 +38,8 @@ class Size:
     futures: int
 
 
-QUICK = Size(days=6, slots=24, futures=2)
-FULL = Size(days=6, slots=72, futures=6)
+QUICK = DecoySize(days=6, slots=24, futures=2)
+FULL = DecoySize(days=6, slots=72, futures=6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class AttackedZone:
 Attack = Callable[[Scenario, Sequence[Task], np.random.Generator], list[Task]]
 
 
-def run(size: Size) -> Iterator[Finding]:
+def run(size: DecoySize) -> Iterator[Finding]:
     """Run every attack on every zone."""
     for zone in make_zones(size):
         days = [(seed, zone.scenario.day(seed), zone.history(seed)) for seed in range(size.days)]
@@ -104,7 +104,7 @@ def run(size: Size) -> Iterator[Finding]:
             )
 
 
-def _compare_owners(zone: AttackedZone, size: Size) -> Finding:
+def _compare_owners(zone: AttackedZone, size: DecoySize) -> Finding:
     """Let the same bids come from few owners of unequal size, without any attack."""
     changes: list[tuple[float, float]] = []
     for seed in range(size.days):
@@ -128,7 +128,7 @@ def _compare_owners(zone: AttackedZone, size: Size) -> Finding:
 
 
 def _find_winners(
-    zone: AttackedZone, past: Sequence[Sequence[Task]], *, seed: int, size: Size
+    zone: AttackedZone, past: Sequence[Sequence[Task]], *, seed: int, size: DecoySize
 ) -> frozenset[str]:
     """Give the ids of bids that past days admitted, each as a first day."""
     rules, settings = make_rules(zone.scenario, "lagrangian"), Settings(futures=size.futures)
@@ -149,7 +149,7 @@ def _give_owners(day: Sequence[Task], rng: np.random.Generator) -> list[Task]:
     return [replace(task, owner=f"owner-{n}") for task, n in zip(day, picks, strict=True)]
 
 
-def make_zones(size: Size) -> list[AttackedZone]:
+def make_zones(size: DecoySize) -> list[AttackedZone]:
     """Give the markets that are attacked."""
     base = Scenario(
         "zone",
@@ -180,7 +180,7 @@ def measure(
     past: Sequence[Sequence[Task]],
     *,
     seed: int,
-    size: Size,
+    size: DecoySize,
     most_held: float | None = None,
     past_won: Collection[str] = frozenset(),
 ) -> Totals:
@@ -198,7 +198,7 @@ def measure_both(
     past: Sequence[Sequence[Task]],
     *,
     seed: int,
-    size: Size,
+    size: DecoySize,
     most_held: float | None = None,
     past_won: Collection[str] = frozenset(),
 ) -> tuple[Totals, Totals]:

@@ -40,7 +40,7 @@ _Entry = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ForgerySize:
     """How much is run."""
 
     forgeries: int
@@ -48,8 +48,8 @@ class Size:
     bids_per_slot: float
 
 
-QUICK = Size(forgeries=300, slots=8, bids_per_slot=3.0)
-FULL = Size(forgeries=600, slots=12, bids_per_slot=4.0)
+QUICK = ForgerySize(forgeries=300, slots=8, bids_per_slot=3.0)
+FULL = ForgerySize(forgeries=600, slots=12, bids_per_slot=4.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Victim:
     log: Sequence[ChainEntry]
 
 
-def run(size: Size) -> Iterator[Finding]:
+def run(size: ForgerySize) -> Iterator[Finding]:
     """Forge a log at random, each time with one head given away, or none."""
     victim = make_victim(size, seed=0)
     for shows_bids in (True, False):
@@ -95,7 +95,7 @@ def run(size: Size) -> Iterator[Finding]:
         )
 
 
-def make_victim(size: Size, *, seed: int) -> Victim:
+def make_victim(size: ForgerySize, *, seed: int) -> Victim:
     """Write the log of a small first day with nodes of two types."""
     scenario = Scenario(
         "zone",

@@ -40,7 +40,7 @@ _LEAST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class LeakSize:
     """How much is run."""
 
     days: int
@@ -48,8 +48,8 @@ class Size:
     settings: Settings
 
 
-QUICK = Size(days=36, slots=24, settings=Settings(futures=2))
-FULL = Size(days=48, slots=48, settings=Settings(futures=4))
+QUICK = LeakSize(days=36, slots=24, settings=Settings(futures=2))
+FULL = LeakSize(days=48, slots=48, settings=Settings(futures=4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ _GROUPS: dict[str, Callable[[Sight], bool]] = {
 }
 
 
-def run(size: Size) -> Iterator[Finding]:
+def run(size: LeakSize) -> Iterator[Finding]:
     """Estimate bids of a busy zone and of a small one."""
     for name, scenario in make_zones(size).items():
         days = [
@@ -88,7 +88,7 @@ def run(size: Size) -> Iterator[Finding]:
             yield _compare(f"{group}, {name}", chosen)
 
 
-def make_zones(size: Size) -> dict[str, Scenario]:
+def make_zones(size: LeakSize) -> dict[str, Scenario]:
     """Give the zones whose logs are read."""
     busy = Scenario(
         "zone",

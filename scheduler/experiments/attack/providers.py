@@ -17,7 +17,7 @@ from scheduler.auction.prices import KnownBids, Settings, solve_prices
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode, post_rates
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.scenario import Scenario
-from scheduler.types import Decision, Node, Task
+from scheduler.types import Decision, NodeSpec, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ProviderDay:
 
 @dataclass(frozen=True, slots=True)
 class _ListedNode:
-    node: Node
+    node: NodeSpec
     provider: int
     #: Cost per sample.
     cost: float
@@ -253,7 +253,7 @@ MOST_GAIN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ProviderSize:
     """How much is run."""
 
     days: int
@@ -262,11 +262,13 @@ class Size:
     misreports: int
 
 
-QUICK = Size(days=3, grid=(Report(ask=1.5), Report(ask=3.0), Report(hidden=0.5)), misreports=3)
-FULL = Size(days=12, grid=GRID, misreports=30)
+QUICK = ProviderSize(
+    days=3, grid=(Report(ask=1.5), Report(ask=3.0), Report(hidden=0.5)), misreports=3
+)
+FULL = ProviderSize(days=12, grid=GRID, misreports=30)
 
 
-def run(size: Size) -> Iterator[Finding]:
+def run(size: ProviderSize) -> Iterator[Finding]:
     """Let a provider of every zone respond as well as it can, under both rules of pay."""
     for zone in ZONES:
         for posts_rates in (True, False):

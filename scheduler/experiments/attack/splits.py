@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from scheduler.auction import Engine
 from scheduler.auction.log import events
 from scheduler.auction.prices import Settings
-from scheduler.experiments.attack.decoys import AttackedZone, Size, make_zones
+from scheduler.experiments.attack.decoys import AttackedZone, DecoySize, make_zones
 from scheduler.experiments.attack.findings import Finding, Measure
 from scheduler.experiments.auction.joint_plans import find_joint_optimum
 from scheduler.experiments.auction.run import make_rules, run_policy
 from scheduler.types import Decision, Task
 
-QUICK = Size(days=4, slots=24, futures=2)
-FULL = Size(days=6, slots=72, futures=6)
+QUICK = DecoySize(days=4, slots=24, futures=2)
+FULL = DecoySize(days=6, slots=72, futures=6)
 #: Jobs of a bundle, and bids from one bundle to the next.
 JOBS, EVERY = 4, 10
 #: Most that a split may gain on average, as a share of the bundle's price.
@@ -118,7 +118,7 @@ class DayWatch:
             self._found.gains[name].append(gain / price)
 
 
-def run(size: Size) -> Iterator[Finding]:
+def run(size: DecoySize) -> Iterator[Finding]:
     """Give the gains of each way to split, and how far bundles are from joint optima."""
     for zone in make_zones(size):
         found = _observe(zone, size)
@@ -146,7 +146,7 @@ def run(size: Size) -> Iterator[Finding]:
         )
 
 
-def _observe(zone: AttackedZone, size: Size) -> Observed:
+def _observe(zone: AttackedZone, size: DecoySize) -> Observed:
     found = Observed(defaultdict(list), [])
     for seed in range(size.days):
         watch = DayWatch(found)

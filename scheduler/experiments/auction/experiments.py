@@ -21,7 +21,7 @@ NAMES = ("lagrangian", "residual", "printed", "titan", "eft", "ntm")
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class AuctionSize:
     """How much of each experiment is run."""
 
     seeds: int
@@ -37,9 +37,9 @@ class Size:
     optimum_s: float
 
 
-QUICK = Size(2, 0.1, 48, 60, 0.05, 4, 5.0)
-FULL = Size(5, 1.0, 144, 150, 0.5, 20, 30.0)
-TINY = Size(1, 0.04, 12, 10, 0.05, 1, 2.0)
+QUICK = AuctionSize(2, 0.1, 48, 60, 0.05, 4, 5.0)
+FULL = AuctionSize(5, 1.0, 144, 150, 0.5, 20, 30.0)
+TINY = AuctionSize(1, 0.04, 12, 10, 0.05, 1, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ FIGURES = {
 }
 
 
-def points(size: Size, traces: Sequence[Workload]) -> list[Point]:
+def points(size: AuctionSize, traces: Sequence[Workload]) -> list[Point]:
     """Give all days to run, figure by figure."""
 
     def base(name: str, nodes: int = 100, bids: float = 50.0) -> Scenario:

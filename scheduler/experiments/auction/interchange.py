@@ -25,11 +25,11 @@ from scheduler.types import (
     Decision,
     Horizon,
     LaborVendor,
-    Node,
+    NodeSpec,
     Refusal,
     Schedule,
     Task,
-    Vendor,
+    VendorCapacity,
 )
 
 
@@ -62,7 +62,9 @@ def solve(data: Mapping[str, Any]) -> dict[str, Any]:
     grid = Grid(horizon=Horizon(first_slot=0, slots=slots), base_memory=0.0)
     for k in range(nodes):
         # Prices alone decide here: capacities are not part of the question.
-        grid.add_node(Node(id=str(k), gpu_type=str(k), compute_capacity=1.0, memory_capacity=1.0))
+        grid.add_node(
+            NodeSpec(id=str(k), gpu_type=str(k), compute_capacity=1.0, memory_capacity=1.0)
+        )
     grid.compute_price[:], grid.memory_price[:] = (matrix.T for matrix in prices)
     offers = list(enumerate(task.vendors)) or [(NO_VENDOR, LaborVendor("", 0.0, 0))]
     per_vendor: list[dict[str, Any]] = []
@@ -127,7 +129,7 @@ def replay(data: Mapping[str, Any], *, policy: str) -> dict[str, Any]:
         )
     )
     for k in range(int(data["K"])):
-        node = Node(
+        node = NodeSpec(
             id=str(k),
             gpu_type=str(k),
             compute_capacity=float(data["Cp"][k]),
@@ -135,7 +137,7 @@ def replay(data: Mapping[str, Any], *, policy: str) -> dict[str, Any]:
         )
         engine.transition(NodeJoined(node))
     for n, capacity in enumerate(data.get("Cv", ())):
-        engine.transition(VendorChanged(Vendor(str(n), int(capacity))))
+        engine.transition(VendorChanged(VendorCapacity(str(n), int(capacity))))
     log: list[dict[str, Any]] = []
     welfare = 0.0
     for item in data["tasks"]:

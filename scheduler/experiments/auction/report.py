@@ -9,7 +9,14 @@ import numpy as np
 
 from scheduler.auction.prices import Settings
 from scheduler.auction.prices.bursts import BURST
-from scheduler.experiments.auction.experiments import FIGURES, NAMES, Lie, Ratio, Size, Winner
+from scheduler.experiments.auction.experiments import (
+    FIGURES,
+    NAMES,
+    AuctionSize,
+    Lie,
+    Ratio,
+    Winner,
+)
 from scheduler.experiments.auction.quality import Measured
 from scheduler.experiments.auction.run import SOLVE_EVERY
 from scheduler.experiments.auction.scenario import Scenario
@@ -22,7 +29,7 @@ GOAL = 0.94
 class AuctionFindings:
     """All that was run."""
 
-    size: Size
+    size: AuctionSize
     #: By figure, then x: one measurement per seed.
     days: Mapping[str, Mapping[str, Sequence[Measured]]]
     lies: Sequence[Lie]

@@ -22,10 +22,10 @@ from scheduler.experiments.auction.experiments import (
     FULL,
     NAMES,
     QUICK,
+    AuctionSize,
     Lie,
     Point,
     Ratio,
-    Size,
     Winner,
 )
 from scheduler.experiments.auction.progress import Progress
@@ -88,7 +88,7 @@ class RunJob:
 
 def reproduce(
     out: Path,
-    size: Size,
+    size: AuctionSize,
     traces: Sequence[Workload],
     *,
     jobs: int,
@@ -106,7 +106,7 @@ def reproduce(
     return found
 
 
-def _jobs(plan: Sequence[Point], size: Size) -> dict[tuple[Any, ...], RunJob]:
+def _jobs(plan: Sequence[Point], size: AuctionSize) -> dict[tuple[Any, ...], RunJob]:
     """Give all that must be run, by what it is; equal days once."""
     made: dict[tuple[Any, ...], RunJob] = {}
     effort = Effort(size.iterations, size.titan_s)
@@ -139,7 +139,7 @@ def _jobs(plan: Sequence[Point], size: Size) -> dict[tuple[Any, ...], RunJob]:
     return made
 
 
-def _near_cost(size: Size) -> Scenario:
+def _near_cost(size: AuctionSize) -> Scenario:
     """Bids near what the cells cost, where misreports have something to gain."""
     return Scenario(
         "one",
@@ -154,12 +154,12 @@ def _optimum(index: int, time_limit_s: float) -> dict[str, Any]:
     return asdict(experiments.competitive(index, time_limit_s=time_limit_s))
 
 
-def _lies(size: Size) -> dict[str, Any]:
+def _lies(size: AuctionSize) -> dict[str, Any]:
     lies, critical, eq14 = experiments.truthfulness(_near_cost(size), bidders=40 * size.seeds)
     return {"lies": [asdict(lie) for lie in lies], "profitable": [critical, eq14]}
 
 
-def _winners(size: Size) -> dict[str, Any]:
+def _winners(size: AuctionSize) -> dict[str, Any]:
     winners, won, over = experiments.rationality(_near_cost(size), sample=10)
     return {"winners": [asdict(winner) for winner in winners], "won": [won, over]}
 
@@ -191,7 +191,7 @@ def _run(work: Sequence[RunJob], progress: Progress, jobs: int) -> None:
 
 def _findings(
     plan: Sequence[Point],
-    size: Size,
+    size: AuctionSize,
     work: Mapping[tuple[Any, ...], RunJob],
     progress: Progress,
 ) -> AuctionFindings:

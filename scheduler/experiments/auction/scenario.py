@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from scheduler.experiments.tiers.workload import Workload
-from scheduler.types import LaborVendor, Node, Task
+from scheduler.types import LaborVendor, NodeSpec, Task
 
 Mix = Literal["a100", "a40", "mixed"]
 Deadlines = Literal["uniform", "lognormal", "tight", "loose"]
@@ -70,13 +70,13 @@ class Scenario:
     vendor_price: tuple[float, float] = (0.02, 0.2)
     vendor_delay_slots: tuple[int, int] = (0, 6)
 
-    def fleet(self) -> list[Node]:
+    def fleet(self) -> list[NodeSpec]:
         """Give the nodes, the two types in turn."""
-        made: list[Node] = []
+        made: list[NodeSpec] = []
         for k in range(self.nodes):
             fast = self.mix == "a100" or (self.mix == "mixed" and k % 2 == 0)
             made.append(
-                Node(
+                NodeSpec(
                     id=f"node-{k}",
                     gpu_type="a100" if fast else "a40",
                     compute_capacity=self.a100_capacity if fast else self.a40_capacity,

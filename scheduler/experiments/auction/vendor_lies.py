@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.types import Decision, LaborVendor, Node, Task, Vendor
+from scheduler.types import Decision, LaborVendor, NodeSpec, Task, VendorCapacity
 
 SLOTS, BIDS_A_SLOT = 40, 3
 _HORIZON = 16
@@ -66,10 +66,10 @@ def run_market(
     rng = np.random.default_rng(seed)
     engine = Engine(ZoneRules(horizon_slots=_HORIZON, settings={"growth": 0.5}))
     for name in ("a", "b"):
-        engine.apply(events.NodeJoined(Node(name, "g", 20.0, 20.0, ask=2.0)))
+        engine.apply(events.NodeJoined(NodeSpec(name, "g", 20.0, 20.0, ask=2.0)))
     for number in range(vendors):
         room = _ROOM * (lie.room if number == 0 else 1)
-        engine.apply(events.VendorChanged(Vendor(f"vendor-{number}", room)))
+        engine.apply(events.VendorChanged(VendorCapacity(f"vendor-{number}", room)))
     profit = cost = 0.0
     jobs = late = 0
     busy: dict[int, int] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.experiments.merging.transfer import Transfer
+from scheduler.experiments.merging.transfer import TransferShares
 from scheduler.experiments.merging.workload import Jobs, speed_up
 
 Floats = NDArray[np.float64]
@@ -72,7 +72,7 @@ class Cluster:
     ----------
     jobs : Jobs
     gpus : int
-    transfer : Transfer
+    transfer : TransferShares
         What merging is really worth.
     switch_s : float
         Pause of a unit whose GPUs change.
@@ -82,7 +82,7 @@ class Cluster:
     """
 
     def __init__(
-        self, jobs: Jobs, gpus: int, transfer: Transfer, *, switch_s: float, noticed: float
+        self, jobs: Jobs, gpus: int, transfer: TransferShares, *, switch_s: float, noticed: float
     ) -> None:
         count = len(jobs)
         self.jobs, self.gpus, self.transfer = jobs, gpus, transfer

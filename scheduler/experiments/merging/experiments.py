@@ -31,7 +31,7 @@ WINDOW_JOBS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class MergingSize:
     """How much is run."""
 
     jobs: int
@@ -51,7 +51,7 @@ class Size:
     solver_s: float
 
 
-QUICK = Size(
+QUICK = MergingSize(
     jobs=200,
     seeds=3,
     swept_jobs=120,
@@ -63,7 +63,7 @@ QUICK = Size(
     all_pairs_jobs=60,
     solver_s=10.0,
 )
-FULL = Size(
+FULL = MergingSize(
     jobs=1500,
     seeds=10,
     swept_jobs=600,
@@ -119,7 +119,7 @@ class Timing:
     gap: float
 
 
-def list_points(size: Size, traces: Sequence[Path]) -> list[RunPoint]:
+def list_points(size: MergingSize, traces: Sequence[Path]) -> list[RunPoint]:
     """Every run of every figure; equal runs may stand in several."""
     points: list[RunPoint] = []
 
@@ -193,7 +193,7 @@ def _jobs(run: Run) -> Jobs:
     return jobs_of_trace(part, seed=run.seed, gpus=GPUS, mix=run.mix)
 
 
-def time_solver(size: Size) -> list[Timing]:
+def time_solver(size: MergingSize) -> list[Timing]:
     """Seconds of one decision: every pair that gains against the best three, new and running."""
     found: list[Timing] = []
     for jobs in size.solver_jobs:

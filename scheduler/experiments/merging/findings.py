@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler.experiments.merging.experiments import Run, RunPoint, Size, Timing
+from scheduler.experiments.merging.experiments import MergingSize, Run, RunPoint, Timing
 from scheduler.experiments.merging.run import MergingOutcome
 from scheduler.experiments.tiers.measures import Interval, interval
 
@@ -14,7 +14,7 @@ from scheduler.experiments.tiers.measures import Interval, interval
 class MergingFindings:
     """All outcomes of one call of ``reproduce merging``."""
 
-    size: Size
+    size: MergingSize
     points: Sequence[RunPoint]
     outcomes: Mapping[Run, MergingOutcome]
     timings: Sequence[Timing]

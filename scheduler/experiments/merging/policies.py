@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.experiments.merging.cluster import Merging, MergingPlan, View
-from scheduler.experiments.merging.transfer import Transfer
+from scheduler.experiments.merging.transfer import TransferShares
 from scheduler.merging.estimates import allowed_allocations
 from scheduler.merging.instance import Instance, Mode
 from scheduler.merging.program import Columns, choose_by_price
@@ -31,7 +31,7 @@ WINDOW = 1.25
 WAIT_S = 1800.0
 #: Context switch of a stock runtime and of a runtime that is reused, seconds.
 COLD_SWITCH_S, WARM_SWITCH_S = 70.0, 20.0
-Decide = Callable[[View, Transfer], MergingPlan]
+Decide = Callable[[View, TransferShares], MergingPlan]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Policy:
 def fixed(order: Callable[[View], Floats]) -> Decide:
     """GPUs as asked for, in an order, to each job that fits; the rest waits."""
 
-    def decide(view: View, transfer: Transfer) -> MergingPlan:
+    def decide(view: View, transfer: TransferShares) -> MergingPlan:
         del transfer
         gpus = np.zeros(len(view.job), np.int64)
         left = view.gpus
@@ -97,7 +97,7 @@ def themis_order(view: View) -> Floats:
     return np.where(leased, -1e12, -unfair)
 
 
-def optimus(view: View, transfer: Transfer) -> MergingPlan:
+def optimus(view: View, transfer: TransferShares) -> MergingPlan:
     """GPUs one after another to the job whose remaining time they shorten most.
 
     Times fall ever more slowly with GPUs, so this is the choice by one price of a GPU.
@@ -132,7 +132,7 @@ class TaskMerger:
     switch_s: float = WARM_SWITCH_S
     wait_s: float = WAIT_S
 
-    def __call__(self, view: View, transfer: Transfer) -> MergingPlan:
+    def __call__(self, view: View, transfer: TransferShares) -> MergingPlan:
         seen = self._window(view)
         instance = self._instance(view, seen, transfer)
         started = time.perf_counter()
@@ -156,7 +156,7 @@ class TaskMerger:
         order = np.lexsort((urgency, view.held == 0))
         return np.sort(order[:most])
 
-    def _instance(self, view: View, seen: Ints, transfer: Transfer) -> Instance:
+    def _instance(self, view: View, seen: Ints, transfer: TransferShares) -> Instance:
         allocations = _ladder(view.gpus)
         times = _times(view, allocations)[seen]
         first, second, spatial, seconds = self._pairs(view, seen, transfer, allocations)
@@ -176,7 +176,7 @@ class TaskMerger:
         )
 
     def _pairs(
-        self, view: View, seen: Ints, transfer: Transfer, allocations: Ints
+        self, view: View, seen: Ints, transfer: TransferShares, allocations: Ints
     ) -> tuple[Ints, Ints, Bools, Floats]:
         """Pairs that can gain at all.
 

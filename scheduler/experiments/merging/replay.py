@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class WarmStart:
+class ReplayedStart:
     """A measured job and the start that the market would have chosen for it."""
 
     seed: int
@@ -106,7 +106,7 @@ def _choose(
     target: str,
     *,
     same_task: bool,
-) -> WarmStart | ColdStart | None:
+) -> ReplayedStart | ColdStart | None:
     """The market's choice among a target's donors; ``None``: what it chooses was not measured."""
     measured = [
         row for row in rows if (row["form"], row["seed"], row["target"]) == (HALF, seed, target)
@@ -131,7 +131,7 @@ def _choose(
     return None if row is None else _read_start(row, likeness)
 
 
-def _read_start(row: Row, likeness: Likeness) -> WarmStart:
+def _read_start(row: Row, likeness: Likeness) -> ReplayedStart:
     cold_losses, ratio = row.get("cold_losses"), None
     total_steps = row["cold_steps"]
     if cold_losses is not None:
@@ -141,10 +141,10 @@ def _read_start(row: Row, likeness: Likeness) -> WarmStart:
         )
         ratio = None if target is None else target / cold_losses[-1]
     needed = min(1.0, row["steps"] / total_steps)
-    return WarmStart(row["seed"], row["target"], likeness, needed, total_steps, ratio)
+    return ReplayedStart(row["seed"], row["target"], likeness, needed, total_steps, ratio)
 
 
-def _quote_all(jobs: Sequence[WarmStart | ColdStart], margin: float) -> dict[str, Any]:
+def _quote_all(jobs: Sequence[ReplayedStart | ColdStart], margin: float) -> dict[str, Any]:
     """Quote each job by what the starts of the others needed."""
     sold: list[float] = []
     added: list[float] = []
@@ -163,7 +163,7 @@ def _quote_all(jobs: Sequence[WarmStart | ColdStart], margin: float) -> dict[str
     return {
         "margin": margin,
         "jobs": len(jobs),
-        "warm": sum(isinstance(job, WarmStart) for job in jobs),
+        "warm": sum(isinstance(job, ReplayedStart) for job in jobs),
         "price_cut": _mean(cuts),
         "interval": _half_width(cuts),
         "after_royalty": _mean(cuts * (1.0 - ROYALTY)),
@@ -172,19 +172,21 @@ def _quote_all(jobs: Sequence[WarmStart | ColdStart], margin: float) -> dict[str
     }
 
 
-def _list_others(jobs: Sequence[WarmStart | ColdStart], job: WarmStart) -> list[float]:
+def _list_others(jobs: Sequence[ReplayedStart | ColdStart], job: ReplayedStart) -> list[float]:
     """What starts of the job's kind needed on other seeds; with one seed, on other targets."""
-    starts = [one for one in jobs if isinstance(one, WarmStart) and one.likeness is job.likeness]
+    starts = [
+        one for one in jobs if isinstance(one, ReplayedStart) and one.likeness is job.likeness
+    ]
     if len({one.seed for one in jobs}) > 1:
         return [one.needed for one in starts if one.seed != job.seed]
     return [one.needed for one in starts if one.target != job.target]
 
 
-def _describe_needs(jobs: Sequence[WarmStart | ColdStart]) -> dict[str, Any]:
+def _describe_needs(jobs: Sequence[ReplayedStart | ColdStart]) -> dict[str, Any]:
     """By likeness: starts, what they needed, and how the predicted target lay."""
-    by_kind: defaultdict[Likeness, list[WarmStart]] = defaultdict(list)
+    by_kind: defaultdict[Likeness, list[ReplayedStart]] = defaultdict(list)
     for job in jobs:
-        if isinstance(job, WarmStart):
+        if isinstance(job, ReplayedStart):
             by_kind[job.likeness].append(job)
     found: dict[str, Any] = {}
     for kind, starts in sorted(by_kind.items()):

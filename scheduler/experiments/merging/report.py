@@ -11,7 +11,7 @@ from scheduler.experiments.merging.findings import MergingFindings
 from scheduler.experiments.merging.instances import draw_instance
 from scheduler.experiments.merging.printed import merge_as_printed
 from scheduler.experiments.merging.transfer import WORLDS as TRUE_WORLDS
-from scheduler.experiments.merging.transfer import Tasks, Transfer
+from scheduler.experiments.merging.transfer import Tasks, TransferShares
 from scheduler.experiments.tiers.measures import Interval, interval
 
 #: Pairs of tasks that scores are assessed on.
@@ -128,7 +128,7 @@ def _scores() -> list[str]:
             ("gradients", False, world.gradient_correlation),
             ("probe, B scaled", True, world.probe_correlation),
         ):
-            told = Transfer(world, tasks, seed=0, scaled=scaled, correlation=r)
+            told = TransferShares(world, tasks, seed=0, scaled=scaled, correlation=r)
             found = told.assess(donor, target)
             lines.append(
                 f"| {world.name} | {name} | {found.correlation:.2f} | {100 * found.sign:.1f} | "

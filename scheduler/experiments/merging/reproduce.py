@@ -20,9 +20,9 @@ from scheduler.experiments.merging import plots
 from scheduler.experiments.merging.experiments import (
     FULL,
     QUICK,
+    MergingSize,
     Run,
     RunPoint,
-    Size,
     Timing,
     carry_out,
     check_traces,
@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def reproduce(out: Path, size: Size, traces: Sequence[Path], *, processes: int) -> None:
+def reproduce(out: Path, size: MergingSize, traces: Sequence[Path], *, processes: int) -> None:
     """Run every experiment and write what it found."""
     points = list_points(size, traces)
     runs = list(dict.fromkeys(point.run for point in points))

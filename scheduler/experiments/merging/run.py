@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from scheduler.experiments.merging.cluster import Cluster
 from scheduler.experiments.merging.policies import POLICIES, Policy
-from scheduler.experiments.merging.transfer import Transfer, World
+from scheduler.experiments.merging.transfer import TransferShares, World
 from scheduler.experiments.merging.workload import Jobs, speed_up
 from scheduler.merging.fairness import finish_time_ratio, unfair_share
 
@@ -94,7 +94,7 @@ def simulate(
     correlation = {
         "gradient": world.gradient_correlation, "probe": world.probe_correlation, "none": 0.0
     }[policy.scores]  # fmt: skip
-    transfer = Transfer(
+    transfer = TransferShares(
         world, jobs.tasks, seed=seed, scaled=policy.scaled, correlation=correlation, noise=noise,
         same_data_merges=same_data_merges,
     )  # fmt: skip
@@ -156,7 +156,7 @@ class Bank:
             self._by_task[task] = job
             self._by_data[data] = job
 
-    def best_donor(self, job: int, transfer: Transfer) -> int | None:
+    def best_donor(self, job: int, transfer: TransferShares) -> int | None:
         """The finished job to start from, if any is predicted to help."""
         same = self._by_data.get(int(self._tasks.data[job]))
         if same is not None:

@@ -99,7 +99,7 @@ class Tasks:
     data: Ints
 
 
-class Transfer:
+class TransferShares:
     """True and predicted shares of the work for pairs of jobs, drawn from a seed.
 
     Parameters

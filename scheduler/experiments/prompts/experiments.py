@@ -33,7 +33,7 @@ Progress = Callable[[Iterable[Any], str], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class PromptSize:
     """How much is run."""
 
     #: Seeds of the simulator.
@@ -46,14 +46,14 @@ class Size:
     minutes: int = PAPER_MINUTES
 
 
-QUICK, FULL = Size(5, 1, 12), Size(20, 4, 30)
+QUICK, FULL = PromptSize(5, 1, 12), PromptSize(20, 4, 30)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptFindings:
     """All that was run."""
 
-    size: Size
+    size: PromptSize
     #: By (policy, load, S).
     sweeps: Runs
     #: Every lane at medium load, S = 1.
@@ -65,7 +65,7 @@ class PromptFindings:
     lookups: Sequence[TaskResult]
 
 
-def run_all(size: Size, progress: Progress) -> PromptFindings:
+def run_all(size: PromptSize, progress: Progress) -> PromptFindings:
     """Run every experiment."""
     seeds, shown = range(size.seeds), ("repaired", "chosen", "chosen-admits")
     workload = replace(WorkloadRules(), minutes=size.minutes)

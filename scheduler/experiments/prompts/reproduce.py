@@ -13,7 +13,13 @@ from typing import Any
 from tqdm import tqdm
 
 from scheduler.experiments.prompts import plots
-from scheduler.experiments.prompts.experiments import FULL, QUICK, PromptFindings, Size, run_all
+from scheduler.experiments.prompts.experiments import (
+    FULL,
+    QUICK,
+    PromptFindings,
+    PromptSize,
+    run_all,
+)
 from scheduler.experiments.prompts.lookup_quality import WAYS, TaskResult
 from scheduler.experiments.prompts.outcome import TuningOutcome
 from scheduler.experiments.prompts.report import write_report
@@ -56,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def reproduce(out: Path, size: Size) -> None:
+def reproduce(out: Path, size: PromptSize) -> None:
     """Run every experiment and write what it found."""
     found = run_all(size, show_progress)
     write_runs(out / "sweeps.csv", ("policy", "load", "slo"), found.sweeps)

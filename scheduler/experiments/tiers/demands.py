@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.experiments.tiers.compiled import compiled
-from scheduler.experiments.tiers.state import Event, JobStage, Wait
+from scheduler.experiments.tiers.state import JobStage, TierEvent, Wait
 from scheduler.experiments.tiers.workers import Calendar, post
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SERVERFUL, QUEUED, RESTORING = (
     int(JobStage.RESTORING),
 )
 NOT, FAR, NEAR, LATE = int(Wait.NOT), int(Wait.FAR), int(Wait.NEAR), int(Wait.LATE)
-NEARS = int(Event.NEARS)
+NEARS = int(TierEvent.NEARS)
 
 #: Parts of a second in the sums over late jobs.
 FINE = 2.0**20

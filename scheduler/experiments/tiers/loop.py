@@ -11,7 +11,7 @@ import numpy as np
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.control import decide, demote_overdue, tick
 from scheduler.experiments.tiers.demands import come_near
-from scheduler.experiments.tiers.state import Demotion, Event, JobStage, Scaling, Wait, Worker
+from scheduler.experiments.tiers.state import Demotion, JobStage, Scaling, TierEvent, Wait, Worker
 from scheduler.experiments.tiers.transitions import (
     Backlog,
     arrive,
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from scheduler.experiments.tiers.demands import come_near
 from scheduler.experiments.tiers.state import RunState
 
-SERVERLESS_READY, JOB_ENDS = int(Event.SERVERLESS_READY), int(Event.JOB_ENDS)
-SAVED, RESTORED, PROBED = int(Event.SAVED), int(Event.RESTORED), int(Event.PROBED)
-NEARS, FAR = int(Event.NEARS), int(Wait.FAR)
-WORKER_READY = int(Event.WORKER_READY)
+SERVERLESS_READY, JOB_ENDS = int(TierEvent.SERVERLESS_READY), int(TierEvent.JOB_ENDS)
+SAVED, RESTORED, PROBED = int(TierEvent.SAVED), int(TierEvent.RESTORED), int(TierEvent.PROBED)
+NEARS, FAR = int(TierEvent.NEARS), int(Wait.FAR)
+WORKER_READY = int(TierEvent.WORKER_READY)
 SERVERLESS, SERVERFUL, SAVING = (
     int(JobStage.SERVERLESS),
     int(JobStage.SERVERFUL),

@@ -50,7 +50,7 @@ class Worker(IntEnum):
     BUSY = 4
 
 
-class Event(IntEnum):
+class TierEvent(IntEnum):
     """What the calendar holds besides arrivals, ticks and thresholds."""
 
     SERVERLESS_READY = 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.demands import begin_wait, end_wait
-from scheduler.experiments.tiers.state import Demotion, Event, JobStage, Order, Worker
+from scheduler.experiments.tiers.state import Demotion, JobStage, Order, TierEvent, Worker
 from scheduler.experiments.tiers.work import attained_queue, done_by, learn
 from scheduler.experiments.tiers.workers import (
     ALL,
@@ -33,8 +33,8 @@ Backlog = list[tuple[float, int, int]]
 STARTING, SERVERLESS = int(JobStage.STARTING), int(JobStage.SERVERLESS)
 SAVING, QUEUED, RESTORING = int(JobStage.SAVING), int(JobStage.QUEUED), int(JobStage.RESTORING)
 SERVERFUL, DONE = int(JobStage.SERVERFUL), int(JobStage.DONE)
-SERVERLESS_READY, JOB_ENDS = int(Event.SERVERLESS_READY), int(Event.JOB_ENDS)
-SAVED, RESTORED, PROBED = int(Event.SAVED), int(Event.RESTORED), int(Event.PROBED)
+SERVERLESS_READY, JOB_ENDS = int(TierEvent.SERVERLESS_READY), int(TierEvent.JOB_ENDS)
+SAVED, RESTORED, PROBED = int(TierEvent.SAVED), int(TierEvent.RESTORED), int(TierEvent.PROBED)
 SHORTEST, LEAST_ATTAINED = int(Order.SHORTEST), int(Order.LEAST_ATTAINED)
 EITHER = int(Order.DEADLINE_OR_SHORTEST)
 SERVERFUL_ONLY, BREAK_EVEN = int(Demotion.SERVERFUL_ONLY), int(Demotion.BREAK_EVEN)

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING
 
 from scheduler.experiments.tiers.compiled import compiled
-from scheduler.experiments.tiers.state import Event, Worker
+from scheduler.experiments.tiers.state import TierEvent, Worker
 
 if TYPE_CHECKING:
     from scheduler.experiments.tiers.state import RunState
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 #: (time, sequence number, event, job or worker, version)
 Calendar = list[tuple[float, int, int, int, int]]
 
-WORKER_READY = int(Event.WORKER_READY)
-WORKER_FAILS = int(Event.WORKER_FAILS)
+WORKER_READY = int(TierEvent.WORKER_READY)
+WORKER_FAILS = int(TierEvent.WORKER_FAILS)
 EMPTY, BOOTING, IDLE = int(Worker.EMPTY), int(Worker.BOOTING), int(Worker.IDLE)
 HELD, BUSY = int(Worker.HELD), int(Worker.BUSY)
 

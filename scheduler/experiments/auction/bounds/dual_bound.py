@@ -11,7 +11,7 @@ from scheduler.auction.prices.descent import Duals, descend
 from scheduler.auction.prices.type_pools import TypePools, pool_by_type
 from scheduler.auction.search.grid import Floats, Grid
 from scheduler.auction.search.task_search import Search
-from scheduler.types import Horizon, Node, Task
+from scheduler.types import Horizon, NodeSpec, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _exact_value(tasks: Sequence[Task], pools: TypePools, duals: Duals) -> float
     for g, name in enumerate(pools.types):
         capacity = float(pools.compute[:, g].max(initial=0.0)) or 1.0
         grid.add_node(
-            Node(
+            NodeSpec(
                 id=str(g),
                 gpu_type=f"{name}/{g}",
                 compute_capacity=capacity,

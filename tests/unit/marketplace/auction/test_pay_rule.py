@@ -14,7 +14,7 @@ from marketplace.auction.pay_rule import (
     PAY_RULE,
     Ending,
     OverrunLimits,
-    Payout,
+    Settlement,
     compute_asks,
     compute_payout,
 )
@@ -32,7 +32,7 @@ def pay(
     rates: dict[str, Fraction] | None = None,
     overrun: Fraction = Fraction(0),
     overrun_limits: OverrunLimits = NO_OVERRUNS,
-) -> Payout:
+) -> Settlement:
     """A job of 1,000 micro-dollars, 601 of them asks; node ``n`` belongs to ``org_n``."""
     nodes = tuple(NodeWork(f"node_{n}", f"org_{n}", 1, done) for n, done in enumerate(units))
     return compute_payout(
@@ -49,7 +49,7 @@ def pay(
     )
 
 
-def paid(due: Payout) -> list[int]:
+def paid(due: Settlement) -> list[int]:
     return [node.paid_micros for node in due.nodes]
 
 
@@ -85,7 +85,7 @@ def test_a_late_job_takes_its_credit_from_the_provider_at_fault_and_then_from_th
     assert paid(pay(20, 80, ending=Ending.LATE, at_fault=("org_1",))) == [120, 231]
 
 
-def fall_behind(*units: int, owner_limit: int, **by_provider: int) -> Payout:
+def fall_behind(*units: int, owner_limit: int, **by_provider: int) -> Settlement:
     """A warm start that did three times the work that was sold."""
     return pay(
         *units,

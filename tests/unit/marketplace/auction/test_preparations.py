@@ -30,7 +30,7 @@ from tests import vendor_builders as build
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
 from tests.vendor_builders import chat, clock, sell, upload
-from workers.protocol.messages import SliceStatus
+from workers.protocol.messages import SliceEnd
 
 pytestmark = pytest.mark.django_db
 
@@ -82,7 +82,7 @@ def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(z
     assert Reservation.objects.filter(bid=bid, released_at=None).count() == 2
 
     dispatch_slots(now=market.slot_at(zone, 103))
-    market.end_slice(job, status=SliceStatus.FINISHED, now=market.slot_at(zone, 104))
+    market.end_slice(job, status=SliceEnd.FINISHED, now=market.slot_at(zone, 104))
     assert settle_finished(now=market.slot_at(zone, 104)) == 1
     bid.refresh_from_db()
     assert (bid.refund_micros, bid.paid_micros) == (100_000, 220_000)

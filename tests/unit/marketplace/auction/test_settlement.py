@@ -31,7 +31,7 @@ from marketplace.payments.selectors import (
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import Fault, ProgressEvent, ProgressReport, SliceStatus
+from workers.protocol.messages import Fault, ProgressEvent, ProgressReport, SliceEnd
 from workers.protocol.work import PARTS
 
 pytestmark = pytest.mark.django_db
@@ -108,16 +108,14 @@ def checkpointed(job, step):
 
 def blame_owner(job, now):
     reason = "Row 3 has no answer."
-    market.end_slice(
-        job, status=SliceStatus.FAILED, step=3, now=now, fault=Fault.USER, reason=reason
-    )
+    market.end_slice(job, status=SliceEnd.FAILED, step=3, now=now, fault=Fault.USER, reason=reason)
 
 
 def end_late(job, zone):
     """The job finishes a slot after its deadline, on the node that had it then; when."""
     Job.objects.filter(pk=job.pk).update(deadline_at=slot_ends_at(zone, 102))
     now = market.slot_at(zone, 103)
-    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     return now
 
 
@@ -125,7 +123,7 @@ def move(job, zone, first, second):
     """The job leaves its node after 9 of 36 steps and goes on elsewhere."""
     run(job, zone, 101)
     now = market.slot_at(zone, 101) + timedelta(seconds=8)
-    market.end_slice(job, status=SliceStatus.PAUSED, step=9, now=now)
+    market.end_slice(job, status=SliceEnd.PAUSED, step=9, now=now)
     Node.objects.filter(pk=second.pk).update(last_heartbeat_at=market.slot_at(zone, 103))
     Node.objects.filter(pk=first.pk).update(status=NodeStatus.OFFLINE)
     refresh_zone(zone=zone, now=market.slot_at(zone, 102))
@@ -139,7 +137,7 @@ def failed_after_a_move(zone, owner, first, provider):
     move(job, zone, first, market.node(zone, of=provider))
     Job.objects.filter(pk=job.pk).update(system_faults=4)
     now = market.slot_at(zone, 103)
-    market.end_slice(job, status=SliceStatus.FAILED, step=18, now=now, fault=Fault.SYSTEM)
+    market.end_slice(job, status=SliceEnd.FAILED, step=18, now=now, fault=Fault.SYSTEM)
     return bid, job, now
 
 
@@ -148,7 +146,7 @@ def test_success_leaves_the_price_and_pays_the_provider_its_ask(zone, owner):
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101, 102, 103)
     now = market.slot_at(zone, 103)
-    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     settled(job, bid, now)
     assert (bid.refund_micros, bid.credit_micros) == (0, 0)
     assert wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
@@ -162,7 +160,7 @@ def test_early_success_frees_unused_cells_and_pays_the_node_for_all_of_the_work(
     bid, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
     now = market.slot_at(zone, 101)
-    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     settled(job, bid, now)
     assert LogEntry.objects.filter(zone=zone).latest("position").kind == "CellsReleased"
     held = Reservation.objects.filter(bid=bid, released_at=None)
@@ -186,7 +184,7 @@ def test_work_that_early_stopping_spares_is_refunded(zone, owner):
     run(job, zone, 101)
     now = market.slot_at(zone, 101)
     market.end_slice(
-        job, status=SliceStatus.FINISHED, step=12, now=now, stopped_early=True, best_step=8
+        job, status=SliceEnd.FINISHED, step=12, now=now, stopped_early=True, best_step=8
     )
     settled(job, bid, now)
     assert (job.status, job.stopped_early, job.best_step) == ("succeeded", True, 8)
@@ -208,7 +206,7 @@ def test_samples_of_a_job_that_stopped_early_are_paid_for(owner):
     run(job, zone, job.cells[0][0])
     now = market.slot_at(zone, job.cells[0][0])
     market.end_slice(
-        job, status=SliceStatus.FINISHED, step=12, now=now, stopped_early=True, best_step=8
+        job, status=SliceEnd.FINISHED, step=12, now=now, stopped_early=True, best_step=8
     )
     settled(job, bid, now)
     plan = load_work_plan(job)
@@ -230,7 +228,7 @@ def test_an_early_stop_that_the_settings_do_not_allow_is_refused(zone, owner, st
     with pytest.raises(UserError) as caught:
         market.end_slice(
             job,
-            status=SliceStatus.FINISHED,
+            status=SliceEnd.FINISHED,
             step=step,
             total_steps=37,
             now=market.slot_at(zone, 101),
@@ -247,7 +245,7 @@ def test_a_late_job_that_stopped_early_gets_its_refund_and_its_credit(zone, owne
     Job.objects.filter(pk=job.pk).update(deadline_at=slot_ends_at(zone, 102))
     now = market.slot_at(zone, 103)
     market.end_slice(
-        job, status=SliceStatus.FINISHED, step=12, now=now, stopped_early=True, best_step=8
+        job, status=SliceEnd.FINISHED, step=12, now=now, stopped_early=True, best_step=8
     )
     settled(job, bid, now)
     assert (bid.refund_micros, bid.credit_micros) == (200_000, 75_000)
@@ -276,7 +274,7 @@ def test_a_late_end_that_is_no_providers_fault_is_credited_by_the_house(zone, ow
     Job.objects.filter(pk=job.pk).update(deadline_at=NOW + timedelta(seconds=5))
     run(job, zone, 101)
     now = market.slot_at(zone, 103)
-    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     settled(job, bid, now)
     assert bid.credit_micros == 75_000
     assert earned(node) == 300_000
@@ -356,7 +354,7 @@ def test_five_failures_of_the_bidders_own_node_give_back_only_the_work_not_done(
     checkpointed(job, 9)
     Job.objects.filter(pk=job.pk).update(system_faults=4)
     now = market.slot_at(zone, 101)
-    market.end_slice(job, status=SliceStatus.FAILED, step=9, now=now, fault=Fault.SYSTEM)
+    market.end_slice(job, status=SliceEnd.FAILED, step=9, now=now, fault=Fault.SYSTEM)
     settled(job, bid, now)
     assert (bid.refund_micros, earned(node)) == (220_000, 80_000)
     assert wallet(organisation=owner).available_micros == 9_920_000
@@ -451,7 +449,7 @@ def test_providers_of_a_moved_job_are_paid_in_proportion_to_the_work_each_did(zo
     move(job, zone, first, second)
     run(job, zone, 104)
     now = market.slot_at(zone, 104)
-    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     settled(job, bid, now)
     assert paid_nodes(bid) == [
         (first.name, 9, 80_000, 80_000),

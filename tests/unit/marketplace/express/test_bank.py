@@ -34,7 +34,7 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
 from workers.protocol.messages import AdapterKind, AdapterSpec, LookupFigures
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 from workers.protocol.safetensors_header import read_header
 
 pytestmark = pytest.mark.django_db

@@ -52,7 +52,7 @@ def test_a_node_is_sold_in_whole_slots_of_its_availability_alone():
         available_from_at=EPOCH + timedelta(seconds=11),
         available_until_at=EPOCH + timedelta(seconds=59),
     )
-    assert scheduler_node(zone, node) == scheduler.Node(
+    assert scheduler_node(zone, node) == scheduler.NodeSpec(
         id="node_1",
         gpu_type="A100",
         compute_capacity=400.0,

@@ -34,7 +34,7 @@ from tests.builders import NOW
 from tests.job_builders import at
 from tests.unit.marketplace.common.threads import at_once
 from workers.protocol.messages import ProgressReply
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -38,7 +38,7 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import SLOT, at
 from workers.protocol.messages import Fault, Heartbeat, HeartbeatReply
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

@@ -31,7 +31,7 @@ from tests import job_builders as build
 from tests.builders import NOW
 from tests.job_builders import at
 from workers.protocol.messages import Fault
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

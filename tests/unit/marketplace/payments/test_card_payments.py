@@ -10,7 +10,7 @@ from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentReq
 from marketplace.payments import stripe_gateway as gateway
 from marketplace.payments.card_payments import cancel_payment, refresh_payment, start_payment
 from marketplace.payments.card_refunds import return_to_card
-from marketplace.payments.disputes import record_dispute
+from marketplace.payments.chargebacks import record_chargeback
 from marketplace.payments.freezes import lift_freeze
 from marketplace.payments.gateway_calls import run_call, run_due_calls
 from marketplace.payments.gateway_models import (
@@ -425,7 +425,7 @@ def test_an_expired_authorisation_is_paid_by_the_wallet_and_then_by_the_house(
     assert payment.status == "uncollected"
     assert wallet(organisation=buyer) == Wallet(0, 0)
     house = house_balances()
-    assert (house[AccountKind.AUTHORISED], house[AccountKind.DISPUTES]) == (0, -3_000_000)
+    assert (house[AccountKind.AUTHORISED], house[AccountKind.CHARGEBACKS]) == (0, -3_000_000)
     # The debt stops new bids until an operator has settled it.
     builders.fund_wallet(buyer, usd="5")
     with pytest.raises(NotAllowed) as refused:
@@ -437,7 +437,7 @@ def test_an_expired_authorisation_is_paid_by_the_wallet_and_then_by_the_house(
     # The house fails the job: nothing was ever paid, so the debt is forgiven.
     refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="failed", now=NOW)
     run_due_calls(now=NOW)
-    assert house_balances()[AccountKind.DISPUTES] == 0
+    assert house_balances()[AccountKind.CHARGEBACKS] == 0
 
 
 @pytest.mark.parametrize("is_captured", [True, False])
@@ -515,7 +515,7 @@ def test_what_a_card_cannot_take_back_returns_to_the_wallet(
 
 
 @pytest.mark.parametrize("won", [True, False])
-def test_a_dispute_stops_new_bids_until_the_bank_has_decided(
+def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
     cards: GatewayControl, buyer: Organisation, won: bool
 ) -> None:
     payment = _pay(cards, _top_up(buyer))
@@ -523,23 +523,23 @@ def test_a_dispute_stops_new_bids_until_the_bank_has_decided(
     opened = cards.control("dispute", payment_intent=payment.gateway_id)
     _receive(cards)
     process_events(now=NOW)
-    assert house_balances()[AccountKind.DISPUTES] == -10_000_000
+    assert house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
     with pytest.raises(NotAllowed) as refused:
         builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
-    assert "$10.00 is disputed" in refused.value.message
+    assert "$10.00 is contested" in refused.value.message
     # What is in flight is finished.
     builders.settle_hold(hold_reference="bid_1", charge_micros=1_000_000)
     cards.control("close_dispute", id=opened["id"], won=won)
     for _ in range(2):
-        record_dispute(gateway.get_dispute(opened["id"]), now=NOW)
+        record_chargeback(gateway.get_chargeback(opened["id"]), now=NOW)
     house = house_balances()
     if won:
-        assert house[AccountKind.DISPUTES] == 0
+        assert house[AccountKind.CHARGEBACKS] == 0
         assert wallet(organisation=buyer) == Wallet(9_000_000, 0)
         builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
     else:
         # The wallet pays what it has; for the rest it stays frozen.
-        assert house[AccountKind.DISPUTES] == -1_000_000
+        assert house[AccountKind.CHARGEBACKS] == -1_000_000
         assert wallet(organisation=buyer) == Wallet(0, 0)
         assert Freeze.objects.get().ended_at is None
 

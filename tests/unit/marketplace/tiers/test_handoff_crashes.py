@@ -23,7 +23,7 @@ from tests.unit.marketplace.tiers.handoff import (
     tick,
     worker_ready,
 )
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

@@ -14,7 +14,7 @@ from marketplace.payments.selectors import check_ledger, house_balances, wallet
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at, lease
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

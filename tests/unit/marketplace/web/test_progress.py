@@ -35,7 +35,7 @@ from tests.job_builders import SLOT, at
 from tests.pages import read_page
 from tests.unit.marketplace.web.conftest import Site
 from workers.protocol.messages import RowOutlier, TextSample
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 from workers.protocol.wire import to_json
 
 pytestmark = pytest.mark.django_db

@@ -6,10 +6,10 @@ from typing import Any
 
 from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
-from scheduler.types import Decision, Node, Task
+from scheduler.types import Decision, NodeSpec, Task
 
 
-def zone(*nodes: Node, **rules: Any) -> Engine:
+def zone(*nodes: NodeSpec, **rules: Any) -> Engine:
     """Give an engine with nodes on sale, of 6 slots by default."""
     engine = Engine(ZoneRules(**{"horizon_slots": 6, **rules}))
     for node in nodes:
@@ -17,9 +17,9 @@ def zone(*nodes: Node, **rules: Any) -> Engine:
     return engine
 
 
-def node(name: str = "n", **changes: Any) -> Node:
+def node(name: str = "n", **changes: Any) -> NodeSpec:
     """Give a node of 10 samples per slot and 10 GB."""
-    return Node(
+    return NodeSpec(
         **{
             "id": name,
             "gpu_type": "g",

@@ -26,8 +26,8 @@ from workers.protocol import (
     Fault,
     HeartbeatReply,
     JobSpec,
+    SliceEnd,
     SliceSpec,
-    SliceStatus,
     SlotPlan,
 )
 from workers.protocol.messages import ProbeAdapter, ProbeSpec
@@ -209,7 +209,7 @@ class TestPlans:
         world.runtime.steps("job-a", 7)
         world.plan(world.slice("job-b", "lease-b"), slot=6)
         result = world.result()
-        assert result.status is SliceStatus.PAUSED
+        assert result.status is SliceEnd.PAUSED
         assert result.step == 7
         assert result.valid_loss_before == 3.1
         assert world.lease().checkpoints == {7: b"checkpoint of step 7"}
@@ -267,7 +267,7 @@ class TestPlans:
         world.runtime.wait_for("attached job-a", times=2)
         # Its own checkpoint is ahead of the market's, which decides all the same.
         assert world.runtime.attached["job-a"].checkpoint == b"older"
-        assert world.result().status is SliceStatus.PAUSED
+        assert world.result().status is SliceEnd.PAUSED
         assert world.node.leases() == ("lease-b",)
 
 
@@ -370,7 +370,7 @@ class TestEnds:
         world.runtime.write_checkpoint("job-a")
         world.runtime.finish("job-a")
         result = world.result()
-        assert result.status is SliceStatus.FINISHED
+        assert result.status is SliceEnd.FINISHED
         assert (result.step, result.valid_loss_after, result.fault) == (100, 2.1, None)
         names = zipfile.ZipFile(io.BytesIO(world.lease().adapter)).namelist()
         assert names == ["adapter_config.json", "adapter_model.safetensors"]
@@ -384,7 +384,7 @@ class TestEnds:
         world.runtime.write_checkpoint("job-a")
         world.runtime.fail("job-a", Fault.USER, "The loss is not a number. Lower the rate.")
         result = world.result()
-        assert result.status is SliceStatus.FAILED
+        assert result.status is SliceEnd.FAILED
         assert result.fault is Fault.USER
         assert result.reason == "The loss is not a number. Lower the rate."
         assert world.lease().checkpoints == {2: b"checkpoint of step 2"}
@@ -398,7 +398,7 @@ class TestEnds:
         world.plan(world.slice())
         result = world.result()
         assert (result.status, result.fault, result.reason) == (
-            SliceStatus.FAILED,
+            SliceEnd.FAILED,
             whose,
             str(fault),
         )
@@ -436,7 +436,7 @@ class TestEnds:
         world.runtime.finish("job-a")
         world.settled()
         world.market.trouble = lambda _method, _path: None
-        assert world.result().status is SliceStatus.FINISHED
+        assert world.result().status is SliceEnd.FINISHED
         assert world.lease().adapter is not None
 
     def test_an_adapter_the_market_refuses_is_a_failure_of_the_house(self, world):
@@ -444,7 +444,7 @@ class TestEnds:
         world.market.trouble = lambda _m, path: 400 if path.endswith("/adapter") else None
         world.runtime.finish("job-a")
         result = world.result()
-        assert (result.status, result.fault) == (SliceStatus.FAILED, Fault.SYSTEM)
+        assert (result.status, result.fault) == (SliceEnd.FAILED, Fault.SYSTEM)
         assert (
             result.reason == "The finished adapter could not be delivered: The market says trouble."
         )
@@ -503,7 +503,7 @@ class TestLeases:
         world.runtime.steps("job-a", 9)
         world.lease().checkpoint_and_stop = True
         result = world.result()
-        assert (result.status, result.step) == (SliceStatus.PAUSED, 9)
+        assert (result.status, result.step) == (SliceEnd.PAUSED, 9)
         assert world.lease().checkpoints == {9: b"checkpoint of step 9"}
 
     def test_a_lease_that_is_not_renewed_stops_the_job(self, world):
@@ -520,7 +520,7 @@ class TestLeases:
         world.runtime.wait_for("left job-a to end")
         world.runtime.finish("job-a")
         result = world.result()
-        assert (result.status, result.step) == (SliceStatus.FINISHED, TOTAL_STEPS)
+        assert (result.status, result.step) == (SliceEnd.FINISHED, TOTAL_STEPS)
         assert "detached job-a with checkpoint" not in world.runtime.history
 
     def test_one_that_takes_too_long_for_it_is_handed_over_before_its_lease_is_over(
@@ -534,7 +534,7 @@ class TestLeases:
         world.runtime.wait_for("left job-a to end")
         world.runtime.wait_for("detached job-a with checkpoint")
         assert time.time() < spec.lease_expires_at
-        assert world.result().status is SliceStatus.PAUSED
+        assert world.result().status is SliceEnd.PAUSED
 
     def test_a_lost_lease_stops_a_job_that_was_left_to_end(self, world):
         world.started(world.slice())
@@ -574,7 +574,7 @@ class TestLeaving:
         assert world.node.leases() == ("lease-a",)
         assert not world.node.finished.is_set()
         world.runtime.finish("job-a")
-        assert world.result().status is SliceStatus.FINISHED
+        assert world.result().status is SliceEnd.FINISHED
         assert world.node.finished.wait(30)
 
     def test_a_node_told_to_stop_hands_everything_over(self, world):
@@ -582,8 +582,8 @@ class TestLeaving:
         world.runtime.steps("job-a", 3)
         world.node.drain()
         assert world.node.finished.wait(30)
-        assert world.result().status is SliceStatus.PAUSED
-        assert world.result("lease-b").status is SliceStatus.PAUSED
+        assert world.result().status is SliceEnd.PAUSED
+        assert world.result("lease-b").status is SliceEnd.PAUSED
         assert world.lease().checkpoints == {3: b"checkpoint of step 3"}
 
     def test_a_node_the_market_does_not_know_drops_everything(self, world):

@@ -20,9 +20,9 @@ from workers.protocol import (
     ProgressEvent,
     ProgressReport,
     ProtocolError,
+    SliceEnd,
     SliceResult,
     SliceSpec,
-    SliceStatus,
     SlotPlan,
     TrainingSpec,
     dumps,
@@ -73,7 +73,7 @@ messages = st.one_of(
     st.builds(
         SliceResult,
         lease_token=st.text(),
-        status=st.sampled_from(SliceStatus),
+        status=st.sampled_from(SliceEnd),
         step=whole,
         total_steps=whole,
         samples_done=whole,
@@ -132,7 +132,7 @@ def test_the_refusal_names_the_value_that_is_wrong(change: dict[str, Any], words
 
 RESULT = SliceResult(
     lease_token="t",
-    status=SliceStatus.FINISHED,
+    status=SliceEnd.FINISHED,
     step=12,
     total_steps=12,
     samples_done=96,

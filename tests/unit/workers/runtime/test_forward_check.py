@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.unit.workers.training_builders import tiny_model
-from workers.protocol.memory import Engine, inner_token_bytes, kept_bytes
+from workers.protocol.memory import DeviceProfile, inner_token_bytes, kept_bytes
 from workers.runtime.forward_check import check_forward, measure_difference
 from workers.training.faults import UserFault
 from workers.training.packed_model import PackedModel
@@ -67,9 +67,9 @@ def test_packs_have_the_losses_of_the_models_own_code_beyond_windows_too(family)
         with model.streaming(pack), SavedBytes(model.model) as saved:
             model.hidden(pack)
         counted = saved.total / pack.tokens
-    engine = Engine("cpu", 4)
-    predicted = kept_bytes(model.shape, engine, recompute=False)
-    predicted += inner_token_bytes(model.shape, engine, rank=8, recompute=False)
+    profile = DeviceProfile("cpu", 4)
+    predicted = kept_bytes(model.shape, profile, recompute=False)
+    predicted += inner_token_bytes(model.shape, profile, rank=8, recompute=False)
     # Masks of windows and rotary angles, which weigh much in so small a model, are not in the sum.
     assert 0.88 < predicted / counted < 1.15
 

@@ -19,7 +19,7 @@ from tests.unit.workers.training_builders import (
 )
 from workers.protocol.memory import (
     GB,
-    Engine,
+    DeviceProfile,
     JobNeed,
     PackSizing,
     head_bytes,
@@ -45,7 +45,7 @@ from workers.training.product_choice import use_fastest_products
 from workers.training.rehearsal import rehearsal
 
 SHAPE = read_shape(tiny_model("llama").config)
-ENGINE = Engine("cpu", 4)
+ENGINE = DeviceProfile("cpu", 4)
 NEEDS = (JobNeed(AdapterSpec(rank=8)),)
 
 

@@ -20,7 +20,7 @@ from workers.bench.memory import SHARED_BASES, SHARED_GPUS, count_sharing_jobs
 from workers.protocol.memory import (
     BESIDES_BYTES,
     GB,
-    Engine,
+    DeviceProfile,
     JobNeed,
     PackSizing,
     inner_token_bytes,
@@ -71,27 +71,27 @@ def test_what_a_token_keeps_is_what_autograd_keeps(family, dtype):
     shape = parse_model_shape(config.to_dict())
     loader = AutoModelForSequenceClassification if shape.encoder else AutoModelForCausalLM
     model = PackedModel(loader.from_config(config, dtype=dtype))
-    engine = Engine("cpu", dtype.itemsize)
+    profile = DeviceProfile("cpu", dtype.itemsize)
     with rehearsal(model, tokens=TOKENS) as pack:
         with model.streaming(pack), SavedBytes(model.model) as saved:
             model.hidden(pack)
         counted = saved.total / pack.tokens
-    predicted = kept_bytes(shape, engine, recompute=False)
-    predicted += inner_token_bytes(shape, engine, rank=RANK, recompute=False)
+    predicted = kept_bytes(shape, profile, recompute=False)
+    predicted += inner_token_bytes(shape, profile, rank=RANK, recompute=False)
     # Rotary angles, which all layers share, are not in the sum.
     assert predicted == pytest.approx(counted, rel=0.01)
 
 
 def test_recomputed_blocks_keep_their_inputs_alone():
     shape = parse_model_shape(CONFIGS["llama"].to_dict())
-    engine = Engine("cpu", 4)
+    profile = DeviceProfile("cpu", 4)
     model = PackedModel(AutoModelForCausalLM.from_config(CONFIGS["llama"], dtype=torch.float32))
     model.checkpoint_layers = True
     with rehearsal(model, tokens=TOKENS) as pack:
         with model.streaming(pack), SavedBytes(model.model) as saved:
             model.hidden(pack)
         counted = saved.total / pack.tokens
-    inputs = kept_bytes(shape, engine, recompute=True)
+    inputs = kept_bytes(shape, profile, recompute=True)
     assert inputs == shape.layers * 64 * 4
     # Beside them: rotary angles, the last norm and what it noted.
     assert counted - inputs == 4 * (2 * 16 + 32 + 1)
@@ -107,22 +107,22 @@ class TestSharing:
 
     @pytest.mark.parametrize("device", ["cpu", "cuda"])
     def test_more_rank_more_targets_and_longer_packs_never_take_less(self, device):
-        shape, engine = parse_model_shape(CONFIGS["llama"].to_dict()), Engine(device, 2)
+        shape, profile = parse_model_shape(CONFIGS["llama"].to_dict()), DeviceProfile(device, 2)
 
         def size(rank: int = 8, targets=None, tokens: int = 1024) -> float:
             pack = PackSizing(tokens, recompute=True)
             need = JobNeed(AdapterSpec(rank=rank, target_modules=targets))
-            return job_bytes(shape, engine, need, pack=pack)
+            return job_bytes(shape, profile, need, pack=pack)
 
         assert size(targets=("q_proj",)) < size() < size(rank=9)
         assert size() <= size(tokens=2048)
 
     def test_a_tight_node_keeps_half_of_what_the_base_leaves_for_jobs(self):
-        shape, engine = parse_model_shape(CONFIGS["llama"].to_dict()), Engine("cuda", 2)
+        shape, profile = parse_model_shape(CONFIGS["llama"].to_dict()), DeviceProfile("cuda", 2)
         base_gb, limit_gb = 0.001, 0.1
-        sized = size_node(shape, engine, base_gb=base_gb, limit_gb=limit_gb, longest_tokens=64)
+        sized = size_node(shape, profile, base_gb=base_gb, limit_gb=limit_gb, longest_tokens=64)
         assert sized is not None
-        assert 64 < sized.pack.token_budget < engine.pack_tokens
+        assert 64 < sized.pack.token_budget < profile.pack_tokens
         assert sized.own_gb + sized.jobs_gb == pytest.approx(limit_gb)
         assert sized.jobs_gb == pytest.approx(
             (limit_gb - base_gb - BESIDES_BYTES / GB) / 2, rel=0.01

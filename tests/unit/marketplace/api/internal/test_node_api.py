@@ -21,7 +21,7 @@ from tests import market_builders as market
 from tests.builders import NOW
 from tests.job_builders import at
 from workers.protocol import messages as protocol
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 from workers.protocol.wire import dumps, from_json
 
 pytestmark = pytest.mark.django_db

@@ -23,7 +23,7 @@ from tests import builders
 from tests import market_builders as market
 from tests.pages import read_download
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
-from workers.protocol.messages import SliceStatus, TextSample
+from workers.protocol.messages import SliceEnd, TextSample
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -284,7 +284,7 @@ def test_finished_job_shows_its_history_and_gives_its_adapter(api, zone):
     assert api.get(f"/api/jobs/{job.pk}/samples").json() == {"data": []}
     dispatch_slots(now=start)
     sample = TextSample(prompt="Where is it?", before="On.", after="On its way.")
-    market.end_slice(job, status=SliceStatus.FINISHED, now=start, samples=(sample,))
+    market.end_slice(job, status=SliceEnd.FINISHED, now=start, samples=(sample,))
     settle_finished(now=start)
     shown = api.get(f"/api/jobs/{job.pk}").json()
     assert shown["status"] == "succeeded"

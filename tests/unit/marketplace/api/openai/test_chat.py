@@ -29,7 +29,7 @@ from workers.node.answerer import Answerer
 from workers.node.blob_cache import BlobCache
 from workers.node.market_client import MarketClient
 from workers.protocol.generation import LikelyToken, Question, Written, WrittenToken
-from workers.protocol.messages import Fault, SliceStatus
+from workers.protocol.messages import Fault, SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -157,7 +157,7 @@ def finish(job, node):
     starts_at = market.slot_at(job.zone, job.cells[0][0])
     type(node).objects.filter(pk=node.pk).update(last_heartbeat_at=starts_at)
     dispatch_slots(now=starts_at)
-    market.end_slice(job, status=SliceStatus.FINISHED, now=starts_at)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=starts_at)
     sha256 = hashlib.sha256(b"zip").hexdigest()
     Artifact.objects.filter(job=job).update(sha256=sha256)
     type(node).objects.filter(pk=node.pk).update(last_heartbeat_at=clock.now())

@@ -14,7 +14,7 @@ from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.selectors import wallet
 from tests import builders
 from tests import market_builders as market
-from workers.protocol.messages import SliceStatus
+from workers.protocol.messages import SliceEnd
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,7 +45,7 @@ def finish(job_id):
     MetricPoint.objects.create(
         job=job, slice=held, seq=1, at=clock.now(), step=1, epoch=0.5, train_loss=2.5
     )
-    market.end_slice(job, status=SliceStatus.FINISHED, now=clock.now())
+    market.end_slice(job, status=SliceEnd.FINISHED, now=clock.now())
     return Job.objects.get(pk=job_id)
 
 

@@ -14,7 +14,7 @@ from marketplace.jobs.services import dispatch_slots
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import SliceStatus, SlotPlan
+from workers.protocol.messages import SliceEnd, SlotPlan
 from workers.protocol.wire import from_json
 
 pytestmark = pytest.mark.django_db
@@ -36,7 +36,7 @@ def finished_job(owner, zone, **terms) -> Job:
     decide_pending_bids(zone=zone, now=NOW)
     job = Job.objects.get(bid_id=bid.pk)
     dispatch_slots(now=market.slot_at(zone, 101))
-    market.end_slice(job, status=SliceStatus.FINISHED, now=market.slot_at(zone, 101))
+    market.end_slice(job, status=SliceEnd.FINISHED, now=market.slot_at(zone, 101))
     return job
 
 

@@ -17,7 +17,7 @@ from marketplace.payments.selectors import Wallet, check_ledger, wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import SliceStatus as Ended
+from workers.protocol.messages import SliceEnd as Ended
 
 pytestmark = pytest.mark.django_db
 

@@ -33,7 +33,7 @@ from scheduler.types import NodeRate
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
-from workers.protocol.messages import SliceStatus
+from workers.protocol.messages import SliceEnd
 
 pytestmark = pytest.mark.django_db
 
@@ -124,7 +124,7 @@ def test_a_provider_earns_the_rate_of_its_cells_and_the_books_balance(zone, owne
     now = market.slot_at(zone, 101)
     dispatch_slots(now=now)
     node = market.open_slice(job).node
-    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     assert settle_finished(now=now) == 1
     assert earnings(organisation=node.provider.organisation).pending_micros == 125_000
     assert house_balances()["revenue"] == 0

@@ -15,7 +15,7 @@ from django.test import Client
 from marketplace.auction.book.transcript import transcript_lines
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.sweep import refresh_zone
-from marketplace.auction.models import MarketHead, SignedHead, WitnessCursor
+from marketplace.auction.models import MarketHead, PublishedHead, WitnessCursor
 from marketplace.auction.witnesses import heads, keys
 from marketplace.fleet.models import Zone
 from marketplace.web.views import market
@@ -177,7 +177,7 @@ def test_a_witness_that_no_one_answers_for_is_noted(zone: Zone, settings: Any) -
 def test_the_audit_finds_a_log_that_is_not_what_was_signed(zone: Zone) -> None:
     heads.sign_heads(now=NOW)
     assert verify_zone(zone).problems == []
-    signed = SignedHead.objects.get(zone=zone)
+    signed = PublishedHead.objects.get(zone=zone)
     data = json.loads(signed.text)
     forged = json.dumps(data | {"hash": "ab" * 32})
     alter_row("UPDATE auction_signedhead SET text = %s WHERE id = %s", forged, signed.pk)
@@ -211,7 +211,7 @@ def test_heads_are_given_in_pages_the_last_ones_first(
     for slots in range(5):
         grow(zone, slots + 1)
         heads.sign_heads(now=NOW)
-    every = list(SignedHead.objects.order_by("position").values_list("position", flat=True))
+    every = list(PublishedHead.objects.order_by("position").values_list("position", flat=True))
     assert len(every) == 5
 
     def page(address: str) -> tuple[list[int], str]:

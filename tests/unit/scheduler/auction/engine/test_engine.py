@@ -9,7 +9,7 @@ import pytest
 
 from scheduler.auction import Changed, Dropped, Engine, Released, Replan, ZoneRules
 from scheduler.auction.log import events
-from scheduler.types import Cell, LaborVendor, Refusal, Task, Vendor
+from scheduler.types import Cell, LaborVendor, Refusal, Task, VendorCapacity
 from tests.properties.auction_markets import restore
 from tests.unit.scheduler.auction.builders import decide, node, price, task, zone
 
@@ -310,7 +310,7 @@ def test_a_free_plan_that_ends_sooner_is_taken_at_no_tolerance() -> None:
 
 def test_a_vendor_that_is_busy_begins_when_it_has_room_again() -> None:
     engine = zone(node())
-    engine.apply(events.VendorChanged(Vendor("v", 3)))
+    engine.apply(events.VendorChanged(VendorCapacity("v", 3)))
     offers = (LaborVendor("v", 3.0, 2, load=2),)
     first = decide(engine, task("first", vendors=offers))
     second = decide(engine, task("second", vendors=offers))
@@ -331,18 +331,18 @@ def test_a_vendor_that_lists_nothing_gets_no_work() -> None:
     engine = zone(node())
     offers = (LaborVendor("unknown", 1.0, 1, load=1), LaborVendor("v", 3.0, 1, load=1))
     assert decide(engine, task("first", vendors=offers)).refusal is Refusal.WINDOW
-    engine.apply(events.VendorChanged(Vendor("v", 1)))
+    engine.apply(events.VendorChanged(VendorCapacity("v", 1)))
     chosen = decide(engine, task("second", vendors=offers))
     assert chosen.schedule is not None
     assert (chosen.schedule.vendor, chosen.payment) == (1, 3.0)
-    engine.apply(events.VendorChanged(Vendor("v", 0)))
+    engine.apply(events.VendorChanged(VendorCapacity("v", 0)))
     assert decide(engine, task("third", vendors=offers)).refusal is Refusal.WINDOW
 
 
 def test_a_job_without_delivery_gets_the_next_vendor() -> None:
     engine = zone(node())
     for name in ("a", "b"):
-        engine.apply(events.VendorChanged(Vendor(name, 1)))
+        engine.apply(events.VendorChanged(VendorCapacity(name, 1)))
     offers = (LaborVendor("a", 1.0, 1, load=1), LaborVendor("b", 5.0, 1, load=1))
     decide(engine, task(vendors=offers))
     event = events.TaskReplanned(task(vendors=offers[1:], arrival_slot=2), 2)

@@ -23,7 +23,7 @@ from scheduler.auction.log.canonical_json import commit_owner
 from scheduler.auction.log.chain import canonical, commitment, hide_bid
 from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.log.outcomes import outcome_from_json
-from scheduler.types import Cell, LaborVendor, Vendor
+from scheduler.types import Cell, LaborVendor, VendorCapacity
 from tests.unit.scheduler.auction.builders import node, task
 
 EVENTS = (
@@ -57,7 +57,7 @@ EVENTS = (
     events.PricesSolved(1, {"n": (0.1, 0.2)}, {"b": (0.3,)}, seed=3, inputs={"bids": 2}),
     events.PricesSolved(1, {"n": (0.3, 0.2)}, {}, private={"dual_value": 7.25}, salt="s4"),
     events.RulesChanged(ZoneRules(policy="lagrangian", horizon_slots=6, settings={"growth": 0.2})),
-    events.VendorChanged(Vendor("v", 2)),
+    events.VendorChanged(VendorCapacity("v", 2)),
     events.BidArrived(task("cleaned", vendors=(LaborVendor("v", 2.0, 1, load=2),)), 1, salt="s6"),
     events.PreparationEnded("cleaned", 2),
     events.NodeLeft("n", 3),

@@ -13,7 +13,7 @@ from scheduler.auction import Changed, Dropped, ZoneRules
 from scheduler.auction.engine.rounding import Rounding
 from scheduler.auction.log import events
 from scheduler.experiments.auction.max_form.engine import make_engine
-from scheduler.types import Cell, Decision, LaborVendor, Refusal, Vendor
+from scheduler.types import Cell, Decision, LaborVendor, Refusal, VendorCapacity
 from tests.unit.scheduler.auction.builders import decide, node, task, zone
 
 NAN, INF = math.nan, math.inf
@@ -65,8 +65,8 @@ def test_a_bid_with_a_number_that_is_none_is_refused_and_leaves_no_trace(
             events.BidArrived(task(vendors=(LaborVendor("v", 1.0, 1, load=-1),)), 0),
             "load of vendor v",
         ),
-        (events.VendorChanged(Vendor("v", -1)), "capacity of vendor v"),
-        (events.VendorChanged(Vendor("v", 2**31 + 1)), "capacity of vendor v"),
+        (events.VendorChanged(VendorCapacity("v", -1)), "capacity of vendor v"),
+        (events.VendorChanged(VendorCapacity("v", 2**31 + 1)), "capacity of vendor v"),
         (
             events.BidArrived(task(operational_costs={"n": (1.0, NAN)}), 0),
             "operational_costs on node n",

@@ -19,7 +19,7 @@ from scheduler.auction.prices.forecast import forecast_arrivals
 from scheduler.auction.prices.scenarios import find_scenarios
 from scheduler.auction.search.grid import Floats
 from scheduler.experiments.auction.run import make_rules, run_baseline, run_policy
-from scheduler.types import Node, Task
+from scheduler.types import NodeSpec, Task
 from tests.unit.scheduler.experiments.auction.builders import CROWDED
 
 
@@ -342,7 +342,7 @@ def zone(nodes: int) -> Engine:
     for k in range(nodes):
         engine.apply(
             events.NodeJoined(
-                Node(id=f"n-{k}", gpu_type="g", compute_capacity=20.0, memory_capacity=9.0)
+                NodeSpec(id=f"n-{k}", gpu_type="g", compute_capacity=20.0, memory_capacity=9.0)
             )
         )
     return engine

@@ -12,7 +12,7 @@ from scheduler.auction.prices.posted_rates import (
     find_reference_asks,
     post_rates,
 )
-from scheduler.types import Node, NodeRate, Task
+from scheduler.types import NodeRate, NodeSpec, Task
 
 
 def listed(provider: str, ask: float, **changes: Any) -> RegisteredNode:
@@ -24,7 +24,9 @@ def listed(provider: str, ask: float, **changes: Any) -> RegisteredNode:
         **changes,
     }
     name = f"{provider}-{values['gpu_type']}"
-    return RegisteredNode(Node(id=name, ask=ask * values["compute_capacity"], **values), provider)
+    return RegisteredNode(
+        NodeSpec(id=name, ask=ask * values["compute_capacity"], **values), provider
+    )
 
 
 def task(name: str, *, bid: float, arrival: int = 0, deadline: int = 3) -> Task:

@@ -13,7 +13,7 @@ from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json, event_to_json
 from scheduler.auction.search.grid import WASTE_UNITS, unfilled
-from scheduler.types import Decision, Node, Task
+from scheduler.types import Decision, NodeSpec, Task
 
 RATES = {"g": (4.0, 6.0)}
 
@@ -22,7 +22,7 @@ def zone(*, growth: float = 0.0) -> Engine:
     rules = ZoneRules(policy="lagrangian", horizon_slots=1, settings={"growth": growth})
     engine = Engine(rules)
     for name in ("a", "b"):
-        node = Node(id=name, gpu_type="g", compute_capacity=10.0, memory_capacity=9.0)
+        node = NodeSpec(id=name, gpu_type="g", compute_capacity=10.0, memory_capacity=9.0)
         engine.apply(events.NodeJoined(node))
     return engine
 
@@ -101,7 +101,7 @@ def test_a_snapshot_and_the_log_keep_the_usual_rates() -> None:
 def test_nodes_that_join_later_are_packed_as_well() -> None:
     engine = zone()
     engine.apply(solved())
-    node = Node(id="c", gpu_type="g", compute_capacity=20.0, memory_capacity=9.0)
+    node = NodeSpec(id="c", gpu_type="g", compute_capacity=20.0, memory_capacity=9.0)
     engine.apply(events.NodeJoined(node))
     assert engine.snapshot()["usual_rates"] == {"g": [4.0, 6.0]}
     assert Engine.restore(engine.snapshot()).snapshot() == engine.snapshot()

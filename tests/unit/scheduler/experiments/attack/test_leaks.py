@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler.experiments.attack import leaks
 
-ZONE = leaks.make_zones(leaks.Size(1, 12, leaks.Settings()))["busy zone"]
+ZONE = leaks.make_zones(leaks.LeakSize(1, 12, leaks.Settings()))["busy zone"]
 DAY = ZONE.day(0)
 SIGHTS = leaks.see_day(ZONE, DAY, settings=leaks.Settings(futures=1, iterations=6))
 

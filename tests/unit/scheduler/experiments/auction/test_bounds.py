@@ -15,7 +15,7 @@ from scheduler.experiments.auction.baselines import earliest_finish, no_merging,
 from scheduler.experiments.auction.baselines.outcome import BaselineOutcome
 from scheduler.experiments.auction.bounds import Supply, grouped, lagrangian_bound, make_capacity
 from scheduler.experiments.auction.bounds.offline_program import linear_bound, offline_optimum
-from scheduler.types import LaborVendor, Node, Task
+from scheduler.types import LaborVendor, NodeSpec, Task
 from tests.unit.scheduler.experiments.auction.builders import CROWDED, crowded
 
 SEEDS = range(4)
@@ -35,7 +35,7 @@ def a_task(**fields: object) -> Task:
 
 
 def one_node(*, ask: float = 0.0, slots: int = 4) -> Supply:
-    node = Node(id="n", gpu_type="g", compute_capacity=10.0, memory_capacity=3.0, ask=ask)
+    node = NodeSpec(id="n", gpu_type="g", compute_capacity=10.0, memory_capacity=3.0, ask=ask)
     return make_capacity([node], base_memory=1.0, first_slot=0, slots=slots)
 
 
@@ -199,7 +199,7 @@ def test_pools_hold_what_their_nodes_hold() -> None:
 
 
 def test_a_node_is_sold_only_while_it_is_there() -> None:
-    node = Node(
+    node = NodeSpec(
         id="n",
         gpu_type="g",
         compute_capacity=1.0,

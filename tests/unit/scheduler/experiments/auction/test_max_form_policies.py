@@ -11,11 +11,11 @@ from scheduler.auction import Engine, ZoneRules
 from scheduler.auction.log import events
 from scheduler.experiments.auction.max_form.engine import make_engine
 from scheduler.experiments.auction.max_form.policies import max_form_rules
-from scheduler.types import Node
+from scheduler.types import NodeSpec
 from tests.unit.scheduler.auction.builders import decide, node, task
 
 
-def residual_zone(of: Node, *, base_memory: float = 0.0, **parameters: Any) -> Engine:
+def residual_zone(of: NodeSpec, *, base_memory: float = 0.0, **parameters: Any) -> Engine:
     """Give a zone of one node and 6 slots whose prices rise with every sale."""
     rules = ZoneRules(
         policy="residual",

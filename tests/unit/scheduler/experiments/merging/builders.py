@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler.experiments.merging.transfer import MEASURED, Tasks, Transfer, WorkRatio, World
+from scheduler.experiments.merging.transfer import MEASURED, Tasks, TransferShares, WorkRatio, World
 from scheduler.experiments.merging.workload import Jobs
 
 
@@ -52,5 +52,5 @@ def jobs(
     )
 
 
-def transfer(found: Jobs, truth: World) -> Transfer:
-    return Transfer(truth, found.tasks, seed=0, scaled=False, correlation=1.0)
+def transfer(found: Jobs, truth: World) -> TransferShares:
+    return TransferShares(truth, found.tasks, seed=0, scaled=False, correlation=1.0)

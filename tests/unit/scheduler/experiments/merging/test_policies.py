@@ -10,7 +10,7 @@ import pytest
 from scheduler.experiments.merging.cluster import Cluster, View
 from scheduler.experiments.merging.policies import POLICIES
 from scheduler.experiments.merging.run import Bank, simulate
-from scheduler.experiments.merging.transfer import MEASURED, PAPER, WORLDS, Tasks, Transfer
+from scheduler.experiments.merging.transfer import MEASURED, PAPER, WORLDS, Tasks, TransferShares
 from scheduler.experiments.merging.workload import Mix, fine_tuning_day, jobs_of_trace
 from scheduler.experiments.tiers.workload import Workload
 from tests.unit.scheduler.experiments.merging import builders
@@ -63,8 +63,8 @@ def test_ymir_merges_related_jobs_only() -> None:
             switch_s=20.0, noticed=0.05,
         )  # fmt: skip
         here.admit(0.0)
-        said = Transfer(replace(MEASURED, scaled_related=replace(MEASURED.related, median=share)),
-                        related.tasks, seed=0, scaled=True, correlation=1.0)  # fmt: skip
+        world = replace(MEASURED, scaled_related=replace(MEASURED.related, median=share))
+        said = TransferShares(world, related.tasks, seed=0, scaled=True, correlation=1.0)
         plan = POLICIES["ymir-chosen"].decide(here.view(), said)
         assert len(plan.merges) == merged
         assert plan.gpus.sum() == 4
@@ -127,13 +127,13 @@ def test_the_worlds_help_as_often_as_was_measured() -> None:
     related, unrelated = donor + 1, (donor + 2) % 4000
     shares = {}
     for scaled in (False, True):
-        drawn = Transfer(MEASURED, tasks, seed=0, scaled=scaled, correlation=0.0)
+        drawn = TransferShares(MEASURED, tasks, seed=0, scaled=scaled, correlation=0.0)
         shares[scaled] = [float((drawn.shares(donor, t) < 1).mean()) for t in (related, unrelated)]
     # A quarter of nine tasks' pairs is related: 30 % faster plain, 41 % and 83 % scaled.
     assert 0.25 * shares[False][0] + 0.75 * shares[False][1] == pytest.approx(0.30, abs=0.03)
     assert 0.25 * shares[True][0] + 0.75 * shares[True][1] == pytest.approx(0.41, abs=0.03)
     assert shares[True][0] == pytest.approx(0.83, abs=0.03)
-    paper = Transfer(PAPER, tasks, seed=0, scaled=False, correlation=0.6)
+    paper = TransferShares(PAPER, tasks, seed=0, scaled=False, correlation=0.6)
     both = np.concatenate([paper.shares(donor, related), paper.shares(donor, unrelated)])
     assert (both < 1).mean() > 0.5
     assert both.min() < 0.1
@@ -143,7 +143,9 @@ def test_scores_correlate_as_they_are_said_to() -> None:
     tasks = Tasks(np.arange(8000), np.arange(8000), np.arange(8000))
     donor, target = np.arange(0, 8000, 2), np.arange(1, 8000, 2)
     for world in WORLDS.values():
-        drawn = Transfer(world, tasks, seed=2, scaled=False, correlation=world.gradient_correlation)
+        drawn = TransferShares(
+            world, tasks, seed=2, scaled=False, correlation=world.gradient_correlation
+        )
         truth, said = drawn.shares(donor, target), drawn.predicted_shares(donor, target)
         if world.gradient_correlation == 0.0:
             assert abs(drawn.temporal_line.slope) < 0.05
@@ -156,7 +158,7 @@ def test_equal_data_are_known_without_a_score_unless_they_may_not_merge() -> Non
     tasks = Tasks(np.array([0, 0, 1]), np.array([0, 0, 1]), np.array([7, 7, 8]))
     one, other = np.array([0]), np.array([1])
     for allowed, said in ((True, 0.02), (False, np.inf)):
-        drawn = Transfer(
+        drawn = TransferShares(
             MEASURED, tasks, seed=0, scaled=True, correlation=0.58, same_data_merges=allowed
         )
         assert drawn.shares(one, other).tolist() == [0.02]
@@ -168,7 +170,7 @@ def test_the_bank_takes_the_same_data_first_and_else_the_best_that_helps() -> No
     tasks = Tasks(np.array([0, 1, 2, 3]), np.array([0, 1, 0, 0]), np.array([0, 1, 2, 0]))
     jobs = replace(jobs, tasks=tasks)
     world = builders.world(related=0.4, unrelated=1.5)
-    said = Transfer(world, tasks, seed=0, scaled=True, correlation=1.0)
+    said = TransferShares(world, tasks, seed=0, scaled=True, correlation=1.0)
     bank = Bank(jobs, np.random.default_rng(0), 8)
     assert bank.best_donor(2, said) is None
     bank.add(np.array([1]))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.__main__ import main
-from scheduler.experiments.prompts.experiments import WORKLOADS, Size
+from scheduler.experiments.prompts.experiments import WORKLOADS, PromptSize
 from scheduler.experiments.prompts.policies import LANES
 from scheduler.experiments.prompts.reproduce import reproduce
 from scheduler.experiments.prompts.run import simulate
@@ -61,7 +61,7 @@ def test_simulate_answers_mistakes_with_a_line_and_status_two(
 
 
 def test_reproduce_writes_tables_plots_and_a_report(tmp_path: Path) -> None:
-    reproduce(tmp_path, Size(seeds=2, worlds=1, tasks=2, candidates=40, minutes=3))
+    reproduce(tmp_path, PromptSize(seeds=2, worlds=1, tasks=2, candidates=40, minutes=3))
     names = {path.name for path in tmp_path.iterdir()}
     plots = ("sweeps", "tradeoff", "errors", "lookups")
     assert names == {

@@ -6,15 +6,15 @@ from datetime import datetime
 
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.freezes import end_freeze, freeze_organisation
-from marketplace.payments.gateway_models import MICROS_PER_CENT, CardPayment, Dispute
+from marketplace.payments.gateway_models import MICROS_PER_CENT, CardPayment, Chargeback
 from marketplace.payments.ledger import Account, house, post_entry
 from marketplace.payments.locks import lock_payment, lock_wallet
 from marketplace.payments.models import AccountKind, EntryKind
-from marketplace.payments.stripe_gateway import DisputeState
+from marketplace.payments.stripe_gateway import ChargebackState
 
 
-def record_dispute(state: DisputeState, *, now: datetime) -> Dispute | None:
-    """Book a dispute as it stands; saying it again changes nothing. Call in a transaction.
+def record_chargeback(state: ChargebackState, *, now: datetime) -> Chargeback | None:
+    """Book a chargeback as it stands; saying it again changes nothing. Call in a transaction.
 
     While the bank decides, the house bears the amount and the organisation may not bid. A lost one
     is paid by the wallet as far as it goes; the organisation stays frozen for the rest.
@@ -24,7 +24,7 @@ def record_dispute(state: DisputeState, *, now: datetime) -> Dispute | None:
     if payment_id is None:
         return None
     payment = lock_payment(payment_id)
-    dispute, is_new = Dispute.objects.get_or_create(
+    chargeback, is_new = Chargeback.objects.get_or_create(
         gateway_id=state.gateway_id,
         defaults={
             "payment": payment,
@@ -33,42 +33,42 @@ def record_dispute(state: DisputeState, *, now: datetime) -> Dispute | None:
             "opened_at": now,
         },
     )
-    amount = dispute.amount_cents * MICROS_PER_CENT
+    amount = chargeback.amount_cents * MICROS_PER_CENT
     if is_new:
         post_entry(
-            kind=EntryKind.DISPUTE,
-            reference=dispute.pk,
-            amounts={house(AccountKind.GATEWAY): amount, house(AccountKind.DISPUTES): -amount},
+            kind=EntryKind.CHARGEBACK,
+            reference=chargeback.pk,
+            amounts={house(AccountKind.GATEWAY): amount, house(AccountKind.CHARGEBACKS): -amount},
             locked={},
             now=now,
         )
         freeze_organisation(
             organisation_id=payment.organisation_id,
-            reference=dispute.pk,
-            reason=f"A card payment of {format_usd_exact(amount)} is disputed at the bank.",
+            reference=chargeback.pk,
+            reason=f"A card payment of {format_usd_exact(amount)} is contested at the bank.",
             now=now,
         )
-    if state.won is not None and dispute.closed_at is None:
-        dispute.won, dispute.closed_at = state.won, now
-        dispute.save(update_fields=["won", "closed_at"])
-        _close(dispute, payment, amount, now=now)
-    return dispute
+    if state.won is not None and chargeback.closed_at is None:
+        chargeback.won, chargeback.closed_at = state.won, now
+        chargeback.save(update_fields=["won", "closed_at"])
+        _close(chargeback, payment, amount, now=now)
+    return chargeback
 
 
-def _close(dispute: Dispute, payment: CardPayment, amount: int, *, now: datetime) -> None:
+def _close(chargeback: Chargeback, payment: CardPayment, amount: int, *, now: datetime) -> None:
     wallet = Account(payment.organisation_id, AccountKind.WALLET_AVAILABLE)
     locked = lock_wallet(payment.organisation_id)
     available = locked[wallet.organisation_id, wallet.kind].balance_micros
-    source = house(AccountKind.GATEWAY) if dispute.won else wallet
-    paid = amount if dispute.won else min(amount, available)
+    source = house(AccountKind.GATEWAY) if chargeback.won else wallet
+    paid = amount if chargeback.won else min(amount, available)
     if paid:
         post_entry(
-            kind=EntryKind.DISPUTE_CLOSED,
-            reference=dispute.pk,
-            amounts={source: -paid, house(AccountKind.DISPUTES): paid},
+            kind=EntryKind.CHARGEBACK_CLOSED,
+            reference=chargeback.pk,
+            amounts={source: -paid, house(AccountKind.CHARGEBACKS): paid},
             locked=locked,
             now=now,
-            memo="The bank decided for the market" if dispute.won else "Taken back by the bank",
+            memo="The bank decided for the market" if chargeback.won else "Taken back by the bank",
         )
     if paid == amount:
-        end_freeze(reference=dispute.pk, now=now)
+        end_freeze(reference=chargeback.pk, now=now)
