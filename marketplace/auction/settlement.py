@@ -261,7 +261,7 @@ def compute_cancel_refund(*, bid: Bid, job: Job) -> int:
 def _judge_ending(job: Job) -> EndedJob:
     """How a job ended, as far as money goes, and whose fault it was."""
     work, slices = measure_executed_work(job), list_slices(job)
-    at_fault = tuple(list_organisations_at_fault(slices))
+    at_fault = tuple(list_organisations_at_fault(job, slices))
     assert job.finished_at is not None
     is_own_delay = is_held_up_by_owner(job)
     if job.status == JobStatus.SUCCEEDED:

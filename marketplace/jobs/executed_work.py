@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.work import count_sold_units, load_work_plan
 from workers.protocol.messages import Fault
@@ -105,8 +106,14 @@ def is_user_fault_confirmed(slices: list[Slice]) -> bool:
     return len({s.node.provider_id for s in slices if is_user_fault(s)}) > 1
 
 
-def list_organisations_at_fault(slices: list[Slice]) -> list[str]:
-    """Organisations whose nodes lost or failed the job, the latest last."""
+def list_organisations_at_fault(job: Job, slices: list[Slice]) -> list[str]:
+    """Organisations whose nodes left the job's cells, let its plan run out, lost or failed it.
+
+    The latest that lost or failed it is last.
+    """
     failed = (SliceStatus.LOST, SliceStatus.FAILED)
-    found = [s.node.provider.organisation_id for s in slices if s.status in failed]
+    blamed = Node.objects.filter(pk__in=job.blamed_nodes)
+    organisations = dict(blamed.values_list("pk", "provider__organisation_id"))
+    found = [organisations[node_id] for node_id in job.blamed_nodes]
+    found += [s.node.provider.organisation_id for s in slices if s.status in failed]
     return list(dict.fromkeys(reversed(found)))[::-1]

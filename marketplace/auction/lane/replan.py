@@ -46,9 +46,12 @@ def record_lost_cells(lane: Lane) -> None:
         Bid.objects.filter(pk=dropped.task_id).update(replanned_slot=None)
         job = Job.objects.filter(bid_id=dropped.task_id).first()
         if job is not None:
-            nodes = ", ".join(sorted({cell.node for cell in dropped.cells}))
+            nodes = sorted({cell.node for cell in dropped.cells})
             request_job_replan(
-                job=job, reason=f"Cells on {nodes} were lost; looking for others.", now=lane.now
+                job=job,
+                reason=f"Cells on {', '.join(nodes)} were lost; looking for others.",
+                now=lane.now,
+                lost_nodes=nodes,
             )
     lane.dropped.clear()
 

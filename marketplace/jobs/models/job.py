@@ -89,6 +89,8 @@ class Job(models.Model):
     replan_wanted_at = models.DateTimeField(null=True)
     #: Slices lost or failed by the house's fault since the last progress beyond a checkpoint.
     system_faults = models.PositiveIntegerField(default=0)
+    #: Nodes that were gone when their cells came, or under which the plan ran out; oldest first.
+    blamed_nodes = models.JSONField(default=list)
     #: Who caused the failure; empty unless failed.
     fault = models.CharField(max_length=8, choices=FaultOf.choices, default="", blank=True)
     #: One sentence for the owner.

@@ -37,6 +37,7 @@ from marketplace.jobs import locks
 from marketplace.jobs.journal import record_event
 from marketplace.jobs.models import EventKind, Job, JobStatus, NodePlan, Slice, SliceStatus
 from marketplace.jobs.plans import record_plans
+from marketplace.jobs.services.blame import blame_nodes, blame_overrun
 from marketplace.jobs.services.life import mark_for_replan
 from marketplace.jobs.transitions import set_status
 
@@ -218,6 +219,7 @@ def _dispatch_job(present: _ZoneView, job: Job) -> bool:
     if present.out_of_cells(job):
         mark_for_replan(job=job, reason="Its planned slots are over.", now=present.now)
     elif present.node_gone(job):
+        blame_nodes(job, filter(None, [job.node_in(present.slot)]))
         mark_for_replan(job=job, reason="The node of its slot is gone.", now=present.now)
     return False
 
@@ -228,6 +230,7 @@ def _continue_slice(present: _ZoneView, job: Job, held: Slice) -> None:
     node_id = job.node_in(slot)
     if node_id == held.node_id:
         if present.overruns(job):
+            blame_overrun(job, held, slot=slot)
             mark_for_replan(job=job, reason="It is slower than planned.", now=now)
         return
     if job.has_done_all_steps:
@@ -245,6 +248,7 @@ def _continue_slice(present: _ZoneView, job: Job, held: Slice) -> None:
             data={"from_node": held.node_id, "to_node": node_id, "slot": slot},
         )
     if present.out_of_cells(job):
+        blame_overrun(job, held, slot=slot)
         mark_for_replan(job=job, reason="It did not end within its planned slots.", now=now)
 
 

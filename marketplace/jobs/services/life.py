@@ -30,6 +30,7 @@ from marketplace.jobs.models import (
     SliceStatus,
     job_id,
 )
+from marketplace.jobs.services.blame import blame_nodes
 from marketplace.jobs.transitions import set_status
 from scheduler.types import Cell
 
@@ -210,14 +211,23 @@ def _is_lost(job: Job, node_id: str) -> bool:
     return Node.objects.filter(pk=node_id, status__in=GONE).exists()
 
 
-def request_job_replan(*, job: Job, reason: str, now: datetime, is_trouble: bool = True) -> Job:
+def request_job_replan(
+    *,
+    job: Job,
+    reason: str,
+    now: datetime,
+    is_trouble: bool = True,
+    lost_nodes: Iterable[str] = (),
+) -> Job:
     """Ask the auction for new cells; asking again changes nothing.
 
     ``is_trouble``: something went wrong, rather than something better having turned up.
+    ``lost_nodes`` are those whose cells it lost.
     """
     with transaction.atomic():
         job = locks.lock_job(job.pk)
         if job.is_active:
+            blame_nodes(job, lost_nodes)
             mark_for_replan(job=job, reason=reason, now=now, is_trouble=is_trouble)
     return job
 

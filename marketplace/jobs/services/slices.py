@@ -26,6 +26,7 @@ from marketplace.jobs.models import (
     Slice,
     SliceStatus,
 )
+from marketplace.jobs.services.blame import blame_overrun
 from marketplace.jobs.services.life import close_slice, end_job, fail, mark_for_replan
 from marketplace.jobs.services.uploads import set_aside_checkpoint
 from marketplace.jobs.transitions import set_status
@@ -287,6 +288,8 @@ def _apply_paused(job: Job, held: Slice, result: SliceResult, now: datetime) -> 
     )
     _rewind_to_checkpoint(job)
     slot = slot_at(job.zone, now)
+    if job.last_slot is None or job.last_slot <= slot:
+        blame_overrun(job, held, slot=slot)
     # Off one node and due on another: it is on its way, not waiting.
     following = {node for at, node in job.cells if slot <= at <= slot + 1}
     moving = bool(following - {held.node_id})

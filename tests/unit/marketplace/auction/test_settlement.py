@@ -9,6 +9,8 @@ import pytest
 from marketplace.auction import settlement
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.decide import decide_pending_bids
+from marketplace.auction.lane.enter import enter_lane
+from marketplace.auction.lane.replan import replan_jobs
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, Reservation, WorkShare
 from marketplace.auction.selectors import list_bids_not_settled, list_bids_set_aside
@@ -17,7 +19,13 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.slots import slot_ends_at
 from marketplace.jobs.models import Job, JobEvent
-from marketplace.jobs.services import cancel_job, dispatch_slots, record_progress, sweep_leases
+from marketplace.jobs.services import (
+    cancel_job,
+    dispatch_slots,
+    record_progress,
+    request_job_replan,
+    sweep_leases,
+)
 from marketplace.jobs.work import load_work_plan
 from marketplace.payments.selectors import (
     Wallet,
@@ -119,22 +127,24 @@ def end_late(job, zone):
     return now
 
 
-def move(job, zone, first, second):
+def move(job, zone, second):
     """The job leaves its node after 9 of 36 steps and goes on elsewhere."""
     run(job, zone, 101)
     now = market.slot_at(zone, 101) + timedelta(seconds=8)
     market.end_slice(job, status=SliceEnd.PAUSED, step=9, now=now)
     Node.objects.filter(pk=second.pk).update(last_heartbeat_at=market.slot_at(zone, 103))
-    Node.objects.filter(pk=first.pk).update(status=NodeStatus.OFFLINE)
-    refresh_zone(zone=zone, now=market.slot_at(zone, 102))
+    later = market.slot_at(zone, 102)
+    with enter_lane(zone=zone, now=later) as lane:
+        request_job_replan(job=job, reason="Moved.", now=later, is_trouble=False)
+        replan_jobs(lane, preferred={job.pk: second.pk})
     run(job, zone, 103)
     assert market.open_slice(job).node == second
 
 
-def failed_after_a_move(zone, owner, first, provider):
+def failed_after_a_move(zone, owner, provider):
     """A job of which one node did 9 of 36 steps, and which another one failed for good."""
     bid, job = sold(owner, zone, epochs=3)
-    move(job, zone, first, market.node(zone, of=provider))
+    move(job, zone, market.node(zone, of=provider))
     Job.objects.filter(pk=job.pk).update(system_faults=4)
     now = market.slot_at(zone, 103)
     market.end_slice(job, status=SliceEnd.FAILED, step=18, now=now, fault=Fault.SYSTEM)
@@ -281,6 +291,57 @@ def test_a_late_end_that_is_no_providers_fault_is_credited_by_the_house(zone, ow
     assert house_balances()["sla_credits"] == -75_000
 
 
+def leave_at_the_deadline(job, zone, *, step):
+    """The node lets the job go in its last slot, three seconds before the deadline."""
+    run(job, zone, 101, 102, 103)
+    now = slot_ends_at(zone, 103) - timedelta(seconds=3)
+    market.end_slice(job, status=SliceStatus.PAUSED, step=step, now=now)
+
+
+def replan_at(job, zone, slot):
+    now = market.slot_at(zone, slot)
+    Node.objects.filter(status=NodeStatus.ONLINE).update(last_heartbeat_at=now)
+    run(job, zone, slot)
+    refresh_zone(zone=zone, now=now)
+    job.refresh_from_db()
+    return now
+
+
+def test_a_node_that_leaves_a_job_just_before_its_deadline_pays_for_the_late_end(zone, owner):
+    node = market.node(zone)
+    bid, job = sold(owner, zone, epochs=3, slots=3)
+    leave_at_the_deadline(job, zone, step=35)
+    replan_at(job, zone, 104)
+    now = replan_at(job, zone, 105)
+    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
+    settled(job, bid, now)
+    assert (bid.credit_micros, earned(node)) == (75_000, 225_000)
+    assert house_balances()["sla_credits"] == 0
+
+
+def test_a_node_that_leaves_a_job_and_then_the_market_is_not_paid_by_the_house(zone, owner):
+    node = market.node(zone)
+    bid, job = sold(owner, zone, epochs=3, slots=3)
+    leave_at_the_deadline(job, zone, step=35)
+    Node.objects.filter(pk=node.pk).update(status=NodeStatus.OFFLINE)
+    now = replan_at(job, zone, 104)
+    assert (job.status, job.fault) == ("failed", "system")
+    settled(job, bid, now)
+    assert (bid.refund_micros, earned(node)) == (300_000, 0)
+    assert house_balances()["refunds"] == 0
+
+
+def test_a_node_that_is_gone_when_its_cells_come_is_at_fault_and_not_the_one_before_it(zone, owner):
+    market.node(zone)
+    _, job = sold(owner, zone, epochs=3)
+    second = market.node(zone, ask_micros=9 * market.CELL_MICROS)
+    move(job, zone, second)
+    market.end_slice(job, status=SliceStatus.PAUSED, step=18, now=market.slot_at(zone, 103))
+    Node.objects.filter(pk=second.pk).update(status=NodeStatus.OFFLINE)
+    replan_at(job, zone, 104)
+    assert job.blamed_nodes == [second.pk]
+
+
 def test_an_owner_whose_own_node_was_late_gets_no_credit(zone):
     node, owner = own_node(zone)
     bid, job = sold(owner, zone, epochs=3, slots=3)
@@ -319,7 +380,7 @@ def test_failure_of_the_house_is_refunded_whole_and_the_node_that_fell_silent_ea
 
 def test_the_house_pays_for_work_that_others_did_before_a_job_failed(zone, owner):
     first, second = market.node(zone), market.provider()
-    bid, job, now = failed_after_a_move(zone, owner, first, second)
+    bid, job, now = failed_after_a_move(zone, owner, second)
     settled(job, bid, now)
     assert bid.refund_micros == 300_000
     assert earned(first) == 80_000
@@ -336,10 +397,10 @@ def test_what_the_house_bears_for_one_provider_in_a_day_is_limited(zone, owner, 
     settings.HOUSE_BEARS_MICROS_PER_DAY = 85_000
     second, third = market.provider(), market.node(market.zone())
     first = market.node(zone)
-    bid, job, now = failed_after_a_move(zone, owner, first, second)
+    bid, job, now = failed_after_a_move(zone, owner, second)
     settled(job, bid, now)
     assert earned(first) == 80_000
-    bid, job, now = failed_after_a_move(third.zone, owner, third, second)
+    bid, job, now = failed_after_a_move(third.zone, owner, second)
     settled(job, bid, now)
     # The owner has everything back all the same.
     assert wallet(organisation=owner).available_micros == 10_000_000
@@ -446,7 +507,7 @@ def test_providers_of_a_moved_job_are_paid_in_proportion_to_the_work_each_did(zo
     first = market.node(zone)
     bid, job = sold(owner, zone, epochs=3)
     second = market.node(zone, ask_micros=9 * market.CELL_MICROS)
-    move(job, zone, first, second)
+    move(job, zone, second)
     run(job, zone, 104)
     now = market.slot_at(zone, 104)
     market.end_slice(job, status=SliceEnd.FINISHED, now=now)
