@@ -295,7 +295,7 @@ def leave_at_the_deadline(job, zone, *, step):
     """The node lets the job go in its last slot, three seconds before the deadline."""
     run(job, zone, 101, 102, 103)
     now = slot_ends_at(zone, 103) - timedelta(seconds=3)
-    market.end_slice(job, status=SliceStatus.PAUSED, step=step, now=now)
+    market.end_slice(job, status=SliceEnd.PAUSED, step=step, now=now)
 
 
 def replan_at(job, zone, slot):
@@ -313,7 +313,7 @@ def test_a_node_that_leaves_a_job_just_before_its_deadline_pays_for_the_late_end
     leave_at_the_deadline(job, zone, step=35)
     replan_at(job, zone, 104)
     now = replan_at(job, zone, 105)
-    market.end_slice(job, status=SliceStatus.FINISHED, now=now)
+    market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     settled(job, bid, now)
     assert (bid.credit_micros, earned(node)) == (75_000, 225_000)
     assert house_balances()["sla_credits"] == 0
@@ -336,7 +336,7 @@ def test_a_node_that_is_gone_when_its_cells_come_is_at_fault_and_not_the_one_bef
     _, job = sold(owner, zone, epochs=3)
     second = market.node(zone, ask_micros=9 * market.CELL_MICROS)
     move(job, zone, second)
-    market.end_slice(job, status=SliceStatus.PAUSED, step=18, now=market.slot_at(zone, 103))
+    market.end_slice(job, status=SliceEnd.PAUSED, step=18, now=market.slot_at(zone, 103))
     Node.objects.filter(pk=second.pk).update(status=NodeStatus.OFFLINE)
     replan_at(job, zone, 104)
     assert job.blamed_nodes == [second.pk]
