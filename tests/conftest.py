@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from marketplace.embedded.demo.opening import open_market
 from marketplace.embedded.house import House, house
 from tests.market_shell import MarketShell
+from tests.migrated_cluster import copy_migrated_cluster
 from tests.servers_plugin import RUNS_DIR
 from workers.node.join import save_facts
 from workers.protocol import NodeFacts
@@ -112,6 +113,7 @@ def market(known_facts: NodeFacts | None) -> Iterator[Market]:
     house whole again before it ends.
     """
     data_dir = RUNS_DIR / f"house-{os.getpid()}"
+    copy_migrated_cluster(data_dir)
     try:
         with house(
             data_dir=data_dir, durable=False, own_servers=True, extra_environment=QUICK_LOOKS

@@ -22,6 +22,7 @@ from marketplace.embedded.servers import (
     wait_for_redis,
 )
 from marketplace.embedded.stack import Stack
+from tests.migrated_cluster import copy_migrated_cluster
 
 ROOT = Path(__file__).parents[1]
 RUNS_DIR = ROOT / ".data" / "tests"
@@ -55,7 +56,7 @@ def _start_servers() -> None:
     # Servers of runs that were killed died with them.
     remove_leftovers(RUNS_DIR, "*-*")
     data_dir = RUNS_DIR / f"run-{os.getpid()}"
-    data_dir.mkdir(parents=True)
+    copy_migrated_cluster(data_dir)
     postgres = prepare_postgres(data_dir=data_dir, durable=False)
     redis = prepare_redis(data_dir=data_dir)
     stack = Stack(data_dir=data_dir, programs=[postgres.program, redis.program])
@@ -64,7 +65,8 @@ def _start_servers() -> None:
     stack.start("postgres", "redis")
     wait_for_postgres(postgres)
     wait_for_redis(redis)
-    os.environ.setdefault("DATABASE_URL", postgres.url)
+    if os.environ.setdefault("DATABASE_URL", postgres.url) == postgres.url:
+        os.environ["TEST_DATABASE_TEMPLATE"] = "finetender"
     os.environ.setdefault("REDIS_URL", redis.url)
 
 

@@ -1,5 +1,6 @@
 """The test suite: real PostgreSQL and Redis, fast password hashing, mail kept in memory."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,9 @@ MEDIA_ROOT = Path(tempfile.gettempdir()) / "finetender-tests" / "media"
 # Tests open connections from threads of their own; a pool would outlive the test database.
 DATABASES["default"]["OPTIONS"].pop("pool", None)
 DATABASES["default"]["CONN_MAX_AGE"] = 0
+# A database that is migrated already, see ``tests/migrated_cluster.py``.
+if _TEMPLATE := os.environ.get("TEST_DATABASE_TEMPLATE"):
+    DATABASES["default"]["TEST"] = {"TEMPLATE": _TEMPLATE, "MIGRATE": False}
 PROVIDERS_NEED_APPROVAL = False
 OPERATORS_NEED_MFA = False
 SERVESTATIC_USE_FINDERS = True
