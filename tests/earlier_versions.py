@@ -40,7 +40,9 @@ def selling_under_residual() -> Iterator[None]:
 
 def _decide_at_once(lane: Lane, *, limit: int, only: str | None = None) -> int:
     waiting = lock_pending_bids(zone_id=lane.zone.pk, limit=limit, only=only)
-    bids = [bid._replace(received_slot=lane.slot, salt=books.commitment_salt()) for bid in waiting]
+    bids = [
+        bid._replace(received_slot=lane.slot, salt=books.get_commitment_salt()) for bid in waiting
+    ]
     record_decisions(
         lane, [TakenBid(bid, lane.apply(build_arrival(lane, bid)), None) for bid in bids]
     )

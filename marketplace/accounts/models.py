@@ -112,7 +112,7 @@ class OrganisationManager(models.Manager["Organisation"]):
                 personal_for=user,
                 defaults={
                     "name": (user.name or local_part)[:120],
-                    "slug": organisation_slug(local_part, user.pk),
+                    "slug": make_slug(local_part, user.pk),
                 },
             )
             Membership.objects.using(self._db).get_or_create(
@@ -121,7 +121,7 @@ class OrganisationManager(models.Manager["Organisation"]):
         return organisation
 
 
-def organisation_slug(name: str, row_id: str) -> str:
+def make_slug(name: str, row_id: str) -> str:
     """Readable and unique: ids are, and their last letters are random."""
     return f"{slugify(name)[:100]}-{row_id[-10:]}".lstrip("-")
 

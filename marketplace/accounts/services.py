@@ -20,7 +20,7 @@ from marketplace.accounts.models import (
     Role,
     Scope,
     User,
-    organisation_slug,
+    make_slug,
 )
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 
@@ -65,7 +65,7 @@ def create_organisation(*, name: str, created_by: User, now: datetime) -> Organi
         )
     with transaction.atomic():
         organisation = Organisation(name=name)
-        organisation.slug = organisation_slug(name, organisation.pk)
+        organisation.slug = make_slug(name, organisation.pk)
         organisation.save()
         Membership.objects.create(organisation=organisation, user=created_by, role=Role.OWNER)
     return organisation

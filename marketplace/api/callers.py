@@ -44,7 +44,7 @@ class ApiKeyAuthentication(BaseAuthentication):
     """``Authorization: Bearer ft_…``."""
 
     def authenticate(self, request: Request) -> tuple[User, ApiKey] | None:
-        secret = secret_of(request.headers.get("Authorization", ""))
+        secret = read_secret(request.headers.get("Authorization", ""))
         if secret is None:
             return None
         key = require_key(find_keys([secret], now=clock.now())[secret])
@@ -59,11 +59,11 @@ def read_keys_ahead(requests: Iterable[Request]) -> None:
     secrets: set[str] = set()
     for request in requests:
         with suppress(exceptions.AuthenticationFailed):
-            secrets.add(secret_of(request.headers.get("Authorization", "")) or "")
+            secrets.add(read_secret(request.headers.get("Authorization", "")) or "")
     find_keys(secrets - {""}, now=clock.now())
 
 
-def secret_of(authorization: str) -> str | None:
+def read_secret(authorization: str) -> str | None:
     """The secret of an ``Authorization`` header; ``None`` without a header.
 
     Raises
@@ -141,7 +141,7 @@ class HasScope(BasePermission):
 AUTHENTICATION = [ApiKeyAuthentication, SessionAuthentication]
 
 
-def caller(request: Request) -> Caller:
+def get_caller(request: Request) -> Caller:
     """The caller of a request that passed ``HasScope``."""
     if isinstance(request.auth, ApiKey):
         return Caller(user=request.user, organisation=request.auth.organisation, key=request.auth)

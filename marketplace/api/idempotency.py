@@ -42,7 +42,7 @@ KEPT_HEADERS = ("Location",)
 REPLAYED = {"Idempotent-Replayed": "true"}
 
 
-def idempotency_key(request: Request) -> str | None:
+def read_idempotency_key(request: Request) -> str | None:
     """The request's key, checked.
 
     Raises
@@ -83,7 +83,7 @@ def find_shared_key(request: Request, organisation: Organisation, *, now: dateti
     UserError
         ``invalid_idempotency_key``.
     """
-    given = idempotency_key(request)
+    given = read_idempotency_key(request)
     if given is not None:
         return given
     sender = request.auth.pk if isinstance(request.auth, ApiKey) else ""
@@ -100,7 +100,7 @@ def find_shared_key(request: Request, organisation: Organisation, *, now: dateti
     return f"auto:{content}:{new_id('req')}"
 
 
-def once(
+def answer_once(
     request: Request,
     organisation: Organisation,
     work: Callable[[], Response],
@@ -118,7 +118,7 @@ def once(
         ``idempotency_key_reused``: the key came with another request before.
         ``idempotency_in_progress``: the first request is still being worked on.
     """
-    key = key or idempotency_key(request)
+    key = key or read_idempotency_key(request)
     if key is None:
         return work()
     record = _claim(request, organisation, key, now)

@@ -15,7 +15,7 @@ LIMIT_DEFAULT = 20
 LIMIT_MAX = 100
 
 
-def page(
+def build_page(
     request: Request,
     rows: QuerySet[Any],
     show: Callable[[Sequence[Any]], list[dict[str, Any]]],
@@ -25,7 +25,7 @@ def page(
     A page begins after an id, not at a number, so rows that arrive while
     somebody turns pages neither repeat nor hide any.
     """
-    limit = page_limit(request)
+    limit = read_page_limit(request)
     after = request.query_params.get("after")
     rows = rows.order_by("-pk")
     if after is not None:
@@ -41,14 +41,14 @@ def page(
     return {"data": show(found[:limit]), "has_more": len(found) > limit}
 
 
-def each(
+def show_each(
     show: Callable[[Any], dict[str, Any]],
 ) -> Callable[[Sequence[Any]], list[dict[str, Any]]]:
     """Show the rows of a page one by one."""
     return lambda rows: [show(row) for row in rows]
 
 
-def page_limit(request: Request) -> int:
+def read_page_limit(request: Request) -> int:
     text = request.query_params.get("limit", str(LIMIT_DEFAULT))
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= LIMIT_MAX:
         raise UserError(

@@ -30,7 +30,7 @@ class ProblemRenderer(JSONRenderer):
     charset = None
 
 
-def problem(
+def build_problem(
     *,
     code: str,
     detail: str,
@@ -52,7 +52,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     set_rollback()
     if isinstance(error, UserError):
         headers = {"Retry-After": str(RETRY_SOON_S)} if error.extra.get("retry") else None
-        return problem(
+        return build_problem(
             code=error.code,
             detail=error.message,
             status=error.status,
@@ -69,25 +69,25 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
     if isinstance(error, exceptions.APIException):
         return _api_problem(error)
     if isinstance(error, RequestDataTooBig):
-        return problem(
+        return build_problem(
             code="body_too_large", detail="The body is too large. Send less at once.", status=413
         )
     if isinstance(error, (SuspiciousOperation, DataError)):
         # Too many fields or files of a form, or a value that the database cannot hold.
-        return problem(
+        return build_problem(
             code="malformed_request",
             detail="The request has too many parts, or a value that cannot be stored.",
             status=400,
         )
     log.error("%s failed", context["request"].path, exc_info=error)
     if isinstance(error, OperationalError):
-        return problem(
+        return build_problem(
             code="busy",
             detail="The market is busy for a moment; send the same request again.",
             status=503,
             headers={"Retry-After": str(RETRY_SOON_S)},
         )
-    return problem(
+    return build_problem(
         code="internal_error",
         detail="The fault is ours and has been logged. Try again, or tell us the request id.",
         status=500,
@@ -97,7 +97,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response:
 def _validation_problem(error: exceptions.ValidationError) -> Response:
     errors = list(_flatten(error.detail, ""))
     param, first = errors[0]
-    return problem(
+    return build_problem(
         code="invalid_request",
         detail=f"{param}: {first}" if param else first,
         status=400,
@@ -143,13 +143,13 @@ def _api_problem(error: exceptions.APIException) -> Response:
     if isinstance(error, exceptions.Throttled):
         wait_s = max(1, int(error.wait or 1))
         headers |= {"Retry-After": str(wait_s), "retry-after-ms": str(wait_s * 1000)}
-        return problem(
+        return build_problem(
             code="too_many_requests",
             detail=f"Too many requests; try again in {wait_s} s.",
             status=429,
             headers=headers,
         )
     code, detail = _API_PROBLEMS.get(type(error), ("invalid_request", ""))
-    return problem(
+    return build_problem(
         code=code, detail=detail or str(error.detail), status=error.status_code, headers=headers
     )

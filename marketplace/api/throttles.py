@@ -7,12 +7,12 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from marketplace.accounts.models import ApiKey
-from marketplace.api.callers import caller
+from marketplace.api.callers import get_caller
 from marketplace.common.client_address import client_address
 from marketplace.common.request_rates import Counted, Counter
 
 
-def counter_of(request: Request, view: APIView) -> Counter:
+def choose_counter(request: Request, view: APIView) -> Counter:
     """What a request that is allowed counts for."""
     return Counter(kind=_kind(request, view), identity=_identity(request))
 
@@ -34,7 +34,7 @@ def check_rate_limit(request: Request) -> None:
         raise Throttled(counted.wait_s)
 
 
-def rate_limit_headers(request: Request) -> dict[str, str]:
+def build_rate_limit_headers(request: Request) -> dict[str, str]:
     """``RateLimit`` and ``RateLimit-Policy`` of a counted request."""
     counted = _counted(request)
     return {} if counted is None else counted.headers
@@ -55,5 +55,5 @@ def _kind(request: Request, view: APIView) -> str:
 def _identity(request: Request) -> str:
     """Whose limit a request counts for: an organisation's, however many keys and people it has."""
     if isinstance(request.auth, ApiKey) or (request.user and request.user.is_authenticated):
-        return caller(request).organisation.pk
+        return get_caller(request).organisation.pk
     return client_address(request._request)

@@ -64,7 +64,7 @@ urlpatterns = [
     ),
     path("jobs/<str:job_id>/adapter", jobs.JobAdapterView.as_view(), name="api-job-adapter"),
     path("jobs/<str:job_id>/cancel", jobs.JobCancelView.as_view(), name="api-job-cancel"),
-    path("vendor-work/<str:token>/data", vendor_work.vendor_data, name="vendor-data"),
-    path("vendor-work/<str:token>/delivery", vendor_work.vendor_delivery, name="vendor-delivery"),
+    path("vendor-work/<str:token>/data", vendor_work.send_data, name="vendor-data"),
+    path("vendor-work/<str:token>/delivery", vendor_work.take_delivery, name="vendor-delivery"),
     re_path(r"^.*$", UnknownAddressView.as_view()),
 ]

@@ -22,10 +22,10 @@ from marketplace.api.batching import Batcher
 from marketplace.api.callers import AUTHENTICATION, HasScope, read_keys_ahead
 from marketplace.api.problems import ProblemRenderer, exception_handler
 from marketplace.api.throttles import (
+    build_rate_limit_headers,
     check_rate_limit,
-    counter_of,
+    choose_counter,
     note_counted,
-    rate_limit_headers,
 )
 from marketplace.common.errors import NotFound
 from marketplace.common.ids import new_id
@@ -127,7 +127,7 @@ class MarketView(APIView):
     def admit(self) -> Counter:
         """Check who calls and what for; gives what the request counts for."""
         self.initial(self.request, *self.args, **self.kwargs)
-        return counter_of(self.request, self)
+        return choose_counter(self.request, self)
 
     def run_method(self) -> Any:
         """Do what the request asks for; the limit of its caller comes first."""
@@ -141,7 +141,7 @@ class MarketView(APIView):
         return exception_handler
 
     def shape_error(self, response: Response) -> None:
-        """Complete an error, which ``problem`` built."""
+        """Complete an error, which ``build_problem`` made."""
         sign_problem(response, self.request_id)
 
     def finalize_response(
@@ -154,7 +154,7 @@ class MarketView(APIView):
             request.accepted_media_type = renderer.media_type  # type: ignore[attr-defined]
         response = super().finalize_response(request, response, *args, **kwargs)
         response[REQUEST_ID] = self.request_id
-        for name, value in rate_limit_headers(request).items():
+        for name, value in build_rate_limit_headers(request).items():
             response[name] = value
         return response
 

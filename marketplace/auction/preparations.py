@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db.models import Q
 
-from marketplace.auction.book.engine_cache import commitment_salt
+from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.lane import Lane
@@ -229,7 +229,7 @@ def _replan(
         events.TaskReplanned(
             task=task,
             slot=lane.first_free_slot,
-            salt=commitment_salt(),
+            salt=get_commitment_salt(),
             version=lane.book.engine.rules.version,
         )
     ).outcome

@@ -175,7 +175,10 @@ def load_market(zone: Zone, *, now: datetime) -> MarketNow:
 def list_recent_decisions(
     zone: Zone, *, until: int | None = None, limit: int = DECISIONS_SHOWN
 ) -> list[Bid]:
-    """The zone's latest decided bids, newest first. Show others no more than ``decision_news``."""
+    """The zone's latest decided bids, newest first.
+
+    Show others no more than ``build_decision_news`` does.
+    """
     bids = Bid.objects.filter(zone=zone, position__isnull=False)
     if until is not None:
         bids = bids.filter(position__lte=until)
@@ -191,7 +194,7 @@ def list_zone_pricing() -> QuerySet[Zone]:
     )
 
 
-def policy_in_force(zone: Zone) -> str:
+def get_policy_in_force(zone: Zone) -> str:
     """The policy that prices the zone's next bid."""
     found = Pricing.objects.filter(zone=zone).values_list("policy", flat=True).first()
     return found or SELLING_POLICY

@@ -25,7 +25,7 @@ def sweep() -> None:
 
 
 @shared_task(name="auction.card_bids_place")
-def card_bids_place() -> None:
+def place_card_bids() -> None:
     place_authorised_bids(now=clock.now())
 
 
@@ -45,12 +45,12 @@ def improve_plans(*, zone_id: str) -> None:
 
 
 @shared_task(name="auction.preparations_conclude")
-def preparations_conclude() -> None:
+def conclude_ended_preparations() -> None:
     conclude_preparations(now=clock.now())
 
 
 @shared_task(name="auction.spare_cells_give_back")
-def spare_cells_give_back() -> None:
+def give_back_cells() -> None:
     give_back_spare_cells(now=clock.now())
 
 
@@ -71,7 +71,7 @@ def solve_zone_prices(*, zone_id: str) -> None:
 
 
 @shared_task(name="auction.rates_post")
-def rates_post(*, zone_id: str) -> None:
+def post_zone_rates(*, zone_id: str) -> None:
     daily_rates.post_daily_rates(zone_id=zone_id, clock=clock.now)
 
 

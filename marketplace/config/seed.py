@@ -23,7 +23,7 @@ from marketplace.fleet.services import (
     ensure_provider,
     ensure_zone,
 )
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import grant_money
 from marketplace.vendors.registration import ensure_automatic_vendor
 
@@ -128,7 +128,7 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
             password=terms.password,
             organisation=northwind.name,
             organisation_id=northwind.pk,
-            available_micros=wallet(organisation=northwind).available_micros,
+            available_micros=get_wallet(organisation=northwind).available_micros,
             provider=lakeside.name,
             zone=zone.name,
             slot_s=zone.slot_s,

@@ -23,7 +23,7 @@ from marketplace.payments.gateway_models import (
 from marketplace.payments.payout_models import Payout, PayoutStatus
 from marketplace.payments.payouts import retry_payout
 from marketplace.payments.reconciliation import reconcile
-from marketplace.payments.selectors import check_ledger, house_balances
+from marketplace.payments.selectors import check_ledger, get_house_balances
 from marketplace.payments.stripe_gateway import GatewayFault, is_configured
 from marketplace.web.views.requests import PageRequest, operator_page
 
@@ -35,7 +35,7 @@ LISTED = 50
 def show_money(request: PageRequest) -> HttpResponse:
     context = {
         "check": check_ledger(),
-        "balances": house_balances(),
+        "balances": get_house_balances(),
         "is_configured": is_configured(),
         **_compare(is_asked="compare" in request.GET),
         **_list_alerts(now=clock.now()),

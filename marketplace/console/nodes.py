@@ -36,7 +36,7 @@ from marketplace.fleet.services import (
 )
 from marketplace.jobs.models import Slice
 from marketplace.jobs.switches import measure_switches
-from marketplace.payments.selectors import earnings, list_earnings, sum_earned
+from marketplace.payments.selectors import get_earnings, list_earnings, sum_earned
 from marketplace.web.views.requests import PageRequest, owner_page, page
 
 EARNINGS_LISTED = 12
@@ -87,7 +87,7 @@ def _load_nodes_page(organisation: Organisation, *, now: datetime) -> dict[str, 
         "online": sum(node.status == NodeStatus.ONLINE for node in nodes),
         "heats": _group_heat_rows(nodes, books),
         "sold_share": _mean(sold),
-        "earnings": earnings(organisation=organisation),
+        "earnings": get_earnings(organisation=organisation),
         "lines": [(line, works.get(line.reference, ())) for line in lines],
         "pay_rule": PAY_RULE,
         "decimals": count_decimals(line.amount_micros for line in lines),

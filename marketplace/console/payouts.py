@@ -17,7 +17,7 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import count_decimals
 from marketplace.payments.payout_models import Payout, PayoutAccount
 from marketplace.payments.payouts import open_payout_account, refresh_payout_account
-from marketplace.payments.selectors import earnings
+from marketplace.payments.selectors import get_earnings
 from marketplace.payments.statements import list_months, load_statement, write_csv
 from marketplace.payments.stripe_gateway import GatewayFault, is_configured, is_test_money
 from marketplace.web.views.requests import PageRequest, owner_page, page
@@ -42,7 +42,7 @@ def show_payouts(request: PageRequest) -> HttpResponse:
         "is_configured": is_configured(),
         "is_test_money": is_test_money(),
         "account": account,
-        "earnings": earnings(organisation=organisation),
+        "earnings": get_earnings(organisation=organisation),
         "payouts": Payout.objects.filter(organisation=organisation).order_by("-made_at")[
             :PAYOUTS_LISTED
         ],

@@ -21,7 +21,7 @@ from marketplace.fleet.selectors import list_waiting_providers
 from marketplace.jobs.models import Job
 from marketplace.payments.funding import list_open_funds_requests
 from marketplace.payments.models import FundsRequest
-from marketplace.payments.selectors import LedgerCheck, check_ledger, house_balances
+from marketplace.payments.selectors import LedgerCheck, check_ledger, get_house_balances
 from marketplace.tiers.selectors import list_machines
 
 BIDS_LISTED = 15
@@ -89,7 +89,7 @@ def load_overview(*, now: datetime) -> Overview:
         figures=_count_day(now),
         hours=_draw_hours(now),
         check=check_ledger(),
-        balances=house_balances(),
+        balances=get_house_balances(),
         heads=list(MarketHead.objects.select_related("zone").order_by("zone__name")),
         nodes=list(
             nodes.select_related("zone", "gpu_type", "provider__organisation").order_by(

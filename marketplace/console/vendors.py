@@ -15,7 +15,7 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.common.money import count_decimals
 from marketplace.console.vendor_form import VendorForm, describe_terms
 from marketplace.fleet.selectors import list_open_zones
-from marketplace.payments.selectors import earnings, list_earnings
+from marketplace.payments.selectors import get_earnings, list_earnings
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.listing import list_vendor, pause_vendor, renew_secret, resume_vendor
 from marketplace.vendors.models import Preparation, Vendor
@@ -42,7 +42,7 @@ def _load_page(request: PageRequest) -> dict[str, Any]:
         "work": list_work(organisation),
         "lines": lines,
         "decimals": count_decimals(line.amount_micros for line in lines),
-        "earnings": earnings(organisation=organisation),
+        "earnings": get_earnings(organisation=organisation),
     }
 
 

@@ -19,7 +19,7 @@ from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Reservation
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus, Seat
 from marketplace.fleet import selectors as fleet
-from marketplace.fleet.memory import memory_demand
+from marketplace.fleet.memory import compute_memory_demand
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.models import Job
@@ -262,7 +262,7 @@ def find_seat_rates(zone: Zone) -> dict[str, float]:
 def find_seat_memory_gb(zone: Zone) -> float:
     """Memory of a seat: that of the longest soft prompt it takes."""
     adapter = AdapterSpec(kind=AdapterKind.SOFT_PROMPT, virtual_tokens=SEAT_VIRTUAL_TOKENS)
-    return memory_demand(zone=zone, adapter=adapter)
+    return compute_memory_demand(zone=zone, adapter=adapter)
 
 
 #: Virtual tokens that a seat has memory for.

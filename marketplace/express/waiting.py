@@ -60,7 +60,7 @@ class TakenCells:
     cells: tuple[tuple[str, Cell], ...]
 
 
-def plan_of(zone: Zone, seats: Iterable[HeldSeat], *, latest_at: datetime) -> PlannedSeats:
+def divide_waiting(zone: Zone, seats: Iterable[HeldSeat], *, latest_at: datetime) -> PlannedSeats:
     """Divide what waits on these seats into jobs that may go to any of them, and others.
 
     Jobs on a seat where one has a deadline beyond ``latest_at``, which some seat does not reach,
@@ -137,7 +137,7 @@ def build_lane_question(
     reaching = [seat for seat in seats if slot_ends_at(zone, seat.last_slot) >= due_at]
     latest_at = min((slot_ends_at(zone, seat.last_slot) for seat in reaching), default=base)
     clock = LaneClock(zone, base)
-    planned = plan_of(zone, reaching, latest_at=latest_at)
+    planned = divide_waiting(zone, reaching, latest_at=latest_at)
     question = build_question(
         job,
         clock.list_promises(planned),
@@ -216,7 +216,7 @@ def bring_forward(lane_terms: ExpressLane, *, now: datetime) -> int:
             return 0
         seats = [seat for seat in seats if slot_ends_at(zone, seat.last_slot) >= max(dues)]
         clock = LaneClock(zone, now)
-        planned = plan_of(zone, seats, latest_at=max(dues))
+        planned = divide_waiting(zone, seats, latest_at=max(dues))
         question = build_waiting_question(
             clock.list_promises(planned),
             clock.list_seats(planned),

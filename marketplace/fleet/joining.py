@@ -24,14 +24,14 @@ from marketplace.fleet.models import (
 from marketplace.fleet.providers import check_may_list
 from marketplace.fleet.secrets import (
     create_join_secret,
-    node_api_token,
-    secret_hash,
-    used_by_hash,
+    derive_node_token,
+    hash_secret,
+    hash_user,
 )
 from marketplace.fleet.self_test import (
     check_facts,
+    compute_memory_for_sale,
     find_self_test_speed,
-    memory_for_sale,
     select_work_measurements,
 )
 from marketplace.fleet.work_costs import fit_work_costs
@@ -77,7 +77,7 @@ def create_join_token(
         zone=zone,
         provider=provider,
         created_by=created_by,
-        secret_hash=secret_hash(secret),
+        secret_hash=hash_secret(secret),
         tier=tier,
         ask_micros=ask_micros,
         available_from_at=available_from_at,
@@ -92,8 +92,8 @@ def create_join_token(
 def list_join_models(*, token: str, now: datetime) -> tuple[BaseModelRef, ...]:
     """The base models that the holder of a join token must load and measure."""
     tokens = JoinToken.objects.select_related("zone", "provider__organisation")
-    found = tokens.filter(secret_hash=secret_hash(token)).first()
-    return (selectors.base_model_ref(_check_usable(found, now).zone),)
+    found = tokens.filter(secret_hash=hash_secret(token)).first()
+    return (selectors.build_base_model_ref(_check_usable(found, now).zone),)
 
 
 def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
@@ -110,8 +110,8 @@ def join_node(*, request: JoinRequest, now: datetime) -> JoinReply:
         ``invalid_node``: the self-test lacks something or names something impossible.
     """
     with transaction.atomic():
-        token = _check_usable(locks.lock_join_token(secret_hash(request.token)), now)
-        used_by = used_by_hash(name=request.name, hostname=request.facts.hostname)
+        token = _check_usable(locks.lock_join_token(hash_secret(request.token)), now)
+        used_by = hash_user(name=request.name, hostname=request.facts.hostname)
         if token.used_at is None:
             node = _list_node(token=token, request=request, now=now)
             token.node = node
@@ -164,13 +164,13 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     node.self_test_speed = speed
     node.measured_speeds = []
     node.compute_capacity = speed * zone.slot_s
-    node.memory_gb = memory_for_sale(zone, facts, measured)
+    node.memory_gb = compute_memory_for_sale(zone, facts, measured)
     # Joining again ends no suspension.
     node.status = NodeStatus.JOINING if node.suspended_at is None else NodeStatus.SUSPENDED
     node.faults_in_row = 0
     node.left_at = None
     node.last_heartbeat_at = now
-    node.api_token_hash = secret_hash(node_api_token(join_secret=request.token, node_id=node.pk))
+    node.api_token_hash = hash_secret(derive_node_token(join_secret=request.token, node_id=node.pk))
     node.api_token_set_at = now
     node.old_api_token_hash = ""
     node.plan_session = ""
@@ -190,10 +190,10 @@ def _ensure_work_costs(zone: Zone, facts: NodeFacts) -> WorkCosts:
     if not zone.work_costs:
         locked = locks.lock_zone(zone.pk)
         if not locked.work_costs:
-            locked.work_costs = to_json(fit_work_costs(selectors.work_costs(locked), measured))
+            locked.work_costs = to_json(fit_work_costs(selectors.get_work_costs(locked), measured))
             locked.save(update_fields=["work_costs"])
         zone.work_costs = locked.work_costs
-    return selectors.work_costs(zone)
+    return selectors.get_work_costs(zone)
 
 
 def _find_same_machine(token: JoinToken, request: JoinRequest, now: datetime) -> Node | None:
@@ -210,7 +210,7 @@ def _find_same_machine(token: JoinToken, request: JoinRequest, now: datetime) ->
     if found is None:
         return None
     node = locks.lock_node(found.pk)
-    alive = node.status not in GONE and not selectors.node_is_silent(node, now)
+    alive = node.status not in GONE and not selectors.is_node_silent(node, now)
     elsewhere = node.facts.get("hostname") != request.facts.hostname
     if node.zone_id != token.zone_id or (alive and elsewhere):
         raise Conflict(
@@ -224,7 +224,7 @@ def _find_same_machine(token: JoinToken, request: JoinRequest, now: datetime) ->
 def _build_join_reply(node: Node, zone: Zone, join_secret: str) -> JoinReply:
     return JoinReply(
         node_id=node.pk,
-        api_token=node_api_token(join_secret=join_secret, node_id=node.pk),
+        api_token=derive_node_token(join_secret=join_secret, node_id=node.pk),
         heartbeat_every_s=zone.heartbeat_every_s,
-        base_models=(selectors.base_model_ref(zone),),
+        base_models=(selectors.build_base_model_ref(zone),),
     )

@@ -25,7 +25,7 @@ from workers.protocol.messages import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape, parse_model_shape
 
 
-def memory_demand(*, zone: Zone, adapter: AdapterSpec, rows: int = 0) -> float:
+def compute_memory_demand(*, zone: Zone, adapter: AdapterSpec, rows: int = 0) -> float:
     """r_i: GB a job takes beside the base model and a pack, on any node of the zone.
 
     Parameters
@@ -53,7 +53,9 @@ def find_fitting_rank(
     if adapter.kind is AdapterKind.SOFT_PROMPT:
         return None
     higher = replace(adapter, rank=adapter.rank + 1)
-    per_rank = memory_demand(zone=zone, adapter=higher) - memory_demand(zone=zone, adapter=adapter)
+    per_rank = compute_memory_demand(zone=zone, adapter=higher) - compute_memory_demand(
+        zone=zone, adapter=adapter
+    )
     rank = adapter.rank - math.ceil((need_gb - room_gb) / per_rank)
     return rank if rank >= 1 else None
 
@@ -89,7 +91,7 @@ _OVERHEAD = 1.05
 _FOUR_BIT_BYTES = 0.5625
 
 
-def base_model_gb(
+def compute_base_model_gb(
     config: Mapping[str, object], *, dtype: str = "auto", four_bit: bool = False
 ) -> float:
     """GB of a resident base model, from its ``config.json``.

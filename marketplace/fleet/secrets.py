@@ -30,12 +30,12 @@ def create_session() -> str:
     return secrets.token_urlsafe(16)
 
 
-def secret_hash(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     # What somebody sends may hold half of a surrogate pair; no secret of ours does.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def node_api_token(*, join_secret: str, node_id: str) -> str:
+def derive_node_token(*, join_secret: str, node_id: str) -> str:
     """A node's first bearer token, derived so that a retried join gets the same one.
 
     Only who holds both the join token and the site's ``SECRET_KEY`` can compute it, and the
@@ -45,5 +45,5 @@ def node_api_token(*, join_secret: str, node_id: str) -> str:
     return NODE_PREFIX + hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).hexdigest()
 
 
-def used_by_hash(*, name: str, hostname: str) -> str:
-    return secret_hash(f"{name}\0{hostname}")
+def hash_user(*, name: str, hostname: str) -> str:
+    return hash_secret(f"{name}\0{hostname}")

@@ -13,7 +13,7 @@ from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
 from marketplace.fleet import base_models
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider, Zone
-from marketplace.fleet.secrets import secret_hash
+from marketplace.fleet.secrets import hash_secret
 from marketplace.fleet.slots import (
     first_slot_from,
     last_slot_until,
@@ -29,28 +29,28 @@ from workers.protocol.model_shape import ModelShape
 from workers.protocol.work_costs import build_work_costs
 
 __all__ = [
-    "base_model_ref",
+    "build_base_model_ref",
+    "build_node_spec",
+    "compute_silence_limit",
     "find_largest_room_gb",
     "find_node_by_api_token",
     "find_nodes_by_api_tokens",
     "find_provider",
     "find_zone_tokenizer",
     "first_slot_from",
+    "get_model_shape",
     "get_open_zone",
+    "get_work_costs",
     "get_zones_by_name",
+    "is_node_silent",
     "last_slot_until",
+    "list_nodes_on_sale",
     "list_open_zones",
     "list_waiting_providers",
     "load_rates",
-    "model_shape",
-    "node_is_silent",
-    "nodes_on_sale",
-    "scheduler_node",
-    "silent_since",
     "slot_at",
     "slot_ends_at",
     "slot_starts_at",
-    "work_costs",
 ]
 
 #: Heartbeats a node may miss before it counts as gone.
@@ -108,7 +108,7 @@ def get_open_zone(name: str) -> Zone:
     return zone
 
 
-def base_model_ref(zone: Zone) -> BaseModelRef:
+def build_base_model_ref(zone: Zone) -> BaseModelRef:
     """What a node loads to serve the zone."""
     return BaseModelRef(
         name=zone.base_model_name,
@@ -120,7 +120,7 @@ def base_model_ref(zone: Zone) -> BaseModelRef:
     )
 
 
-def nodes_on_sale(zone: Zone) -> QuerySet[Node]:
+def list_nodes_on_sale(zone: Zone) -> QuerySet[Node]:
     """Nodes whose free cells may be sold now; availability is each node's own."""
     return (
         Node.objects.filter(zone=zone, status=NodeStatus.ONLINE)
@@ -129,7 +129,7 @@ def nodes_on_sale(zone: Zone) -> QuerySet[Node]:
     )
 
 
-def scheduler_node(zone: Zone, node: Node) -> scheduler.NodeSpec:
+def build_node_spec(zone: Zone, node: Node) -> scheduler.NodeSpec:
     """The engine's value of a node; only whole slots inside its availability are sold."""
     return scheduler.NodeSpec(
         id=node.pk,
@@ -169,9 +169,9 @@ def load_rates(zone: Zone) -> dict[str, float]:
     }
 
 
-def work_costs(zone: Zone) -> WorkCosts:
+def get_work_costs(zone: Zone) -> WorkCosts:
     """What the zone's jobs are counted by."""
-    return _find_work_costs(zone.pk, tuple(sorted(zone.work_costs.items())), model_shape(zone))
+    return _find_work_costs(zone.pk, tuple(sorted(zone.work_costs.items())), get_model_shape(zone))
 
 
 @lru_cache(maxsize=64)
@@ -193,13 +193,13 @@ def find_zone_tokenizer(zone: Zone) -> TokenizerFiles:
     return base_models.find_tokenizer_files(source, zone.base_model_revision or None)
 
 
-def model_shape(zone: Zone) -> ModelShape:
+def get_model_shape(zone: Zone) -> ModelShape:
     return ModelShape(**zone.model_shape)
 
 
 def find_largest_room_gb(zone: Zone) -> float | None:
     """GB for jobs of the node on sale that has most; ``None`` where none is on sale."""
-    largest = nodes_on_sale(zone).aggregate(largest=Max("memory_gb"))["largest"]
+    largest = list_nodes_on_sale(zone).aggregate(largest=Max("memory_gb"))["largest"]
     return None if largest is None else largest - zone.base_memory_gb
 
 
@@ -210,7 +210,7 @@ def find_node_by_api_token(token: str, *, now: datetime) -> Node | None:
 
 def find_nodes_by_api_tokens(tokens: Iterable[str], *, now: datetime) -> dict[str, Node]:
     """The nodes that hold these bearer tokens, by token."""
-    hashes = {secret_hash(token): token for token in tokens}
+    hashes = {hash_secret(token): token for token in tokens}
     nodes = Node.objects.select_related("zone", "provider").filter(
         Q(api_token_hash__in=hashes) | Q(old_api_token_hash__in=hashes)
     )
@@ -224,20 +224,20 @@ def find_nodes_by_api_tokens(tokens: Iterable[str], *, now: datetime) -> dict[st
     return found
 
 
-def silent_since(zone: Zone, now: datetime) -> datetime:
+def compute_silence_limit(zone: Zone, now: datetime) -> datetime:
     """A node last heard of at or before this moment counts as gone."""
     return now - timedelta(seconds=HEARTBEATS_MISSED * zone.heartbeat_every_s)
 
 
-def node_is_silent(node: Node, now: datetime) -> bool:
+def is_node_silent(node: Node, now: datetime) -> bool:
     heard = node.last_heartbeat_at or node.joined_at
-    return heard <= silent_since(node.zone, now)
+    return heard <= compute_silence_limit(node.zone, now)
 
 
 def find_present_status(node: Node, now: datetime) -> NodeStatus:
     """The status of a node that has not left, by what holds of it."""
     if node.suspended_at is not None:
         return NodeStatus.SUSPENDED
-    if node_is_silent(node, now):
+    if is_node_silent(node, now):
         return NodeStatus.OFFLINE
     return NodeStatus.ONLINE if node.drained_at is None else NodeStatus.DRAINING

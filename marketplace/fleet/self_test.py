@@ -34,36 +34,36 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
         ``invalid_node``: something is missing or impossible.
     """
     if facts.protocol_version != PROTOCOL_VERSION:
-        raise invalid_node(
+        raise refuse_node(
             f"The node speaks protocol {facts.protocol_version}, the market "
             f"{PROTOCOL_VERSION}. Install the same version on both."
         )
     if not _NAME.fullmatch(name):
-        raise invalid_node("A node's name is 1 to 64 letters, digits, dots, dashes or underscores.")
+        raise refuse_node("A node's name is 1 to 64 letters, digits, dots, dashes or underscores.")
     if not _NAME.fullmatch(facts.gpu_type):
-        raise invalid_node(f"{facts.gpu_type[:80]!r} does not name a GPU type.")
+        raise refuse_node(f"{facts.gpu_type[:80]!r} does not name a GPU type.")
     if facts.device not in PACK_TOKENS:
-        raise invalid_node(f"{facts.device[:80]!r} is no kind of device; there are cpu and cuda.")
+        raise refuse_node(f"{facts.device[:80]!r} is no kind of device; there are cpu and cuda.")
     if facts.memory_gb <= 0:
-        raise invalid_node("The self-test found no memory.")
+        raise refuse_node("The self-test found no memory.")
     measured = tuple(row for row in facts.speeds if row.base_model == zone.base_model_name)
     if not measured:
-        raise invalid_node(
+        raise refuse_node(
             f"The self-test measured no speed of {zone.base_model_name}. Run it again."
         )
     for row in measured:
         if min(row.batch_size, row.sequence_length, row.jobs) < 1 or row.samples_per_s <= 0:
-            raise invalid_node(
+            raise refuse_node(
                 "The self-test names a speed, batch, length or count that is not positive."
             )
         if max(row.batch_size, row.sequence_length, row.jobs) > 1_000_000:
-            raise invalid_node("The self-test names a batch, length or count beyond a million.")
+            raise refuse_node("The self-test names a batch, length or count beyond a million.")
         if row.samples_per_s > _SAMPLES_PER_S_MAX:
-            raise invalid_node("The self-test names more samples a second than a machine trains.")
+            raise refuse_node("The self-test names more samples a second than a machine trains.")
         if min(row.job_memory_gb, row.base_memory_gb) < 0:
-            raise invalid_node("The self-test names a negative amount of memory.")
+            raise refuse_node("The self-test names a negative amount of memory.")
         if row.job_memory_gb > facts.memory_gb:
-            raise invalid_node("The self-test names more memory for a job than the machine has.")
+            raise refuse_node("The self-test names more memory for a job than the machine has.")
     return measured
 
 
@@ -81,13 +81,15 @@ def select_work_measurements(zone: Zone, facts: NodeFacts) -> tuple[WorkMeasurem
         most = max(row.steps, row.sequences, row.tokens, row.token_pairs, row.trained_tokens)
         times = (row.seconds, row.forward_seconds)
         if least < 1 or row.trained_tokens < 0 or most > _COUNT_MAX:
-            raise invalid_node("The self-test timed steps whose counts cannot be.")
+            raise refuse_node("The self-test timed steps whose counts cannot be.")
         if not all(0 < seconds < math.inf for seconds in times):
-            raise invalid_node("The self-test timed steps in a time that is not positive.")
+            raise refuse_node("The self-test timed steps in a time that is not positive.")
     return found
 
 
-def memory_for_sale(zone: Zone, facts: NodeFacts, measured: tuple[SpeedMeasurement, ...]) -> float:
+def compute_memory_for_sale(
+    zone: Zone, facts: NodeFacts, measured: tuple[SpeedMeasurement, ...]
+) -> float:
     """The zone's figure for the base model, and what the node has for jobs.
 
     What base and pack take is not for sale; the base is counted as it was measured where that is
@@ -96,7 +98,7 @@ def memory_for_sale(zone: Zone, facts: NodeFacts, measured: tuple[SpeedMeasureme
     base_gb = max(zone.base_memory_gb, *(row.base_memory_gb for row in measured))
     jobs_gb = size_for_jobs(zone, device=facts.device, limit_gb=facts.memory_gb, base_gb=base_gb)
     if jobs_gb is None:
-        raise invalid_node(
+        raise refuse_node(
             f"{facts.memory_gb:g} GB leave no room for a job beside {zone.base_model_name}, which "
             f"takes {base_gb:g} GB, and a pack of rows. List a node with more memory."
         )
@@ -112,7 +114,7 @@ def find_self_test_speed(
     """
     usable = [row for row in measured if row.jobs <= zone.jobs_per_node]
     if not usable:
-        raise invalid_node(
+        raise refuse_node(
             f"The self-test measured no speed with {zone.jobs_per_node} jobs or fewer."
         )
     jobs = max(row.jobs for row in usable)
@@ -150,5 +152,5 @@ def _count_units_per_s(row: SpeedMeasurement, costs: WorkCosts) -> float:
     return row.samples_per_s * (units + costs.step / PARTS / row.batch_size)
 
 
-def invalid_node(message: str) -> UserError:
+def refuse_node(message: str) -> UserError:
     return UserError("invalid_node", message)

@@ -190,7 +190,7 @@ def sweep_offline_nodes(*, now: datetime) -> tuple[str, ...]:
         silent = (
             Node.objects.filter(zone=zone)
             .annotate(heard_at=Coalesce("last_heartbeat_at", "joined_at"))
-            .filter(heard_at__lte=selectors.silent_since(zone, now))
+            .filter(heard_at__lte=selectors.compute_silence_limit(zone, now))
         )
         heard = silent.filter(
             status__in=[
@@ -254,7 +254,7 @@ def ask_node_to_leave(*, node: Node, now: datetime) -> Node:
         node = drain_node(node=node, now=now)
         node.leave_asked_at = node.leave_asked_at or now
         node.save(update_fields=["leave_asked_at"])
-        if node.status == NodeStatus.SUSPENDED or selectors.node_is_silent(node, now):
+        if node.status == NodeStatus.SUSPENDED or selectors.is_node_silent(node, now):
             return retire_node(node=node, now=now)
     return node
 
@@ -315,7 +315,7 @@ def record_node_speed(*, node: Node, units_per_s: float, jobs: int) -> Node:
         node = locks.lock_node(node.pk)
         full = compare_job_counts(
             read_measured_speeds(node),
-            selectors.work_costs(node.zone),
+            selectors.get_work_costs(node.zone),
             jobs=jobs,
             full=node.zone.jobs_per_node,
         )

@@ -13,7 +13,7 @@ from marketplace.fleet.secrets import (
     create_join_secret,
     create_node_secret,
     create_session,
-    secret_hash,
+    hash_secret,
 )
 
 #: Age from which a node asks for another token. Longer than a join token lives: the answer to a
@@ -44,9 +44,9 @@ def revoke_node_token(*, node: Node, now: datetime) -> Node:
         JoinToken.objects.filter(node=node, revoked_at=None).update(revoked_at=now)
         node = locks.lock_present_node(node.pk)
         # The hash of a secret that nobody was given.
-        node.api_token_hash = secret_hash(create_join_secret())
+        node.api_token_hash = hash_secret(create_join_secret())
         node.old_api_token_hash = ""
-        node.last_heartbeat_at = selectors.silent_since(node.zone, now)
+        node.last_heartbeat_at = selectors.compute_silence_limit(node.zone, now)
         if node.status != NodeStatus.SUSPENDED:
             node.status = NodeStatus.OFFLINE
         node.save(
@@ -74,11 +74,11 @@ def rotate_node_token(*, node: Node, token: str, now: datetime) -> str:
     """
     secret = create_node_secret()
     with transaction.atomic():
-        locked = locks.lock_token_holder(node.pk, secret_hash(token))
-        if secret_hash(token) == locked.api_token_hash:
+        locked = locks.lock_token_holder(node.pk, hash_secret(token))
+        if hash_secret(token) == locked.api_token_hash:
             locked.old_api_token_hash = locked.api_token_hash
         locked.old_api_token_until_at = None
-        locked.api_token_hash = secret_hash(secret)
+        locked.api_token_hash = hash_secret(secret)
         locked.api_token_set_at = now
         locked.save(
             update_fields=[
@@ -92,7 +92,7 @@ def rotate_node_token(*, node: Node, token: str, now: datetime) -> str:
 def note_token_use(*, node: Node, token: str, now: datetime) -> None:
     """A node that uses its newer token needs the one before no longer."""
     unsettled = node.old_api_token_hash and node.old_api_token_until_at is None
-    if unsettled and secret_hash(token) == node.api_token_hash:
+    if unsettled and hash_secret(token) == node.api_token_hash:
         until = now + OLD_TOKEN_GRACE
         same = Node.objects.filter(pk=node.pk, api_token_hash=node.api_token_hash)
         same.filter(old_api_token_until_at=None).update(old_api_token_until_at=until)

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from marketplace.common.errors import Conflict, UserError
 from marketplace.fleet import base_models
-from marketplace.fleet.memory import base_model_gb
+from marketplace.fleet.memory import compute_base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
 from marketplace.fleet.text_encoder import load_text_encoder
@@ -75,7 +75,7 @@ def open_zone(*, terms: ZoneTerms, now: datetime) -> Zone:
             name=_shorten_model_name(terms.base_model),
             source=terms.base_model,
             memory_gb=terms.base_memory_gb
-            or base_model_gb(config, dtype=terms.dtype, four_bit=terms.four_bit),
+            or compute_base_model_gb(config, dtype=terms.dtype, four_bit=terms.four_bit),
             max_sequence_length=_resolve_sequence_length(config, terms.max_sequence_length),
             shape=shape,
         ),

@@ -8,7 +8,12 @@ from datetime import datetime
 
 from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import Node, Zone
-from marketplace.fleet.selectors import base_model_ref, slot_ends_at, slot_starts_at, work_costs
+from marketplace.fleet.selectors import (
+    build_base_model_ref,
+    get_work_costs,
+    slot_ends_at,
+    slot_starts_at,
+)
 from marketplace.jobs.models import (
     Artifact,
     CandidatePrompts,
@@ -157,7 +162,7 @@ def _build_job_spec(zone: Zone, job: Job, lease_token: str) -> JobSpec:
     validation = job.validation_dataset
     return JobSpec(
         job_id=job.pk,
-        base_model=base_model_ref(zone),
+        base_model=build_base_model_ref(zone),
         data_format=DataFormat(job.dataset.format),
         dataset=_build_dataset_ref(job.dataset, lease_token, DATASET_BLOB),
         validation_dataset=(
@@ -168,7 +173,7 @@ def _build_job_spec(zone: Zone, job: Job, lease_token: str) -> JobSpec:
         skip_lines=tuple(job.dataset.faulty_lines),
         adapter=from_json(AdapterSpec, job.spec["adapter"]),
         training=from_json(TrainingSpec, job.spec["training"]),
-        work_costs=work_costs(zone),
+        work_costs=get_work_costs(zone),
         checkpoint_every_s=zone.checkpoint_every_s,
         lookup=_build_lookup(job, lease_token),
         warm_start=_build_warm_start(job, lease_token),

@@ -9,7 +9,7 @@ import json
 from typing import IO
 
 from marketplace.common.errors import UserError
-from marketplace.fleet.selectors import model_shape
+from marketplace.fleet.selectors import get_model_shape
 from marketplace.jobs.models import Job
 from workers.protocol.adapter_check import AdapterError, check_adapter_archive
 from workers.protocol.messages import AdapterSpec
@@ -76,7 +76,7 @@ def check_adapter(file: IO[bytes], *, job: Job, unpacked_limit_bytes: int) -> No
     try:
         check_adapter_archive(
             file,
-            shape=model_shape(job.zone),
+            shape=get_model_shape(job.zone),
             adapter=from_json(AdapterSpec, job.spec["adapter"]),
             unpacked_limit_bytes=unpacked_limit_bytes,
         )

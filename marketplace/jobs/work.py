@@ -15,7 +15,7 @@ import numpy as np
 from marketplace.common.bounded_cache import remember
 from marketplace.common.errors import UserError
 from marketplace.fleet import selectors as fleet
-from marketplace.fleet.memory import memory_demand
+from marketplace.fleet.memory import compute_memory_demand
 from marketplace.fleet.models import Zone
 from marketplace.jobs.dataset_tokens import ensure_dataset_tokens
 from marketplace.jobs.models import DatasetTokens, Job, Slice, SliceStatus
@@ -80,12 +80,12 @@ def measure_work(
         data_format=data_format,
         virtual_tokens=adapter.virtual_tokens,
         training=training,
-        costs=fleet.work_costs(zone),
+        costs=fleet.get_work_costs(zone),
     )
     rows = totals.train_rows + totals.valid_rows
     return Work(
         compute_demand=totals.units,
-        memory_demand_gb=memory_demand(zone=zone, adapter=adapter, rows=rows),
+        memory_demand_gb=compute_memory_demand(zone=zone, adapter=adapter, rows=rows),
         rates=rates,
         samples=totals.train_rows * training.epochs,
     )
@@ -103,14 +103,14 @@ def measure_equal_rows(
     """As ``measure_work`` of so many rows of one length, all of their tokens trained."""
     valid = count_validation_rows(rows=rows, share=training.validation_share)
     plan = WorkPlan(
-        fleet.work_costs(zone),
+        fleet.get_work_costs(zone),
         training,
         train=_repeat_row(row_tokens, rows - valid),
         valid=_repeat_row(row_tokens, valid),
     )
     return Work(
         compute_demand=plan.total_units,
-        memory_demand_gb=memory_demand(zone=zone, adapter=adapter, rows=rows),
+        memory_demand_gb=compute_memory_demand(zone=zone, adapter=adapter, rows=rows),
         rates=rates,
         samples=(rows - valid) * training.epochs,
     )
@@ -119,7 +119,7 @@ def measure_equal_rows(
 def count_units_per_row(*, zone: Zone, row_tokens: int) -> int:
     """Work units of one row of a length, all of its tokens trained."""
     row = _repeat_row(row_tokens, 1)
-    return int(count_row_units(fleet.work_costs(zone), row, even=True)[0])
+    return int(count_row_units(fleet.get_work_costs(zone), row, even=True)[0])
 
 
 def _repeat_row(tokens: int, rows: int) -> RowLengths:
@@ -220,7 +220,7 @@ def load_job_totals(job: Job) -> WorkTotals:
         data_format=job.dataset.format,
         virtual_tokens=_count_virtual_tokens(job),
         training=from_json(TrainingSpec, job.training),
-        costs=fleet.work_costs(job.zone),
+        costs=fleet.get_work_costs(job.zone),
     )
 
 
@@ -231,7 +231,7 @@ def load_work_plan(job: Job) -> WorkPlan:
         data_format=job.dataset.format,
         virtual_tokens=_count_virtual_tokens(job),
         training=from_json(TrainingSpec, job.training),
-        costs=fleet.work_costs(job.zone),
+        costs=fleet.get_work_costs(job.zone),
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from django.db import connection, transaction
 
 from marketplace.accounts.models import User
-from marketplace.auction.lane.decisions import decision_news
+from marketplace.auction.lane.decisions import build_decision_news
 from marketplace.auction.models import Bid, MarketHead
 from marketplace.common.errors import NotFound
 from marketplace.fleet.selectors import get_open_zone
@@ -137,7 +137,7 @@ def load_market_snapshot(*, zone_name: str) -> dict[str, Any]:
             "position": head.position if head else 0,
             "head_hash": head.head_hash if head else "",
             "slot": head.slot if head else None,
-            "decisions": [decision_news(bid) for bid in decided[:DECISIONS_SHOWN]],
+            "decisions": [build_decision_news(bid) for bid in decided[:DECISIONS_SHOWN]],
         }
 
 

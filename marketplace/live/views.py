@@ -13,12 +13,12 @@ from marketplace.live import snapshots
 
 @never_cache
 @require_GET
-def job_poll(request: HttpRequest, job_id: str) -> JsonResponse:
+def poll_job(request: HttpRequest, job_id: str) -> JsonResponse:
     return JsonResponse(snapshots.load_job_snapshot(user=cast(User, request.user), job_id=job_id))
 
 
 @never_cache
 @require_GET
-def market_poll(request: HttpRequest, zone_name: str) -> JsonResponse:
+def poll_market(request: HttpRequest, zone_name: str) -> JsonResponse:
     check_public_rate(request)
     return JsonResponse(snapshots.load_market_snapshot(zone_name=zone_name))

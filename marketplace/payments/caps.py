@@ -49,7 +49,7 @@ def set_cap(
     )
 
 
-def starts_at(period: str, now: datetime) -> datetime:
+def find_period_start(period: str, now: datetime) -> datetime:
     """When the day or month of a moment began, in UTC."""
     midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return midnight if period == CapPeriod.DAY else midnight.replace(day=1)
@@ -58,7 +58,7 @@ def starts_at(period: str, now: datetime) -> datetime:
 def sum_spent(cap: SpendingCap, *, now: datetime) -> int:
     """What open bids hold and what was paid since the period began, less what was refunded."""
     holds = Hold.objects.filter(
-        organisation=cap.organisation_id, held_at__gte=starts_at(cap.period, now)
+        organisation=cap.organisation_id, held_at__gte=find_period_start(cap.period, now)
     )
     if cap.member_id is not None:
         holds = holds.filter(placed_by=cap.member_id)
@@ -124,7 +124,7 @@ def _notice(cap_id: str, *, now: datetime) -> bool:
     cap = lock_cap(cap_id)
     if cap is None:
         return False
-    since = starts_at(cap.period, now)
+    since = find_period_start(cap.period, now)
     told = cap.noticed_percent if cap.noticed_from_at == since else 0
     spent = sum_spent(cap, now=now)
     reached = next((share for share in NOTICES if 100 * spent >= share * cap.amount_micros), 0)

@@ -18,8 +18,8 @@ from marketplace.payments.ledger import (
     Draft,
     check_whole,
     house,
-    insufficient,
     post_entries,
+    refuse_overdraft,
 )
 from marketplace.payments.locks import LockedAccounts, LockedHold, lock_holds, lock_wallets
 from marketplace.payments.models import AccountKind, EntryKind, Hold, HoldStatus
@@ -122,7 +122,7 @@ def _decide_requests(
         elif owner in frozen:
             outcomes.append(frozen[owner])
         elif in_wallet > available:
-            outcomes.append(insufficient(wallet, short_micros=in_wallet - available))
+            outcomes.append(refuse_overdraft(wallet, short_micros=in_wallet - available))
         elif refusal := room.take(
             organisation_id=owner, member_id=item.placed_by_id, amount=item.amount_micros
         ):
@@ -271,7 +271,7 @@ def check_amount(amount_micros: int) -> None:
         raise error
 
 
-def reference_reused(reference: str) -> Conflict:
+def refuse_reused_reference(reference: str) -> Conflict:
     return Conflict(
         "reference_reused", f"The reference {reference} was used before, for something else."
     )

@@ -72,7 +72,7 @@ def post_entry(
     for account, row in rows.items():
         after_micros = row.balance_micros + amounts[account]
         if amounts[account] < 0 and after_micros < 0:
-            raise insufficient(account, short_micros=-after_micros)
+            raise refuse_overdraft(account, short_micros=-after_micros)
     draft = Draft(kind=kind, reference=reference, amounts=amounts, memo=memo, actor=actor)
     [entry_id] = post_entries(drafts=[draft], locked=locked, now=now)
     return Entry.objects.get(pk=entry_id)
@@ -86,7 +86,7 @@ def post_entries(*, drafts: Iterable[Draft], locked: LockedAccounts, now: dateti
     zero; the database refuses them otherwise.
     """
     wanted = [(new_id(ENTRY_PREFIX), draft) for draft in drafts]
-    houses = house_accounts(
+    houses = ensure_house_accounts(
         {
             account.kind
             for _, draft in wanted
@@ -121,7 +121,7 @@ def post_entries(*, drafts: Iterable[Draft], locked: LockedAccounts, now: dateti
     return [entry_id for entry_id, _ in wanted]
 
 
-def house_accounts(kinds: Collection[str]) -> dict[str, str]:
+def ensure_house_accounts(kinds: Collection[str]) -> dict[str, str]:
     """The keys of the house's accounts, by kind."""
     if not kinds:
         return {}
@@ -135,7 +135,7 @@ def house_accounts(kinds: Collection[str]) -> dict[str, str]:
     return found
 
 
-def insufficient(account: Account, *, short_micros: int) -> PaymentRequired:
+def refuse_overdraft(account: Account, *, short_micros: int) -> PaymentRequired:
     return PaymentRequired(
         "insufficient_funds",
         f"The wallet is short of {format_usd(short_micros, up=True)}. Add funds, or bid less.",

@@ -115,7 +115,7 @@ class LedgerCheck:
     payout_surplus_micros: int
 
 
-def wallet(*, organisation: Organisation) -> Wallet:
+def get_wallet(*, organisation: Organisation) -> Wallet:
     balances = _load_balances(organisation)
     return Wallet(
         available_micros=balances.get(AccountKind.WALLET_AVAILABLE, 0),
@@ -123,7 +123,7 @@ def wallet(*, organisation: Organisation) -> Wallet:
     )
 
 
-def earnings(*, organisation: Organisation) -> Earnings:
+def get_earnings(*, organisation: Organisation) -> Earnings:
     balances = _load_balances(organisation)
     return Earnings(
         pending_micros=balances.get(AccountKind.EARNINGS_PENDING, 0),
@@ -157,7 +157,7 @@ def sum_borne(*, at_fault_id: str, since: datetime) -> int:
     )["total"]
 
 
-def wallet_statement(
+def list_wallet_rows(
     *, organisation: Organisation, limit: int = 50, before: int | None = None
 ) -> list[StatementRow]:
     """What happened to a wallet, newest first; ``before`` is the last row's ``cursor``."""
@@ -194,7 +194,7 @@ def wallet_statement(
     return rows
 
 
-def house_balances() -> dict[str, int]:
+def get_house_balances() -> dict[str, int]:
     """The house's accounts, by kind; what was granted shows as negative."""
     found = (
         Posting.objects.filter(account__organisation=None)

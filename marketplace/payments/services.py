@@ -18,7 +18,7 @@ from marketplace.payments.gateway_models import MICROS_PER_CENT, CardPayment
 from marketplace.payments.holds import (
     HoldSettlement,
     check_amount,
-    reference_reused,
+    refuse_reused_reference,
     settle_holds,
 )
 from marketplace.payments.ledger import Account, house, post_entry
@@ -204,7 +204,7 @@ def _is_refunded(reference: str, amount_micros: int) -> bool:
     if entry is None:
         return False
     if not entry.postings.filter(amount_micros=-amount_micros).exists():
-        raise reference_reused(reference)
+        raise refuse_reused_reference(reference)
     return True
 
 
@@ -246,7 +246,7 @@ def _credit_wallet(
                     actor=actor,
                 )
         except IntegrityError:
-            raise reference_reused(reference) from None
+            raise refuse_reused_reference(reference) from None
 
 
 def _find_entry(
@@ -262,7 +262,7 @@ def _find_entry(
         amount_micros=amount_micros,
     )
     if not same.exists():
-        raise reference_reused(reference)
+        raise refuse_reused_reference(reference)
     return entry
 
 

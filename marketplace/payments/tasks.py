@@ -15,36 +15,36 @@ log = logging.getLogger(__name__)
 
 
 @shared_task(name="payments.earnings_mature")
-def earnings_mature_task() -> None:
+def mature_all_earnings() -> None:
     mature_earnings(now=clock.now())
 
 
 @shared_task(name=RUN_CALLS)
-def gateway_calls_run_task() -> None:
+def run_gateway_calls() -> None:
     run_due_calls(now=clock.now())
 
 
 @shared_task(name=PROCESS_EVENTS)
-def webhooks_process_task() -> None:
+def process_webhooks() -> None:
     process_events(now=clock.now())
 
 
 @shared_task(name="payments.wallets_watch")
-def wallets_watch_task() -> None:
+def check_wallets() -> None:
     now = clock.now()
     watch_wallets(now=now)
     send_cap_notices(now=now)
 
 
 @shared_task(name="payments.payouts_start")
-def payouts_start_task() -> None:
+def start_payouts() -> None:
     now = clock.now()
     start_due_payouts(now=now)
     retry_failed_payouts(now=now)
 
 
 @shared_task(name="payments.books_check")
-def books_check_task() -> None:
+def check_books() -> None:
     check = check_ledger()
     if not check.balanced:
         log.error("The books do not balance: %s", check)

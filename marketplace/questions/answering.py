@@ -10,7 +10,7 @@ from django.db import transaction
 
 from marketplace.common.errors import NotFound
 from marketplace.fleet.models import Node, NodeStatus
-from marketplace.fleet.selectors import base_model_ref
+from marketplace.fleet.selectors import build_base_model_ref
 from marketplace.jobs.models import Artifact
 from marketplace.payments.holds import HoldSettlement, settle_holds
 from marketplace.payments.services import CostSplit, Share, distribute_charge
@@ -54,7 +54,7 @@ def hand_out_questions(*, node: Node, room: int, now: datetime) -> tuple[Questio
         for question in taken:
             question.status, question.node_id = QuestionStatus.WRITING, node.pk
             question.save(update_fields=["status", "node"])
-    reference = base_model_ref(node.zone) if taken else None
+    reference = build_base_model_ref(node.zone) if taken else None
     return tuple(_build_question(one, reference) for one in taken)
 
 

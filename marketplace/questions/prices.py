@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import nodes_on_sale, work_costs
+from marketplace.fleet.selectors import get_work_costs, list_nodes_on_sale
 from workers.protocol.work import PARTS
 
 MILLION = 1_000_000
@@ -19,12 +19,12 @@ def find_rate(zone: Zone) -> int | None:
     """
     asks = [
         node.ask_micros / node.compute_capacity
-        for node in nodes_on_sale(zone)
+        for node in list_nodes_on_sale(zone)
         if node.compute_capacity > 0
     ]
     if not asks:
         return None
-    forward = work_costs(zone).forward / PARTS
+    forward = get_work_costs(zone).forward / PARTS
     return max(1, round(median(asks) * forward * MILLION))
 
 

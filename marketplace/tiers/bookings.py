@@ -29,7 +29,7 @@ from marketplace.tiers.models import (
 )
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.stay_or_move import MoveTarget, decide_stay, save_stay_accounts
-from marketplace.tiers.tier_state import TierState, filter_offers, loaded_node
+from marketplace.tiers.tier_state import TierState, filter_offers, get_loaded_node
 from scheduler.tiers.demotion import (
     PossibleRehoming,
     compute_move_saving,
@@ -57,7 +57,7 @@ def book_workers(
     tiers = rented.tiers
     probed: list[tuple[Stay, float]] = []
     for stay in sorted(rented.stays, key=lambda one: (one.job.deadline_at, one.pk)):
-        left_s = probed_left_s(tiers, stay.job, rented.lease_of.get(stay.job_id), now)
+        left_s = estimate_probed_left_s(tiers, stay.job, rented.lease_of.get(stay.job_id), now)
         if left_s is not None and stay.job_id not in rented.booked_jobs:
             probed.append((stay, left_s))
     if not probed or find_cheapest_worker(rented, offers) is None:
@@ -96,7 +96,9 @@ def book_workers(
     return made
 
 
-def probed_left_s(tiers: ZoneTiers, job: Job, lease: Slice | None, now: datetime) -> float | None:
+def estimate_probed_left_s(
+    tiers: ZoneTiers, job: Job, lease: Slice | None, now: datetime
+) -> float | None:
     """What a running job has left, once it has run long enough for its speed to be known.
 
     ``lease`` is the one it holds.
@@ -113,7 +115,7 @@ def probed_left_s(tiers: ZoneTiers, job: Job, lease: Slice | None, now: datetime
 def _served_s(rented: TierState, stay: Stay, worker: WorkerChoice, now: datetime) -> float:
     """How long the worker would spare serverless: where the reserved node costs no more, only
     until the reserved cells begin."""
-    zone, own = rented.tiers.zone, loaded_node(stay.machine)
+    zone, own = rented.tiers.zone, get_loaded_node(stay.machine)
     slot = slot_at(zone, now)
     ahead = [(at, where) for at, where in stay.job.cells if at > slot and own and where != own.pk]
     if not ahead or rented.price_micros_per_h(ahead[0][1]) > worker.price_micros_per_h:
@@ -222,7 +224,7 @@ def book_cheaper_workers(
         if lease is None:
             continue
         job = lease.job
-        left_s = probed_left_s(tiers, job, lease, now)
+        left_s = estimate_probed_left_s(tiers, job, lease, now)
         worker = find_cheapest_worker(rented, offers, below_micros=machine.price_micros_per_h)
         if left_s is None or worker is None:
             continue
@@ -252,7 +254,7 @@ def book_cheaper_workers(
 
 def _find_only_lease(rented: TierState, machine: Machine) -> Slice | None:
     """The lease of the one job that runs on a machine and holds all that is sold of it."""
-    node = loaded_node(machine)
+    node = get_loaded_node(machine)
     if node is None or machine.status != MachineStatus.RUNNING:
         return None
     leases = [one for one in rented.leases.get(node.pk, ()) if one.job_id not in rented.booked_jobs]

@@ -22,10 +22,10 @@ from marketplace.fleet.selectors import last_slot_until, slot_at
 from marketplace.jobs.models import EventKind, Job, Slice, SliceStatus
 from marketplace.jobs.services import add_job_event, request_job_replan
 from marketplace.jobs.work import compute_work_left_share, measure_job_work
-from marketplace.tiers.bookings import probed_left_s
-from marketplace.tiers.machines import cost_micros, node_of
+from marketplace.tiers.bookings import estimate_probed_left_s
+from marketplace.tiers.machines import compute_rent_micros, find_machine_node
 from marketplace.tiers.models import Booking, BookingOutcome, MachineStatus, ZoneTiers
-from marketplace.tiers.pauses import pause_s, resumed_at
+from marketplace.tiers.pauses import find_resumed_at, pause_s
 from scheduler.tiers.break_even import break_even_s, move_cost, moves
 
 
@@ -52,11 +52,11 @@ def _hand_off(tiers: ZoneTiers, booking_id: int, now: datetime) -> bool:
         booking = Booking.objects.select_related(
             "job__zone", "job__dataset", "machine__join_token", "origin"
         ).get(pk=booking_id)
-        job, node = booking.job, node_of(booking.machine)
+        job, node = booking.job, find_machine_node(booking.machine)
         if booking.closed_at is not None or booking.handed_at is not None or node is None:
             return False
         lease = Slice.objects.filter(job=job, status=SliceStatus.OPEN).first()
-        left_s = probed_left_s(tiers, job, lease, now)
+        left_s = estimate_probed_left_s(tiers, job, lease, now)
         if left_s is None:
             # It waits for a plan, or reports no speed: looked at again at the next tick.
             return False
@@ -110,8 +110,8 @@ def _saved_micros(tiers: ZoneTiers, booking: Booking, left_s: float, now: dateti
     """What going on would have cost, less what moving costs, the worker's boot included."""
     stays = now + timedelta(seconds=left_s)
     return (
-        cost_micros(booking.origin.price_micros_per_h, now, stays)
-        - cost_micros(booking.machine.price_micros_per_h, now, stays)
+        compute_rent_micros(booking.origin.price_micros_per_h, now, stays)
+        - compute_rent_micros(booking.machine.price_micros_per_h, now, stays)
         - _move_cost_micros(tiers, booking)
     )
 
@@ -123,9 +123,9 @@ def _move_cost_micros(tiers: ZoneTiers, booking: Booking) -> int:
     booted_at = max(machine.ready_at or asked_at, asked_at)
     saved_at = asked_at + timedelta(seconds=tiers.checkpoint_s)
     restored_at = booted_at + timedelta(seconds=tiers.restore_s)
-    return cost_micros(booking.origin.price_micros_per_h, asked_at, saved_at) + cost_micros(
-        machine.price_micros_per_h, asked_at, restored_at
-    )
+    return compute_rent_micros(
+        booking.origin.price_micros_per_h, asked_at, saved_at
+    ) + compute_rent_micros(machine.price_micros_per_h, asked_at, restored_at)
 
 
 def close_bookings(*, tiers: ZoneTiers, now: datetime) -> int:
@@ -148,13 +148,13 @@ def _try_close_booking(tiers: ZoneTiers, booking: Booking, now: datetime) -> boo
     job, machine = booking.job, booking.machine
     arrived = _find_arrival(booking)
     if arrived is not None:
-        if arrived.status == SliceStatus.OPEN and resumed_at(arrived) is None:
+        if arrived.status == SliceStatus.OPEN and find_resumed_at(arrived) is None:
             return False
         _record_move(tiers, booking, arrived, now)
     elif machine.status in (MachineStatus.ENDING, MachineStatus.ENDED):
         _close_booking(booking, BookingOutcome.FAILED, now)
         if job.is_active:
-            cost = machine.cost_micros or cost_micros(
+            cost = machine.cost_micros or compute_rent_micros(
                 machine.price_micros_per_h, machine.requested_at, now
             )
             went = "did not come up" if machine.ready_at is None else "went before it had moved"
@@ -177,7 +177,7 @@ def _try_close_booking(tiers: ZoneTiers, booking: Booking, now: datetime) -> boo
 
 def _find_arrival(booking: Booking) -> Slice | None:
     """The job's lease on the worker, once there was one."""
-    node = node_of(booking.machine)
+    node = find_machine_node(booking.machine)
     if booking.handed_at is None or node is None:
         return None
     slices = Slice.objects.filter(job=booking.job, node=node, opened_at__gte=booking.handed_at)
@@ -186,11 +186,11 @@ def _find_arrival(booking: Booking) -> Slice | None:
 
 def _is_on_its_way(booking: Booking, now: datetime) -> bool:
     """Whether the job still runs where the booking found it, or has cells on the worker."""
-    node = node_of(booking.machine)
+    node = find_machine_node(booking.machine)
     slot = slot_at(booking.job.zone, now)
     if node is not None and booking.job.has_cells_on(node.pk, from_slot=slot):
         return True
-    origin = node_of(booking.origin)
+    origin = find_machine_node(booking.origin)
     return booking.handed_at is None and (
         Slice.objects.filter(job=booking.job, node=origin, status=SliceStatus.OPEN).exists()
     )

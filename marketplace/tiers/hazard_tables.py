@@ -84,7 +84,7 @@ def learn_from_ended_jobs(*, tiers: ZoneTiers, now: datetime) -> int:
     return count
 
 
-def learned(*, tiers: ZoneTiers, now: datetime) -> HazardTables:
+def build_hazard_tables(*, tiers: ZoneTiers, now: datetime) -> HazardTables:
     """The tables as of now, with what running jobs have lived through so far."""
     tables = _load_stored_tables(tiers)
     lived_s, left_s = load_running_ages(zone_id=tiers.zone_id, now=now)

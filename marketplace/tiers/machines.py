@@ -111,7 +111,7 @@ def _launch_machine(machine_id: str, now: datetime) -> bool:
             zone=machine.zone,
             provider=tiers.provider,
             created_by=None,
-            ask_micros=ask_micros(machine.zone, machine.price_micros_per_h),
+            ask_micros=compute_ask_micros(machine.zone, machine.price_micros_per_h),
             tier=machine.tier,
             available_from_at=now + NEVER if serverless else None,
             now=now,
@@ -146,12 +146,12 @@ def _has_room(tiers: ZoneTiers) -> bool:
     return _paid_machines(tiers).count() < tiers.serverful_cap
 
 
-def ask_micros(zone: Zone, price_micros_per_h: int) -> int:
+def compute_ask_micros(zone: Zone, price_micros_per_h: int) -> int:
     """What a machine's node asks for one slot: its rent, rounded up."""
     return -(-price_micros_per_h * zone.slot_s // 3600)
 
 
-def cost_micros(price_micros_per_h: int, since: datetime, until: datetime) -> int:
+def compute_rent_micros(price_micros_per_h: int, since: datetime, until: datetime) -> int:
     """Rent from request to release, by the second, rounded up."""
     micros = max(0, (until - since) // timedelta(microseconds=1))
     return -(-price_micros_per_h * micros // 3_600_000_000)
@@ -181,7 +181,7 @@ def end_machine(*, machine: Machine, reason: str, now: datetime) -> Machine:
             machine.status = MachineStatus.ENDING
             machine.reason = reason[:255]
             machine.save(update_fields=["status", "reason"])
-            node = node_of(machine)
+            node = find_machine_node(machine)
             if node is not None and node.status == NodeStatus.ONLINE:
                 ask_node_to_leave(node=node, now=now)
     return machine
@@ -278,7 +278,7 @@ def _record_orphan(backend: str, machine_id: str, now: datetime) -> None:
 
 def _is_busy(machine: Machine, now: datetime) -> bool:
     """Whether its node still serves what was sold or leased on it."""
-    node = node_of(machine)
+    node = find_machine_node(machine)
     if node is None or node.status in GONE:
         return False
     leased = Slice.objects.filter(node=node, status=SliceStatus.OPEN).exists()
@@ -309,7 +309,7 @@ def _close_missing_machine(machine: Machine, now: datetime) -> bool:
 def _check_boot(machine_id: str, now: datetime) -> None:
     with transaction.atomic():
         machine = locks.lock_machine(machine_id)
-        node = node_of(machine)
+        node = find_machine_node(machine)
         if machine.status != MachineStatus.BOOTING:
             return
         if node is not None and node.status == NodeStatus.ONLINE:
@@ -326,16 +326,18 @@ def _close_machine(machine: Machine, *, reason: str, now: datetime, billed: bool
     """Close a machine and its node. Call while holding the machine."""
     machine.status, machine.ended_at, machine.reason = MachineStatus.ENDED, now, reason[:255]
     if billed:
-        machine.cost_micros = cost_micros(machine.price_micros_per_h, machine.requested_at, now)
+        machine.cost_micros = compute_rent_micros(
+            machine.price_micros_per_h, machine.requested_at, now
+        )
         record_rent(machine_id=machine.pk, amount_micros=machine.cost_micros, now=now)
     machine.save(update_fields=["status", "ended_at", "reason", "cost_micros", "failed_at"])
-    node = node_of(machine)
+    node = find_machine_node(machine)
     if node is not None and node.status != NodeStatus.LEFT:
         # Whatever it ran is taken back by the leases' sweep and re-planned.
         retire_node(node=node, now=now)
 
 
-def node_of(machine: Machine) -> Node | None:
+def find_machine_node(machine: Machine) -> Node | None:
     """The node a machine became, once it has joined."""
     if machine.join_token is None or machine.join_token.node_id is None:
         return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from marketplace.jobs.models import MetricPoint, Slice
-from marketplace.tiers.machines import node_of
+from marketplace.tiers.machines import find_machine_node
 from marketplace.tiers.models import Stay, ZoneTiers
 from marketplace.tiers.tick_work import NOTED_WITHIN
 
 
-def resumed_at(arrived: Slice) -> datetime | None:
+def find_resumed_at(arrived: Slice) -> datetime | None:
     """When the first step of a lease was reported."""
     points = MetricPoint.objects.filter(slice=arrived, train_loss__isnull=False)
     return points.order_by("seq").values_list("at", flat=True).first()
@@ -18,7 +18,7 @@ def resumed_at(arrived: Slice) -> datetime | None:
 
 def pause_s(left: Slice, arrived: Slice) -> float | None:
     """Seconds from the last step of one lease to the first of the next; ``None`` until then."""
-    first_at = resumed_at(arrived)
+    first_at = find_resumed_at(arrived)
     if first_at is None:
         return None
     points = MetricPoint.objects.filter(slice=left).order_by("-seq")
@@ -34,7 +34,7 @@ def record_stay_pauses(*, tiers: ZoneTiers, now: datetime) -> int:
     )
     for stay in lately.select_related("machine__join_token").order_by("pk"):
         own = Slice.objects.filter(
-            job=stay.job_id, node=node_of(stay.machine), opened_at__gte=stay.started_at
+            job=stay.job_id, node=find_machine_node(stay.machine), opened_at__gte=stay.started_at
         )
         left = own.order_by("-opened_at").first()
         if left is None or left.closed_at is None:

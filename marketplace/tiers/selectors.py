@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from django.db.models import Avg, Q, QuerySet
 
 from marketplace.fleet.models import Tier
-from marketplace.tiers.machines import cost_micros
+from marketplace.tiers.machines import compute_rent_micros
 from marketplace.tiers.models import (
     LIVE,
     Booking,
@@ -62,7 +62,9 @@ def list_machines(*, now: datetime) -> list[MachineSummary]:
 
 
 def _shown(machine: Machine, now: datetime) -> MachineSummary:
-    cost = cost_micros(machine.price_micros_per_h, machine.requested_at, machine.ended_at or now)
+    cost = compute_rent_micros(
+        machine.price_micros_per_h, machine.requested_at, machine.ended_at or now
+    )
     if machine.status == MachineStatus.REQUESTED:
         cost = 0
     return MachineSummary(

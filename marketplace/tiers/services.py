@@ -180,7 +180,7 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
         hazard_tables.learn_from_ended_jobs(tiers=tiers, now=now)
     rented = _load_current_state(tiers, work, now)
     if rented.machines:
-        tables = hazard_tables.learned(tiers=tiers, now=now)
+        tables = hazard_tables.build_hazard_tables(tiers=tiers, now=now)
         stays.extend_stays(rented=rented, tables=tables, now=now)
         stays.begin_stays(rented=rented, offers=offers, now=now)
         bookings.book_workers(rented=rented, offers=offers, tables=tables, now=now)

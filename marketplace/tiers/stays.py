@@ -27,11 +27,11 @@ from marketplace.jobs.queries import find_first_slot
 from marketplace.jobs.services import add_job_event, replace_job_cells
 from marketplace.jobs.work import compute_work_left_share, measure_job_work
 from marketplace.tiers.hazard_tables import HazardTables
-from marketplace.tiers.machines import cost_micros
+from marketplace.tiers.machines import compute_rent_micros
 from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.stay_or_move import MoveTarget, decide_stay, save_stay_accounts, settle_stay
-from marketplace.tiers.tier_state import TierState, filter_offers, loaded_node
+from marketplace.tiers.tier_state import TierState, filter_offers, get_loaded_node
 from scheduler.auction.log import events
 from scheduler.types import Cell
 
@@ -45,7 +45,7 @@ def close_stays(*, rented: TierState, now: datetime) -> int:
     slot = slot_at(tiers.zone, now)
     gone: list[Stay] = []
     for stay in rented.stays:
-        node = loaded_node(stay.machine)
+        node = get_loaded_node(stay.machine)
         held = rented.lease_of.get(stay.job_id)
         here = held is not None and node is not None and held.node_id == node.pk
         cells = node is not None and stay.job.has_cells_on(node.pk, from_slot=slot)
@@ -62,7 +62,9 @@ def close_stays(*, rented: TierState, now: datetime) -> int:
 def _close_stay(stay: Stay, now: datetime) -> None:
     with transaction.atomic():
         stay.ended_at = now
-        stay.cost_micros = cost_micros(stay.machine.price_micros_per_h, stay.started_at, now)
+        stay.cost_micros = compute_rent_micros(
+            stay.machine.price_micros_per_h, stay.started_at, now
+        )
         stay.save(update_fields=["ended_at", "cost_micros"])
         stay.machine.idle_since_at = now
         stay.machine.save(update_fields=["idle_since_at"])
@@ -85,7 +87,7 @@ def extend_stays(*, rented: TierState, tables: HazardTables, now: datetime) -> i
     tiers, slot = rented.tiers, slot_at(rented.tiers.zone, now)
     changed, looked_at = 0, []
     for stay in rented.stays:
-        node = loaded_node(stay.machine)
+        node = get_loaded_node(stay.machine)
         following = None if node is None else _find_following_cell(stay.job, node, slot)
         if node is None or following is None:
             continue

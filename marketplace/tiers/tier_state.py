@@ -56,7 +56,7 @@ class TierState:
         """Running machines whose nodes are in the market, cheapest first."""
         rows = self.of_tier(serverless=serverless)
         for machine in sorted(rows, key=lambda one: (one.price_micros_per_h, one.pk)):
-            node = loaded_node(machine)
+            node = get_loaded_node(machine)
             if node is None or node.status != NodeStatus.ONLINE:
                 continue
             if machine.status == MachineStatus.RUNNING:
@@ -136,7 +136,9 @@ def load_tier_state(*, tiers: ZoneTiers, now: datetime) -> TierState:
     ).values_list("machine_id", "job_id"):
         found.booked.add(machine_id)
         found.booked_jobs.add(job_id)
-    nodes = [node.pk for one in found.machines.values() if (node := loaded_node(one)) is not None]
+    nodes = [
+        node.pk for one in found.machines.values() if (node := get_loaded_node(one)) is not None
+    ]
     held = Slice.objects.filter(status=SliceStatus.OPEN).order_by("pk")
     held = held.select_related("job").only(*_OF_LEASES)
     found.add_leases(held.filter(node__in=nodes))
@@ -151,7 +153,7 @@ def load_tier_state(*, tiers: ZoneTiers, now: datetime) -> TierState:
     return found
 
 
-def loaded_node(machine: Machine) -> Node | None:
+def get_loaded_node(machine: Machine) -> Node | None:
     """The node a machine became, as it was read with the machine."""
     return None if machine.join_token is None else machine.join_token.node
 

@@ -25,7 +25,7 @@ from django.db import transaction
 
 from marketplace.accounts.models import Organisation
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import nodes_on_sale
+from marketplace.fleet.selectors import list_nodes_on_sale
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.starts import StartKind
 from marketplace.warm.consents import may_use_donors
@@ -343,7 +343,7 @@ def _estimate_risk(zone: Zone, *, sold: int, left: int) -> int:
     """
     asks = [
         node.ask_micros * math.ceil(sold / node.compute_capacity)
-        for node in nodes_on_sale(zone)
+        for node in list_nodes_on_sale(zone)
         if node.compute_capacity > 0
     ]
     return int(min(asks, default=0)) * left // sold
@@ -353,7 +353,7 @@ def _price_royalty(zone: Zone, saved_units: int) -> int:
     """The donor's part of what the saved work costs at the zone's lowest ask, rounded down."""
     asks = [
         node.ask_micros / node.compute_capacity
-        for node in nodes_on_sale(zone)
+        for node in list_nodes_on_sale(zone)
         if node.compute_capacity > 0
     ]
     return int(saved_units * min(asks, default=0.0) * ROYALTY_PERCENT // 100)

@@ -20,9 +20,9 @@ from marketplace.common.locks import advisory_lock
 from marketplace.fleet.calls import call_nodes
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import (
-    base_model_ref,
-    node_is_silent,
-    nodes_on_sale,
+    build_base_model_ref,
+    is_node_silent,
+    list_nodes_on_sale,
     slot_at,
     slot_ends_at,
     slot_starts_at,
@@ -78,7 +78,7 @@ def ask_probe(
     spec = ProbeSpec(
         token=token,
         expires_at=expires_at.timestamp(),
-        base_model=base_model_ref(zone),
+        base_model=build_base_model_ref(zone),
         data_format=DataFormat.CHAT if dataset.format == DataFormat.CHAT else _plain(dataset),
         rows=tuple(rows),
         sequence_length=sequence_length,
@@ -131,7 +131,7 @@ def _write_row(row: Row) -> str:
 
 def _find_warm_node(zone: Zone, now: datetime) -> Node | None:
     """A node that is there, with the base model resident; the one asked longest ago first."""
-    nodes = [node for node in nodes_on_sale(zone) if not node_is_silent(node, now)]
+    nodes = [node for node in list_nodes_on_sale(zone) if not is_node_silent(node, now)]
     latest = Probe.objects.filter(node__in=nodes).values("node").annotate(at=Max("asked_at"))
     asked = dict(latest.values_list("node", "at"))
     earliest = datetime.min.replace(tzinfo=now.tzinfo)

@@ -7,6 +7,6 @@ from django.http import HttpRequest
 THEMES = ("auto", "light", "dark")
 
 
-def frame(request: HttpRequest) -> dict[str, Any]:
+def build_frame(request: HttpRequest) -> dict[str, Any]:
     theme = request.COOKIES.get("theme", "auto")
     return {"theme": theme if theme in THEMES else "auto"}

@@ -130,7 +130,7 @@ def bench(wanted: int, *, profile: bool) -> None:
 
     def replay() -> None:
         fresh = Engine(books.restore_engine(first).rules, policies=books.load_policies())
-        for row in books.rows(LogEntry.objects.filter(zone=zone)):
+        for row in books.read_log_rows(LogEntry.objects.filter(zone=zone)):
             assert verify._replayed(fresh, row)[1] is None
 
     slot = engine.horizon.first_slot

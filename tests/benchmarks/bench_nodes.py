@@ -208,7 +208,7 @@ def main(argv: list[str]) -> int:
         from django.core.management import call_command
 
         from marketplace.common import clock
-        from marketplace.fleet.secrets import secret_hash
+        from marketplace.fleet.secrets import hash_secret
         from marketplace.fleet.services import open_plan_session
         from tests import market_builders as market
 
@@ -219,7 +219,7 @@ def main(argv: list[str]) -> int:
             market.node(
                 zone,
                 of=provider,
-                api_token_hash=secret_hash(f"token-{number}"),
+                api_token_hash=hash_secret(f"token-{number}"),
                 api_token_set_at=clock.now(),
             )
             for number in range(arguments.nodes)
@@ -227,7 +227,7 @@ def main(argv: list[str]) -> int:
         worker = market.node(
             zone,
             of=provider,
-            api_token_hash=secret_hash("worker-token"),
+            api_token_hash=hash_secret("worker-token"),
             api_token_set_at=clock.now(),
         )
         sessions = [open_plan_session(node=node) for node in nodes]

@@ -1,7 +1,7 @@
 """Predicted against measured time of training steps over ten length distributions.
 
 ``make bench-work`` or ``python -m tests.benchmarks.bench_work``: what a node's self-test measures
-is fitted as the market fits it (``fleet.work_costs``), and what the units of ten other
+is fitted as the market fits it (``fleet.get_work_costs``), and what the units of ten other
 distributions then say is compared with their measured times. All are timed in turns, and the best
 of each counts. On a CPU it is one thread's processor time, which other work on the machine disturbs
 least.

@@ -23,7 +23,7 @@ from marketplace.common.errors import Conflict, PaymentRequired
 from marketplace.embedded.servers import find_free_port
 from marketplace.embedded.stack import BOUND
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import check_ledger, wallet
+from marketplace.payments.selectors import check_ledger, get_wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
@@ -70,7 +70,7 @@ def test_same_keys_in_groups_of_several_processes_are_one_bid_each(zone):
     assert len({outcome.bid.pk for outcome in outcomes}) == Bid.objects.count() == 12
     assert sum(not outcome.earlier for outcome in outcomes) == 12
     for owner in owners:
-        assert wallet(organisation=owner).held_micros == 4 * 400_000
+        assert get_wallet(organisation=owner).held_micros == 4 * 400_000
     assert check_ledger().balanced
 
 
@@ -91,7 +91,7 @@ def test_one_key_with_different_requests_in_groups_at_once_is_one_bid(zone):
     lost = [outcome for outcome in outcomes if isinstance(outcome, Conflict)]
     assert len(lost) == 14
     assert {error.code for error in lost} == {"idempotency_key_reused"}
-    assert wallet(organisation=owner).held_micros == won.bid.price_micros
+    assert get_wallet(organisation=owner).held_micros == won.bid.price_micros
 
 
 def test_wallets_are_not_overdrawn_by_groups_at_once(zone):
@@ -114,7 +114,7 @@ def test_wallets_are_not_overdrawn_by_groups_at_once(zone):
     assert (len(won), len(lost)) == (9, 15)
     assert Bid.objects.count() == Hold.objects.count() == 9
     for owner in owners:
-        have = wallet(organisation=owner)
+        have = get_wallet(organisation=owner)
         assert (have.available_micros, have.held_micros) == (1_000_000, 9_000_000)
     assert check_ledger().balanced
 
@@ -143,7 +143,7 @@ def test_bids_are_taken_in_while_the_lane_decides_others(zone):
     decide_pending_bids(zone=zone, now=now)
     assert not Bid.objects.filter(status="pending").exists()
     assert Bid.objects.count() == 36
-    assert [wallet(organisation=owner).held_micros for owner in owners] == [0, 0, 0]
+    assert [get_wallet(organisation=owner).held_micros for owner in owners] == [0, 0, 0]
     assert check_ledger().balanced
 
 
@@ -258,7 +258,7 @@ def test_web_killed_in_the_middle_of_a_group_has_placed_all_or_nothing_of_it(zon
     assert check.balanced, check
     for owner in (first, second):
         spent = sum(bid.payment_micros for bid in Bid.objects.filter(organisation=owner))
-        assert wallet(organisation=owner).available_micros == 10_000_000 - spent
+        assert get_wallet(organisation=owner).available_micros == 10_000_000 - spent
 
 
 def test_same_keys_sent_to_two_servers_at_once_are_one_bid_each(zone, tmp_path):

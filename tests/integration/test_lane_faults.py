@@ -22,7 +22,7 @@ from marketplace.common import clock
 from marketplace.common.errors import Conflict, PaymentRequired
 from marketplace.fleet.models import Node
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import check_ledger, wallet
+from marketplace.payments.selectors import check_ledger, get_wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
@@ -63,7 +63,7 @@ def assert_decided_once(zone, bids):
     assert verify_zone(zone).problems == []
     for owner in {bid.organisation for bid in stored}:
         spent = sum(bid.payment_micros or 0 for bid in stored if bid.organisation_id == owner.pk)
-        have = wallet(organisation=owner)
+        have = get_wallet(organisation=owner)
         assert (have.available_micros, have.held_micros) == (10_000_000 - spent, 0)
 
 
@@ -86,7 +86,7 @@ def test_lane_killed_in_the_middle_of_a_batch_has_decided_nothing(zone, tmp_path
     assert not LogEntry.objects.filter(kind="BidArrived").exists()
     assert not Reservation.objects.exists()
     assert not Job.objects.exists()
-    assert wallet(organisation=first).held_micros == 5 * 400_000
+    assert get_wallet(organisation=first).held_micros == 5 * 400_000
     assert check_ledger().balanced
 
     with lane_process.lane(log_dir=tmp_path, name="next"):
@@ -179,7 +179,7 @@ def test_same_key_in_parallel_threads_places_one_bid(zone):
     placed = at_once([place] * 8)
     assert len(set(placed)) == 1
     assert Bid.objects.count() == 1
-    assert wallet(organisation=owner).held_micros == 5_000_000
+    assert get_wallet(organisation=owner).held_micros == 5_000_000
     decide_pending_bids(zone=zone, now=now)
     assert_decided_once(zone, list(Bid.objects.all()))
 
@@ -199,7 +199,7 @@ def test_same_key_with_different_requests_in_parallel_places_one_and_refuses_the
     lost = [item for item in placed if isinstance(item, Conflict)]
     assert (len(won), len(lost)) == (1, 4)
     assert {error.code for error in lost} == {"idempotency_key_reused"}
-    assert wallet(organisation=owner).held_micros == won[0].price_micros
+    assert get_wallet(organisation=owner).held_micros == won[0].price_micros
 
 
 def test_wallet_is_not_overdrawn_by_bids_placed_at_once(zone):

@@ -19,7 +19,7 @@ from marketplace.auction.models import Bid, LogEntry, MarketHead, Pricing, Reser
 from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
 from marketplace.common import clock
 from marketplace.common.queue import enqueue
-from marketplace.payments.selectors import check_ledger, wallet
+from marketplace.payments.selectors import check_ledger, get_wallet
 from marketplace.payments.services import lock_wallets
 from tests import builders, lane_process
 from tests import market_builders as market
@@ -139,7 +139,7 @@ def test_zone_becomes_lagrangian_is_solved_again_and_survives_the_death_of_its_l
     assert Bid.objects.filter(status="admitted", parts__compute__gt=0).exists()
     assert check_ledger().balanced
     paid = sum(Bid.objects.filter(status="admitted").values_list("payment_micros", flat=True))
-    assert wallet(organisation=owner).available_micros == 100_000_000 - paid
+    assert get_wallet(organisation=owner).available_micros == 100_000_000 - paid
     held = Reservation.objects.filter(released_at=None).values_list("node", "slot")
     assert max(list(held).count(cell) for cell in held) <= 4
     everything_verifies(zone, tmp_path)

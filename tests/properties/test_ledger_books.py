@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 from marketplace.accounts.models import Organisation
 from marketplace.common.errors import Conflict, NotFound, PaymentRequired, UserError
 from marketplace.payments.models import AccountKind, Hold
-from marketplace.payments.selectors import check_ledger, earnings, house_balances, wallet
+from marketplace.payments.selectors import (
+    check_ledger,
+    get_earnings,
+    get_house_balances,
+    get_wallet,
+)
 from marketplace.payments.services import (
     Share,
     distribute_charge,
@@ -160,16 +165,16 @@ def check_books(sequence: list[Step]) -> None:
             accepted = False
         assert accepted == expected, step
         for number, owner in enumerate(owners):
-            found = wallet(organisation=owner)
+            found = get_wallet(organisation=owner)
             assert (found.available_micros, found.held_micros) == (
                 model.available[number],
                 model.held(number),
             ), step
-        assert earnings(organisation=provider).pending_micros == model.earned
+        assert get_earnings(organisation=provider).pending_micros == model.earned
     check = check_ledger()
     assert check.balanced, check
     assert check.entries == _entries_of(model)
-    granted = -house_balances()[AccountKind.GRANTS]
+    granted = -get_house_balances()[AccountKind.GRANTS]
     assert granted == sum(model.grants.values())
     with connection.cursor() as cursor:
         # The triggers that wait for the commit speak up here.

@@ -31,7 +31,12 @@ from marketplace.jobs.services import (
     sweep_leases,
 )
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import check_ledger, find_distribution, house_balances, wallet
+from marketplace.payments.selectors import (
+    check_ledger,
+    find_distribution,
+    get_house_balances,
+    get_wallet,
+)
 from scheduler.types import Cell
 from tests import builders, job_builders, market_builders
 from tests.builders import NOW
@@ -216,9 +221,9 @@ def check_pay(sequence: list[tuple[str, int]], ending: str) -> None:
         assert len(life.did) == TOTAL_STEPS
         assert executed == asks
     # Nothing is made or lost on the way.
-    returned = START_USD - wallet(organisation=life.owner).available_micros
+    returned = START_USD - get_wallet(organisation=life.owner).available_micros
     assert returned == asks - bid.refund_micros
-    assert house_balances()["revenue"] == 0
+    assert get_house_balances()["revenue"] == 0
     assert check_ledger().balanced
 
 

@@ -54,11 +54,11 @@ def node_endpoint(method: str) -> Callable[[View], View]:
         @functools.wraps(view)
         def answer(request: HttpRequest, **kwargs: Any) -> HttpResponse:
             if request.method != method:
-                return method_refusal(method)
+                return refuse_method(method)
             try:
                 return view(request, **kwargs)
             except Exception as error:
-                return refusal(request, error)
+                return build_refusal(request, error)
 
         return answer
 
@@ -86,7 +86,7 @@ def find_bearer_token(request: HttpRequest) -> str:
     return header.removeprefix(_BEARER) if header.startswith(_BEARER) else ""
 
 
-def message(request: HttpRequest, kind: type[T]) -> T:
+def read_message(request: HttpRequest, kind: type[T]) -> T:
     """The message in a request's body.
 
     Raises
@@ -100,12 +100,12 @@ def message(request: HttpRequest, kind: type[T]) -> T:
         raise UserError("invalid_message", f"{error}.") from None
 
 
-def reply(value: Any) -> HttpResponse:
+def build_reply(value: Any) -> HttpResponse:
     return HttpResponse(dumps(value), content_type="application/json")
 
 
-def method_refusal(method: str) -> HttpResponse:
-    response = problem(
+def refuse_method(method: str) -> HttpResponse:
+    response = build_problem(
         code="method_not_allowed",
         detail=f"Use {method} here.",
         status=HTTPStatus.METHOD_NOT_ALLOWED,
@@ -114,44 +114,44 @@ def method_refusal(method: str) -> HttpResponse:
     return response
 
 
-def refusal(request: HttpRequest, error: Exception) -> HttpResponse:
+def build_refusal(request: HttpRequest, error: Exception) -> HttpResponse:
     """An exception as a problem document."""
     if isinstance(error, UserError):
-        response = problem(code=error.code, detail=error.message, status=error.status)
+        response = build_problem(code=error.code, detail=error.message, status=error.status)
         if error.status == HTTPStatus.UNAUTHORIZED:
             response["WWW-Authenticate"] = "Bearer"
         return response
     if isinstance(error, RequestDataTooBig):
-        return problem(
+        return build_problem(
             code="message_too_large",
             detail="The message is too large. Send fewer events at once.",
             status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         )
     if isinstance(error, UnreadablePostError):
-        return problem(
+        return build_problem(
             code="message_cut_off", detail="The body broke off.", status=HTTPStatus.BAD_REQUEST
         )
     if isinstance(error, DataError):
-        return problem(
+        return build_problem(
             code="invalid_message",
             detail="The message holds a value that cannot be stored.",
             status=HTTPStatus.BAD_REQUEST,
         )
     log.error("%s failed", request.path, exc_info=error)
     if isinstance(error, (OperationalError, InterfaceError, OSError)):
-        return problem(
+        return build_problem(
             code="try_again",
             detail="The market cannot answer now. Try again.",
             status=HTTPStatus.SERVICE_UNAVAILABLE,
         )
-    return problem(
+    return build_problem(
         code="internal_error",
         detail="The market failed to answer. Try again.",
         status=HTTPStatus.INTERNAL_SERVER_ERROR,
     )
 
 
-def problem(*, code: str, detail: str, status: int) -> HttpResponse:
+def build_problem(*, code: str, detail: str, status: int) -> HttpResponse:
     return JsonResponse(
         build_problem_body(code=code, detail=detail, status=status),
         status=status,

@@ -20,11 +20,11 @@ from django.views.decorators.csrf import csrf_exempt
 from marketplace.api.batching import Batcher
 from marketplace.api.internal.endpoint import (
     NodeUnknown,
+    build_refusal,
+    build_reply,
     find_bearer_token,
-    message,
-    method_refusal,
-    refusal,
-    reply,
+    read_message,
+    refuse_method,
 )
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -61,12 +61,12 @@ class MarketStopping(UserError):
 @csrf_exempt
 async def get_next_plan(request: HttpRequest) -> HttpResponseBase:
     if request.method != "POST":
-        return method_refusal("POST")
+        return refuse_method("POST")
     try:
-        asked = _Question(find_bearer_token(request), message(request, NextPlanRequest))
-        response = reply(await waiting_nodes.wait_for_plan(asked))
+        asked = _Question(find_bearer_token(request), read_message(request, NextPlanRequest))
+        response = build_reply(await waiting_nodes.wait_for_plan(asked))
     except Exception as error:
-        response = refusal(request, error)
+        response = build_refusal(request, error)
     response["Cache-Control"] = "no-store"
     return response
 

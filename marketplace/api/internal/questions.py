@@ -18,12 +18,12 @@ from marketplace.api.batching import Batcher
 from marketplace.api.internal.endpoint import (
     NodeUnknown,
     authenticate_node,
+    build_refusal,
+    build_reply,
     find_bearer_token,
-    message,
-    method_refusal,
     node_endpoint,
-    refusal,
-    reply,
+    read_message,
+    refuse_method,
 )
 from marketplace.api.internal.plans import BATCH_MAX, LOOK_EVERY_S, WAIT_MAX_S, compute_pace_s
 from marketplace.common import clock
@@ -64,7 +64,7 @@ class WaitingAnswerers:
         UserError
             The token is unknown, or names another node than the request.
         """
-        asked = _Asked(find_bearer_token(request), message(request, NextQuestionsRequest))
+        asked = _Asked(find_bearer_token(request), read_message(request, NextQuestionsRequest))
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + max(0.0, min(asked.request.wait_s, WAIT_MAX_S))
         node = await run_in_thread(lambda: authenticate_node(request))
@@ -132,11 +132,11 @@ _looks = Batcher(
 @csrf_exempt
 async def get_next_questions(request: HttpRequest) -> HttpResponseBase:
     if request.method != "POST":
-        return method_refusal("POST")
+        return refuse_method("POST")
     try:
-        response = reply(await waiting_answerers.wait_for_questions(request))
+        response = build_reply(await waiting_answerers.wait_for_questions(request))
     except Exception as error:
-        response = refusal(request, error)
+        response = build_refusal(request, error)
     response["Cache-Control"] = "no-store"
     return response
 
@@ -144,6 +144,6 @@ async def get_next_questions(request: HttpRequest) -> HttpResponseBase:
 @node_endpoint("POST")
 def take_written(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
-    report = message(request, WrittenReport)
+    report = read_message(request, WrittenReport)
     ended = record_written(node=node, items=report.items, now=clock.now())
-    return reply(WrittenReply(tuple(ended)))
+    return build_reply(WrittenReply(tuple(ended)))

@@ -11,12 +11,12 @@ from django.views.decorators.csrf import csrf_exempt
 
 from marketplace.api.internal.endpoint import (
     authenticate_node,
+    build_refusal,
+    build_reply,
     find_bearer_token,
-    message,
-    method_refusal,
     node_endpoint,
-    refusal,
-    reply,
+    read_message,
+    refuse_method,
 )
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload, RangeNotSatisfiable
@@ -46,60 +46,60 @@ SHA256_HEADER = "X-Content-SHA256"
 @node_endpoint("POST")
 def list_join_models(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
-    asked = message(request, JoinModelsRequest)
+    asked = read_message(request, JoinModelsRequest)
     models = fleet.list_join_models(token=asked.token, now=clock.now())
-    return reply(JoinModelsReply(base_models=models))
+    return build_reply(JoinModelsReply(base_models=models))
 
 
 @node_endpoint("POST")
 def join(request: HttpRequest) -> HttpResponse:
     check_public_rate(request)
-    return reply(fleet.join_node(request=message(request, JoinRequest), now=clock.now()))
+    return build_reply(fleet.join_node(request=read_message(request, JoinRequest), now=clock.now()))
 
 
 @node_endpoint("POST")
 def rotate_token(request: HttpRequest) -> HttpResponse:
     node, token = authenticate_node(request), find_bearer_token(request)
-    return reply(NodeToken(fleet.rotate_node_token(node=node, token=token, now=clock.now())))
+    return build_reply(NodeToken(fleet.rotate_node_token(node=node, token=token, now=clock.now())))
 
 
 @node_endpoint("POST")
 def open_plan_session(request: HttpRequest) -> HttpResponse:
-    return reply(PlanSession(fleet.open_plan_session(node=authenticate_node(request))))
+    return build_reply(PlanSession(fleet.open_plan_session(node=authenticate_node(request))))
 
 
 @node_endpoint("POST")
-def heartbeat(request: HttpRequest) -> HttpResponse:
+def take_heartbeat(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
-    beat = message(request, Heartbeat)
-    return reply(jobs.apply_heartbeat(node=node, heartbeat=beat, now=clock.now()))
+    beat = read_message(request, Heartbeat)
+    return build_reply(jobs.apply_heartbeat(node=node, heartbeat=beat, now=clock.now()))
 
 
 @node_endpoint("POST")
-def progress(request: HttpRequest) -> HttpResponse:
+def take_progress(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
-    report = message(request, ProgressReport)
-    return reply(jobs.record_progress(node=node, report=report, now=clock.now()))
+    report = read_message(request, ProgressReport)
+    return build_reply(jobs.record_progress(node=node, report=report, now=clock.now()))
 
 
 @node_endpoint("POST")
-def result(request: HttpRequest) -> HttpResponse:
+def take_result(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
-    ended = message(request, SliceResult)
+    ended = read_message(request, SliceResult)
     outcome = jobs.finish_slice(node=node, result=ended, now=clock.now())
     return JsonResponse({"status": outcome.status_after, "repeated": outcome.repeated})
 
 
 @node_endpoint("POST")
-def probe_result(request: HttpRequest) -> HttpResponse:
+def take_probe_result(request: HttpRequest) -> HttpResponse:
     node = authenticate_node(request)
-    found = message(request, ProbeResult)
+    found = read_message(request, ProbeResult)
     record_probe_result(node=node, result=found, now=clock.now())
     return JsonResponse({})
 
 
 @node_endpoint("PUT")
-def checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpResponse:
+def take_checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpResponse:
     stored = jobs.store_checkpoint(
         node=authenticate_node(request),
         lease_token=lease_token,
@@ -112,7 +112,7 @@ def checkpoint(request: HttpRequest, lease_token: str, step: int) -> HttpRespons
 
 
 @node_endpoint("PUT")
-def adapter(request: HttpRequest, lease_token: str) -> HttpResponse:
+def take_adapter(request: HttpRequest, lease_token: str) -> HttpResponse:
     stored = jobs.store_adapter(
         node=authenticate_node(request),
         lease_token=lease_token,
@@ -124,19 +124,19 @@ def adapter(request: HttpRequest, lease_token: str) -> HttpResponse:
 
 
 @csrf_exempt
-async def blob(request: HttpRequest, lease_token: str, name: str) -> HttpResponseBase:
+async def send_blob(request: HttpRequest, lease_token: str, name: str) -> HttpResponseBase:
     """A file of a leased job, whole or from where an earlier download broke off."""
     return await _answer_blob(request, lambda: _open_blob(request, lease_token, name))
 
 
 @csrf_exempt
-async def probe_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
+async def send_probe_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
     """An adapter that a node was asked to probe."""
     return await _answer_blob(request, lambda: _open_probe_blob(request, token, name))
 
 
 @csrf_exempt
-async def question_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
+async def send_question_blob(request: HttpRequest, token: str, name: str) -> HttpResponseBase:
     """The adapter with which a node answers a question."""
     return await _answer_blob(request, lambda: _open_question_blob(request, token, name))
 
@@ -145,15 +145,15 @@ async def _answer_blob(
     request: HttpRequest, open_file: Callable[[], FileDownload]
 ) -> HttpResponseBase:
     if request.method != "GET":
-        return method_refusal("GET")
+        return refuse_method("GET")
     try:
         return await run_in_thread(open_file)
     except RangeNotSatisfiable as error:
-        response = refusal(request, error)
+        response = build_refusal(request, error)
         response["Content-Range"] = f"bytes */{error.size}"
         return response
     except Exception as error:
-        return refusal(request, error)
+        return build_refusal(request, error)
 
 
 def _open_blob(request: HttpRequest, lease_token: str, name: str) -> FileDownload:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from marketplace.api.callers import Caller
-from marketplace.auction.bidding.measure import unknown_dataset
+from marketplace.auction.bidding.measure import refuse_unknown_dataset
 from marketplace.auction.bidding.place import NewBid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -114,7 +114,7 @@ def _build_new_bid(
     check_one_dataset(body)
     dataset = datasets.get(body["dataset_id"])
     if dataset is None or dataset.organisation_id != organisation.pk:
-        raise unknown_dataset()
+        raise refuse_unknown_dataset()
     if dataset.zone_id == zone.pk:
         dataset.zone = zone  # type: ignore[assignment]
     return NewBid(

@@ -27,7 +27,7 @@ from marketplace.api.market.asked_bids import (
     find_new_bids,
 )
 from marketplace.api.market.serialize import serialize_bids
-from marketplace.api.problems import problem
+from marketplace.api.problems import build_problem
 from marketplace.auction.bidding import listener as listening
 from marketplace.auction.bidding import wait
 from marketplace.auction.bidding.listener import listener
@@ -153,7 +153,7 @@ def _build_response(placed: PlacedBid, value: dict[str, Any]) -> Response:
 def _build_refusal(bid: Bid, value: dict[str, Any], headers: dict[str, str]) -> Response:
     refusal = Refusal(bid.refusal)
     decision = value["decision"]
-    return problem(
+    return build_problem(
         code=REFUSAL_CODES[refusal],
         detail=describe_bid_refusal(bid),
         status=402,

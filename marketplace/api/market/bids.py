@@ -13,8 +13,8 @@ from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import Caller, caller
-from marketplace.api.idempotency import idempotency_key, once
+from marketplace.api.callers import Caller, get_caller
+from marketplace.api.idempotency import answer_once, read_idempotency_key
 from marketplace.api.market import schemas
 from marketplace.api.market.asked_bids import (
     AskedBid,
@@ -27,10 +27,10 @@ from marketplace.api.market.requests import (
     BatchRequest,
     BidRequest,
     BidUploadRequest,
-    checked,
+    check_body,
 )
 from marketplace.api.market.serialize import serialize_bids
-from marketplace.api.pagination import page
+from marketplace.api.pagination import build_page
 from marketplace.api.problems import exception_handler
 from marketplace.api.views import MarketView, StrictJSONParser
 from marketplace.auction import selectors
@@ -57,24 +57,24 @@ class BidsView(MarketView):
         operation_id="bids_list", parameters=schemas.PAGE, responses={200: schemas.BID_PAGE}
     )
     def get(self, request: Request) -> Response:
-        organisation = caller(request).organisation
+        organisation = get_caller(request).organisation
         bids = selectors.list_bids(organisation, status=request.query_params.get("status"))
-        return Response(page(request, bids, serialize_bids))
+        return Response(build_page(request, bids, serialize_bids))
 
     @extend_schema(request=schemas.BID_REQUEST, responses=schemas.BID_RESPONSES)
     def post(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
-        who, key = caller(request), idempotency_key(request)
+        who, key = get_caller(request), read_idempotency_key(request)
         if request.content_type.startswith("multipart/"):
-            return once(
+            return answer_once(
                 *(request, who.organisation, lambda: _place_with_upload(request, who, key)),
                 now=clock.now(),
             )
-        return place_and_answer(AskedBid(checked(BidRequest, request.data), who, key))
+        return place_and_answer(AskedBid(check_body(BidRequest, request.data), who, key))
 
 
 def _place_with_upload(request: Request, who: Caller, key: str | None) -> Response:
     """A bid whose data set may come along, which is stored once as well."""
-    body = checked(BidUploadRequest, request.data)
+    body = check_body(BidUploadRequest, request.data)
     if body.get("file") is not None:
         body |= {"file": None, "dataset_id": _store_upload(body, who, key).pk}
     return async_to_sync(place_and_answer)(AskedBid(body, who, key))
@@ -113,12 +113,12 @@ class BidView(MarketView):
 
     @extend_schema(operation_id="bids_read", responses={200: schemas.BID})
     def get(self, request: Request, bid_id: str) -> Response:
-        bid = selectors.get_bid(caller(request).organisation, bid_id)
+        bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(bid))
 
     @extend_schema(responses={200: schemas.BID})
     def delete(self, request: Request, bid_id: str) -> Response:
-        bid = selectors.get_bid(caller(request).organisation, bid_id)
+        bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
 
 
@@ -127,7 +127,7 @@ class BidCancelView(MarketView):
 
     @extend_schema(request=None, responses={200: schemas.BID})
     def post(self, request: Request, bid_id: str) -> Response:
-        bid = selectors.get_bid(caller(request).organisation, bid_id)
+        bid = selectors.get_bid(get_caller(request).organisation, bid_id)
         return Response(_shape(cancel_bid(bid=bid, now=clock.now())))
 
 
@@ -138,19 +138,21 @@ class BidBatchView(MarketView):
 
     @extend_schema(request=schemas.BATCH_REQUEST, responses={200: schemas.BATCH})
     def post(self, request: Request) -> Response:
-        who = caller(request)
-        return once(request, who.organisation, lambda: _place_all(request, who), now=clock.now())
+        who = get_caller(request)
+        return answer_once(
+            request, who.organisation, lambda: _place_all(request, who), now=clock.now()
+        )
 
 
 def _place_all(request: Request, who: Caller) -> Response:
-    batch = checked(BatchRequest, request.data)
-    key = idempotency_key(request)
+    batch = check_body(BatchRequest, request.data)
+    key = read_idempotency_key(request)
     # Of one length, and never the key of a bid that was placed by itself.
     key = key and sha256(key.encode()).hexdigest()
     asked: list[AskedBid | Exception] = []
     for index, item in enumerate(batch["bids"]):
         try:
-            body = checked(BidRequest, item)
+            body = check_body(BidRequest, item)
             asked.append(AskedBid(body, who, key and f"batch:{key}:{index}"))
         except Exception as error:
             # Each bid stands for itself: one that is wrong must not take others along.

@@ -8,13 +8,13 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import Caller, caller
-from marketplace.api.idempotency import idempotency_key, once
+from marketplace.api.callers import Caller, get_caller
+from marketplace.api.idempotency import answer_once, read_idempotency_key
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import get_dataset
-from marketplace.api.market.requests import BundleQuoteRequest, BundleRequest, checked
+from marketplace.api.market.requests import BundleQuoteRequest, BundleRequest, check_body
 from marketplace.api.market.serialize import serialize_bundle, serialize_bundle_quote
-from marketplace.api.problems import problem
+from marketplace.api.problems import build_problem
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.bundle_quotes import make_bundle_quote
 from marketplace.auction.bidding.bundles import NewBundle, place_bundle
@@ -46,8 +46,8 @@ class BundlesView(MarketView):
         },
     )
     def post(self, request: Request) -> Response:
-        who = caller(request)
-        return once(request, who.organisation, lambda: _place(request, who), now=clock.now())
+        who = get_caller(request)
+        return answer_once(request, who.organisation, lambda: _place(request, who), now=clock.now())
 
 
 class BundleView(MarketView):
@@ -55,12 +55,12 @@ class BundleView(MarketView):
 
     @extend_schema(operation_id="bundles_read", responses={200: schemas.BUNDLE})
     def get(self, request: Request, bundle_id: str) -> Response:
-        return Response(serialize_bundle(get_bundle(caller(request).organisation, bundle_id)))
+        return Response(serialize_bundle(get_bundle(get_caller(request).organisation, bundle_id)))
 
     @extend_schema(responses={200: schemas.BUNDLE})
     def delete(self, request: Request, bundle_id: str) -> Response:
         """Take back the bids that are not decided."""
-        bundle = get_bundle(caller(request).organisation, bundle_id)
+        bundle = get_bundle(get_caller(request).organisation, bundle_id)
         for bid in bundle.bids.filter(status=BidStatus.PENDING).order_by("arrival"):
             cancel_bid(bid=bid, now=clock.now())
         return Response(serialize_bundle(bundle))
@@ -76,14 +76,14 @@ class BundleQuotesView(MarketView):
         request=BundleQuoteRequest, responses={200: schemas.BUNDLE_QUOTE, 400: schemas.PROBLEM}
     )
     def post(self, request: Request) -> Response:
-        body = checked(BundleQuoteRequest, request.data)
-        asked = _build_new_bundle(body, caller(request), key=None)
+        body = check_body(BundleQuoteRequest, request.data)
+        asked = _build_new_bundle(body, get_caller(request), key=None)
         return Response(serialize_bundle_quote(make_bundle_quote(asked=asked, now=clock.now())))
 
 
 def _place(request: Request, who: Caller) -> Response:
-    body = checked(BundleRequest, request.data)
-    asked = _build_new_bundle(body, who, key=idempotency_key(request))
+    body = check_body(BundleRequest, request.data)
+    asked = _build_new_bundle(body, who, key=read_idempotency_key(request))
     bundle = place_bundle(asked=asked, now=clock.now())
     # All are decided at once, or one after another: the last one last.
     wait_for_bid(bid=bundle.bids.order_by("-arrival")[0])
@@ -91,7 +91,7 @@ def _place(request: Request, who: Caller) -> Response:
     value = serialize_bundle(bundle)
     if value["status"] == BidStatus.REFUSED:
         first = bundle.bids.order_by("arrival")[0]
-        return problem(
+        return build_problem(
             code=REFUSAL_CODES[Refusal(first.refusal)],
             detail=describe_bid_refusal(first),
             status=402,

@@ -9,13 +9,13 @@ from rest_framework.parsers import FormParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import Caller, caller
-from marketplace.api.idempotency import idempotency_key, once
+from marketplace.api.callers import Caller, get_caller
+from marketplace.api.idempotency import answer_once, read_idempotency_key
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import get_dataset, get_upload, list_datasets
-from marketplace.api.market.requests import DatasetUploadRequest, checked
+from marketplace.api.market.requests import DatasetUploadRequest, check_body
 from marketplace.api.market.serialize import serialize_dataset, serialize_upload
-from marketplace.api.pagination import each, page
+from marketplace.api.pagination import build_page, show_each
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.common.errors import UserError
@@ -43,7 +43,11 @@ class DatasetsView(MarketView):
     )
     def get(self, request: Request) -> Response:
         return Response(
-            page(request, list_datasets(caller(request).organisation), each(serialize_dataset))
+            build_page(
+                request,
+                list_datasets(get_caller(request).organisation),
+                show_each(serialize_dataset),
+            )
         )
 
     @extend_schema(
@@ -51,11 +55,13 @@ class DatasetsView(MarketView):
         responses={201: schemas.DATASET, 202: schemas.UPLOAD, 400: schemas.PROBLEM},
     )
     def post(self, request: Request) -> Response:
-        who = caller(request)
-        return once(request, who.organisation, lambda: self._upload(request, who), now=clock.now())
+        who = get_caller(request)
+        return answer_once(
+            request, who.organisation, lambda: self._upload(request, who), now=clock.now()
+        )
 
     def _upload(self, request: Request, who: Caller) -> Response:
-        asked = checked(DatasetUploadRequest, request.data)
+        asked = check_body(DatasetUploadRequest, request.data)
         upload = receive_upload(
             organisation=who.organisation,
             name=asked["name"] or asked["file"].name,
@@ -82,7 +88,7 @@ def _columns(asked: dict[str, Any]) -> dict[str, str]:
 
 
 def _key(request: Request) -> str | None:
-    key = idempotency_key(request)
+    key = read_idempotency_key(request)
     return None if key is None else f"datasets:{key}"
 
 
@@ -107,7 +113,7 @@ class UploadView(MarketView):
 
     @extend_schema(operation_id="uploads_read", responses={200: schemas.UPLOAD})
     def get(self, request: Request, upload_id: str) -> Response:
-        return Response(serialize_upload(get_upload(caller(request).organisation, upload_id)))
+        return Response(serialize_upload(get_upload(get_caller(request).organisation, upload_id)))
 
 
 class DatasetView(MarketView):
@@ -115,9 +121,11 @@ class DatasetView(MarketView):
 
     @extend_schema(operation_id="datasets_read", responses={200: schemas.DATASET})
     def get(self, request: Request, dataset_id: str) -> Response:
-        return Response(serialize_dataset(get_dataset(caller(request).organisation, dataset_id)))
+        return Response(
+            serialize_dataset(get_dataset(get_caller(request).organisation, dataset_id))
+        )
 
     @extend_schema(operation_id="datasets_delete", responses={204: None, 409: schemas.PROBLEM})
     def delete(self, request: Request, dataset_id: str) -> Response:
-        delete_dataset(dataset=get_dataset(caller(request).organisation, dataset_id))
+        delete_dataset(dataset=get_dataset(get_caller(request).organisation, dataset_id))
         return Response(status=204)

@@ -9,12 +9,12 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import caller
-from marketplace.api.idempotency import idempotency_key
+from marketplace.api.callers import get_caller
+from marketplace.api.idempotency import read_idempotency_key
 from marketplace.api.market import schemas
 from marketplace.api.market.fields import moment, usd
 from marketplace.api.market.owned import get_dataset
-from marketplace.api.market.requests import ExpressQuoteRequest, ExpressRequestBody, checked
+from marketplace.api.market.requests import ExpressQuoteRequest, ExpressRequestBody, check_body
 from marketplace.api.views import MarketView
 from marketplace.common import clock
 from marketplace.express.models import ExpressRequest, RequestStatus
@@ -41,8 +41,8 @@ class ExpressQuotesView(MarketView):
         request=ExpressQuoteRequest, responses={200: schemas.EXPRESS_QUOTE, 400: schemas.PROBLEM}
     )
     def post(self, request: Request) -> Response:
-        organisation = caller(request).organisation
-        asked = checked(ExpressQuoteRequest, request.data)
+        organisation = get_caller(request).organisation
+        asked = check_body(ExpressQuoteRequest, request.data)
         terms = measure_express_job(
             organisation=organisation,
             zone=get_open_zone(asked["zone"]),
@@ -81,10 +81,10 @@ class ExpressRequestsView(MarketView):
         },
     )
     def post(self, request: Request) -> Response:
-        who = caller(request)
-        asked = checked(ExpressRequestBody, request.data)
+        who = get_caller(request)
+        asked = check_body(ExpressRequestBody, request.data)
         dataset = get_dataset(who.organisation, asked["dataset_id"])
-        key = idempotency_key(request)
+        key = read_idempotency_key(request)
         placed = place_request(
             organisation=who.organisation,
             placed_by=who.user,
@@ -111,7 +111,9 @@ class ExpressRequestView(MarketView):
 
     @extend_schema(operation_id="express_read", responses={200: schemas.EXPRESS_ANSWER})
     def get(self, request: Request, request_id: str) -> Response:
-        return Response(serialize_express(get_request(caller(request).organisation, request_id)))
+        return Response(
+            serialize_express(get_request(get_caller(request).organisation, request_id))
+        )
 
 
 def serialize_express(asked: ExpressRequest) -> dict[str, Any]:

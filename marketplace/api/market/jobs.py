@@ -7,10 +7,10 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import caller
+from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import get_job, list_jobs
-from marketplace.api.market.requests import DisputeRequest, checked
+from marketplace.api.market.requests import DisputeRequest, check_body
 from marketplace.api.market.serialize import (
     serialize_cancel_preview,
     serialize_checkpoint,
@@ -19,7 +19,7 @@ from marketplace.api.market.serialize import (
     serialize_preparation,
     serialize_sample,
 )
-from marketplace.api.pagination import each, page, page_limit
+from marketplace.api.pagination import build_page, read_page_limit, show_each
 from marketplace.api.views import MarketView
 from marketplace.auction.selectors import get_bid
 from marketplace.auction.settlement import compute_cancel_refund
@@ -42,7 +42,7 @@ class JobsView(MarketView):
         operation_id="jobs_list", parameters=schemas.PAGE, responses={200: schemas.JOB_PAGE}
     )
     def get(self, request: Request) -> Response:
-        jobs = list_jobs(caller(request).organisation)
+        jobs = list_jobs(get_caller(request).organisation)
         status = request.query_params.get("status")
         if status is not None:
             if status not in JobStatus.values:
@@ -52,7 +52,7 @@ class JobsView(MarketView):
                     param="status",
                 )
             jobs = jobs.filter(status=status)
-        return Response(page(request, jobs, each(serialize_job)))
+        return Response(build_page(request, jobs, show_each(serialize_job)))
 
 
 class JobView(MarketView):
@@ -60,7 +60,7 @@ class JobView(MarketView):
 
     @extend_schema(operation_id="jobs_read", responses={200: schemas.JOB})
     def get(self, request: Request, job_id: str) -> Response:
-        return Response(serialize_job(get_job(caller(request).organisation, job_id)))
+        return Response(serialize_job(get_job(get_caller(request).organisation, job_id)))
 
 
 class JobEventsView(MarketView):
@@ -70,13 +70,13 @@ class JobEventsView(MarketView):
 
     @extend_schema(parameters=schemas.EVENTS_PAGE, responses={200: schemas.JOB_EVENT_PAGE})
     def get(self, request: Request, job_id: str) -> Response:
-        job = get_job(caller(request).organisation, job_id)
+        job = get_job(get_caller(request).organisation, job_id)
         after = request.query_params.get("after", "0")
         if not after.isascii() or not after.isdigit():
             raise UserError(
                 "invalid_cursor", "'after' must be the seq of the last event seen.", param="after"
             )
-        limit = page_limit(request)
+        limit = read_page_limit(request)
         found = list(list_job_events(job, after_seq=int(after[:18]))[: limit + 1])
         data = [serialize_job_event(event) for event in found[:limit]]
         return Response({"data": data, "has_more": len(found) > limit})
@@ -87,8 +87,10 @@ class JobCheckpointsView(MarketView):
 
     @extend_schema(parameters=schemas.PAGE, responses={200: schemas.CHECKPOINT_PAGE})
     def get(self, request: Request, job_id: str) -> Response:
-        job = get_job(caller(request).organisation, job_id)
-        return Response(page(request, list_job_checkpoints(job), each(serialize_checkpoint)))
+        job = get_job(get_caller(request).organisation, job_id)
+        return Response(
+            build_page(request, list_job_checkpoints(job), show_each(serialize_checkpoint))
+        )
 
 
 class JobSamplesView(MarketView):
@@ -101,7 +103,7 @@ class JobSamplesView(MarketView):
 
     @extend_schema(responses={200: schemas.SAMPLES})
     def get(self, request: Request, job_id: str) -> Response:
-        job = get_job(caller(request).organisation, job_id)
+        job = get_job(get_caller(request).organisation, job_id)
         return Response({"data": [serialize_sample(sample) for sample in list_samples(job)]})
 
 
@@ -133,10 +135,10 @@ class JobPreparationDisputeView(MarketView):
 
     @extend_schema(request=DisputeRequest, responses={200: schemas.PREPARATION})
     def post(self, request: Request, job_id: str) -> Response:
-        who = caller(request)
+        who = get_caller(request)
         open_dispute(
             preparation=_get_preparation(request, job_id),
-            reason=checked(DisputeRequest, request.data)["reason"],
+            reason=check_body(DisputeRequest, request.data)["reason"],
             opened_by=who.user,
             now=clock.now(),
         )
@@ -150,12 +152,12 @@ class JobPreparationChangesView(MarketView):
 
     @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, job_id: str) -> FileDownload:
-        job = get_job(caller(request).organisation, job_id)
+        job = get_job(get_caller(request).organisation, job_id)
         return download_changes(job=job, name=job.pk, range_header=request.headers.get("Range"))
 
 
 def _get_preparation(request: Request, job_id: str) -> Preparation:
-    preparation = find_preparation(get_job(caller(request).organisation, job_id))
+    preparation = find_preparation(get_job(get_caller(request).organisation, job_id))
     if preparation is None:
         raise NotFound("no_preparation", "The job's data were trained on as they are.")
     return preparation
@@ -172,7 +174,7 @@ class JobAdapterView(MarketView):
 
     @extend_schema(responses={(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, job_id: str) -> FileDownload:
-        job = get_job(caller(request).organisation, job_id)
+        job = get_job(get_caller(request).organisation, job_id)
         artifact = Artifact.objects.filter(job=job).first()
         if artifact is None:
             raise NotFound(
@@ -197,7 +199,7 @@ class JobCancelView(MarketView):
 
     @extend_schema(operation_id="jobs_cancel_preview", responses={200: schemas.CANCEL_PREVIEW})
     def get(self, request: Request, job_id: str) -> Response:
-        organisation = caller(request).organisation
+        organisation = get_caller(request).organisation
         job = get_job(organisation, job_id)
         bid = get_bid(organisation, job.bid_id)
         refund = compute_cancel_refund(bid=bid, job=job) if job.is_active else 0
@@ -205,6 +207,6 @@ class JobCancelView(MarketView):
 
     @extend_schema(operation_id="jobs_cancel", request=None, responses={200: schemas.JOB})
     def post(self, request: Request, job_id: str) -> Response:
-        who = caller(request)
+        who = get_caller(request)
         job = get_job(who.organisation, job_id)
         return Response(serialize_job(cancel_job(job=job, cancelled_by=who.user, now=clock.now())))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db.models import QuerySet
 
 from marketplace.accounts.models import Organisation
-from marketplace.auction.bidding.measure import unknown_dataset
+from marketplace.auction.bidding.measure import refuse_unknown_dataset
 from marketplace.common.errors import NotFound
 from marketplace.jobs.models import Dataset, Job, Upload
 
@@ -24,7 +24,7 @@ def get_dataset(organisation: Organisation, dataset_id: str) -> Dataset:
     """
     found = list_datasets(organisation).filter(pk=_id(dataset_id)).first()
     if found is None:
-        raise unknown_dataset()
+        raise refuse_unknown_dataset()
     return found
 
 

@@ -166,7 +166,7 @@ class DatasetUploadRequest(UploadRequest):
     )
 
 
-def checked(kind: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
+def check_body(kind: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
     """The members of a request body, checked.
 
     Raises

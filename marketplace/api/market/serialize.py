@@ -19,10 +19,10 @@ from marketplace.auction.selectors import (
     MarketNow,
     find_bundle_status,
     find_job_ids,
-    policy_in_force,
+    get_policy_in_force,
 )
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
+from marketplace.fleet.selectors import list_nodes_on_sale, slot_at, slot_ends_at, slot_starts_at
 from marketplace.jobs.journal import serialize_progress
 from marketplace.jobs.models import Checkpoint, Dataset, Job, JobEvent, Upload
 from marketplace.jobs.starts import StartKind
@@ -56,7 +56,7 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "training": bid.training,
         "resolved": bid.resolved,
         "start": serialize_start(bid.start),
-        "work": work_shape(
+        "work": serialize_work(
             samples=bid.samples,
             units=bid.compute_demand,
             memory_gb=bid.memory_demand_gb,
@@ -102,7 +102,7 @@ def serialize_bundle_quote(quote: SweepQuote) -> dict[str, Any]:
                 "label": job.label,
                 "posted_price": usd(job.price_micros),
                 "finish_at": moment(job.finish_at),
-                "work": work_shape(
+                "work": serialize_work(
                     samples=job.measured.work.samples,
                     units=job.measured.work.compute_demand,
                     memory_gb=job.measured.work.memory_demand_gb,
@@ -132,7 +132,7 @@ def serialize_curve(curve: Sequence[CurvePoint]) -> list[dict[str, Any]]:
     ]
 
 
-def work_shape(*, samples: int, units: float, memory_gb: float) -> dict[str, Any]:
+def serialize_work(*, samples: int, units: float, memory_gb: float) -> dict[str, Any]:
     """A job's work: rows times epochs, work units with evaluations, and GB."""
     return {"samples": samples, "units": round(units), "memory_gb": memory_gb}
 
@@ -192,7 +192,7 @@ def serialize_quote(quote: BidQuote) -> dict[str, Any]:
         "resolved": list(terms.resolved),
         "start": serialize_start(quote.measured.start and to_json(quote.measured.start)),
         "warm_start": _warm_start_shape(quote),
-        "work": work_shape(
+        "work": serialize_work(
             samples=work.samples,
             units=work.compute_demand,
             memory_gb=work.memory_demand_gb,
@@ -236,11 +236,11 @@ def serialize_zone(zone: Zone, *, now: datetime) -> dict[str, Any]:
         "base_model": zone.base_model_name,
         "slot_s": zone.slot_s,
         "horizon_slots": zone.horizon_slots,
-        "policy": policy_in_force(zone),
+        "policy": get_policy_in_force(zone),
         "max_sequence_length": zone.max_sequence_length,
         "earliest_deadline": moment(slot_starts_at(zone, slot + 2)),
         "latest_deadline": moment(slot_starts_at(zone, slot + zone.horizon_slots)),
-        "nodes_on_sale": nodes_on_sale(zone).count(),
+        "nodes_on_sale": list_nodes_on_sale(zone).count(),
     }
 
 

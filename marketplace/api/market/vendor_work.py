@@ -6,7 +6,7 @@ from django.http import HttpRequest, JsonResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
-from marketplace.api.internal.endpoint import method_refusal, refusal
+from marketplace.api.internal.endpoint import build_refusal, refuse_method
 from marketplace.common import clock
 from marketplace.common.client_address import client_address
 from marketplace.common.downloads import FileDownload
@@ -15,10 +15,10 @@ from marketplace.vendors.handover import open_data, open_link, receive_delivery
 
 
 @csrf_exempt
-def vendor_data(request: HttpRequest, token: str) -> HttpResponseBase:
+def send_data(request: HttpRequest, token: str) -> HttpResponseBase:
     """The data as their owner lets them leave."""
     if request.method != "GET":
-        return method_refusal("GET")
+        return refuse_method("GET")
     try:
         check_public_rate(request)
         file, size, name = open_data(token=token, address=client_address(request), now=clock.now())
@@ -30,14 +30,14 @@ def vendor_data(request: HttpRequest, token: str) -> HttpResponseBase:
             range_header=request.headers.get("Range"),
         )
     except Exception as error:
-        return refusal(request, error)
+        return build_refusal(request, error)
 
 
 @csrf_exempt
-def vendor_delivery(request: HttpRequest, token: str) -> HttpResponseBase:
+def take_delivery(request: HttpRequest, token: str) -> HttpResponseBase:
     """``PUT``: the prepared rows, signed. ``GET``: what became of what was delivered."""
     if request.method not in ("PUT", "GET"):
-        return method_refusal("PUT")
+        return refuse_method("PUT")
     try:
         check_public_rate(request)
         now = clock.now()
@@ -55,4 +55,4 @@ def vendor_delivery(request: HttpRequest, token: str) -> HttpResponseBase:
             status=202 if request.method == "PUT" else 200,
         )
     except Exception as error:
-        return refusal(request, error)
+        return build_refusal(request, error)

@@ -8,14 +8,14 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import caller
+from marketplace.api.callers import get_caller
 from marketplace.api.market import schemas
 from marketplace.api.market.owned import get_dataset
-from marketplace.api.market.requests import QuoteRequest, checked
+from marketplace.api.market.requests import QuoteRequest, check_body
 from marketplace.api.market.serialize import serialize_market, serialize_quote, serialize_zone
 from marketplace.api.views import MarketView
 from marketplace.auction.bidding.quotes import make_quote
-from marketplace.auction.book.transcript import transcript_lines
+from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.selectors import load_market
 from marketplace.common import clock
 from marketplace.common.downloads import LinesDownload
@@ -52,7 +52,7 @@ class TranscriptView(MarketView):
     @extend_schema(responses={(200, "application/jsonl"): OpenApiResponse(OpenApiTypes.BINARY)})
     def get(self, request: Request, zone_name: str) -> LinesDownload:
         zone = get_open_zone(zone_name)
-        lines = transcript_lines(zone, with_bids=settings.PUBLISH_BIDS or request.user.is_operator)
+        lines = write_transcript(zone, with_bids=settings.PUBLISH_BIDS or request.user.is_operator)
         return LinesDownload(lines, content_type="application/jsonl", name=f"{zone.name}.jsonl")
 
 
@@ -64,8 +64,8 @@ class QuotesView(MarketView):
 
     @extend_schema(request=QuoteRequest, responses={200: schemas.QUOTE, 400: schemas.PROBLEM})
     def post(self, request: Request) -> Response:
-        organisation = caller(request).organisation
-        asked = checked(QuoteRequest, request.data)
+        organisation = get_caller(request).organisation
+        asked = check_body(QuoteRequest, request.data)
         quote = make_quote(
             organisation=organisation,
             zone=get_open_zone(asked["zone"]),

@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import caller
+from marketplace.api.callers import get_caller
 from marketplace.api.openai import schemas
 from marketplace.api.openai.job_values import serialize_tuned_models
 from marketplace.api.openai.names import find_model
@@ -28,7 +28,7 @@ class ModelsView(OpenAiView):
         operation_id="list_models", responses={200: schemas.MODEL_LIST, **schemas.ERRORS}
     )
     def get(self, request: Request) -> Response:
-        jobs = list_continuable_jobs(caller(request).organisation)
+        jobs = list_continuable_jobs(get_caller(request).organisation)
         tuned = list(jobs.select_related("zone", "organisation")[:TUNED_SHOWN])
         data = [_show_base(zone) for zone in list_open_zones()] + serialize_tuned_models(tuned)
         return Response({"object": "list", "data": data})
@@ -39,7 +39,7 @@ class ModelView(OpenAiView):
 
     @extend_schema(operation_id="retrieve_model", responses={200: schemas.MODEL, **schemas.ERRORS})
     def get(self, request: Request, model: str) -> Response:
-        found = find_model(model, organisation=caller(request).organisation)
+        found = find_model(model, organisation=get_caller(request).organisation)
         if found.job is None:
             return Response(_show_base(found.zone))
         return Response(serialize_tuned_models([found.job])[0])

@@ -20,8 +20,8 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from marketplace.api.callers import caller
-from marketplace.api.market.requests import checked
+from marketplace.api.callers import get_caller
+from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
 from marketplace.api.openai.chat_values import ChatShape, CompletionShape, Reply
 from marketplace.api.openai.names import find_model
@@ -60,7 +60,7 @@ class ChatView(OpenAiView):
         },
     )
     def post(self, request: Request) -> Coroutine[Any, Any, Any]:
-        asked = checked(ChatRequest, request.data)
+        asked = check_body(ChatRequest, request.data)
         limit = asked.get("max_completion_tokens") or asked.get("max_tokens")
         top_tokens = (asked.get("top_logprobs") or 0) if asked.get("logprobs") else None
         terms = QuestionTerms(
@@ -86,7 +86,7 @@ class CompletionView(OpenAiView):
         },
     )
     def post(self, request: Request) -> Coroutine[Any, Any, Any]:
-        asked = checked(CompletionRequest, request.data)
+        asked = check_body(CompletionRequest, request.data)
         settings = _read_settings(
             asked, limit=asked.get("max_tokens") or 16, top_tokens=asked.get("logprobs")
         )
@@ -123,7 +123,7 @@ def _answer(
     shape: type[ChatShape] | type[CompletionShape],
 ) -> Coroutine[Any, Any, Any]:
     """Ask the question; gives what waits for its answer."""
-    who = caller(request)
+    who = get_caller(request)
     model = find_model(asked["model"], organisation=who.organisation)
     written_listener.listen()
     question = ask_question(

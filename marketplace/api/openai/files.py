@@ -17,9 +17,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts.models import Organisation
-from marketplace.api.callers import Caller, caller
-from marketplace.api.idempotency import find_shared_key, once
-from marketplace.api.market.requests import checked
+from marketplace.api.callers import Caller, get_caller
+from marketplace.api.idempotency import answer_once, find_shared_key
+from marketplace.api.market.requests import check_body
 from marketplace.api.openai import schemas
 from marketplace.api.openai.lists import build_list, read_after, read_limit
 from marketplace.api.openai.names import JOB, name_file, parse_file, unknown_file
@@ -63,7 +63,7 @@ class FilesView(OpenAiView):
         purposes = _PURPOSES if purpose is None else (purpose,)
         limit = min(limit, RESULTS_LIMIT) if RESULTS in purposes else limit
         found = _list_files(
-            caller(request).organisation,
+            get_caller(request).organisation,
             purposes=purposes,
             after=read_after(request),
             is_rising=order == "asc",
@@ -80,9 +80,9 @@ class FilesView(OpenAiView):
         responses={200: schemas.FILE, **schemas.ERRORS},
     )
     def post(self, request: Request) -> Response:
-        who, now = caller(request), clock.now()
+        who, now = get_caller(request), clock.now()
         key = find_shared_key(request, who.organisation, now=now)
-        return once(
+        return answer_once(
             request, who.organisation, lambda: _store(request, who, key, now), now=now, key=key
         )
 
@@ -92,13 +92,13 @@ class FileView(OpenAiView):
 
     @extend_schema(operation_id="retrieve_file", responses={200: schemas.FILE, **schemas.ERRORS})
     def get(self, request: Request, file_id: str) -> Response:
-        return Response(_show(_find_file(caller(request).organisation, file_id)))
+        return Response(_show(_find_file(get_caller(request).organisation, file_id)))
 
     @extend_schema(
         operation_id="delete_file", responses={200: schemas.DELETED_FILE, **schemas.ERRORS}
     )
     def delete(self, request: Request, file_id: str) -> Response:
-        found = _find_file(caller(request).organisation, file_id)
+        found = _find_file(get_caller(request).organisation, file_id)
         if not isinstance(found, Dataset):
             raise Conflict(
                 "file_not_deletable",
@@ -121,7 +121,7 @@ class FileContentView(OpenAiView):
         },
     )
     def get(self, request: Request, file_id: str) -> FileDownload | LinesDownload:
-        found = _find_file(caller(request).organisation, file_id)
+        found = _find_file(get_caller(request).organisation, file_id)
         if isinstance(found, Artifact):
             return _download(request, found, name=f"{found.job_id}-adapter.zip")
         if isinstance(found, Job):
@@ -172,7 +172,7 @@ def find_training_data(organisation: Organisation, file_id: str, *, param: str) 
 
 
 def _store(request: Request, who: Caller, key: str, now: datetime) -> Response:
-    asked = checked(FileRequest, request.data)
+    asked = check_body(FileRequest, request.data)
     if asked["purpose"] != FINE_TUNE:
         raise UserError("unsupported_purpose", f"Files are for {FINE_TUNE} here.", param="purpose")
     upload = receive_upload(

@@ -13,8 +13,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from marketplace.accounts.models import Organisation
-from marketplace.api.callers import Caller, caller
-from marketplace.api.idempotency import find_shared_key, once
+from marketplace.api.callers import Caller, get_caller
+from marketplace.api.idempotency import answer_once, find_shared_key
 from marketplace.api.market.asked_bids import (
     AskedBid,
     TokensNotCountedError,
@@ -22,7 +22,7 @@ from marketplace.api.market.asked_bids import (
     find_new_bids,
 )
 from marketplace.api.market.owned import get_job, list_jobs
-from marketplace.api.market.requests import checked
+from marketplace.api.market.requests import check_body
 from marketplace.api.market.serialize import serialize_bids
 from marketplace.api.models import FineTuningRequest
 from marketplace.api.openai import schemas
@@ -33,7 +33,7 @@ from marketplace.api.openai.names import JOB
 from marketplace.api.openai.requests import FineTuningJobRequest
 from marketplace.api.openai.terms import FineTuningTerms, resolve_request
 from marketplace.api.openai.views import OpenAiView
-from marketplace.api.problems import problem
+from marketplace.api.problems import build_problem
 from marketplace.auction.bidding.place import NewBid, place_bid
 from marketplace.auction.bidding.refusals import REFUSAL_CODES, describe_bid_refusal
 from marketplace.auction.bidding.wait import wait_for_bid
@@ -62,7 +62,7 @@ class FineTuningJobsView(OpenAiView):
     )
     def get(self, request: Request) -> Response:
         limit = read_limit(request, default=JOBS_LIMIT, most=LIMIT_MAX)
-        organisation = caller(request).organisation
+        organisation = get_caller(request).organisation
         jobs = _filter_by_metadata(
             list_jobs(organisation).select_related("zone", "organisation"),
             organisation,
@@ -80,9 +80,9 @@ class FineTuningJobsView(OpenAiView):
         responses={200: schemas.JOB, **schemas.ERRORS, 402: schemas.ERROR},
     )
     def post(self, request: Request) -> Response:
-        who, now = caller(request), clock.now()
+        who, now = get_caller(request), clock.now()
         key = find_shared_key(request, who.organisation, now=now)
-        return once(
+        return answer_once(
             request, who.organisation, lambda: _create(request, who, key, now), now=now, key=key
         )
 
@@ -94,7 +94,7 @@ class FineTuningJobView(OpenAiView):
         operation_id="retrieve_fine_tuning_job", responses={200: schemas.JOB, **schemas.ERRORS}
     )
     def get(self, request: Request, job_id: str) -> Response:
-        return Response(_show(get_job(caller(request).organisation, job_id)))
+        return Response(_show(get_job(get_caller(request).organisation, job_id)))
 
 
 class FineTuningJobCancelView(OpenAiView):
@@ -106,7 +106,7 @@ class FineTuningJobCancelView(OpenAiView):
         responses={200: schemas.JOB, **schemas.ERRORS},
     )
     def post(self, request: Request, job_id: str) -> Response:
-        who = caller(request)
+        who = get_caller(request)
         job = get_job(who.organisation, job_id)
         return Response(_show(cancel_job(job=job, cancelled_by=who.user, now=clock.now())))
 
@@ -123,7 +123,7 @@ class FineTuningJobPauseView(OpenAiView):
         return self._refuse(request, job_id)
 
     def _refuse(self, request: Request, job_id: str) -> Response:
-        get_job(caller(request).organisation, job_id)
+        get_job(get_caller(request).organisation, job_id)
         raise UserError(
             "unsupported_operation",
             "A job runs in the slots that it bought and is not paused. Cancel it, and what it did "
@@ -151,7 +151,7 @@ class FineTuningJobEventsView(OpenAiView):
     )
     def get(self, request: Request, job_id: str) -> Response:
         limit = read_limit(request, default=EVENTS_LIMIT, most=LIMIT_MAX)
-        job = get_job(caller(request).organisation, job_id)
+        job = get_job(get_caller(request).organisation, job_id)
         found = list_job_log(job, after=request.query_params.get("after"), limit=limit + 1)
         return Response(build_list(found, limit=limit, show=list))
 
@@ -168,7 +168,7 @@ class FineTuningJobCheckpointsView(OpenAiView):
     )
     def get(self, request: Request, job_id: str) -> Response:
         limit = read_limit(request, default=CHECKPOINTS_LIMIT, most=LIMIT_MAX)
-        job = get_job(caller(request).organisation, job_id)
+        job = get_job(get_caller(request).organisation, job_id)
         rows, after = list_job_checkpoints(job), read_after(request)
         if after is not None:
             rows = rows.filter(pk__lt=f"ckpt_{after}")
@@ -208,7 +208,7 @@ def _filter_by_metadata(
 
 def _create(request: Request, who: Caller, key: str, now: datetime) -> Response:
     """Bid for the job that is asked for, and answer with it once the bid is decided."""
-    asked = checked(FineTuningJobRequest, request.data)
+    asked = check_body(FineTuningJobRequest, request.data)
     bid = _find_bid(who.organisation, key)
     if bid is None:
         terms = resolve_request(asked, who=who, now=now)
@@ -269,7 +269,7 @@ def _build_refusal(bid: Bid) -> Response:
         raise NotFound("bid_cancelled", f"The bid {bid.pk} was taken back; there is no job.")
     [value] = serialize_bids([bid])
     decision = value["decision"]
-    return problem(
+    return build_problem(
         code=REFUSAL_CODES[Refusal(bid.refusal)],
         detail=describe_bid_refusal(bid),
         status=402,

@@ -11,7 +11,7 @@ from django.db.models import Sum
 from marketplace.auction.models import Bid, BidStatus, Reservation
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at
+from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at
 from scheduler.auction.holding_limit import DAYS, MOST_SHARE, OTHERS_WON, find_most_held
 
 
@@ -49,7 +49,7 @@ def find_room_left(*, zone: Zone, organisation_id: str, now: datetime) -> float 
         return None
     if now - zone.created_at > timedelta(days=DAYS):
         return None
-    nodes = [scheduler_node(zone, node).compute_capacity for node in nodes_on_sale(zone)]
+    nodes = [build_node_spec(zone, node).compute_capacity for node in list_nodes_on_sale(zone)]
     most = find_most_held(nodes, slots=zone.horizon_slots)
     if most == inf or _has_sold_to_others(zone, organisation_id):
         return None

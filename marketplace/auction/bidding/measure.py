@@ -19,7 +19,7 @@ from marketplace.auction.bidding.terms import JobTerms, resolve_terms
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import load_rates, model_shape, work_costs
+from marketplace.fleet.selectors import get_model_shape, get_work_costs, load_rates
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import ensure_dataset_tokens
 from marketplace.jobs.starts import Start
@@ -76,8 +76,8 @@ def measure_job(
             "zone_closed", f"The zone {zone.name} takes no bids now; choose another.", param="zone"
         )
     if dataset.organisation_id != organisation.pk:
-        raise unknown_dataset()
-    _check_kind(dataset, encoder=model_shape(zone).encoder)
+        raise refuse_unknown_dataset()
+    _check_kind(dataset, encoder=get_model_shape(zone).encoder)
     beginning = find_beginning(
         model,
         organisation=organisation,
@@ -96,7 +96,7 @@ def measure_job(
         rows=rows,
         longest_row_tokens=tokens.longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
-        model=model_shape(zone),
+        model=get_model_shape(zone),
     )
     work = measure_work(
         zone=zone,
@@ -138,7 +138,7 @@ def plan_cold(
         data_format=dataset.format,
         virtual_tokens=measured.terms.adapter.virtual_tokens,
         training=measured.terms.training,
-        costs=work_costs(zone),
+        costs=get_work_costs(zone),
     )
     terms = measured.terms
     return ColdJob(organisation, zone, dataset, terms.adapter, terms.training, plan)
@@ -171,7 +171,7 @@ def _check_kind(dataset: Dataset, *, encoder: bool) -> None:
     raise UserError("unfit_dataset", sentence, param="dataset_id")
 
 
-def unknown_dataset() -> NotFound:
+def refuse_unknown_dataset() -> NotFound:
     return NotFound(
         "unknown_dataset",
         "You have no such data set; GET /api/datasets lists yours.",

@@ -11,7 +11,7 @@ from marketplace.auction.book import engine_cache as books
 from marketplace.auction.task_values import build_task
 from marketplace.common.ttl_cache import TtlCache
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import load_rates, model_shape, slot_at, slot_ends_at
+from marketplace.fleet.selectors import get_model_shape, load_rates, slot_at, slot_ends_at
 from marketplace.jobs.work import count_units_per_row, measure_equal_rows
 from scheduler import types as scheduler
 
@@ -48,7 +48,7 @@ class TypicalQuote:
 _kept: TtlCache[tuple[TypicalQuote, ...]] = TtlCache(for_s=KEPT_S)
 
 
-def typical_quotes(*, zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
+def make_typical_quotes(*, zone: Zone, now: datetime) -> tuple[TypicalQuote, ...]:
     """Prices that hold for a moment; they reserve nothing.
 
     Rows are taken to be as long as the zone's reference rows; the price of one's own data is the
@@ -111,7 +111,7 @@ def _task(
         rows=job.rows,
         longest_row_tokens=zone.reference_sequence_length,
         sequence_length_limit=zone.max_sequence_length,
-        model=model_shape(zone),
+        model=get_model_shape(zone),
     )
     work = measure_equal_rows(
         zone=zone,

@@ -28,7 +28,7 @@ from marketplace.common.db.bulk_writes import insert_values
 from marketplace.common.errors import MarketFault
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import RULE_PARAMETERS, check_policy_settings
-from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at
+from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at
 from scheduler import types as scheduler
 from scheduler.auction import (
     ChainEntry,
@@ -93,7 +93,7 @@ def load_policies() -> Policies:
     return {**SELLING_POLICIES, **import_string(settings.AUCTION_RETIRED_POLICIES)}
 
 
-def commitment_salt() -> str:
+def get_commitment_salt() -> str:
     """What keeps a bid from being guessed from its commitment in the published log."""
     return secrets.token_hex(16)
 
@@ -196,8 +196,8 @@ def read_book(*, zone: Zone, now: datetime) -> Iterator[Book]:
 def _unbegun(zone: Zone, *, now: datetime) -> Engine:
     """The engine of a zone that its lane has not entered yet, with the fleet it will find."""
     engine = Engine(build_first_rules(zone, now=now), policies=load_policies())
-    for node in nodes_on_sale(zone):
-        joining = scheduler_node(zone, node)
+    for node in list_nodes_on_sale(zone):
+        joining = build_node_spec(zone, node)
         if joining.available_until is None or joining.available_until >= engine.rules.first_slot:
             engine.transition(NodeJoined(node=joining))
     return engine
@@ -265,7 +265,7 @@ def _catch_up(book: Book, head: MarketHead) -> None:
     later = LogEntry.objects.filter(
         zone_id=head.zone_id, position__gt=engine.position, position__lte=head.position
     )
-    for row in rows(later):
+    for row in read_log_rows(later):
         event, outcome = json.loads(row.event), json.loads(row.outcome)
         found = hash_entry(
             position=engine.position + 1, event=event, outcome=outcome, prev_hash=engine.head_hash
@@ -303,15 +303,15 @@ class LogRow(NamedTuple):
     hash: str
 
 
-def rows(log: QuerySet[LogEntry]) -> Iterator[LogRow]:
+def read_log_rows(log: QuerySet[LogEntry]) -> Iterator[LogRow]:
     """The log's rows in order, fetched some at a time and without an object of the ORM for each."""
     columns = log.order_by("position").values_list(*LogRow._fields)
     return map(LogRow._make, columns.iterator(chunk_size=FETCH_ROWS))
 
 
-def entries(log: QuerySet[LogEntry]) -> Iterator[ChainEntry]:
+def read_entries(log: QuerySet[LogEntry]) -> Iterator[ChainEntry]:
     """The log's rows as the engine's entries, in order."""
-    for row in rows(log):
+    for row in read_log_rows(log):
         yield ChainEntry(
             position=row.position,
             event=event_from_json(json.loads(row.event)),

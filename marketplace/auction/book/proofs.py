@@ -25,7 +25,7 @@ FOLLOWING = 20
 TEXT_MAX = 1_000_000
 
 
-def bid_proof(*, bid: Bid) -> str:
+def build_bid_proof(*, bid: Bid) -> str:
     """The opening of the bid's commitment, and the published entries around its decision.
 
     JSON text; numbers stand in it as the hashes cover them. Show it to the bid's owner only: the
@@ -46,7 +46,7 @@ def bid_proof(*, bid: Bid) -> str:
     )
     opening: dict[str, Any] = {}
     texts: list[str] = []
-    for entry in books.entries(rows):
+    for entry in books.read_entries(rows):
         value = entry_to_json(entry)
         if entry.position == bid.position:
             opening = _opening(value)

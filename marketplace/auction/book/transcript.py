@@ -14,7 +14,7 @@ from scheduler.auction.audit import transcripts
 _PAGE_ENTRIES = 500
 
 
-def transcript_lines(zone: Zone, *, with_bids: bool) -> Iterator[str]:
+def write_transcript(zone: Zone, *, with_bids: bool) -> Iterator[str]:
     """JSON lines for ``python -m scheduler auction verify FILE``; empty before the first entry.
 
     Without bids, salted commitments stand in their places: the chain, every plan, price and
@@ -37,7 +37,7 @@ def _read_entries(zone: Zone) -> Iterator[ChainEntry]:
     first = 0
     # Positions have no gaps, so a page without entries is the end.
     while page := list(
-        books.entries(log.filter(position__range=(first, first + _PAGE_ENTRIES - 1)))
+        books.read_entries(log.filter(position__range=(first, first + _PAGE_ENTRIES - 1)))
     ):
         yield from page
         first += _PAGE_ENTRIES

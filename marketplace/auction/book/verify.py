@@ -111,7 +111,7 @@ def _verify(zone: Zone) -> VerifyReport:
     decided: list[ChainEntry] = []
     solved: int | None = None
     audit = SolveAudit(engine.position, wanted=_list_solved_positions(zone))
-    for row in books.rows(LogEntry.objects.filter(zone=zone)):
+    for row in books.read_log_rows(LogEntry.objects.filter(zone=zone)):
         entry, problem = _replayed(engine, row, audit)
         if entry is None:
             found.problems.append(f"log position {row.position}: {problem}")

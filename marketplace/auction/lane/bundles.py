@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from marketplace.auction.book.decision_rows import build_bundle_columns
-from marketplace.auction.book.engine_cache import commitment_salt
+from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bundle, hold_reference
@@ -31,7 +31,7 @@ class TakenBundle(NamedTuple):
 def take_bundle(lane: Lane, bundle_id: str, arrivals: Sequence[events.BidArrived]) -> TakenBundle:
     """Have the engine decide a bundle."""
     version = lane.book.engine.rules.version
-    event = events.BundleArrived(bundle_id, tuple(arrivals), commitment_salt(), version)
+    event = events.BundleArrived(bundle_id, tuple(arrivals), get_commitment_salt(), version)
     return TakenBundle(bundle_id, lane.apply(event))
 
 

@@ -219,7 +219,7 @@ def _opening(lane: Lane, of: _Decided) -> Opening:
     )
 
 
-def decision_news(bid: Bid) -> dict[str, object]:
+def build_decision_news(bid: Bid) -> dict[str, object]:
     """What anybody may see of a decision; the bid's own amount is not among it."""
     return _news(bid.pk, {name: getattr(bid, name) for name in _NEWS_FIELDS})
 

@@ -34,7 +34,7 @@ from marketplace.common.db.bulk_writes import send_updates
 from marketplace.common.db.pipeline import pipeline
 from marketplace.common.events import publish_on_commit
 from marketplace.fleet.models import Node, NodeStatus, Zone
-from marketplace.fleet.selectors import scheduler_node, slot_at
+from marketplace.fleet.selectors import build_node_spec, slot_at
 from scheduler import types as scheduler
 from scheduler.auction.log import events
 
@@ -133,7 +133,7 @@ def _wanted(
     """
     if node.status not in (NodeStatus.ONLINE, NodeStatus.DRAINING):
         return None
-    wanted = scheduler_node(lane.zone, node)
+    wanted = build_node_spec(lane.zone, node)
     if node.status == NodeStatus.DRAINING:
         if before is None:
             return None

@@ -12,7 +12,7 @@ from django.db.models import Q
 
 from marketplace.auction.lane.lane import Lane
 from marketplace.fleet.models import Node, NodeStatus, Zone
-from marketplace.fleet.selectors import scheduler_node, slot_at
+from marketplace.fleet.selectors import build_node_spec, slot_at
 from marketplace.fleet.slots import slots_per_day
 from scheduler.auction.log import events
 from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode, post_rates
@@ -63,7 +63,7 @@ def list_registered_nodes(
     heard = Q(last_heartbeat_at__gte=now - HEARD_WITHIN) | Q(pk__in=also)
     nodes = Node.objects.filter(heard, zone=zone).exclude(status=NodeStatus.LEFT)
     return [
-        RegisteredNode(scheduler_node(zone, node), node.provider_id)
+        RegisteredNode(build_node_spec(zone, node), node.provider_id)
         for node in nodes.order_by("pk")
     ]
 

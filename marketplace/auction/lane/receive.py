@@ -11,7 +11,7 @@ from datetime import datetime
 from django.conf import settings
 
 from marketplace.auction import locks
-from marketplace.auction.book.engine_cache import commitment_salt
+from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bid
@@ -39,7 +39,7 @@ def receive_bids(lane: Lane, *, limit: int, only: str | None = None) -> int:
         locks.lock_pending_bids(zone_id=lane.zone.pk, limit=limit, only=only)
     )
     bids = [
-        bid._replace(received_slot=lane.slot, salt=commitment_salt())
+        bid._replace(received_slot=lane.slot, salt=get_commitment_salt())
         for bid in waiting
         if bid.pk not in lane.book.engine.open_receipts
     ]

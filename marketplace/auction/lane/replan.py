@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from django.db.models import Q
 
-from marketplace.auction.book.engine_cache import commitment_salt
+from marketplace.auction.book.engine_cache import get_commitment_salt
 from marketplace.auction.book.reservations import release_reservations
 from marketplace.auction.lane.lane import Lane
 from marketplace.auction.lane.plan_changes import (
@@ -134,7 +134,7 @@ def _build_event(
     return events.TaskReplanned(
         task=task,
         slot=lane.first_free_slot,
-        salt=commitment_salt(),
+        salt=get_commitment_salt(),
         preferred_node=preferred_node,
         avoided_nodes=tuple(list_nodes_to_avoid(wanted.job)),
         tolerance=TOLERANCE,

@@ -18,7 +18,7 @@ from django.db.models import Count, Sum
 from marketplace.auction.models import Bid, BidStatus, LogEntry
 from marketplace.auction.queries import iterate_logged_bids
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import nodes_on_sale, scheduler_node, slot_at, slot_starts_at
+from marketplace.fleet.selectors import build_node_spec, list_nodes_on_sale, slot_at, slot_starts_at
 from marketplace.fleet.slots import slots_per_day
 from scheduler.auction.log.event_json import task_from_json
 from scheduler.auction.prices import EmptyZone, bursts, select_counted
@@ -134,7 +134,7 @@ def has_burst(*, zone: Zone, slot: int, solved: int, last: int) -> bool:
     if in_slot.values("pk")[:LEAST_BURST].count() < LEAST_BURST:
         return False
     empty = EmptyZone(
-        [scheduler_node(zone, node) for node in nodes_on_sale(zone)],
+        [build_node_spec(zone, node) for node in list_nodes_on_sale(zone)],
         base_memory=zone.base_memory_gb,
         money_quantum=1.0,
     )
@@ -160,7 +160,9 @@ def has_sold_much(*, zone: Zone, solved: int) -> bool:
     return bursts.has_sold_much(
         found["sold"],
         jobs=found["jobs"],
-        capacities=[scheduler_node(zone, node).compute_capacity for node in nodes_on_sale(zone)],
+        capacities=[
+            build_node_spec(zone, node).compute_capacity for node in list_nodes_on_sale(zone)
+        ],
     )
 
 

@@ -34,7 +34,7 @@ from marketplace.common.locks import advisory_session_lock
 from marketplace.common.queue import enqueue
 from marketplace.fleet.models import Zone
 from marketplace.fleet.policy_settings import check_policy_settings
-from marketplace.fleet.selectors import nodes_on_sale, slot_at
+from marketplace.fleet.selectors import list_nodes_on_sale, slot_at
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_to_json
 from scheduler.auction.prices import KnownBids, Settings, solve_prices
@@ -117,7 +117,7 @@ def _fleet(zone: Zone) -> str:
     """Digest of what is on sale; empty when nothing is."""
     columns = ("pk", "compute_capacity", "memory_gb", "ask_micros")
     rows = list(
-        nodes_on_sale(zone).values_list(*columns, "available_from_at", "available_until_at")
+        list_nodes_on_sale(zone).values_list(*columns, "available_from_at", "available_until_at")
     )
     return hashlib.sha256(repr(rows).encode()).hexdigest() if rows else ""
 
@@ -207,7 +207,7 @@ def _solve(zone: Zone, *, due: DueSolve, now: datetime) -> events.PricesSolved:
         ),
         seed=choose_seed(engine, slot=span.slot),
         settings=_solver_settings(settings),
-        salt=books.commitment_salt(),
+        salt=books.get_commitment_salt(),
     )
     _check(solved)
     return solved

@@ -93,7 +93,7 @@ def rotate_signing_key(*, now: datetime) -> SigningKey:
     old = load_signing_key(now=now)
     private = Ed25519PrivateKey.generate()
     new = _signing_key(private)
-    vouched_by = old.sign(succession_text(old=old.public_key, new=new.public_key)).hex()
+    vouched_by = old.sign(build_succession_text(old=old.public_key, new=new.public_key)).hex()
     with transaction.atomic():
         _record_public_key(new.public_key, vouched_by=vouched_by, now=now)
         # Last: if this fails nothing is recorded, and the old key stays.
@@ -101,7 +101,7 @@ def rotate_signing_key(*, now: datetime) -> SigningKey:
     return new
 
 
-def succession_text(*, old: str, new: str) -> bytes:
+def build_succession_text(*, old: str, new: str) -> bytes:
     """What a key signs to name its successor; both in hex."""
     return f"{_SUCCESSION_FORMAT}|{old}|{new}".encode("ascii")
 

@@ -28,7 +28,7 @@ from django.db.models.functions import Greatest
 from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import GONE, Node, NodeStatus, Zone
 from marketplace.fleet.selectors import (
-    node_is_silent,
+    is_node_silent,
     slot_at,
     slot_ends_at,
     slot_starts_at,
@@ -79,13 +79,13 @@ def dispatch_slots(*, now: datetime) -> Dispatch:
     return Dispatch(started=tuple(started), plans=tuple(plans))
 
 
-def handover_at(zone: Zone, slot: int) -> datetime:
+def compute_handover_at(zone: Zone, slot: int) -> datetime:
     """When a job that leaves its node at the slot's end gets the order."""
     lead = min(HANDOVER_MAX_S, HANDOVER_SHARE * zone.slot_s)
     return slot_ends_at(zone, slot) - timedelta(seconds=lead)
 
 
-def lease_expiry(zone: Zone, slot: int) -> datetime:
+def compute_lease_expiry(zone: Zone, slot: int) -> datetime:
     return slot_ends_at(zone, slot) + timedelta(seconds=zone.lease_grace_s)
 
 
@@ -105,7 +105,7 @@ class _ZoneView:
         node = self.nodes.get(job.node_in(self.slot) or "")
         if node is None or node.status in (*GONE, NodeStatus.STOPPING):
             return None
-        return None if node_is_silent(node, self.now) else node
+        return None if is_node_silent(node, self.now) else node
 
     def can_start(self, job: Job) -> bool:
         node = self.node_of(job)
@@ -113,7 +113,7 @@ class _ZoneView:
             return False
         # So near the end a start would be stopped at once, unless the node keeps the job.
         stays = job.node_in(self.slot + 1) == node.pk
-        return stays or self.now < handover_at(self.zone, self.slot)
+        return stays or self.now < compute_handover_at(self.zone, self.slot)
 
     def node_gone(self, job: Job) -> bool:
         """Whether the job has a cell now and nothing there to run it, unnoticed yet."""
@@ -192,7 +192,7 @@ def _extend_leases(zone: Zone, slot: int, held_jobs: list[Slice]) -> None:
     if staying:
         Slice.objects.filter(pk__in=staying, status=SliceStatus.OPEN).update(
             last_slot=Greatest("last_slot", slot),
-            lease_expires_at=Greatest("lease_expires_at", lease_expiry(zone, slot)),
+            lease_expires_at=Greatest("lease_expires_at", compute_lease_expiry(zone, slot)),
         )
 
 
@@ -262,7 +262,7 @@ def _open_slice(present: _ZoneView, job: Job, node: Node) -> None:
         last_slot=slot,
         first_step=job.checkpoint_step,
         last_step=job.checkpoint_step,
-        lease_expires_at=lease_expiry(present.zone, slot),
+        lease_expires_at=compute_lease_expiry(present.zone, slot),
         opened_at=now,
     )
     set_status(job, JobStatus.RUNNING)

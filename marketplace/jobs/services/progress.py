@@ -14,7 +14,7 @@ from marketplace.fleet.services import record_node_speed
 from marketplace.jobs.journal import publish_progress
 from marketplace.jobs.lease_checks import LeaseLost, lock_current_slice
 from marketplace.jobs.models import Job, MetricPoint, Slice, SliceStatus
-from marketplace.jobs.services.dispatch import handover_at, lease_expiry
+from marketplace.jobs.services.dispatch import compute_handover_at, compute_lease_expiry
 from marketplace.jobs.work import load_job_totals, load_work_plan
 from workers.protocol.messages import ProgressEvent, ProgressReply, ProgressReport
 
@@ -63,7 +63,7 @@ def record_progress(*, node: Node, report: ProgressReport, now: datetime) -> Pro
         stays = job.node_in(slot) == node.pk
         if stays:
             held.last_slot = max(held.last_slot, slot)
-            held.lease_expires_at = max(held.lease_expires_at, lease_expiry(job.zone, slot))
+            held.lease_expires_at = max(held.lease_expires_at, compute_lease_expiry(job.zone, slot))
         _observe_speed(job, held, events, now)
         held.save(
             update_fields=[
@@ -100,10 +100,10 @@ def _note_warm_start(job: Job, events: list[ProgressEvent]) -> None:
 
 def _leaves_now(job: Job, node: Node, slot: int, now: datetime) -> bool:
     """Whether the job's slot is about to end and the next one is not on this node."""
-    if now < handover_at(job.zone, slot) or job.node_in(slot + 1) == node.pk:
+    if now < compute_handover_at(job.zone, slot) or job.node_in(slot + 1) == node.pk:
         return False
     # A job that will be through in the grace of its lease is left to end.
-    ends_in_time = job.eta_at is not None and job.eta_at <= lease_expiry(job.zone, slot)
+    ends_in_time = job.eta_at is not None and job.eta_at <= compute_lease_expiry(job.zone, slot)
     return not (job.last_slot == slot and ends_in_time)
 
 

@@ -67,20 +67,20 @@ class Backend(Protocol):
 
 
 def _local() -> Backend:
-    from marketplace.tiers.provisioning.local import LocalBackend, local_offers
+    from marketplace.tiers.provisioning.local import LocalBackend, list_local_offers
 
-    return LocalBackend(folder=settings.DATA_DIR / "machines", offers=local_offers())
+    return LocalBackend(folder=settings.DATA_DIR / "machines", offers=list_local_offers())
 
 
 @cache
 def _skypilot() -> Backend:
-    from marketplace.tiers.provisioning.cloud import import_client, market_tag
+    from marketplace.tiers.provisioning.cloud import get_market_tag, import_client
     from marketplace.tiers.provisioning.skypilot import SkyPilotBackend
 
     return SkyPilotBackend(
         sky=import_client("sky"),
         sdk=import_client("sky.client.sdk"),
-        tag=market_tag(),
+        tag=get_market_tag(),
         image=settings.TIERS_WORKER_IMAGE,
         gpus=settings.TIERS_SKYPILOT_GPUS,
     )
@@ -88,14 +88,14 @@ def _skypilot() -> Backend:
 
 @cache
 def _modal() -> Backend:
-    from marketplace.tiers.provisioning.cloud import import_client, market_tag
-    from marketplace.tiers.provisioning.modal import ModalBackend, modal_offers
+    from marketplace.tiers.provisioning.cloud import get_market_tag, import_client
+    from marketplace.tiers.provisioning.modal import ModalBackend, parse_modal_offers
 
     return ModalBackend(
         modal=import_client("modal"),
-        tag=market_tag(),
+        tag=get_market_tag(),
         image=settings.TIERS_WORKER_IMAGE,
-        offered=modal_offers(settings.TIERS_MODAL_PRICES),
+        offered=parse_modal_offers(settings.TIERS_MODAL_PRICES),
     )
 
 

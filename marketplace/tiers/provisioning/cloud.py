@@ -35,7 +35,7 @@ def import_client(name: str) -> ModuleType:
         ) from error
 
 
-def market_tag() -> str:
+def get_market_tag() -> str:
     """Tells this market's machines from those of others in the same cloud account."""
     named = settings.TIERS_TAG or urlsplit(settings.PUBLIC_URL).netloc
     return re.sub(r"[^a-z0-9]+", "-", named.lower()).strip("-")[:20].rstrip("-") or "market"

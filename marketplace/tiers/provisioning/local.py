@@ -40,7 +40,7 @@ DEFAULT_OFFERS = (
 _started: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def local_offers() -> tuple[MachineOffer, ...]:
+def list_local_offers() -> tuple[MachineOffer, ...]:
     """``TIERS_LOCAL_OFFERS`` of the settings, or the defaults."""
     return getattr(settings, "TIERS_LOCAL_OFFERS", DEFAULT_OFFERS)
 

@@ -33,7 +33,7 @@ MACHINE_TAG = "finetender-machine"
 T = TypeVar("T")
 
 
-def modal_offers(words: Sequence[str]) -> tuple[MachineOffer, ...]:
+def parse_modal_offers(words: Sequence[str]) -> tuple[MachineOffer, ...]:
     """Offers out of ``GPU=dollars an hour``, as in ``A100=2.10``.
 
     Raises
@@ -60,7 +60,7 @@ def modal_offers(words: Sequence[str]) -> tuple[MachineOffer, ...]:
 class ModalBackend:
     #: Module ``modal``.
     modal: Any
-    #: Of this market; see ``market_tag``.
+    #: Of this market; see ``get_market_tag``.
     tag: str
     image: str
     offered: tuple[MachineOffer, ...]

@@ -42,7 +42,7 @@ class SkyPilotBackend:
     #: Modules ``sky`` and ``sky.client.sdk``.
     sky: Any
     sdk: Any
-    #: Of this market; see ``market_tag``.
+    #: Of this market; see ``get_market_tag``.
     tag: str
     image: str
     #: GPU types to rent, in SkyPilot's spelling.

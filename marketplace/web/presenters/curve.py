@@ -8,21 +8,21 @@ from typing import Any
 from marketplace.auction.bidding.quotes import BidQuote
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
-from marketplace.web.presenters.receipt import price_lines
+from marketplace.web.presenters.receipt import list_price_lines
 from marketplace.web.times import localize_moments
 
 #: Treads a table lists; a curve of a long horizon may have more.
 TABLE_ROWS = 12
 
 
-def quote_data(quote: BidQuote) -> dict[str, Any]:
+def serialize_quote(quote: BidQuote) -> dict[str, Any]:
     """What ``frontend/web/src/bid/quote.ts`` calls a ``Quote``; times in unix seconds."""
     zone = quote.zone
     first_free = slot_at(zone, quote.made_at) + 1
     lines = (
         []
         if quote.parts is None or quote.price_micros is None
-        else price_lines(
+        else list_price_lines(
             {
                 "vendor": quote.parts.vendor,
                 "operational": quote.parts.operational,
@@ -55,7 +55,7 @@ def quote_data(quote: BidQuote) -> dict[str, Any]:
     }
 
 
-def curve_table(quote: BidQuote) -> list[Any]:
+def build_curve_table(quote: BidQuote) -> list[Any]:
     """Some treads for the table: the first, the last, and evenly between."""
     curve = list(quote.curve)
     if len(curve) <= TABLE_ROWS:

@@ -25,12 +25,12 @@ RENTED = re.compile(r"mach_[0-9a-z]{26}")
 def find_ribbon_nodes(zone: Zone) -> dict[str, RibbonNode]:
     """Every node the zone ever had: old plans name nodes that have left."""
     return {
-        node.pk: RibbonNode(node_label(node), node.tier, node.gpu_type_id)
+        node.pk: RibbonNode(label_node(node), node.tier, node.gpu_type_id)
         for node in Node.objects.filter(zone=zone)
     }
 
 
-def node_label(node: Node) -> str:
+def label_node(node: Node) -> str:
     """A rented machine is named by its tier and the end of its id: the whole fits no block."""
     if RENTED.fullmatch(node.name):
         return f"{Tier(node.tier).label} {node.name[-4:]}"

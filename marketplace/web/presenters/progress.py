@@ -15,7 +15,7 @@ from marketplace.web.presenters.ribbon import RibbonNode
 EARLIER_POINTS = 160
 
 
-def plan_data(bid: Bid, job: Job, machines: Mapping[str, RibbonNode]) -> dict[str, Any]:
+def serialize_plan(bid: Bid, job: Job, machines: Mapping[str, RibbonNode]) -> dict[str, Any]:
     """What ``frontend/web/src/job/charts.ts`` calls ``PlanData``; times in unix seconds."""
     earlier = find_earlier_run(job)
     return {

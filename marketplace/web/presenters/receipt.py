@@ -57,7 +57,7 @@ def build_receipt(bid: Bid, *, job: Job) -> PaymentReceipt:
     whys = _explain_lines(bid)
     lines = tuple(
         replace(line, why=whys[line.key])
-        for line in price_lines(
+        for line in list_price_lines(
             bid.parts or {}, payment_micros, exact=True, is_royalty=bool(bid.royalty_micros)
         )
     )
@@ -143,14 +143,14 @@ def _label(key: str, *, is_royalty: bool) -> str:
     return "Royalty" if key == "vendor" and is_royalty else _LABELS[key]
 
 
-def quantum_of(total_micros: int) -> int:
+def choose_quantum(total_micros: int) -> int:
     """What one shown unit is worth: cents, or hundredths of a cent under a dollar."""
     if total_micros >= SMALL_MICROS or total_micros == 0:
         return _MICROS_PER_CENT
     return 100 if total_micros >= TINY_MICROS else 1
 
 
-def price_lines(
+def list_price_lines(
     parts: Mapping[str, float],
     total_micros: int,
     *,
@@ -162,7 +162,7 @@ def price_lines(
     ``exact`` rounds to the micro-dollar, for receipts; otherwise to what a headline shows.
     ``is_royalty``: the fee is for the owner of a warm start's adapter.
     """
-    quantum = 1 if exact else quantum_of(total_micros)
+    quantum = 1 if exact else choose_quantum(total_micros)
     total_units = round(total_micros / quantum)
     amounts = {key: max(0.0, float(parts.get(key, 0.0))) for key in _LABELS}
     rounding = amounts.pop("rounding")

@@ -22,17 +22,17 @@ from marketplace.auction.bidding.quotes import BidQuote, make_quote
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.bidding.terms import parse_price
 from marketplace.auction.bidding.wait import wait_for_bid
-from marketplace.auction.book.proofs import bid_proof
+from marketplace.auction.book.proofs import build_bid_proof
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import find_job_ids, get_bid
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import find_largest_room_gb, list_open_zones, nodes_on_sale
+from marketplace.fleet.selectors import find_largest_room_gb, list_nodes_on_sale, list_open_zones
 from marketplace.jobs.models import Dataset
 from marketplace.payments.freezes import list_freezes
 from marketplace.payments.gateway_models import CardPayment
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.payments.stripe_gateway import is_configured, is_test_money
 from marketplace.payments.top_ups import list_cards
 from marketplace.vendors.reports import count_trouble, list_findings
@@ -44,9 +44,9 @@ from marketplace.web.forms import (
     BidForm,
     get_bid_defaults,
 )
-from marketplace.web.presenters.curve import curve_table, horizon_ends_at, quote_data
+from marketplace.web.presenters.curve import build_curve_table, horizon_ends_at, serialize_quote
 from marketplace.web.presenters.plans import build_bid_ribbon
-from marketplace.web.presenters.receipt import price_lines
+from marketplace.web.presenters.receipt import list_price_lines
 from marketplace.web.presenters.warm import present_warm_quote
 from marketplace.web.templatetags.finetender import usd_input
 from marketplace.web.views.payments import make_payment_intent, read_card
@@ -64,7 +64,7 @@ TIME_TO_READ_S = 300.0
 
 @page
 @require_http_methods(["GET", "POST"])
-def bid_new(request: PageRequest) -> HttpResponse:
+def show_bid_form(request: PageRequest) -> HttpResponse:
     """The form; ``do=check`` reads the data and quotes, ``do=place`` bids."""
     now = clock.now()
     zones = list_open_zones()
@@ -182,7 +182,7 @@ def _form_page(
     refusal_is_marked = refusal is not None and form.find_field(refusal) is not None
     if refusal is not None and refusal_is_marked:
         form.refuse(refusal)
-    balance = wallet(organisation=request.organisation)
+    balance = get_wallet(organisation=request.organisation)
     context = {
         "form": form,
         "wallet": balance,
@@ -203,8 +203,8 @@ def _form_page(
         ),
         "quote_refusal": refusal,
         "refusal_is_marked": refusal_is_marked,
-        "quote_data": None if quote is None else quote_data(quote),
-        "curve_table": [] if quote is None else curve_table(quote),
+        "quote_data": None if quote is None else serialize_quote(quote),
+        "curve_table": [] if quote is None else build_curve_table(quote),
         "models": _models(request.organisation, zones, form, dataset, chosen=zone, now=now),
         "now": now,
         **_describe_preparation(form, zone, dataset, now=now),
@@ -310,7 +310,7 @@ def _models(
     choices = []
     for zone in zones:
         measured = _measured(organisation, zone, form, dataset, now=now)
-        memory = [node.memory_gb for node in nodes_on_sale(zone)]
+        memory = [node.memory_gb for node in list_nodes_on_sale(zone)]
         needs = None if measured is None else zone.base_memory_gb + measured.work.memory_demand_gb
         largest = max(memory, default=None)
         fits = None if needs is None or largest is None else needs <= largest
@@ -399,7 +399,7 @@ def _local_input(at: datetime) -> str:
 
 @page
 @require_GET
-def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
+def show_bid(request: PageRequest, bid_id: str) -> HttpResponse:
     bid = get_bid(request.organisation, bid_id)
     if bid.is_joint and bid.status != BidStatus.ADMITTED:
         # It has no answer of its own.
@@ -415,7 +415,7 @@ def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
         assert bid.payment_micros is not None
         context |= {
             "job_id": find_job_ids([bid]).get(bid.pk),
-            "lines": price_lines(
+            "lines": list_price_lines(
                 bid.parts or {}, bid.payment_micros, is_royalty=bool(bid.royalty_micros)
             ),
             "kept_micros": bid.price_micros - bid.payment_micros,
@@ -433,14 +433,14 @@ def bid_detail(request: PageRequest, bid_id: str) -> HttpResponse:
 
 @page
 @require_GET
-def proof(request: PageRequest, bid_id: str) -> HttpResponse:
+def download_proof(request: PageRequest, bid_id: str) -> HttpResponse:
     """What the page's own check reads, and what the owner may keep."""
-    text = bid_proof(bid=get_bid(request.organisation, bid_id))
+    text = build_bid_proof(bid=get_bid(request.organisation, bid_id))
     return HttpResponse(text, content_type="application/json")
 
 
 @page
 @require_POST
-def bid_withdraw(request: PageRequest, bid_id: str) -> HttpResponse:
+def withdraw_one_bid(request: PageRequest, bid_id: str) -> HttpResponse:
     cancel_bid(bid=get_bid(request.organisation, bid_id), now=clock.now())
     return redirect("bid_detail", bid_id=bid_id)

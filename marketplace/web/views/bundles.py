@@ -19,14 +19,14 @@ from marketplace.auction.selectors import find_bundle_status, find_job_ids, get_
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.fleet.selectors import list_open_zones
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.web.bundle_form import BundleForm, get_bundle_defaults, list_datasets
 from marketplace.web.views.requests import PageRequest, page
 
 
 @page
 @require_http_methods(["GET", "POST"])
-def bundle_new(request: PageRequest) -> HttpResponse:
+def show_bundle_form(request: PageRequest) -> HttpResponse:
     """The form with a quote; ``do=place`` bids."""
     now = clock.now()
     zones = list_open_zones()
@@ -92,7 +92,7 @@ def _form_page(
     context = {
         "form": form,
         "quote": quote,
-        "wallet": wallet(organisation=request.organisation),
+        "wallet": get_wallet(organisation=request.organisation),
         "most_jobs": MOST_JOBS,
     }
     return render(request, "web/bundle_new.html", context, status=status)
@@ -100,7 +100,7 @@ def _form_page(
 
 @page
 @require_GET
-def bundle_detail(request: PageRequest, bundle_id: str) -> HttpResponse:
+def show_bundle(request: PageRequest, bundle_id: str) -> HttpResponse:
     """What was asked for, what the auction answered, and each job."""
     bundle = get_bundle(request.organisation, bundle_id)
     bids = list(bundle.bids.select_related("zone").order_by("arrival"))
@@ -120,7 +120,7 @@ def bundle_detail(request: PageRequest, bundle_id: str) -> HttpResponse:
 
 @page
 @require_POST
-def bundle_withdraw(request: PageRequest, bundle_id: str) -> HttpResponse:
+def withdraw_one_bundle(request: PageRequest, bundle_id: str) -> HttpResponse:
     bundle = get_bundle(request.organisation, bundle_id)
     for bid in bundle.bids.filter(status=BidStatus.PENDING).order_by("arrival"):
         cancel_bid(bid=bid, now=clock.now())

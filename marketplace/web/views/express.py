@@ -33,14 +33,14 @@ from marketplace.express.requests import (
     wait_for_answer,
 )
 from marketplace.jobs.models import Dataset, Job, JobStatus
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.web.express_form import ExpressForm
 from marketplace.web.views.requests import PageRequest, page
 
 
 @page
 @require_http_methods(["GET", "POST"])
-def express_new(request: PageRequest) -> HttpResponse:
+def show_express_form(request: PageRequest) -> HttpResponse:
     """The form: model, rows and an SLO with its price; the answer comes at once."""
     now = clock.now()
     lanes = ExpressLane.objects.filter(is_open=True, rate_micros__isnull=False)
@@ -71,7 +71,7 @@ def express_new(request: PageRequest) -> HttpResponse:
         "chosen": chosen,
         "done_at": None if chosen is None else now + timedelta(seconds=chosen.slo_s),
         "refusal": refusal,
-        "wallet": wallet(organisation=request.organisation),
+        "wallet": get_wallet(organisation=request.organisation),
         "latest": ExpressRequest.objects.filter(organisation=request.organisation).order_by(
             "-created_at"
         )[:10],
@@ -137,7 +137,7 @@ def _place(request: PageRequest, form: ExpressForm, *, now: datetime) -> Express
 
 @page
 @require_GET
-def express_answer(request: PageRequest, request_id: str) -> HttpResponse:
+def show_express_answer(request: PageRequest, request_id: str) -> HttpResponse:
     """What the lane answered, with the certificate, and what became of the job."""
     asked = get_request(request.organisation, request_id)
     job = Job.objects.filter(bid_id=asked.bid_id).first() if asked.bid_id else None
@@ -165,7 +165,7 @@ def express_answer(request: PageRequest, request_id: str) -> HttpResponse:
 
 @page
 @require_http_methods(["GET", "POST"])
-def prompt_bank(request: PageRequest) -> HttpResponse:
+def show_prompt_bank(request: PageRequest) -> HttpResponse:
     """Who may start from the organisation's prompts, and which there are."""
     now = clock.now()
     if request.method == "POST":
@@ -190,7 +190,7 @@ def prompt_bank(request: PageRequest) -> HttpResponse:
 
 @page
 @require_POST
-def prompt_withdraw(request: PageRequest, prompt_id: str) -> HttpResponse:
+def withdraw_from_bank(request: PageRequest, prompt_id: str) -> HttpResponse:
     withdraw_prompt(organisation=request.organisation, prompt_id=prompt_id, now=clock.now())
     messages.success(request, "Withdrawn: its values are gone.")
     return redirect("prompt_bank")

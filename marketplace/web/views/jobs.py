@@ -35,9 +35,9 @@ from marketplace.jobs.selectors import (
 from marketplace.jobs.services import cancel_job
 from marketplace.vendors.downloads import download_changes
 from marketplace.vendors.selectors import find_preparation, list_accesses
-from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, node_label
-from marketplace.web.presenters.progress import plan_data
-from marketplace.web.presenters.receipt import build_receipt, price_lines
+from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, label_node
+from marketplace.web.presenters.progress import serialize_plan
+from marketplace.web.presenters.receipt import build_receipt, list_price_lines
 from marketplace.web.presenters.warm import present_lineage
 from marketplace.web.templatetags.finetender import usd
 from marketplace.web.views.requests import PageRequest, page
@@ -57,7 +57,7 @@ FILTERS: dict[str, Q] = {
 
 @page
 @require_GET
-def job_list(request: PageRequest) -> HttpResponse:
+def list_own_jobs(request: PageRequest) -> HttpResponse:
     now = clock.now()
     chosen = request.GET.get("show", "all")
     chosen = chosen if chosen in FILTERS else "all"
@@ -180,7 +180,7 @@ def _job_of(organisation: Organisation, job_id: str) -> Job:
 
 @page
 @require_GET
-def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpResponse:
+def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpResponse:
     if tab not in TABS:
         raise NotFound("unknown_tab", "A job's page has no such part.")
     now = clock.now()
@@ -207,7 +207,7 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
             checkpoints=every_checkpoint,
             machines=machines,
         ),
-        "plan_data": plan_data(bid, job, machines) if tab == "metrics" else None,
+        "plan_data": serialize_plan(bid, job, machines) if tab == "metrics" else None,
         "outliers": add_excerpts(outliers, dataset=job.dataset) if tab == "data" else outliers,
         "samples": list_samples(job) if tab == "metrics" else [],
         "preparation": preparation,
@@ -224,7 +224,9 @@ def job_detail(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpR
         "latest_events": _list_events(events[:LATEST_EVENTS]),
         "checkpoints": checkpoints,
         "artifact": artifact,
-        "lines": price_lines(bid.parts or {}, payment_micros, is_royalty=bool(bid.royalty_micros)),
+        "lines": list_price_lines(
+            bid.parts or {}, payment_micros, is_royalty=bool(bid.royalty_micros)
+        ),
         "receipt": build_receipt(bid, job=job),
         "lineage": present_lineage(job, bid),
         "node_name": _current_node(job),
@@ -288,7 +290,7 @@ def _list_events(events: Iterable[JobEvent]) -> list[dict[str, Any]]:
     """Events with the names of who did them."""
     events = list(events)
     actors = {event.actor for event in events}
-    names = {node.pk: node_label(node) for node in Node.objects.filter(pk__in=actors)}
+    names = {node.pk: label_node(node) for node in Node.objects.filter(pk__in=actors)}
     names |= {user.pk: user.get_short_name() for user in User.objects.filter(pk__in=actors)}
     return [
         {
@@ -321,12 +323,12 @@ def _cancel_effect(bid: Bid, job: Job) -> dict[str, str]:
 
 def _current_node(job: Job) -> str:
     held = job.slices.filter(status="open").select_related("node").first()
-    return node_label(held.node) if held else ""
+    return label_node(held.node) if held else ""
 
 
 @page
 @require_POST
-def job_stop(request: PageRequest, job_id: str) -> HttpResponse:
+def stop_job(request: PageRequest, job_id: str) -> HttpResponse:
     cancel_job(
         job=_job_of(request.organisation, job_id), cancelled_by=request.user, now=clock.now()
     )
@@ -335,7 +337,7 @@ def job_stop(request: PageRequest, job_id: str) -> HttpResponse:
 
 @page
 @require_GET
-def adapter_download(request: PageRequest, job_id: str) -> HttpResponseBase:
+def download_adapter(request: PageRequest, job_id: str) -> HttpResponseBase:
     job = _job_of(request.organisation, job_id)
     artifact = Artifact.objects.filter(job=job).first()
     if artifact is None:
@@ -354,7 +356,7 @@ def adapter_download(request: PageRequest, job_id: str) -> HttpResponseBase:
 
 @page
 @require_GET
-def changes_download(request: PageRequest, job_id: str) -> HttpResponseBase:
+def download_vendor_changes(request: PageRequest, job_id: str) -> HttpResponseBase:
     """What a vendor changed or left out, row by row."""
     job = _job_of(request.organisation, job_id)
     return download_changes(
@@ -364,7 +366,7 @@ def changes_download(request: PageRequest, job_id: str) -> HttpResponseBase:
 
 @page
 @require_GET
-def checkpoint_download(request: PageRequest, job_id: str, checkpoint_id: str) -> HttpResponseBase:
+def download_checkpoint(request: PageRequest, job_id: str, checkpoint_id: str) -> HttpResponseBase:
     job = _job_of(request.organisation, job_id)
     checkpoint = list_job_checkpoints(job).filter(pk=checkpoint_id.replace("\0", "")).first()
     if checkpoint is None:

@@ -16,8 +16,8 @@ from django.shortcuts import render
 from django.views.decorators.http import etag, require_GET
 
 from marketplace.auction.bidding.typical import SHARES as TYPICAL_SHARES
-from marketplace.auction.bidding.typical import typical_quotes
-from marketplace.auction.book.transcript import transcript_lines
+from marketplace.auction.bidding.typical import make_typical_quotes
+from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.models import Bid, BidStatus, MarketHead
 from marketplace.auction.selectors import MarketNow, load_market
 from marketplace.auction.witnesses.heads import HEADS_OF_A_PAGE, list_signed_heads
@@ -46,7 +46,7 @@ _TIERS = tuple(Tier.values)
 
 @public_page
 @require_GET
-def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
+def show_market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
     now = clock.now()
     zones = list(list_open_zones())
     zone = get_open_zone(zone_name) if zone_name else next(iter(zones), None)
@@ -61,7 +61,7 @@ def market(request: HttpRequest, zone_name: str | None = None) -> HttpResponse:
             context |= {
                 "book": book,
                 "heat": build_market_heat(book, now=now, rows_max=ROWS_SHOWN),
-                "typical": typical_quotes(zone=zone, now=now),
+                "typical": make_typical_quotes(zone=zone, now=now),
                 "columns": [zone.slot_s * zone.horizon_slots * share for share in TYPICAL_SHARES],
                 "decisions": book.decisions[:DECISIONS_LISTED],
             }
@@ -80,7 +80,7 @@ def download_transcript(request: HttpRequest, zone_name: str) -> LinesDownload:
     """The zone's log for anybody, with commitments in place of bids unless bids are published."""
     check_public_rate(request, kind="transcripts")
     zone = get_open_zone(zone_name)
-    lines = transcript_lines(zone, with_bids=settings.PUBLISH_BIDS)
+    lines = write_transcript(zone, with_bids=settings.PUBLISH_BIDS)
     return LinesDownload(lines, content_type="application/jsonl", name=f"{zone.name}.jsonl")
 
 

@@ -26,7 +26,7 @@ from marketplace.payments.funding import (
 )
 from marketplace.payments.gateway_models import CardPayment, WalletRules
 from marketplace.payments.models import AccountKind, Hold, HoldStatus, Posting
-from marketplace.payments.selectors import StatementRow, wallet, wallet_statement
+from marketplace.payments.selectors import StatementRow, get_wallet, list_wallet_rows
 from marketplace.payments.top_ups import list_cards
 from marketplace.warm.selectors import list_royalties
 from marketplace.web.views.payments import build_form_key
@@ -61,17 +61,17 @@ QUESTION_WORDS = {
 
 @page
 @require_GET
-def wallet_page(request: PageRequest) -> HttpResponse:
+def show_wallet(request: PageRequest) -> HttpResponse:
     organisation = request.organisation
     before = request.GET.get("before", "")
-    rows = wallet_statement(
+    rows = list_wallet_rows(
         organisation=organisation,
         limit=ROWS_PER_PAGE,
         before=int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None,
     )
     double = request.GET.get("view") == "double"
     holds = Hold.objects.filter(organisation=organisation, status=HoldStatus.HELD)
-    balance = wallet(organisation=organisation)
+    balance = get_wallet(organisation=organisation)
     told = _list_rows(rows, double=double)
     context = {
         "wallet": balance,

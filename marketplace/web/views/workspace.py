@@ -35,7 +35,7 @@ DATASETS_LISTED = 100
 
 @page
 @require_http_methods(["GET", "POST"])
-def dataset_list(request: PageRequest) -> HttpResponse:
+def show_datasets(request: PageRequest) -> HttpResponse:
     form = UploadForm(request.POST or None, request.FILES or None)
     error: UserError | None = None
     if request.method == "POST" and form.is_valid():
@@ -69,7 +69,7 @@ def _go_to(upload: Upload) -> HttpResponse:
 
 @page
 @require_http_methods(["GET", "POST"])
-def upload_detail(request: PageRequest, upload_id: str) -> HttpResponse:
+def show_upload(request: PageRequest, upload_id: str) -> HttpResponse:
     """How far the reading of a file is, and what is to be chosen about it."""
     upload = find_upload(request, upload_id)
     error: UserError | None = None
@@ -94,7 +94,7 @@ def list_upload_faults(request: PageRequest, upload_id: str) -> LinesDownload:
 
 @page
 @require_POST
-def dataset_delete(request: PageRequest, dataset_id: str) -> HttpResponse:
+def remove_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
     dataset = _get_dataset(request, dataset_id)
     delete_dataset(dataset=dataset)
     messages.success(request, f"{dataset.name} is deleted.")
@@ -103,7 +103,7 @@ def dataset_delete(request: PageRequest, dataset_id: str) -> HttpResponse:
 
 @page
 @require_http_methods(["GET"])
-def dataset_detail(request: PageRequest, dataset_id: str) -> HttpResponse:
+def show_dataset(request: PageRequest, dataset_id: str) -> HttpResponse:
     dataset = _get_dataset(request, dataset_id)
     context = {
         "dataset": dataset,
@@ -143,7 +143,7 @@ def _get_dataset(request: PageRequest, dataset_id: str) -> Dataset:
 @sensitive_variables("secret")
 @page
 @require_http_methods(["GET", "POST"])
-def api_key_list(request: PageRequest) -> HttpResponse:
+def show_api_keys(request: PageRequest) -> HttpResponse:
     now = clock.now()
     form = ApiKeyForm(request.POST or None, initial={"scopes": Scope.values, "days": 90})
     made: ApiKey | None = None
@@ -176,7 +176,7 @@ def api_key_list(request: PageRequest) -> HttpResponse:
 
 @page
 @require_POST
-def api_key_end(request: PageRequest, key_id: str) -> HttpResponse:
+def end_api_key(request: PageRequest, key_id: str) -> HttpResponse:
     revoke_api_key(
         organisation=request.organisation,
         key_id=key_id,
@@ -189,7 +189,7 @@ def api_key_end(request: PageRequest, key_id: str) -> HttpResponse:
 
 @person_page
 @require_POST
-def organisation_choose(request: PageRequest) -> HttpResponse:
+def choose_organisation(request: PageRequest) -> HttpResponse:
     chosen = get_current_organisation(
         user=request.user, organisation_id=request.POST.get("organisation", "")
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from marketplace.auction.book.transcript import transcript_lines
+from marketplace.auction.book.transcript import write_transcript
 from marketplace.fleet.models import Zone
 
 
@@ -28,7 +28,7 @@ class Command(BaseCommand):
             raise CommandError(f"There is no zone {options['zone']!r}.")
         count = 0
         with options["out"].open("w", encoding="utf-8") as file:
-            for line in transcript_lines(zone, with_bids=options["with_bids"]):
+            for line in write_transcript(zone, with_bids=options["with_bids"]):
                 file.write(line + "\n")
                 count += 1
         self.stdout.write(f"{max(0, count - 1)} entries of {zone.name} in {options['out']}")

@@ -8,7 +8,7 @@ from marketplace.accounts.models import Organisation, User
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd_exact, to_micros
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.payments.services import grant_money
 
 
@@ -44,5 +44,5 @@ class Command(BaseCommand):
             )
         except UserError as error:
             raise CommandError(error.message) from error
-        available = format_usd_exact(wallet(organisation=organisation).available_micros)
+        available = format_usd_exact(get_wallet(organisation=organisation).available_micros)
         self.stdout.write(f"{organisation.name} may now bid with {available}.")

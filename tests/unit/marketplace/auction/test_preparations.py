@@ -19,7 +19,7 @@ from marketplace.fleet.models import Node
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import JobStatus, Slice
 from marketplace.jobs.services import cancel_job, dispatch_slots
-from marketplace.payments.selectors import check_ledger, earnings, wallet
+from marketplace.payments.selectors import check_ledger, get_earnings, get_wallet
 from marketplace.vendors import services
 from marketplace.vendors.deliveries import Delivery
 from marketplace.vendors.models import Preparation, PreparationStatus, VendorKind
@@ -77,8 +77,8 @@ def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(z
     # Half the rows: one of three cells is not needed, and its ask goes back.
     assert [slot for slot, _ in job.cells] == [103, 104]
     assert made.refund_micros == 100_000
-    assert wallet(organisation=owner).available_micros == 10_000_000 - 320_000 + 100_000
-    assert earnings(organisation=vendor.organisation).pending_micros == 20_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 320_000 + 100_000
+    assert get_earnings(organisation=vendor.organisation).pending_micros == 20_000
     assert Reservation.objects.filter(bid=bid, released_at=None).count() == 2
 
     dispatch_slots(now=market.slot_at(zone, 103))
@@ -87,7 +87,7 @@ def test_a_messy_set_is_sold_prepared_and_trained_on_at_no_more_than_its_price(z
     bid.refresh_from_db()
     assert (bid.refund_micros, bid.paid_micros) == (100_000, 220_000)
     node = Slice.objects.get().node
-    assert earnings(organisation=node.provider.organisation).pending_micros == 200_000
+    assert get_earnings(organisation=node.provider.organisation).pending_micros == 200_000
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
@@ -133,7 +133,7 @@ def test_a_bid_that_no_vendor_may_serve_is_refused_and_leaves_no_trace(zone, own
         "preparation.validation_share",
     )
     assert not Bid.objects.exists()
-    assert wallet(organisation=owner).held_micros == 0
+    assert get_wallet(organisation=owner).held_micros == 0
 
 
 def test_a_vendor_with_room_for_one_set_prepares_the_second_after_the_first(zone, owner):
@@ -173,8 +173,11 @@ def test_a_late_vendor_is_replaced_and_the_last_failure_refunds_everything(zone,
     job.refresh_from_db()
     assert (made.status, job.status) == (PreparationStatus.FAILED, JobStatus.FAILED)
     assert settle_finished(now=now) == 1
-    assert wallet(organisation=owner).available_micros == 10_000_000
-    assert [earnings(organisation=v.organisation).pending_micros for v in (cheap, other)] == [0, 0]
+    assert get_wallet(organisation=owner).available_micros == 10_000_000
+    assert [get_earnings(organisation=v.organisation).pending_micros for v in (cheap, other)] == [
+        0,
+        0,
+    ]
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
@@ -194,7 +197,7 @@ def test_a_next_vendor_that_asks_more_is_paid_by_the_house(zone, owner):
     # The vendor's part of the price was used, the cells were not.
     assert bid.payment_micros == 120_000
     assert bid.paid_micros == 20_000
-    assert earnings(organisation=other.organisation).pending_micros == 900_000
+    assert get_earnings(organisation=other.organisation).pending_micros == 900_000
     assert check_ledger().balanced
 
 
@@ -209,8 +212,8 @@ def test_a_cancelled_job_withdraws_the_work_and_pays_no_vendor(zone, owner):
     assert settle_finished(now=clock()) == 1
     assert not prepare_next(clock=clock)
     assert Preparation.objects.get().status == PreparationStatus.WITHDRAWN
-    assert wallet(organisation=owner).available_micros == 10_000_000
-    assert earnings(organisation=vendor.organisation).pending_micros == 0
+    assert get_wallet(organisation=owner).available_micros == 10_000_000
+    assert get_earnings(organisation=vendor.organisation).pending_micros == 0
     # Its slots are free for the next bid.
     again, _ = sell(owner, zone, epochs=1, slots=5)
     assert again.status == BidStatus.ADMITTED

@@ -30,11 +30,11 @@ from marketplace.jobs.work import load_work_plan
 from marketplace.payments.selectors import (
     Wallet,
     check_ledger,
-    earnings,
     find_distribution,
-    house_balances,
+    get_earnings,
+    get_house_balances,
+    get_wallet,
     sum_borne,
-    wallet,
 )
 from tests import builders
 from tests import market_builders as market
@@ -78,7 +78,7 @@ def settled(job, bid, now):
 
 
 def earned(node):
-    return earnings(organisation=node.provider.organisation).pending_micros
+    return get_earnings(organisation=node.provider.organisation).pending_micros
 
 
 def paid_nodes(bid):
@@ -159,9 +159,9 @@ def test_success_leaves_the_price_and_pays_the_provider_its_ask(zone, owner):
     market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     settled(job, bid, now)
     assert (bid.refund_micros, bid.credit_micros) == (0, 0)
-    assert wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
     assert earned(node) == 300_000
-    assert house_balances()["revenue"] == 0
+    assert get_house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []
 
 
@@ -178,7 +178,7 @@ def test_early_success_frees_unused_cells_and_pays_the_node_for_all_of_the_work(
     assert bid.refund_micros == 0
     assert earned(node) == 300_000
     assert paid_nodes(bid) == [(node.name, 36, 300_000, 300_000)]
-    assert house_balances()["revenue"] == 0
+    assert get_house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []
 
 
@@ -200,9 +200,9 @@ def test_work_that_early_stopping_spares_is_refunded(zone, owner):
     assert (job.status, job.stopped_early, job.best_step) == ("succeeded", True, 8)
     # A third of the steps were done.
     assert (bid.refund_micros, bid.credit_micros) == (200_000, 0)
-    assert wallet(organisation=owner) == Wallet(available_micros=9_900_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=9_900_000, held_micros=0)
     assert earned(node) == 100_000
-    assert house_balances()["revenue"] == 0
+    assert get_house_balances()["revenue"] == 0
     messages = list(JobEvent.objects.filter(job=job).values_list("message", flat=True))
     assert any("Stopped early after step 12 of 36" in message for message in messages)
     assert any("Work that early stopping spared: $0.20 went back" in text for text in messages)
@@ -260,7 +260,7 @@ def test_a_late_job_that_stopped_early_gets_its_refund_and_its_credit(zone, owne
     settled(job, bid, now)
     assert (bid.refund_micros, bid.credit_micros) == (200_000, 75_000)
     assert earned(node) == 25_000
-    assert house_balances()["revenue"] == 0
+    assert get_house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []
 
 
@@ -271,10 +271,10 @@ def test_missed_deadline_is_credited_out_of_the_pay_of_the_node_that_was_late(zo
     now = end_late(job, zone)
     settled(job, bid, now)
     assert (bid.refund_micros, bid.credit_micros) == (0, 75_000)
-    assert wallet(organisation=owner).available_micros == 9_775_000
+    assert get_wallet(organisation=owner).available_micros == 9_775_000
     assert earned(node) == 225_000
     assert paid_nodes(bid) == [(node.name, 36, 300_000, 225_000)]
-    assert house_balances()["sla_credits"] == 0
+    assert get_house_balances()["sla_credits"] == 0
     assert verify_zone(zone).problems == []
 
 
@@ -288,7 +288,7 @@ def test_a_late_end_that_is_no_providers_fault_is_credited_by_the_house(zone, ow
     settled(job, bid, now)
     assert bid.credit_micros == 75_000
     assert earned(node) == 300_000
-    assert house_balances()["sla_credits"] == -75_000
+    assert get_house_balances()["sla_credits"] == -75_000
 
 
 def leave_at_the_deadline(job, zone, *, step):
@@ -369,7 +369,7 @@ def test_failure_of_the_house_is_refunded_whole_and_the_node_that_fell_silent_ea
     assert (job.status, job.fault) == ("failed", "system")
     settled(job, bid, now)
     assert bid.refund_micros == 300_000
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
     # It did 72 of 270 units, and it is why the job failed.
     assert earned(node) == 0
     assert paid_nodes(bid) == [(node.name, 9, 80_000, 0)]
@@ -384,9 +384,9 @@ def test_the_house_pays_for_work_that_others_did_before_a_job_failed(zone, owner
     settled(job, bid, now)
     assert bid.refund_micros == 300_000
     assert earned(first) == 80_000
-    assert earnings(organisation=second.organisation).pending_micros == 0
-    assert house_balances()["refunds"] == -80_000
-    assert house_balances()["revenue"] == 0
+    assert get_earnings(organisation=second.organisation).pending_micros == 0
+    assert get_house_balances()["refunds"] == -80_000
+    assert get_house_balances()["revenue"] == 0
     found = find_distribution(hold_reference=bid.hold_reference)
     assert found is not None
     assert (found.asks_micros, found.asks_returned_micros) == (300_000, 300_000)
@@ -403,7 +403,7 @@ def test_what_the_house_bears_for_one_provider_in_a_day_is_limited(zone, owner, 
     bid, job, now = failed_after_a_move(third.zone, owner, second)
     settled(job, bid, now)
     # The owner has everything back all the same.
-    assert wallet(organisation=owner).available_micros == 10_000_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000
     assert earned(third) == 5_000
     assert sum_borne(at_fault_id=second.organisation.pk, since=NOW) == 85_000
 
@@ -418,8 +418,8 @@ def test_five_failures_of_the_bidders_own_node_give_back_only_the_work_not_done(
     market.end_slice(job, status=SliceEnd.FAILED, step=9, now=now, fault=Fault.SYSTEM)
     settled(job, bid, now)
     assert (bid.refund_micros, earned(node)) == (220_000, 80_000)
-    assert wallet(organisation=owner).available_micros == 9_920_000
-    assert house_balances()["revenue"] == house_balances()["refunds"] == 0
+    assert get_wallet(organisation=owner).available_micros == 9_920_000
+    assert get_house_balances()["revenue"] == get_house_balances()["refunds"] == 0
 
 
 def test_failure_by_the_owners_data_costs_the_work_done_once_a_second_provider_says_so(zone, owner):
@@ -441,9 +441,9 @@ def test_failure_by_the_owners_data_costs_the_work_done_once_a_second_provider_s
     assert (job.status, job.fault) == ("failed", "user")
     settled(job, bid, now)
     assert bid.refund_micros == 273_333
-    assert wallet(organisation=owner).available_micros == 9_973_333
+    assert get_wallet(organisation=owner).available_micros == 9_973_333
     assert (earned(first), earned(second)) == (26_667, 0)
-    assert house_balances()["revenue"] == 0
+    assert get_house_balances()["revenue"] == 0
 
 
 def test_an_owner_pays_nothing_when_only_one_provider_blames_its_data(zone, owner):
@@ -518,7 +518,7 @@ def test_providers_of_a_moved_job_are_paid_in_proportion_to_the_work_each_did(zo
     ]
     assert (earned(first), earned(second)) == (80_000, 220_000)
     assert bid.refund_micros == 0
-    assert house_balances()["revenue"] == 0
+    assert get_house_balances()["revenue"] == 0
     assert verify_zone(zone).problems == []
 
 
@@ -527,7 +527,7 @@ def test_running_jobs_are_left_alone(zone, owner):
     _, job = sold(owner, zone, epochs=3)
     run(job, zone, 101)
     assert settle_finished(now=market.slot_at(zone, 102)) == 0
-    assert wallet(organisation=owner).available_micros == 9_700_000
+    assert get_wallet(organisation=owner).available_micros == 9_700_000
 
 
 # --- What cannot be settled -------------------------------------------------------------------
@@ -541,7 +541,7 @@ def test_a_job_that_cannot_be_settled_is_shown_and_retried_while_the_others_go_o
     good, good_job = sold(owner, zone)
     for job in (bad_job, good_job):
         cancel_job(job=job, cancelled_by=None, now=NOW)
-    distribute, held = settlement.distribute_charge, wallet(organisation=owner)
+    distribute, held = settlement.distribute_charge, get_wallet(organisation=owner)
 
     def distribute_some(*, hold_reference, **rest):
         if hold_reference == bad.hold_reference:
@@ -556,7 +556,7 @@ def test_a_job_that_cannot_be_settled_is_shown_and_retried_while_the_others_go_o
     [shown] = list_bids_not_settled()
     assert (shown.pk, shown.failure, shown.failures) == (bad.pk, "RuntimeError: odd", 1)
     assert (shown.refund_micros, shown.retry_at) == (0, NOW + settlement.RETRY_AFTER)
-    back = wallet(organisation=owner).available_micros - held.available_micros
+    back = get_wallet(organisation=owner).available_micros - held.available_micros
     assert back == good.payment_micros
     assert list(list_bids_set_aside()) == []
 

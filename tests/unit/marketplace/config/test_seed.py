@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from marketplace.accounts.models import ApiKey, Organisation, User
 from marketplace.accounts.selectors import get_current_organisation
 from marketplace.fleet.models import JoinToken, Provider, Zone
-from marketplace.payments.selectors import check_ledger, wallet
+from marketplace.payments.selectors import check_ledger, get_wallet
 from tests import builders
 from tests.builders import NOW
 
@@ -52,7 +52,7 @@ def test_the_demo_has_people_a_zone_a_provider_and_customers_with_full_wallets(b
         user=people["owner"], organisation_id=seeded["organisation_id"]
     )
     assert northwind.name == "Northwind Labs"
-    assert wallet(organisation=northwind).available_micros == 250_000_000
+    assert get_wallet(organisation=northwind).available_micros == 250_000_000
     assert seeded["available_micros"] == 250_000_000
     assert Provider.objects.get().organisation.members.get() == people["provider"]
     assert Provider.objects.get().organisation.is_provider
@@ -61,7 +61,7 @@ def test_the_demo_has_people_a_zone_a_provider_and_customers_with_full_wallets(b
     assert builders.authenticate(secret=seeded["api_key"], now=NOW).organisation == northwind
     neighbour = builders.authenticate(secret=seeded["neighbour_api_key"], now=NOW).organisation
     assert neighbour.name == "Harbour Analytics"
-    assert wallet(organisation=neighbour).available_micros == 250_000_000
+    assert get_wallet(organisation=neighbour).available_micros == 250_000_000
     asks = JoinToken.objects.order_by("ask_micros").values_list("ask_micros", flat=True)
     assert list(asks) == [1500, 2700]
     assert len(set(seeded["join_tokens"])) == JoinToken.objects.count() == 2

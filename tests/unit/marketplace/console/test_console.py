@@ -18,7 +18,7 @@ from marketplace.common.errors import NotAllowed
 from marketplace.fleet.models import JoinToken, Node, NodeStatus, Provider
 from marketplace.fleet.services import approve_provider, create_join_token, ensure_provider
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.tiers.models import ZoneTiers
 from marketplace.tiers.services import set_zone_tiers
 from tests import builders, market_builders
@@ -360,7 +360,7 @@ def test_a_new_account_asks_for_money_and_the_operator_grants_it_on_the_overview
     text = read_page(operator.post(f"/operator/funds/{request.pk}", answer, follow=True))
     assert f"$25.00 is in the wallet of {organisation}." in text
     assert "Requests for money" not in text
-    assert wallet(organisation=organisation).available_micros == 25_000_000
+    assert get_wallet(organisation=organisation).available_micros == 25_000_000
     assert client.post("/wallet/ask", {"usd": "much"}, follow=True).status_code == 200
     assert operator.get("/operator").context["overview"].funds_requests == []
 

@@ -12,7 +12,7 @@ from django.test import Client
 
 from marketplace.accounts.models import Organisation
 from marketplace.auction.preparations import conclude_preparations
-from marketplace.payments.selectors import earnings
+from marketplace.payments.selectors import get_earnings
 from marketplace.vendors.models import (
     Dispute,
     PreparationStatus,
@@ -238,7 +238,7 @@ def test_an_owner_looks_at_a_delivery_refuses_it_and_the_operator_decides(zone, 
     work.refresh_from_db()
     assert work.status == PreparationStatus.ACCEPTED
     assert conclude_preparations(now=clock()) == 1
-    assert earnings(organisation=vendor.organisation).pending_micros == 20_000
+    assert get_earnings(organisation=vendor.organisation).pending_micros == 20_000
     assert "$0.02" in read_page(team.get("/vendor"))
     changes = read_download(mine.get(f"{job}/changes"))
     assert [json.loads(line)["line"] for line in changes.splitlines()] == [4, 5]

@@ -18,7 +18,7 @@ from marketplace.express.models import ExpressRequest, RequestStatus, Seat
 from marketplace.express.requests import PENDING_MAX
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from tests import market_builders as market
 from tests.express_builders import OPEN_AT, answered, ask, customer, finish, job_of, open_lane
 
@@ -63,7 +63,7 @@ def test_what_given_back_cells_cost_returns_to_the_lane_and_providers_get_the_re
     dispatch_slots(now=after(10))
     finish(job_of(request), now=after(12))
     reclaim_seats(lane, now=after(23))
-    before = wallet(organisation=lane.organisation).available_micros
+    before = get_wallet(organisation=lane.organisation).available_micros
     assert settle_seats(lane, now=after(60)) == 1
     costs = dict(
         Reservation.objects.filter(bid_id=seat.pk).values_list("slot", "operational_cost_micros")
@@ -71,7 +71,7 @@ def test_what_given_back_cells_cost_returns_to_the_lane_and_providers_get_the_re
     kept = Reservation.objects.filter(bid_id=seat.pk, released_at=None)
     used = sum(costs[slot] for slot in kept.values_list("slot", flat=True))
     returned = sum(costs.values()) - used
-    assert wallet(organisation=lane.organisation).available_micros == before + returned
+    assert get_wallet(organisation=lane.organisation).available_micros == before + returned
     assert sum(Earning.objects.values_list("amount_micros", flat=True)) == used
     assert Bid.objects.get(pk=seat.pk).refund_micros == returned > 0
 
@@ -83,23 +83,23 @@ def test_a_flood_of_one_organisation_counts_as_its_share_of_demand(zone, owner):
     with pytest.raises(UserError) as refused:
         ask(owner, zone, slo_s=6.0)
     assert (refused.value.code, refused.value.status) == ("too_many_requests", 429)
-    before = wallet(organisation=owner)
+    before = get_wallet(organisation=owner)
     assert answer_requests(zone=zone, now=OPEN_AT) == PENDING_MAX
     assert max(list_demand(lane, now=OPEN_AT)) == find_share(6) == 3
     # Nor does it buy more than its share ahead of others.
     assert lane.seats.count() <= 3
     told_no = ExpressRequest.objects.exclude(status=RequestStatus.ADMITTED)
     assert told_no.count() >= PENDING_MAX - 3
-    assert wallet(organisation=owner).held_micros == 0 < before.held_micros
+    assert get_wallet(organisation=owner).held_micros == 0 < before.held_micros
 
 
 def test_a_seat_that_was_held_is_paid_for_in_part_when_its_owner_cancels(zone, lane, owner):
-    before = wallet(organisation=owner).available_micros
+    before = get_wallet(organisation=owner).available_micros
     request = answered(ask(owner, zone))
     cancel_job(job=job_of(request), cancelled_by=None, now=after(1))
     settle_finished(now=after(2))
     price = request.answer["price_micros"]
-    assert before - wallet(organisation=owner).available_micros == -(-price // 4)
+    assert before - get_wallet(organisation=owner).available_micros == -(-price // 4)
 
 
 @pytest.mark.parametrize("skew_s", [-5.0, 5.0])
@@ -114,10 +114,10 @@ def test_a_lane_whose_clock_is_off_by_seconds_certifies_by_the_clock_of_the_requ
 
 
 def test_a_request_answered_after_its_deadline_is_refused_and_costs_nothing(zone, lane, owner):
-    before = wallet(organisation=owner)
+    before = get_wallet(organisation=owner)
     request = ask(owner, zone, slo_s=10.0)
     assert answered(request, now=after(30)).status != RequestStatus.ADMITTED
-    assert wallet(organisation=owner) == before
+    assert get_wallet(organisation=owner) == before
 
 
 def market_slot(zone, at):

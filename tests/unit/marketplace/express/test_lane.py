@@ -22,7 +22,7 @@ from marketplace.fleet.models import Node, NodeStatus
 from marketplace.jobs.models import Job, JobStatus, Slice
 from marketplace.jobs.services import dispatch_slots, sweep_leases
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -84,11 +84,11 @@ def test_a_job_is_certified_starts_at_once_and_pays_the_posted_price(zone, lane,
         training=TRAINING,
         now=OPEN_AT,
     ).price_micros(100.0)
-    before = wallet(organisation=owner).available_micros
+    before = get_wallet(organisation=owner).available_micros
     request = answered(ask(owner, zone))
     assert request.status == RequestStatus.ADMITTED
     assert request.answer["price_micros"] == price
-    assert wallet(organisation=owner).available_micros == before - price
+    assert get_wallet(organisation=owner).available_micros == before - price
 
     [started] = dispatch_slots(now=OPEN_AT).started
     job = Job.objects.get(pk=started)
@@ -121,14 +121,14 @@ def test_a_taken_seat_gives_a_later_slo_or_a_no_and_everything_back(zone, lane, 
     answered(ask(owner, zone, slo_s=60.0))
     other = builders.organisation()
     builders.fund_wallet(other, usd="1000")
-    before = wallet(organisation=other)
+    before = get_wallet(organisation=other)
     later = answered(ask(other, zone, slo_s=16.0))
     full = answered(ask(other, zone, slo_s=4.5, key="full"))
     assert later.status == RequestStatus.OFFERED
     assert later.answer["slo_s"] == 20.0
     assert later.answer["price_micros"] < later.limit_micros
     assert full.status in (RequestStatus.OFFERED, RequestStatus.REFUSED)
-    assert wallet(organisation=other) == before
+    assert get_wallet(organisation=other) == before
     assert Job.objects.count() == 1
     assert is_verified(zone) == []
 
@@ -197,7 +197,7 @@ def test_one_organisation_does_not_get_all_seats(zone, owner):
     ("ends_after_s", "percent"), [(90.0, 0), (105.0, 25), (140.0, 50), (160.0, 100)]
 )
 def test_a_late_job_is_refunded_by_the_published_schedule(zone, lane, owner, ends_after_s, percent):
-    before = wallet(organisation=owner).available_micros
+    before = get_wallet(organisation=owner).available_micros
     request = answered(ask(owner, zone))
     dispatch_slots(now=OPEN_AT)
     job = Job.objects.get(bid_id=request.bid_id)
@@ -207,7 +207,7 @@ def test_a_late_job_is_refunded_by_the_published_schedule(zone, lane, owner, end
     job.refresh_from_db()
     assert (job.status, job.settled_at is None) == (JobStatus.SUCCEEDED, False)
     price = request.answer["price_micros"]
-    paid = before - wallet(organisation=owner).available_micros
+    paid = before - get_wallet(organisation=owner).available_micros
     assert paid == price - price * percent // 100
 
 
@@ -255,7 +255,7 @@ def test_a_job_whose_node_dies_is_planned_again_at_no_cost(zone, lane, owner):
     dispatch_slots(now=OPEN_AT)
     job = Job.objects.get(bid_id=request.bid_id)
     lost = job.cells[0][1]
-    paid = wallet(organisation=owner)
+    paid = get_wallet(organisation=owner)
     Node.objects.filter(pk=lost).update(status=NodeStatus.OFFLINE)
     later = OPEN_AT + timedelta(seconds=2)
     sweep_leases(now=later)
@@ -266,5 +266,5 @@ def test_a_job_whose_node_dies_is_planned_again_at_no_cost(zone, lane, owner):
     ahead = [node for slot, node in job.cells if slot > 103]
     assert ahead
     assert lost not in ahead
-    assert wallet(organisation=owner) == paid
+    assert get_wallet(organisation=owner) == paid
     assert is_verified(zone) == []

@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from marketplace.common.errors import UserError
-from marketplace.fleet.memory import memory_demand
+from marketplace.fleet.memory import compute_memory_demand
 from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Tier
 from marketplace.fleet.selectors import (
     find_node_by_api_token,
+    get_work_costs,
     load_rates,
-    work_costs,
 )
 from marketplace.fleet.services import (
     ask_node_to_leave,
@@ -216,13 +216,13 @@ def test_memory_the_base_model_takes_beyond_the_zones_figure_is_not_for_sale(zon
 
 
 def test_a_measured_job_changes_neither_what_is_for_sale_nor_what_jobs_are_sold(zone, provider):
-    sold = memory_demand(zone=zone, adapter=AdapterSpec(rank=16))
+    sold = compute_memory_demand(zone=zone, adapter=AdapterSpec(rank=16))
     honest = join(token(zone, provider), speeds=(build.measurement(job_memory_gb=sold / 2),))
     greedy = (build.measurement(job_memory_gb=7.5),)
     wide = join(token(zone, provider), name="wide", hostname="wide", speeds=greedy)
     memory = dict(Node.objects.values_list("pk", "memory_gb"))
     assert memory[wide.node_id] == memory[honest.node_id]
-    assert memory_demand(zone=zone, adapter=AdapterSpec(rank=16)) == sold
+    assert compute_memory_demand(zone=zone, adapter=AdapterSpec(rank=16)) == sold
 
 
 def test_each_node_is_sold_at_its_own_speed(zone, provider):
@@ -240,13 +240,13 @@ def test_each_node_is_sold_at_its_own_speed(zone, provider):
 
 def test_the_first_node_sets_what_work_costs_and_no_later_one_changes_it(provider):
     zone = market.zone(work_costs={})
-    prior = work_costs(zone)
+    prior = get_work_costs(zone)
     join(token(zone, provider))
     zone.refresh_from_db()
-    assert work_costs(zone) == prior
+    assert get_work_costs(zone) == prior
     join(token(zone, provider), name="b", hostname="b", work=(build.work_measurement(),) * 9)
     zone.refresh_from_db()
-    assert work_costs(zone) == prior
+    assert get_work_costs(zone) == prior
 
 
 @pytest.mark.parametrize("ask", [-1, 1_000_000_001])

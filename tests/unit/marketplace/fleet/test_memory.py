@@ -10,9 +10,9 @@ from django.apps import apps
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from marketplace.fleet.memory import find_fitting_rank, memory_demand
+from marketplace.fleet.memory import compute_memory_demand, find_fitting_rank
 from marketplace.fleet.models import Zone
-from marketplace.fleet.self_test import memory_for_sale
+from marketplace.fleet.self_test import compute_memory_for_sale
 from tests import job_builders as build
 from tests import market_builders as market
 from workers.protocol.memory import adapter_parameters
@@ -35,28 +35,36 @@ def test_the_adapter_of_a_known_model_has_the_known_number_of_weights():
 def test_a_job_takes_its_state_a_copy_in_16_bits_and_its_share_of_a_pack():
     # Inner values of seven projections, thrice, of 16,384 tokens in 16 bits.
     expected = (16 + 2) * 41_943_040 + 3 * 16 * 7 * 16384 * 2
-    assert memory_demand(zone=LLAMA_8B, adapter=AdapterSpec()) * 1e9 == pytest.approx(expected)
+    assert compute_memory_demand(zone=LLAMA_8B, adapter=AdapterSpec()) * 1e9 == pytest.approx(
+        expected
+    )
 
 
 def test_a_soft_prompt_takes_its_own_values_alone():
     prompt = AdapterSpec(kind=AdapterKind.SOFT_PROMPT, virtual_tokens=20)
-    assert memory_demand(zone=LLAMA_8B, adapter=prompt) * 1e9 == pytest.approx(16 * 20 * 4096)
+    assert compute_memory_demand(zone=LLAMA_8B, adapter=prompt) * 1e9 == pytest.approx(
+        16 * 20 * 4096
+    )
 
 
 def test_an_encoders_job_takes_a_head_of_as_many_labels_as_there_may_be():
     shape = {"model_type": "bert", "encoder": True}
     bert = Zone(model_shape=asdict(market.SHAPE) | shape, dtype="float32", max_sequence_length=128)
-    none, ten = (memory_demand(zone=bert, adapter=AdapterSpec(), rows=rows) for rows in (0, 10))
+    none, ten = (
+        compute_memory_demand(zone=bert, adapter=AdapterSpec(), rows=rows) for rows in (0, 10)
+    )
     assert (ten - none) * 1e9 == pytest.approx(16 * 10 * (64 + 1))
 
 
 @given(st.integers(1, 256), st.floats(0.01, 12.0))
 def test_the_rank_that_is_said_to_fit_is_the_largest_that_does(rank, room_gb):
     adapter = AdapterSpec(rank=rank)
-    need_gb = memory_demand(zone=LLAMA_8B, adapter=adapter)
+    need_gb = compute_memory_demand(zone=LLAMA_8B, adapter=adapter)
     assume(need_gb > room_gb)
     found = find_fitting_rank(zone=LLAMA_8B, adapter=adapter, need_gb=need_gb, room_gb=room_gb)
-    demands = {r: memory_demand(zone=LLAMA_8B, adapter=AdapterSpec(rank=r)) for r in range(1, rank)}
+    demands = {
+        r: compute_memory_demand(zone=LLAMA_8B, adapter=AdapterSpec(rank=r)) for r in range(1, rank)
+    }
     fitting = [r for r, gb in demands.items() if gb <= room_gb]
     assert found == max(fitting, default=None)
 
@@ -90,7 +98,7 @@ def test_a_node_listed_before_packs_were_counted_is_sold_as_if_it_joined_now():
     tight = market.node(made, memory_gb=1.05, facts=facts | {"memory_gb": 1.05})
     unseen = market.node(made, memory_gb=8.0, facts={})
     migration.recount_memory(apps, None)
-    joined = memory_for_sale(made, build.facts(memory_gb=8.0), (build.measurement(),))
+    joined = compute_memory_for_sale(made, build.facts(memory_gb=8.0), (build.measurement(),))
     memory = dict(made.nodes.values_list("pk", "memory_gb"))
     assert memory == {roomy.pk: joined, tight.pk: 1.000001, unseen.pk: 8.0}
     assert joined < 8.0

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import (
+    build_node_spec,
     first_slot_from,
     last_slot_until,
-    scheduler_node,
     slot_at,
     slot_ends_at,
     slot_starts_at,
@@ -52,7 +52,7 @@ def test_a_node_is_sold_in_whole_slots_of_its_availability_alone():
         available_from_at=EPOCH + timedelta(seconds=11),
         available_until_at=EPOCH + timedelta(seconds=59),
     )
-    assert scheduler_node(zone, node) == scheduler.NodeSpec(
+    assert build_node_spec(zone, node) == scheduler.NodeSpec(
         id="node_1",
         gpu_type="A100",
         compute_capacity=400.0,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from marketplace.auction.bidding.quotes import make_quote
 from marketplace.fleet.models import Node, NodeStatus
-from marketplace.fleet.selectors import load_rates, scheduler_node
+from marketplace.fleet.selectors import build_node_spec, load_rates
 from marketplace.fleet.services import (
     create_join_token,
     join_node,
@@ -128,7 +128,9 @@ class TestZone:
         before = quote_price(zone)
         liar = invented(zone, gpu_type="cpu", samples_per_s=samples_per_s, jobs=1)
         assert load_rates(zone) == {"cpu": 400.0}
-        assert scheduler_node(zone, honest) == scheduler_node(zone, Node.objects.get(pk=honest.pk))
+        assert build_node_spec(zone, honest) == build_node_spec(
+            zone, Node.objects.get(pk=honest.pk)
+        )
         assert quote_price(zone) is not None
         for _ in range(5):
             note_node_fault(node=liar, now=NOW)

@@ -13,9 +13,9 @@ from django.core.management import CommandError, call_command
 
 import workers.protocol
 from marketplace.common.errors import Conflict, UserError
-from marketplace.fleet.memory import base_model_gb
+from marketplace.fleet.memory import compute_base_model_gb
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import base_model_ref
+from marketplace.fleet.selectors import build_base_model_ref
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
 from marketplace.fleet.zones import ZoneTerms, open_zone
 from tests.builders import NOW
@@ -108,7 +108,7 @@ def test_a_model_of_the_hub_is_read_from_its_local_copy(tmp_path, monkeypatch):
 
 def test_a_zone_of_another_releases_bundled_model_is_not_opened_again():
     zone = open_zone(terms=terms(), now=NOW)
-    ref = base_model_ref(zone)
+    ref = build_base_model_ref(zone)
     assert ref.sha256 == hash_base_files(BUNDLED)
     opened: dict[str, Any] = {
         "name": zone.name,
@@ -151,16 +151,18 @@ def test_the_memory_of_known_models_is_known():
         "torch_dtype": "bfloat16",
     }
     # 8.03 billion weights.
-    assert base_model_gb(llama) == pytest.approx(8.03 * 2 * 1.05, rel=1e-3)
-    assert base_model_gb(llama, dtype="float32") == pytest.approx(8.03 * 4 * 1.05, rel=1e-3)
-    assert base_model_gb(llama, four_bit=True) < 0.4 * base_model_gb(llama)
+    assert compute_base_model_gb(llama) == pytest.approx(8.03 * 2 * 1.05, rel=1e-3)
+    assert compute_base_model_gb(llama, dtype="float32") == pytest.approx(8.03 * 4 * 1.05, rel=1e-3)
+    assert compute_base_model_gb(llama, four_bit=True) < 0.4 * compute_base_model_gb(llama)
 
 
 def test_all_experts_of_a_mixture_are_resident():
     mixtral = {"model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32}
     mixtral |= {"intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}
     mixtral |= {"num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32000}
-    assert base_model_gb(mixtral, dtype="bfloat16") == pytest.approx(46.7 * 2 * 1.05, rel=1e-3)
+    assert compute_base_model_gb(mixtral, dtype="bfloat16") == pytest.approx(
+        46.7 * 2 * 1.05, rel=1e-3
+    )
 
 
 def test_gpt2_has_other_names_for_its_sizes():

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from marketplace.payments.models import Entry
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from tests import builders
 
 pytestmark = pytest.mark.django_db
@@ -30,7 +30,7 @@ def test_a_form_sent_twice_grants_once(client) -> None:
     }
     for _ in range(2):
         assert client.post(PAGE, form).status_code == 302
-    assert wallet(organisation=organisation).available_micros == 12_500_000
+    assert get_wallet(organisation=organisation).available_micros == 12_500_000
     entry = Entry.objects.get()
     assert (entry.kind, entry.memo, entry.actor) == ("grant", "Welcome", operator)
     assert client.get(f"/admin/payments/entry/{entry.pk}/change/").status_code == 200

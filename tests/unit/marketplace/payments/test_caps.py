@@ -10,7 +10,7 @@ from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.payments.caps import send_cap_notices, set_cap
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Hold, SpendingCap
-from marketplace.payments.selectors import Wallet, check_ledger, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
 from marketplace.payments.services import refund_charge
 from tests import builders
 from tests.builders import NOW
@@ -52,7 +52,7 @@ def test_open_bids_and_prices_count_and_what_came_back_does_not(buyer: Organisat
     refused = _hold(buyer, 3, "bid_2")
     assert isinstance(refused, NotAllowed)
     assert (refused.code, refused.extra["left_micros"]) == ("spending_cap", 2_000_000)
-    assert wallet(organisation=buyer) == Wallet(92_000_000, 8_000_000)
+    assert get_wallet(organisation=buyer) == Wallet(92_000_000, 8_000_000)
     builders.settle_hold(hold_reference="bid_1", charge_micros=4_000_000)
     assert isinstance(_hold(buyer, 6, "bid_3"), Hold)
     refund_charge(hold_reference="bid_1", amount_micros=4_000_000, reason="failed", now=NOW)

@@ -24,7 +24,7 @@ from marketplace.payments.gateway_models import (
 )
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import AccountKind, Entry, EntryKind, Hold
-from marketplace.payments.selectors import Wallet, check_ledger, house_balances, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_house_balances, get_wallet
 from marketplace.payments.services import refund_charge, release_hold
 from marketplace.payments.top_ups import (
     list_cards,
@@ -114,7 +114,7 @@ def _receive(cards: GatewayControl) -> list[WebhookEvent]:
 
 
 def _house(**kinds: int) -> dict[str, int]:
-    return {kind: house_balances()[kind] for kind in kinds} if kinds else {}
+    return {kind: get_house_balances()[kind] for kind in kinds} if kinds else {}
 
 
 # Top-ups
@@ -126,16 +126,16 @@ def test_a_top_up_is_in_the_wallet_once_its_card_has_paid(
     payment = _top_up(buyer)
     assert _top_up(buyer).pk == payment.pk
     _confirm(cards, payment)
-    assert wallet(organisation=buyer) == Wallet(0, 0)
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
     for _ in range(2):
         payment, _intent = refresh_payment(payment=payment, now=NOW)
         _receive(cards)
         process_events(now=NOW)
     assert (payment.status, payment.received_cents, payment.card) == ("paid", 1000, "visa 4242")
-    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     assert Entry.objects.filter(kind=EntryKind.TOP_UP).count() == 1
     # 2.9 % and 30 cents stay with the gateway.
-    house = house_balances()
+    house = get_house_balances()
     assert (house[AccountKind.GATEWAY], house[AccountKind.GATEWAY_FEES]) == (-9_410_000, -590_000)
 
 
@@ -144,9 +144,9 @@ def test_a_declined_card_moves_nothing_and_another_may_pay(
 ) -> None:
     payment = _pay(cards, _top_up(buyer), "pm_card_chargeDeclinedInsufficientFunds")
     assert (payment.status, payment.failure) == ("open", "Your card has insufficient funds.")
-    assert wallet(organisation=buyer) == Wallet(0, 0)
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
     assert _pay(cards, payment).status == "paid"
-    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
 
 
 def test_a_bank_that_asks_is_waited_for(cards: GatewayControl, buyer: Organisation) -> None:
@@ -156,7 +156,7 @@ def test_a_bank_that_asks_is_waited_for(cards: GatewayControl, buyer: Organisati
     assert payment.status == "action"
     assert intent is not None
     assert intent.action_url.startswith(cards.url)
-    assert wallet(organisation=buyer) == Wallet(0, 0)
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
 
 
 @pytest.mark.parametrize("micros", [0, 499_999, 490_000, 1_000_001, 10**15])
@@ -194,7 +194,7 @@ def test_a_saved_card_pays_again_for_its_own_organisation_alone(
     run_due_calls(now=NOW)
     again.refresh_from_db()
     assert again.status == "paid"
-    assert wallet(organisation=buyer) == Wallet(15_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(15_000_000, 0)
     with pytest.raises(NotFound):
         _top_up(builders.organisation(), key="form-3", card_id=card.pk)
     with pytest.raises(NotFound):
@@ -245,7 +245,7 @@ def test_a_payment_is_made_once_whatever_fails_on_the_way(
     run_due_calls(now=LATER)
     payment.refresh_from_db()
     assert payment.status == "paid"
-    assert wallet(organisation=buyer) == Wallet(20_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(20_000_000, 0)
     taken = cards.control("take")
     assert sum('"payment_intent.succeeded"' in body for body, _ in taken) == 2
     assert GatewayCall.objects.get(pk=call.pk).attempts == 2
@@ -269,9 +269,9 @@ def test_a_payment_whose_process_died_is_known_by_its_webhook(
     cards.confirm(intent.gateway_id, intent.client_secret)
     _receive(cards)
     process_events(now=NOW)
-    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     run_due_calls(now=LATER)
-    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
 
 
 # Webhooks
@@ -291,7 +291,7 @@ def test_webhooks_may_come_in_any_order_and_twice(
     assert set(WebhookEvent.objects.values_list("outcome", flat=True)) == {
         *("applied", "nothing to do"),
     }
-    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
 
 
 def test_a_forged_webhook_is_refused_and_leaves_no_trace(cards: GatewayControl) -> None:
@@ -333,10 +333,10 @@ def test_an_event_waits_while_the_gateway_is_down(
     _receive(cards)
     cards.control("fail", when="before", method="GET", path="/payment_intents")
     process_events(now=NOW)
-    assert wallet(organisation=buyer) == Wallet(0, 0)
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
     assert WebhookEvent.objects.filter(done_at=None, attempts=1).exists()
     process_events(now=LATER)
-    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
 
 
 # Bids by card
@@ -350,16 +350,16 @@ def test_a_won_bid_captures_its_price_and_the_part_of_a_cent_comes_back(
     cards: GatewayControl, buyer: Organisation, price: int, received_cents: int, fraction: int
 ) -> None:
     payment = _authorise(cards, buyer, cents=1200)
-    assert wallet(organisation=buyer) == Wallet(0, 12_000_000)
+    assert get_wallet(organisation=buyer) == Wallet(0, 12_000_000)
     builders.settle_hold(hold_reference="bid_1", charge_micros=price)
-    assert wallet(organisation=buyer) == Wallet(0, 0)
-    assert house_balances()[AccountKind.AUTHORISED] == -price
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
+    assert get_house_balances()[AccountKind.AUTHORISED] == -price
     assert check_ledger().balanced
     run_due_calls(now=NOW)
     payment.refresh_from_db()
     assert (payment.status, payment.received_cents) == ("paid", received_cents)
-    assert wallet(organisation=buyer) == Wallet(fraction, 0)
-    house = house_balances()
+    assert get_wallet(organisation=buyer) == Wallet(fraction, 0)
+    house = get_house_balances()
     assert (house[AccountKind.AUTHORISED], house[AccountKind.CLEARING]) == (0, price)
 
 
@@ -367,10 +367,10 @@ def test_a_bid_that_is_not_whole_cents_is_held_to_the_micro_dollar(
     cards: GatewayControl, buyer: Organisation
 ) -> None:
     _authorise(cards, buyer, cents=1201, micros=12_000_001)
-    assert wallet(organisation=buyer) == Wallet(0, 12_000_001)
+    assert get_wallet(organisation=buyer) == Wallet(0, 12_000_001)
     builders.settle_hold(hold_reference="bid_1", charge_micros=12_000_001)
     run_due_calls(now=NOW)
-    assert wallet(organisation=buyer) == Wallet(9_999, 0)
+    assert get_wallet(organisation=buyer) == Wallet(9_999, 0)
 
 
 def test_a_refused_bid_gives_its_authorisation_back(
@@ -383,8 +383,8 @@ def test_a_refused_bid_gives_its_authorisation_back(
     payment.refresh_from_db()
     assert (payment.status, payment.received_cents) == ("cancelled", 0)
     assert gateway.get_intent(payment.gateway_id or "").status == "canceled"
-    assert wallet(organisation=buyer) == Wallet(0, 0)
-    assert house_balances()[AccountKind.AUTHORISED] == 0
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
+    assert get_house_balances()[AccountKind.AUTHORISED] == 0
 
 
 def test_two_captures_that_race_take_the_price_once(
@@ -397,7 +397,7 @@ def test_two_captures_that_race_take_the_price_once(
     run_due_calls(now=NOW)
     payment.refresh_from_db()
     assert (payment.status, payment.received_cents) == ("paid", 500)
-    assert wallet(organisation=buyer) == Wallet(0, 0)
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
 
 
 def test_an_amount_captured_before_the_decision_is_booked_after_it(
@@ -407,10 +407,10 @@ def test_an_amount_captured_before_the_decision_is_booked_after_it(
     gateway.capture_intent(gateway_id=payment.gateway_id or "", amount_cents=1200, key="by hand")
     _receive(cards)
     process_events(now=NOW)
-    assert wallet(organisation=buyer) == Wallet(0, 12_000_000)
+    assert get_wallet(organisation=buyer) == Wallet(0, 12_000_000)
     release_hold(hold_reference="bid_1", now=NOW)
     run_due_calls(now=NOW)
-    assert wallet(organisation=buyer) == Wallet(12_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(12_000_000, 0)
 
 
 def test_an_expired_authorisation_is_paid_by_the_wallet_and_then_by_the_house(
@@ -423,8 +423,8 @@ def test_an_expired_authorisation_is_paid_by_the_wallet_and_then_by_the_house(
     run_due_calls(now=NOW)
     payment.refresh_from_db()
     assert payment.status == "uncollected"
-    assert wallet(organisation=buyer) == Wallet(0, 0)
-    house = house_balances()
+    assert get_wallet(organisation=buyer) == Wallet(0, 0)
+    house = get_house_balances()
     assert (house[AccountKind.AUTHORISED], house[AccountKind.CHARGEBACKS]) == (0, -3_000_000)
     # The debt stops new bids until an operator has settled it.
     builders.fund_wallet(buyer, usd="5")
@@ -437,7 +437,7 @@ def test_an_expired_authorisation_is_paid_by_the_wallet_and_then_by_the_house(
     # The house fails the job: nothing was ever paid, so the debt is forgiven.
     refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="failed", now=NOW)
     run_due_calls(now=NOW)
-    assert house_balances()[AccountKind.CHARGEBACKS] == 0
+    assert get_house_balances()[AccountKind.CHARGEBACKS] == 0
 
 
 @pytest.mark.parametrize("is_captured", [True, False])
@@ -459,8 +459,8 @@ def test_a_failed_job_is_refunded_to_its_card_also_before_the_capture(
     assert (payment.status, payment.refunded_cents) == ("paid", 500)
     assert CardRefund.objects.get().status == "done"
     # What is no whole cent: of the capture, and of the refund.
-    assert wallet(organisation=buyer) == Wallet(9_877 + 123, 0)
-    assert house_balances()[AccountKind.CARD_REFUNDS] == 0
+    assert get_wallet(organisation=buyer) == Wallet(9_877 + 123, 0)
+    assert get_house_balances()[AccountKind.CARD_REFUNDS] == 0
 
 
 def test_a_payment_nobody_confirms_can_be_given_up_but_not_one_that_holds_a_bid(
@@ -486,7 +486,7 @@ def test_unspent_money_goes_back_to_its_card_once_and_never_more_than_was_paid(
     payment = _pay(cards, _top_up(buyer))
     for _ in range(2):
         return_to_card(payment_id=payment.pk, amount_cents=400, reference="a", now=NOW)
-    assert wallet(organisation=buyer) == Wallet(6_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(6_000_000, 0)
     for cents in (601, 0, -5, 10**18):
         with pytest.raises(Conflict) as refused:
             return_to_card(payment_id=payment.pk, amount_cents=cents, reference="b", now=NOW)
@@ -507,7 +507,7 @@ def test_what_a_card_cannot_take_back_returns_to_the_wallet(
     )
     return_to_card(payment_id=payment.pk, amount_cents=1000, reference="a", now=NOW)
     run_due_calls(now=NOW)
-    assert wallet(organisation=buyer) == Wallet(10_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(10_000_000, 0)
     assert CardRefund.objects.get().status == "refused"
 
 
@@ -523,7 +523,7 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
     opened = cards.control("dispute", payment_intent=payment.gateway_id)
     _receive(cards)
     process_events(now=NOW)
-    assert house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
+    assert get_house_balances()[AccountKind.CHARGEBACKS] == -10_000_000
     with pytest.raises(NotAllowed) as refused:
         builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
     assert "$10.00 is contested" in refused.value.message
@@ -532,15 +532,15 @@ def test_a_chargeback_stops_new_bids_until_the_bank_has_decided(
     cards.control("close_dispute", id=opened["id"], won=won)
     for _ in range(2):
         record_chargeback(gateway.get_chargeback(opened["id"]), now=NOW)
-    house = house_balances()
+    house = get_house_balances()
     if won:
         assert house[AccountKind.CHARGEBACKS] == 0
-        assert wallet(organisation=buyer) == Wallet(9_000_000, 0)
+        assert get_wallet(organisation=buyer) == Wallet(9_000_000, 0)
         builders.hold_funds(organisation=buyer, amount_micros=1, reference="bid_2")
     else:
         # The wallet pays what it has; for the rest it stays frozen.
         assert house[AccountKind.CHARGEBACKS] == -1_000_000
-        assert wallet(organisation=buyer) == Wallet(0, 0)
+        assert get_wallet(organisation=buyer) == Wallet(0, 0)
         assert Freeze.objects.get().ended_at is None
 
 
@@ -566,7 +566,7 @@ def test_a_low_wallet_is_filled_by_its_card_once_and_its_owner_hears_of_it(
             watch_wallets(now=NOW)
     run_due_calls(now=NOW)
     watch_wallets(now=NOW)
-    assert wallet(organisation=buyer) == Wallet(21_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(21_000_000, 0)
     assert CardPayment.objects.filter(purpose="auto_top_up").count() == 1
     assert [mail.subject for mail in mailoutbox] == ["[Finetender] Your wallet runs low"]
 
@@ -591,4 +591,4 @@ def test_a_card_that_fails_is_not_tried_again_and_again(
     rules.refresh_from_db()
     assert rules.auto_stopped.startswith("No such payment_method")
     assert CardPayment.objects.get(purpose="auto_top_up").status == "cancelled"
-    assert wallet(organisation=buyer) == Wallet(1_000_000, 0)
+    assert get_wallet(organisation=buyer) == Wallet(1_000_000, 0)

@@ -8,7 +8,7 @@ from django.db import IntegrityError, ProgrammingError, connection, transaction
 
 from marketplace.common.db.bulk_writes import insert_values
 from marketplace.payments.models import AccountKind, Entry, Hold, LedgerAccount, Posting
-from marketplace.payments.selectors import check_ledger, wallet
+from marketplace.payments.selectors import check_ledger, get_wallet
 from tests import builders
 from tests.builders import NOW
 
@@ -57,7 +57,7 @@ def committed() -> Iterator[None]:
 def test_what_is_written_cannot_be_changed_or_taken_away(funded, sql: str) -> None:
     with pytest.raises(ProgrammingError, match="pgtrigger"):
         run(sql)
-    assert wallet(organisation=funded).available_micros == 7_000_000
+    assert get_wallet(organisation=funded).available_micros == 7_000_000
     assert check_ledger().balanced
 
 
@@ -82,7 +82,7 @@ def test_an_entry_that_does_not_sum_to_zero_is_not_committed(funded) -> None:
 
     with pytest.raises(IntegrityError, match="do not sum to zero"):
         write()
-    assert wallet(organisation=funded).available_micros == 7_000_000
+    assert get_wallet(organisation=funded).available_micros == 7_000_000
     assert not Entry.objects.filter(reference="forged").exists()
 
 
@@ -166,7 +166,7 @@ def test_there_is_one_account_of_a_kind_and_owner(funded, kind, of_organisation,
 
 
 def test_postings_of_one_statement_move_each_balance_by_their_sum(funded) -> None:
-    before = wallet(organisation=funded)
+    before = get_wallet(organisation=funded)
     accounts = LedgerAccount.objects.filter(organisation=funded)
     held, available = (accounts.get(kind=kind).pk for kind in ("wallet_held", "wallet_available"))
     clearing = LedgerAccount.objects.get(kind=AccountKind.CLEARING).pk
@@ -189,12 +189,12 @@ def test_postings_of_one_statement_move_each_balance_by_their_sum(funded) -> Non
 
     with pytest.raises(IntegrityError, match="not_below_zero"):
         write([{held: -3_000_000, available: 3_000_000}, {held: -1, clearing: 1}])
-    assert wallet(organisation=funded) == before
+    assert get_wallet(organisation=funded) == before
     assert not Entry.objects.filter(reference__startswith="many").exists()
 
     there_and_back = {held: -2, available: 2}, {held: 2, available: -2}
     write([{held: -5, available: 5}, *there_and_back])
-    after = wallet(organisation=funded)
+    after = get_wallet(organisation=funded)
     assert after.held_micros == before.held_micros - 5
     assert after.available_micros == before.available_micros + 5
     assert LedgerAccount.objects.get(pk=clearing).balance_micros is None

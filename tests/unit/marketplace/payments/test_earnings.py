@@ -11,10 +11,10 @@ from marketplace.payments.selectors import (
     Earnings,
     SharedAsks,
     check_ledger,
-    earnings,
-    house_balances,
+    get_earnings,
+    get_house_balances,
+    get_wallet,
     list_earnings,
-    wallet,
 )
 from marketplace.payments.services import (
     CostSplit,
@@ -60,12 +60,12 @@ def test_a_payment_is_shared_out_and_the_rest_is_the_houses(owner, provider) -> 
     )
     hold = distribute_charge(hold_reference="bid_1", split=split, now=NOW)
     assert hold.distributed_at == NOW
-    assert [earnings(organisation=o).pending_micros for o in (provider, second, vendor)] == [
+    assert [get_earnings(organisation=o).pending_micros for o in (provider, second, vendor)] == [
         1_000_000,
         500_000,
         250_000,
     ]
-    balances = house_balances()
+    balances = get_house_balances()
     assert (balances["clearing"], balances["revenue"]) == (0, 1_250_000)
     assert set(Earning.objects.values_list("organisation_id", "kind", "amount_micros")) == {
         (provider.pk, "provider", 1_000_000),
@@ -79,7 +79,7 @@ def test_sharing_out_twice_is_sharing_out_once(owner, provider) -> None:
     for amount in (900_000, 5_000_000):
         split = builders.cost_split(Share(provider.pk, amount))
         distribute_charge(hold_reference="bid_1", split=split, now=NOW)
-    assert earnings(organisation=provider).pending_micros == 900_000
+    assert get_earnings(organisation=provider).pending_micros == 900_000
     assert Earning.objects.count() == 1
 
 
@@ -92,8 +92,8 @@ def test_a_vendor_keeps_its_pay_when_the_payment_is_refunded_and_the_house_bears
     refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="failed", now=NOW)
     split = builders.cost_split(Share(provider.pk, 0), returned=2_000_000)
     distribute_charge(hold_reference="bid_1", split=split, now=NOW)
-    assert earnings(organisation=vendor).pending_micros == 250_000
-    balances = house_balances()
+    assert get_earnings(organisation=vendor).pending_micros == 250_000
+    balances = get_house_balances()
     assert (balances["revenue"], balances["refunds"], balances["clearing"]) == (0, -250_000, 0)
     assert check_ledger().balanced
     # What was shared out pays no second vendor, and a hold that was released pays none.
@@ -101,7 +101,7 @@ def test_a_vendor_keeps_its_pay_when_the_payment_is_refunded_and_the_house_bears
     builders.hold_funds(organisation=owner, amount_micros=1_000, reference="bid_2")
     with pytest.raises(Conflict, match="no vendor can be paid"):
         pay_vendor(hold_reference="bid_2", **pay)
-    assert earnings(organisation=vendor).pending_micros == 250_000
+    assert get_earnings(organisation=vendor).pending_micros == 250_000
 
 
 def test_a_split_that_does_not_add_up_is_refused() -> None:
@@ -123,15 +123,15 @@ def test_the_house_never_pays_out_more_than_is_left_of_a_payment(owner, provider
     with pytest.raises(ValueError, match="more than the 3000000 that are left"):
         distribute_charge(hold_reference="bid_1", split=split, now=NOW)
     assert Earning.objects.count() == Distribution.objects.count() == 0
-    assert house_balances()["clearing"] == 3_000_000
+    assert get_house_balances()["clearing"] == 3_000_000
 
 
 def test_work_of_a_job_that_was_refunded_is_paid_by_the_house(owner, provider) -> None:
     refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="failed", now=NOW)
     split = builders.cost_split(Share(provider.pk, 700_000), returned=2_000_000, borne=700_000)
     distribute_charge(hold_reference="bid_1", split=split, now=NOW)
-    assert earnings(organisation=provider).pending_micros == 700_000
-    balances = house_balances()
+    assert get_earnings(organisation=provider).pending_micros == 700_000
+    balances = get_house_balances()
     assert (balances["revenue"], balances["refunds"], balances["clearing"]) == (0, -700_000, 0)
     check = check_ledger()
     assert check.balanced
@@ -151,8 +151,8 @@ def test_a_credit_is_paid_out_of_what_a_late_provider_does_not_get(owner, provid
         Share(provider.pk, 1_500_000), returned=500_000, credit_withheld_micros=500_000
     )
     distribute_charge(hold_reference="bid_1", split=split, now=NOW)
-    assert earnings(organisation=provider).pending_micros == 1_500_000
-    balances = house_balances()
+    assert get_earnings(organisation=provider).pending_micros == 1_500_000
+    balances = get_house_balances()
     assert (balances["revenue"], balances["sla_credits"]) == (1_000_000, -250_000)
     assert check_ledger().balanced
 
@@ -177,14 +177,14 @@ def test_a_refund_after_sharing_out_is_the_houses_expense(owner, provider) -> No
     split = builders.cost_split(Share(provider.pk, 700_000))
     distribute_charge(hold_reference="bid_1", split=split, now=NOW)
     refund_charge(hold_reference="bid_1", amount_micros=3_000_000, reason="late", now=NOW)
-    balances = house_balances()
+    balances = get_house_balances()
     assert (balances["clearing"], balances["revenue"], balances["refunds"]) == (
         0,
         2_300_000,
         -3_000_000,
     )
-    assert earnings(organisation=provider).pending_micros == 700_000
-    assert wallet(organisation=owner).available_micros == 10_000_000
+    assert get_earnings(organisation=provider).pending_micros == 700_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000
     assert check_ledger().balanced
 
 
@@ -225,9 +225,11 @@ def test_earnings_become_payable_when_the_delay_is_over_and_not_before(provider,
     assert mature_earnings(now=NOW + timedelta(days=7, seconds=-1)) == 0
     assert mature_earnings(now=NOW + timedelta(days=7)) == 2
     assert mature_earnings(now=NOW + timedelta(days=7)) == 0
-    assert earnings(organisation=provider) == Earnings(pending_micros=20_000, payable_micros=10_000)
-    assert earnings(organisation=other) == Earnings(pending_micros=0, payable_micros=10_000)
+    assert get_earnings(organisation=provider) == Earnings(
+        pending_micros=20_000, payable_micros=10_000
+    )
+    assert get_earnings(organisation=other) == Earnings(pending_micros=0, payable_micros=10_000)
     assert mature_earnings(now=NOW + timedelta(days=30)) == 1
-    assert earnings(organisation=provider) == Earnings(pending_micros=0, payable_micros=30_000)
+    assert get_earnings(organisation=provider) == Earnings(pending_micros=0, payable_micros=30_000)
     assert [e.reference for e in list_earnings(organisation=provider)] == ["b", "a"]
     assert check_ledger().balanced

@@ -19,7 +19,7 @@ from marketplace.payments.funding import (
     take_demo_money,
 )
 from marketplace.payments.models import Entry, FundsRequest
-from marketplace.payments.selectors import check_ledger, wallet
+from marketplace.payments.selectors import check_ledger, get_wallet
 from tests import builders
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
@@ -38,7 +38,7 @@ def ask(organisation: Organisation, micros: int = 5_000_000) -> FundsRequest:
 
 
 def available(organisation: Organisation) -> int:
-    return wallet(organisation=organisation).available_micros
+    return get_wallet(organisation=organisation).available_micros
 
 
 def grant(request: FundsRequest, micros: int = 5_000_000) -> FundsRequest:

@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from marketplace.common.errors import PaymentRequired, UserError
 from marketplace.payments.holds import HoldRequest, place_holds
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, check_ledger, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
 from tests import builders
 from tests.builders import NOW
 
@@ -29,8 +29,8 @@ def test_wallets_are_used_up_in_order_and_one_without_funds_stops_nobody():
     assert held == ["a", "d", "e"]
     short = [outcome for outcome in outcomes if isinstance(outcome, PaymentRequired)]
     assert [error.extra["short_micros"] for error in short] == [1, 1_000_000]
-    assert wallet(organisation=rich) == Wallet(available_micros=0, held_micros=10_000_000)
-    assert wallet(organisation=poor) == Wallet(available_micros=0, held_micros=1_000_000)
+    assert get_wallet(organisation=rich) == Wallet(available_micros=0, held_micros=10_000_000)
+    assert get_wallet(organisation=poor) == Wallet(available_micros=0, held_micros=1_000_000)
     assert set(Hold.objects.values_list("reference", flat=True)) == {"a", "d", "e"}
     assert check_ledger().balanced
 
@@ -44,8 +44,8 @@ def test_a_reference_that_was_used_before_refuses_all_and_moves_nothing():
     ):
         with pytest.raises(IntegrityError), transaction.atomic():
             place_holds(wanted=wanted, now=NOW)
-    assert wallet(organisation=owner).held_micros == 5
-    assert wallet(organisation=other) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner).held_micros == 5
+    assert get_wallet(organisation=other) == Wallet(available_micros=10_000_000, held_micros=0)
     assert Entry.objects.filter(kind="hold").count() == 1
 
 
@@ -57,4 +57,4 @@ def test_amounts_no_wallet_can_hold_are_refused_alone(amount_micros):
     assert isinstance(refused, UserError)
     assert refused.code == "invalid_amount"
     assert isinstance(held, Hold)
-    assert wallet(organisation=owner).held_micros == 5
+    assert get_wallet(organisation=owner).held_micros == 5

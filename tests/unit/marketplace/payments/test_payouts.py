@@ -20,7 +20,7 @@ from marketplace.payments.payouts import (
     start_due_payouts,
     start_payout,
 )
-from marketplace.payments.selectors import check_ledger, earnings, house_balances
+from marketplace.payments.selectors import check_ledger, get_earnings, get_house_balances
 from marketplace.payments.services import Share, distribute_charge
 from marketplace.payments.webhooks import process_events, receive_webhook
 from tests import builders
@@ -102,13 +102,13 @@ def test_earnings_leave_by_job_in_whole_cents_and_the_rest_waits(
     assert list(Transfer.objects.order_by("group").values_list("group", "amount_cents")) == [
         *(("bid_a", 150), ("bid_b", 1)),
     ]
-    assert earnings(organisation=provider).payable_micros == 2_000
+    assert get_earnings(organisation=provider).payable_micros == 2_000
     assert check_ledger().balanced
     for _ in range(2):
         run_due_calls(now=MATURE)
     payout.refresh_from_db()
     assert (payout.status, payout.attempts) == ("paid", 1)
-    house = house_balances()
+    house = get_house_balances()
     assert (house[AccountKind.PAYOUTS], house[AccountKind.GATEWAY]) == (0, 1_510_000)
     # The part of a cent leaves with the next.
     assert start_payout(organisation_id=provider.pk, now=MATURE) is None
@@ -207,7 +207,7 @@ def test_an_account_that_is_closed_gives_its_earnings_back(
     PayoutAccount.objects.update(gateway_id="acct_gone")
     run_due_calls(now=MATURE)
     assert Payout.objects.get().status == "returned"
-    assert earnings(organisation=provider).payable_micros == 5_000_000
+    assert get_earnings(organisation=provider).payable_micros == 5_000_000
 
 
 def test_an_operator_takes_a_transfer_back_once_unless_it_was_paid_out(
@@ -235,7 +235,7 @@ def test_an_operator_takes_a_transfer_back_once_unless_it_was_paid_out(
     with pytest.raises(Conflict):
         reverse(200)
     run_due_calls(now=MATURE)
-    assert house_balances()[AccountKind.REFUNDS] == 2_000_000
+    assert get_house_balances()[AccountKind.REFUNDS] == 2_000_000
     cards.control("fail_payouts", code="")
     later = MATURE + timedelta(days=1)
     retry_failed_payouts(now=later)

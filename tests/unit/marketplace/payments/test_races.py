@@ -7,7 +7,13 @@ from django.db import transaction
 
 from marketplace.common.errors import PaymentRequired
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, check_ledger, earnings, house_balances, wallet
+from marketplace.payments.selectors import (
+    Wallet,
+    check_ledger,
+    get_earnings,
+    get_house_balances,
+    get_wallet,
+)
 from marketplace.payments.services import (
     Share,
     distribute_charge,
@@ -40,7 +46,7 @@ def test_of_two_holds_for_the_last_dollar_exactly_one_wins() -> None:
         ]
     )
     assert sorted(type(result).__name__ for result in results) == ["Hold", "PaymentRequired"]
-    assert wallet(organisation=funded) == Wallet(available_micros=0, held_micros=1_000_000)
+    assert get_wallet(organisation=funded) == Wallet(available_micros=0, held_micros=1_000_000)
     assert check_ledger().balanced
 
 
@@ -55,7 +61,9 @@ def test_eight_holds_share_a_wallet_that_has_room_for_three(funded) -> None:
     )
     assert sum(isinstance(result, Hold) for result in results) == 3
     assert sum(isinstance(result, PaymentRequired) for result in results) == 5
-    assert wallet(organisation=funded) == Wallet(available_micros=1_000_000, held_micros=9_000_000)
+    assert get_wallet(organisation=funded) == Wallet(
+        available_micros=1_000_000, held_micros=9_000_000
+    )
     assert check_ledger().balanced
 
 
@@ -72,7 +80,7 @@ def test_one_reference_at_once_is_one_hold(funded) -> None:
     assert sorted(type(result).__name__ for result in results) == [
         *("Hold", "IntegrityError", "IntegrityError")
     ]
-    assert sorted(wallet(organisation=o).held_micros for o in (funded, other)) == [0, 4_000_000]
+    assert sorted(get_wallet(organisation=o).held_micros for o in (funded, other)) == [0, 4_000_000]
     assert check_ledger().balanced
 
 
@@ -91,7 +99,7 @@ def test_a_grant_repeated_at_once_is_booked_once(funded) -> None:
         * 6
     )
     assert len({entry.pk for entry in results}) == 1
-    assert wallet(organisation=funded).available_micros == 15_000_000
+    assert get_wallet(organisation=funded).available_micros == 15_000_000
 
 
 def test_a_hold_settled_many_times_at_once_is_charged_once(funded) -> None:
@@ -101,7 +109,7 @@ def test_a_hold_settled_many_times_at_once_is_charged_once(funded) -> None:
     )
     assert {hold.charged_micros for hold in results} == {3_000_000}
     assert Entry.objects.filter(kind="charge").count() == 1
-    assert wallet(organisation=funded) == Wallet(available_micros=7_000_000, held_micros=0)
+    assert get_wallet(organisation=funded) == Wallet(available_micros=7_000_000, held_micros=0)
 
 
 def test_a_hold_charged_and_released_at_once_ends_one_way(funded) -> None:
@@ -116,7 +124,7 @@ def test_a_hold_charged_and_released_at_once_ends_one_way(funded) -> None:
         )
         assert sorted(type(result).__name__ for result in results) == ["Conflict", "Hold"]
     charged = Hold.objects.filter(status="charged").count()
-    assert wallet(organisation=funded) == Wallet(
+    assert get_wallet(organisation=funded) == Wallet(
         available_micros=10_000_000 - 200_000 * charged, held_micros=0
     )
     assert check_ledger().balanced
@@ -134,8 +142,8 @@ def test_refunds_at_once_never_exceed_the_charge(funded) -> None:
         ]
     )
     assert sum(isinstance(result, Hold) for result in results) == 3
-    assert wallet(organisation=funded).available_micros == 10_000_000
-    assert house_balances()["clearing"] == 0
+    assert get_wallet(organisation=funded).available_micros == 10_000_000
+    assert get_house_balances()["clearing"] == 0
 
 
 def test_sharing_out_and_refunding_at_once_leaves_nothing_in_clearing(funded) -> None:
@@ -152,10 +160,10 @@ def test_sharing_out_and_refunding_at_once_leaves_nothing_in_clearing(funded) ->
             lambda: distribute_charge(hold_reference="bid_1", split=split, now=NOW),
         ]
     )
-    balances = house_balances()
+    balances = get_house_balances()
     assert balances["clearing"] == 0
     assert balances["revenue"] + balances["refunds"] == 0
-    assert earnings(organisation=provider).pending_micros == 1_000_000
+    assert get_earnings(organisation=provider).pending_micros == 1_000_000
     assert check_ledger().balanced
 
 
@@ -177,8 +185,8 @@ def test_batches_over_the_same_wallets_in_opposite_orders_do_not_block_each_othe
             [lambda n=n: batch(f"a{n}", [one, two]), lambda n=n: batch(f"b{n}", [two, one])]
         )
         assert results == [None, None]
-    assert [wallet(organisation=o).available_micros for o in (one, two)] == [9_880_000] * 2
-    assert house_balances()["clearing"] == 240_000
+    assert [get_wallet(organisation=o).available_micros for o in (one, two)] == [9_880_000] * 2
+    assert get_house_balances()["clearing"] == 240_000
 
 
 def test_a_first_entry_of_the_house_made_at_once_opens_one_account(funded) -> None:
@@ -192,7 +200,7 @@ def test_a_first_entry_of_the_house_made_at_once_opens_one_account(funded) -> No
         ]
     )
     assert all(isinstance(result, Hold) for result in results)
-    assert house_balances()["clearing"] == 4_000_000
+    assert get_house_balances()["clearing"] == 4_000_000
 
 
 def test_the_check_is_not_fooled_by_traffic(funded) -> None:

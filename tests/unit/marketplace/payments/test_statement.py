@@ -9,9 +9,9 @@ from django.db import connection, transaction
 from marketplace.payments.selectors import (
     Wallet,
     check_ledger,
-    earnings,
-    wallet,
-    wallet_statement,
+    get_earnings,
+    get_wallet,
+    list_wallet_rows,
 )
 from marketplace.payments.services import refund_charge, release_hold
 from tests import builders
@@ -43,7 +43,7 @@ def busy_wallet():
 def test_a_statement_tells_what_happened_newest_first_with_the_balance_after() -> None:
     made = busy_wallet()
     builders.organisation(usd="99")
-    rows = wallet_statement(organisation=made)
+    rows = list_wallet_rows(organisation=made)
     assert [
         (
             r.kind,
@@ -62,14 +62,14 @@ def test_a_statement_tells_what_happened_newest_first_with_the_balance_after() -
     ]
     assert (rows[-1].kind, rows[-1].available_after_micros) == ("grant", 10_000_000)
     assert rows[0].at == NOW + timedelta(minutes=5)
-    assert wallet(organisation=made).available_micros == rows[0].available_after_micros
+    assert get_wallet(organisation=made).available_micros == rows[0].available_after_micros
 
 
 def test_a_charge_of_the_whole_hold_is_on_the_statement() -> None:
     made = builders.organisation(usd="10")
     builders.hold_funds(organisation=made, amount_micros=8_000_000, reference="bid_1")
     builders.settle_hold(hold_reference="bid_1", charge_micros=8_000_000)
-    (charge, _, _) = wallet_statement(organisation=made)
+    (charge, _, _) = list_wallet_rows(organisation=made)
     assert (charge.kind, charge.available_change_micros, charge.held_change_micros) == (
         "charge",
         0,
@@ -80,9 +80,9 @@ def test_a_charge_of_the_whole_hold_is_on_the_statement() -> None:
 
 def test_pages_of_a_statement_join_without_a_gap() -> None:
     made = busy_wallet()
-    whole = wallet_statement(organisation=made)
+    whole = list_wallet_rows(organisation=made)
     paged, before = [], None
-    while page := wallet_statement(organisation=made, limit=2, before=before):
+    while page := list_wallet_rows(organisation=made, limit=2, before=before):
         assert len(page) <= 2
         paged += page
         before = page[-1].cursor
@@ -91,9 +91,9 @@ def test_pages_of_a_statement_join_without_a_gap() -> None:
 
 def test_an_organisation_without_entries_has_an_empty_wallet_and_statement() -> None:
     made = builders.organisation()
-    assert wallet(organisation=made) == Wallet(available_micros=0, held_micros=0)
-    assert earnings(organisation=made).payable_micros == 0
-    assert wallet_statement(organisation=made) == []
+    assert get_wallet(organisation=made) == Wallet(available_micros=0, held_micros=0)
+    assert get_earnings(organisation=made).payable_micros == 0
+    assert list_wallet_rows(organisation=made) == []
 
 
 def test_the_check_counts_and_balances() -> None:
@@ -154,7 +154,7 @@ def test_an_operator_grants_from_the_command_line_once_per_reference() -> None:
             reference="spring",
             stdout=StringIO(),
         )
-    assert wallet(organisation=made).available_micros == 12_500_000
+    assert get_wallet(organisation=made).available_micros == 12_500_000
 
 
 @pytest.mark.parametrize(
@@ -179,4 +179,4 @@ def test_a_grant_that_cannot_be_made_says_why(organisation, dollars, email, says
             reference="spring",
             stdout=StringIO(),
         )
-    assert wallet(organisation=made).available_micros == 0
+    assert get_wallet(organisation=made).available_micros == 0

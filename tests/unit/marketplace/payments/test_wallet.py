@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from marketplace.common.errors import Conflict, NotAllowed, NotFound, PaymentRequired, UserError
 from marketplace.common.money import MAX_MICROS
 from marketplace.payments.models import Entry, Hold, HoldStatus, Posting
-from marketplace.payments.selectors import Wallet, check_ledger, house_balances, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_house_balances, get_wallet
 from marketplace.payments.services import (
     grant_money,
     pay_sla_credit,
@@ -57,7 +57,9 @@ def test_a_grant_moves_money_from_the_grants_account_into_the_wallet() -> None:
         ("grants", None, -2_500_000),
         ("wallet_available", organisation.pk, 2_500_000),
     }
-    assert wallet(organisation=organisation) == Wallet(available_micros=2_500_000, held_micros=0)
+    assert get_wallet(organisation=organisation) == Wallet(
+        available_micros=2_500_000, held_micros=0
+    )
 
 
 def test_only_operators_grant() -> None:
@@ -87,8 +89,8 @@ def test_a_repeated_grant_is_booked_once_and_other_terms_are_a_conflict() -> Non
         with pytest.raises(Conflict) as refused:
             grant_money(**repeated, **terms)
         assert refused.value.code == "reference_reused"
-    assert wallet(organisation=organisation).available_micros == 5
-    assert wallet(organisation=other).available_micros == 0
+    assert get_wallet(organisation=organisation).available_micros == 5
+    assert get_wallet(organisation=other).available_micros == 0
 
 
 def test_a_hold_moves_money_within_the_wallet(funded) -> None:
@@ -98,7 +100,9 @@ def test_a_hold_moves_money_within_the_wallet(funded) -> None:
         ("wallet_available", funded.pk, -8_000_000),
         ("wallet_held", funded.pk, 8_000_000),
     }
-    assert wallet(organisation=funded) == Wallet(available_micros=2_000_000, held_micros=8_000_000)
+    assert get_wallet(organisation=funded) == Wallet(
+        available_micros=2_000_000, held_micros=8_000_000
+    )
 
 
 def test_the_whole_wallet_may_be_held_and_not_a_micro_dollar_more(funded) -> None:
@@ -110,7 +114,7 @@ def test_the_whole_wallet_may_be_held_and_not_a_micro_dollar_more(funded) -> Non
     assert refused.value.status == 402
     assert traces() == before
     builders.hold_funds(organisation=funded, amount_micros=10_000_000, reference="bid_1")
-    assert wallet(organisation=funded) == Wallet(available_micros=0, held_micros=10_000_000)
+    assert get_wallet(organisation=funded) == Wallet(available_micros=0, held_micros=10_000_000)
 
 
 def test_an_empty_wallet_holds_nothing() -> None:
@@ -144,8 +148,8 @@ def test_a_reference_names_one_hold_and_a_second_one_leaves_no_trace(funded) -> 
         with pytest.raises(IntegrityError), transaction.atomic():
             builders.hold_funds(organisation=owner, amount_micros=1, reference="bid_1")
     assert traces() == before
-    assert wallet(organisation=funded).held_micros == 6_000_000
-    assert wallet(organisation=other).available_micros == 10_000_000
+    assert get_wallet(organisation=funded).held_micros == 6_000_000
+    assert get_wallet(organisation=other).available_micros == 10_000_000
 
 
 def test_a_winner_is_charged_and_gets_the_rest_back(funded) -> None:
@@ -161,7 +165,7 @@ def test_a_winner_is_charged_and_gets_the_rest_back(funded) -> None:
         ("wallet_available", funded.pk, 4_900_000),
         ("clearing", None, 3_100_000),
     }
-    assert wallet(organisation=funded) == Wallet(available_micros=6_900_000, held_micros=0)
+    assert get_wallet(organisation=funded) == Wallet(available_micros=6_900_000, held_micros=0)
 
 
 def test_a_charge_of_the_whole_hold_gives_nothing_back(funded) -> None:
@@ -177,7 +181,7 @@ def test_a_job_may_cost_nothing(funded) -> None:
     builders.hold_funds(organisation=funded, amount_micros=8_000_000, reference="bid_1")
     hold = builders.settle_hold(hold_reference="bid_1", charge_micros=0, now=LATER)
     assert hold.status == HoldStatus.CHARGED
-    assert wallet(organisation=funded) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=funded) == Wallet(available_micros=10_000_000, held_micros=0)
 
 
 @pytest.mark.parametrize("charge", [-1, 8_000_001])
@@ -199,7 +203,7 @@ def test_a_loser_gets_everything_back(funded) -> None:
         ("wallet_held", funded.pk, -8_000_000),
         ("wallet_available", funded.pk, 8_000_000),
     }
-    assert wallet(organisation=funded) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=funded) == Wallet(available_micros=10_000_000, held_micros=0)
 
 
 def test_ending_a_hold_twice_the_same_way_changes_nothing_more(funded) -> None:
@@ -265,8 +269,8 @@ def test_a_refund_before_sharing_out_comes_from_clearing(funded) -> None:
     assert exceeded.value.code == "refund_exceeds_charge"
     assert exceeded.value.extra == {"left_micros": 1_000_000}
     refund_charge(hold_reference="bid_1", amount_micros=1_000_000, reason="the rest", now=LATER)
-    assert wallet(organisation=funded) == Wallet(available_micros=10_000_000, held_micros=0)
-    assert house_balances()["clearing"] == 0
+    assert get_wallet(organisation=funded) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_house_balances()["clearing"] == 0
 
 
 def test_what_was_never_charged_is_not_refunded(funded) -> None:
@@ -289,5 +293,5 @@ def test_a_broken_promise_is_paid_by_the_house_once(funded) -> None:
         ("sla_credits", None, -310_000),
         ("wallet_available", funded.pk, 310_000),
     }
-    assert wallet(organisation=funded).available_micros == 10_310_000
+    assert get_wallet(organisation=funded).available_micros == 10_310_000
     assert check_ledger().balanced

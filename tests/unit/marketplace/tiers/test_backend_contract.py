@@ -19,7 +19,7 @@ import pytest
 from marketplace.fleet.models import Tier
 from marketplace.tiers.provisioning import Backend, BackendFault, MachineOffer
 from marketplace.tiers.provisioning.local import LocalBackend
-from marketplace.tiers.provisioning.modal import ModalBackend, modal_offers
+from marketplace.tiers.provisioning.modal import ModalBackend, parse_modal_offers
 from marketplace.tiers.provisioning.skypilot import SkyPilotBackend
 from tests.unit.marketplace.tiers.clouds import ModalCloud, SkyServer
 
@@ -122,7 +122,10 @@ class ModalGround:
 
     def backend(self, *, market: str = "ours") -> ModalBackend:
         return ModalBackend(
-            modal=self.cloud.module, tag=market, image=IMAGE, offered=modal_offers(["A100=2.10"])
+            modal=self.cloud.module,
+            tag=market,
+            image=IMAGE,
+            offered=parse_modal_offers(["A100=2.10"]),
         )
 
     def settle(self) -> None:

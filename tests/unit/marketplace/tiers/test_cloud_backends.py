@@ -12,8 +12,8 @@ from django.test import override_settings
 
 from marketplace.fleet.models import Tier
 from marketplace.tiers.provisioning import BackendFault, MachineOffer, get_backend
-from marketplace.tiers.provisioning.cloud import AS_NODE, NODE_UID, import_client, market_tag
-from marketplace.tiers.provisioning.modal import LIFETIME_S, modal_offers
+from marketplace.tiers.provisioning.cloud import AS_NODE, NODE_UID, get_market_tag, import_client
+from marketplace.tiers.provisioning.modal import LIFETIME_S, parse_modal_offers
 from marketplace.tiers.provisioning.skypilot import PRICES_KEPT_S, SkyPilotBackend
 from tests.unit.marketplace.tiers.clouds import ClusterStatus, SkyServer
 from tests.unit.marketplace.tiers.test_backend_contract import (
@@ -104,7 +104,7 @@ def test_a_sandbox_runs_the_node_and_not_the_image_s_own_command() -> None:
 @pytest.mark.parametrize("word", ["A100", "A100=", "A100=cheap", "A100=-1", "=2.10"])
 def test_a_price_that_cannot_be_read_is_named(word: str) -> None:
     with pytest.raises(BackendFault, match="write GPU=dollars an hour"):
-        modal_offers([word])
+        parse_modal_offers([word])
 
 
 @pytest.mark.parametrize(("name", "module"), [("skypilot", "sky"), ("modal", "modal")])
@@ -132,7 +132,7 @@ def test_a_client_is_imported_by_its_whole_name() -> None:
 )
 def test_the_tag_is_the_market_s_address_unless_named(tag: str, url: str, expected: str) -> None:
     with override_settings(TIERS_TAG=tag, PUBLIC_URL=url):
-        assert market_tag() == expected
+        assert get_market_tag() == expected
 
 
 def test_the_node_of_a_rented_machine_gives_root_up_before_it_starts() -> None:

@@ -60,7 +60,7 @@ def ended(
 
 def tables(house: ZoneTiers, seconds: float = LATER) -> hazard_tables.HazardTables:
     hazard_tables.learn_from_ended_jobs(tiers=house, now=at(seconds))
-    return hazard_tables.learned(tiers=house, now=at(seconds))
+    return hazard_tables.build_hazard_tables(tiers=house, now=at(seconds))
 
 
 def test_cancelled_jobs_and_those_with_bad_input_died_the_others_lived(

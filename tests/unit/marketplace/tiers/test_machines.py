@@ -8,12 +8,12 @@ import pytest
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, NodeStatus, Tier, Zone
-from marketplace.fleet.selectors import scheduler_node, slot_at
+from marketplace.fleet.selectors import build_node_spec, slot_at
 from marketplace.tiers.machines import (
     BOOT_LIMIT,
     LAUNCH_GRACE,
-    ask_micros,
-    cost_micros,
+    compute_ask_micros,
+    compute_rent_micros,
     end_machine,
     launch_machines,
     reconcile_machines,
@@ -46,13 +46,13 @@ def fresh(machine: Machine) -> Machine:
 
 
 def test_rent_is_by_the_second_and_rounded_up() -> None:
-    assert cost_micros(3_600_000, NOW, at(1)) == 1000
-    assert cost_micros(740_000, NOW, at(1)) == 206
-    assert cost_micros(740_000, at(1), NOW) == 0
+    assert compute_rent_micros(3_600_000, NOW, at(1)) == 1000
+    assert compute_rent_micros(740_000, NOW, at(1)) == 206
+    assert compute_rent_micros(740_000, at(1), NOW) == 0
 
 
 def test_a_node_asks_its_rent_for_a_slot(zone: Zone) -> None:
-    assert ask_micros(zone, 740_000) == -(-740_000 * 10 // 3600)
+    assert compute_ask_micros(zone, 740_000) == -(-740_000 * 10 // 3600)
 
 
 def test_a_machine_boots_joins_and_runs(house: ZoneTiers, backend: MemoryBackend) -> None:
@@ -65,7 +65,7 @@ def test_a_machine_boots_joins_and_runs(house: ZoneTiers, backend: MemoryBackend
     machine = fresh(machine)
     assert (machine.status, machine.ready_at) == (MachineStatus.RUNNING, at(7))
     assert (machine.node_id, node.tier) == (node.pk, Tier.MARKETPLACE)
-    assert node.ask_micros == ask_micros(house.zone, CHEAP.price_micros_per_h)
+    assert node.ask_micros == compute_ask_micros(house.zone, CHEAP.price_micros_per_h)
 
 
 def test_launching_again_starts_nothing_more(house: ZoneTiers, backend: MemoryBackend) -> None:
@@ -77,7 +77,7 @@ def test_launching_again_starts_nothing_more(house: ZoneTiers, backend: MemoryBa
 def test_a_serverless_node_is_never_on_sale(house: ZoneTiers, backend: MemoryBackend) -> None:
     machine = launched(house, offer=SERVERLESS)
     node = backend.join(machine.pk, now=NOW)
-    first = scheduler_node(house.zone, node).available_from
+    first = build_node_spec(house.zone, node).available_from
     assert first is not None
     assert first > slot_at(house.zone, NOW) + house.zone.horizon_slots
 
@@ -102,7 +102,7 @@ def test_a_machine_that_never_comes_up_is_paid_and_given_up(
     reconcile_machines(now=late)
     machine = fresh(machine)
     assert machine.status == MachineStatus.ENDED
-    assert machine.cost_micros == cost_micros(740_000, NOW, late)
+    assert machine.cost_micros == compute_rent_micros(740_000, NOW, late)
     assert backend.running == set()
 
 
@@ -142,7 +142,7 @@ def test_a_known_machine_that_is_gone_is_closed_and_its_node_leaves(
     machine = fresh(machine)
     assert (machine.status, machine.ended_at) == (MachineStatus.ENDED, at(40))
     assert "gone" in machine.reason
-    assert machine.cost_micros == cost_micros(740_000, NOW, at(40))
+    assert machine.cost_micros == compute_rent_micros(740_000, NOW, at(40))
     assert Node.objects.get(pk=node.pk).status == NodeStatus.LEFT
 
 

@@ -10,7 +10,7 @@ from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import EventKind, Job, JobStatus
 from marketplace.jobs.services import dispatch_slots, request_job_replan, sweep_leases
-from marketplace.payments.selectors import check_ledger, house_balances, wallet
+from marketplace.payments.selectors import check_ledger, get_house_balances, get_wallet
 from tests import builders, market_builders
 from tests.builders import NOW
 from tests.job_builders import at, lease
@@ -85,8 +85,8 @@ def test_a_missed_deadline_is_counted_explained_and_credited_once(zone: Zone) ->
     assert "cheaper" not in told.message
     assert told.data["late_s"] == late_s
     credit = job.price_micros // 4
-    assert house_balances()["sla_credits"] == -credit
-    assert wallet(organisation=job.organisation).available_micros == (
+    assert get_house_balances()["sla_credits"] == -credit
+    assert get_wallet(organisation=job.organisation).available_micros == (
         10_000_000 - job.price_micros + credit
     )
     assert job.events.filter(kind=EventKind.REFUNDED).count() == 1
@@ -100,4 +100,4 @@ def test_a_job_in_time_is_neither_explained_nor_credited(zone: Zone) -> None:
     market_builders.end_slice(job, status=Ended.FINISHED, now=at(15))
     assert settle_finished(now=at(16)) == 1
     assert not job.events.filter(message__contains="after its deadline").exists()
-    assert house_balances()["sla_credits"] == 0
+    assert get_house_balances()["sla_credits"] == 0

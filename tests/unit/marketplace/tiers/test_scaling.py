@@ -83,9 +83,9 @@ def test_a_job_without_a_place_gets_a_machine_whose_node_is_new_capacity(
     assert (machine.offer, machine.tier) == (CHEAP.name, Tier.MARKETPLACE)
     made = backend.join(machine.pk, now=at(2))
     reconcile_machines(now=at(2))
-    from marketplace.fleet.selectors import nodes_on_sale
+    from marketplace.fleet.selectors import list_nodes_on_sale
 
-    assert [one.pk for one in nodes_on_sale(zone)] == [made.pk]
+    assert [one.pk for one in list_nodes_on_sale(zone)] == [made.pk]
 
 
 def test_machines_never_exceed_the_cap(

@@ -12,7 +12,7 @@ from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.selectors import slot_starts_at
 from marketplace.jobs.models import Job, JobStatus, Slice, SliceStatus
 from marketplace.jobs.services import cancel_job, dispatch_slots
-from marketplace.tiers.machines import cost_micros, reconcile_machines, request_machine
+from marketplace.tiers.machines import compute_rent_micros, reconcile_machines, request_machine
 from marketplace.tiers.models import Machine, MachineStatus, Stay, ZoneTiers
 from marketplace.tiers.services import run_tier_tick
 from scheduler.types import Cell
@@ -91,7 +91,7 @@ def test_the_job_moves_to_its_reserved_node_when_its_slot_begins(
     assert job_builders.lease(job).node_id == reserved.pk
     stay = Stay.objects.get()
     assert stay.ended_at == at(21)
-    assert stay.cost_micros == cost_micros(2_100_000, at(1), at(21))
+    assert stay.cost_micros == compute_rent_micros(2_100_000, at(1), at(21))
     left = [event for event in job.events.filter(kind="moving") if "cost_micros" in event.data]
     assert [event.data["cost_micros"] for event in left] == [stay.cost_micros]
     assert "the house paid" in left[0].message
@@ -181,7 +181,7 @@ def test_an_unused_machine_is_given_back_after_a_while(
     tick(63)
     machine = Machine.objects.get()
     assert (machine.status, backend.running) == (MachineStatus.ENDED, set())
-    assert machine.cost_micros == cost_micros(2_100_000, NOW, at(63))
+    assert machine.cost_micros == compute_rent_micros(2_100_000, NOW, at(63))
 
 
 def test_a_job_whose_rest_would_not_repay_the_move_stays_to_its_end(

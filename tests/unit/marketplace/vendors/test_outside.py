@@ -10,7 +10,7 @@ from django.test import Client
 
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.common.errors import NotAllowed, UserError
-from marketplace.payments.selectors import check_ledger, earnings
+from marketplace.payments.selectors import check_ledger, get_earnings
 from marketplace.vendors.handover import GRACE, make_link
 from marketplace.vendors.models import (
     DataAccess,
@@ -88,7 +88,7 @@ def test_the_data_go_by_a_link_and_come_back_prepared_and_each_access_is_noted(z
     assert Client().get(path_of(data_url)).status_code == 404
     assert put(delivery_url, GOOD, work).status_code == 404
     assert conclude_preparations(now=clock()) == 1
-    assert earnings(organisation=vendor.organisation).pending_micros == 20_000
+    assert get_earnings(organisation=vendor.organisation).pending_micros == 20_000
     assert check_ledger().balanced
 
 

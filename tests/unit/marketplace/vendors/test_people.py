@@ -14,7 +14,7 @@ from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Dataset, Job, JobStatus
 from marketplace.jobs.services import cancel_job
-from marketplace.payments.selectors import check_ledger, earnings, wallet
+from marketplace.payments.selectors import check_ledger, get_earnings, get_wallet
 from marketplace.vendors.acceptance import accept, decide_dispute, open_dispute
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.models import (
@@ -117,7 +117,7 @@ def test_work_by_hand_is_checked_compared_accepted_and_paid(zone, owner, team):
             (5, "dropped"),
         ]
     assert conclude_preparations(now=clock()) == 1
-    assert earnings(organisation=team.organisation).pending_micros == 20_000
+    assert get_earnings(organisation=team.organisation).pending_micros == 20_000
     assert Job.objects.get().dataset_id == work.prepared_id
     seen = DataAccess.objects.get()
     assert (seen.kind, seen.person, seen.vendor) == (DataAccess.Kind.ROWS, user, team)
@@ -262,7 +262,7 @@ def test_late_people_get_one_more_delay_for_less_and_the_owner_pays_no_more(zone
     do_all(work, user, now=late)
     assert prepare_next(clock=lambda: late)
     assert conclude_preparations(now=late) == 1
-    assert earnings(organisation=team.organisation).pending_micros == 15_000
+    assert get_earnings(organisation=team.organisation).pending_micros == 15_000
     assert verify_zone(zone).problems == []
 
 
@@ -293,7 +293,7 @@ def test_a_delivery_that_nobody_refuses_is_accepted_when_the_time_is_over(zone, 
     assert conclude_preparations(now=work.accept_by) == 1
     work.refresh_from_db()
     assert work.status == PreparationStatus.ACCEPTED
-    assert earnings(organisation=team.organisation).pending_micros == 20_000
+    assert get_earnings(organisation=team.organisation).pending_micros == 20_000
     with pytest.raises(Conflict, match="no delivery now"):
         open_dispute(
             preparation=work, reason="Late", opened_by=builders.owner_of(owner), now=work.accept_by
@@ -335,8 +335,8 @@ def test_a_dispute_that_the_owner_wins_costs_nothing_and_gives_no_data(zone, own
     assert settle_finished(now=clock()) == 1
     work.refresh_from_db()
     assert work.status == PreparationStatus.FAILED
-    assert wallet(organisation=owner).available_micros == 10_000_000
-    assert earnings(organisation=team.organisation).pending_micros == 0
+    assert get_wallet(organisation=owner).available_micros == 10_000_000
+    assert get_earnings(organisation=team.organisation).pending_micros == 0
     # What was refused is gone, and so are the rows that people had.
     assert Dataset.everything.count() == 1
     assert not WorkRow.objects.exists()
@@ -355,8 +355,8 @@ def test_an_owner_who_disputes_without_reason_gains_neither_time_nor_money(zone,
     now = work.accept_by + timedelta(seconds=60)
     assert conclude_preparations(now=now) == 1
     assert settle_finished(now=now) == 1
-    assert earnings(organisation=team.organisation).pending_micros == 20_000
-    assert wallet(organisation=owner).available_micros == 10_000_000 - 20_000
+    assert get_earnings(organisation=team.organisation).pending_micros == 20_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
@@ -373,8 +373,8 @@ def test_time_lost_by_a_lost_dispute_earns_no_credit_and_no_whole_refund(zone, o
     assert conclude_preparations(now=late) == 1
     assert settle_finished(now=late) == 1
     # The vendor's work was done; what was never run goes back.
-    assert wallet(organisation=owner).available_micros == 10_000_000 - 20_000
-    assert earnings(organisation=team.organisation).pending_micros == 20_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
+    assert get_earnings(organisation=team.organisation).pending_micros == 20_000
     assert check_ledger().balanced
 
 
@@ -384,8 +384,8 @@ def test_an_owner_who_cancels_after_the_delivery_pays_for_the_work(zone, owner, 
     assert conclude_preparations(now=clock()) == 1
     assert conclude_preparations(now=clock()) == 1
     assert settle_finished(now=clock()) == 1
-    assert earnings(organisation=team.organisation).pending_micros == 20_000
-    assert wallet(organisation=owner).available_micros == 10_000_000 - 20_000
+    assert get_earnings(organisation=team.organisation).pending_micros == 20_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
     assert work.job.organisation_id == owner.pk
     assert check_ledger().balanced
 

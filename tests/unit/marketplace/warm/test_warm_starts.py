@@ -18,7 +18,12 @@ from marketplace.common.errors import NotFound, UserError
 from marketplace.jobs.models import Artifact, Job, MetricPoint
 from marketplace.jobs.services import dispatch_slots, record_progress
 from marketplace.payments.models import Earning
-from marketplace.payments.selectors import check_ledger, earnings, house_balances, wallet
+from marketplace.payments.selectors import (
+    check_ledger,
+    get_earnings,
+    get_house_balances,
+    get_wallet,
+)
 from marketplace.warm.consents import set_adapter_consent, set_consent, set_dataset_consent
 from marketplace.warm.models import Donor, Offer, Overrun, Probe
 from marketplace.warm.offers import Outlook, _list_observed, sweep_offers
@@ -118,12 +123,12 @@ def test_an_offer_serves_one_bid(zone, owner):
     finished(owner, zone, data=data)
     offered = quote(owner, zone, data)
     first = bid_for(owner, zone, data, offered)
-    held = wallet(organisation=owner).held_micros
+    held = get_wallet(organisation=owner).held_micros
     with pytest.raises(UserError) as caught:
         bid_for(owner, zone, data, offered)
     assert caught.value.code == "offer_ended"
     assert "Another bid of yours is for this warm start already" in str(caught.value)
-    assert wallet(organisation=owner).held_micros == held
+    assert get_wallet(organisation=owner).held_micros == held
     assert Bid.objects.filter(start__offer_id=offered.measured.start.offer_id).get() == first
     # Another quote is for another offer.
     again = quote(owner, zone, data)
@@ -515,7 +520,7 @@ def test_a_start_that_falls_behind_costs_its_owner_nothing_and_its_node_is_paid_
     data = data_of(owner, zone)
     finished(owner, zone, data=data)
     settle_finished(now=LATER)
-    before = earnings(organisation=node.provider.organisation).pending_micros
+    before = get_earnings(organisation=node.provider.organisation).pending_micros
     bid, job = bid_warm(owner, zone, data, quote(owner, zone, data))
     assert bid.payment_micros == 100_000
     # It never was at its target and ran all of its 36 steps instead of 4.
@@ -523,11 +528,11 @@ def test_a_start_that_falls_behind_costs_its_owner_nothing_and_its_node_is_paid_
     settle_finished(now=market.slot_at(zone, 110))
     bid.refresh_from_db()
     assert bid.paid_micros == 100_000
-    earned = earnings(organisation=node.provider.organisation).pending_micros - before
+    earned = get_earnings(organisation=node.provider.organisation).pending_micros - before
     assert earned == 100_000 * 270 // 32
     offer = Offer.objects.get()
     assert offer.needed_share == 1.0
-    assert house_balances()["refunds"] == 100_000 - earned
+    assert get_house_balances()["refunds"] == 100_000 - earned
     assert check_ledger().balanced
     # The next offer to this organisation is of more work.
     again = quote(owner, zone, data).measured.start
@@ -542,7 +547,7 @@ def test_an_owner_for_whose_starts_the_house_paid_a_days_limit_is_sold_no_more_o
     data = data_of(owner, zone)
     finished(owner, zone, data=data)
     settle_finished(now=LATER)
-    before = earnings(organisation=node.provider.organisation).pending_micros
+    before = get_earnings(organisation=node.provider.organisation).pending_micros
     slower = market.job_terms(**TRAINING, learning_rate=1e-4)
     kept = quote(owner, zone, data, **slower)
     assert kept.outlook is Outlook.OFFERED
@@ -553,7 +558,7 @@ def test_an_owner_for_whose_starts_the_house_paid_a_days_limit_is_sold_no_more_o
         bid_for(owner, zone, data, kept, **slower)
     ended(job, zone, valid_loss_after=2.0)
     settle_finished(now=market.slot_at(zone, 110))
-    earned = earnings(organisation=node.provider.organisation).pending_micros - before
+    earned = get_earnings(organisation=node.provider.organisation).pending_micros - before
     # What was sold, and of the 743,750 beyond it what the house still pays.
     assert earned == bid.payment_micros + 500_000
     found = Overrun.objects.get()

@@ -17,7 +17,7 @@ from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.jobs.models import Dataset, Upload
 from marketplace.jobs.services import intake
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.web.presenters.curve import horizon_ends_at
 from marketplace.web.views import bids as bid_views
 from marketplace.web.views import uploads
@@ -61,7 +61,7 @@ def test_a_bid_above_the_price_is_admitted_and_pays_the_price(site: Site) -> Non
     assert "You pay $0.10" in text
     assert "It did not change the price." in text
     assert f"/jobs/{page.context['job_id']}" in text
-    assert wallet(organisation=site.organisation).available_micros == 100_000_000 - 100_000
+    assert get_wallet(organisation=site.organisation).available_micros == 100_000_000 - 100_000
 
 
 def test_the_same_submission_twice_is_one_bid(site: Site) -> None:
@@ -82,7 +82,7 @@ def test_a_refusal_says_why_and_what_would_win(site: Site) -> None:
     again = read_page(site.client.get(f"/bids/new?again={bid.pk}"))
     assert 'value="support-tone"' in again
     assert 'value="0.01"' in again
-    assert wallet(organisation=site.organisation).available_micros == 100_000_000
+    assert get_wallet(organisation=site.organisation).available_micros == 100_000_000
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_mistake_is_told_beside_its_field_and_leaves_no_trace(
     assert reply.status_code == 400
     assert words in " ".join(reply.context["form"].errors[field])
     assert Bid.objects.count() == 0
-    assert wallet(organisation=site.organisation).held_micros == 0
+    assert get_wallet(organisation=site.organisation).held_micros == 0
 
 
 def test_a_bid_beyond_the_wallet_is_refused_and_keeps_the_form(site: Site) -> None:

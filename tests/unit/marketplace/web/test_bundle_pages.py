@@ -10,7 +10,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, Bundle
 from marketplace.common import clock
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.web.views import bundles
 from tests.pages import read_page
 from tests.unit.marketplace.web.conftest import Site
@@ -63,7 +63,7 @@ def test_a_sweep_that_is_placed_has_a_page_with_its_jobs(site: Site) -> None:
         assert f'<a class="link" href="/bundles/{bundle.pk}">a bundle</a>' in page
         page = read_page(site.client.get(f"/bids/{job.bid_id}"))
         assert "The limit of the whole bundle decided whether its jobs won." in page
-    assert wallet(organisation=site.organisation).available_micros == 99_700_000
+    assert get_wallet(organisation=site.organisation).available_micros == 99_700_000
 
 
 def test_a_sweep_that_loses_says_why_and_what_all_would_have_cost(site: Site) -> None:

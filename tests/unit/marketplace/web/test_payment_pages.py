@@ -16,7 +16,7 @@ from marketplace.payments.card_payments import refresh_payment
 from marketplace.payments.gateway_calls import run_due_calls
 from marketplace.payments.gateway_models import CardPayment, SavedCard, WebhookEvent
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import Wallet, check_ledger, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
 from marketplace.payments.webhooks import process_events, receive_webhook
 from tests import builders
 from tests.builders import NOW
@@ -77,7 +77,7 @@ def test_a_top_up_ends_with_a_receipt_and_the_money_in_the_wallet(
         text = read_page(site.client.get(address))
     assert "<dt>Paid</dt><dd>$20.00</dd>" in text
     assert "Visa 4242" in text
-    assert wallet(organisation=site.organisation).available_micros == 120_000_000
+    assert get_wallet(organisation=site.organisation).available_micros == 120_000_000
     assert "Visa ending in 4242" in read_page(site.client.get("/wallet"))
 
 
@@ -97,7 +97,7 @@ def test_while_the_gateway_is_down_the_page_says_so_and_loses_nothing(
     payment = _start(site)
     text = read_page(site.client.get(f"/wallet/payments/{payment.pk}"))
     assert "The payment service does not answer" in text
-    assert wallet(organisation=site.organisation).available_micros == 100_000_000
+    assert get_wallet(organisation=site.organisation).available_micros == 100_000_000
 
 
 @pytest.mark.parametrize("usd", ["0", "-5", "0.49", "1e9", "nan", "1.005", "", "1000000"])
@@ -143,7 +143,7 @@ def test_a_bid_by_card_is_placed_once_authorised_and_captures_its_price(
     site: Site, cards: GatewayControl
 ) -> None:
     payment = _bid_by_card(site, cards)
-    before = wallet(organisation=site.organisation)
+    before = get_wallet(organisation=site.organisation)
     for _ in range(2):
         reply = site.client.get(f"/wallet/payments/{payment.pk}")
         bid = Bid.objects.get()
@@ -154,7 +154,7 @@ def test_a_bid_by_card_is_placed_once_authorised_and_captures_its_price(
     payment.refresh_from_db()
     assert payment.status == "paid"
     assert payment.received_micros == bid.payment_micros
-    assert wallet(organisation=site.organisation) == before
+    assert get_wallet(organisation=site.organisation) == before
     assert check_ledger().balanced
 
 
@@ -253,4 +253,4 @@ def test_a_frozen_organisation_sees_why(site: Site, cards: GatewayControl) -> No
         assert "A card payment of $20.00 is disputed" in read_page(site.client.get(address))
     reply = site.client.post("/bids/new", site.bid_form())
     assert "New bids are refused" in read_page(reply)
-    assert wallet(organisation=site.organisation) == Wallet(120_000_000, 0)
+    assert get_wallet(organisation=site.organisation) == Wallet(120_000_000, 0)

@@ -24,7 +24,7 @@ from marketplace.jobs.services import (
 from marketplace.web.presenters.progress import (
     compute_planned_progress,
     find_earlier_run,
-    plan_data,
+    serialize_plan,
 )
 from marketplace.web.presenters.receipt import build_receipt
 from marketplace.web.presenters.ribbon import RibbonNode
@@ -82,7 +82,7 @@ def test_the_plan_rises_with_its_slots_and_waits_between_them() -> None:
 def test_a_sold_job_is_promised_whole_before_its_deadline(site: Site) -> None:
     bid, job = sold(site)
     machine = RibbonNode(site.node.name, site.node.tier, site.node.gpu_type_id)
-    data = plan_data(bid, job, {site.node.pk: machine})
+    data = serialize_plan(bid, job, {site.node.pk: machine})
     assert data["planned"][-1][1] == 1.0
     assert data["planned"][-1][0] <= data["deadline"] == bid.deadline_at.timestamp()
     assert data["earlier"] is None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marketplace.web import times
-from marketplace.web.presenters.receipt import price_lines, quantum_of
+from marketplace.web.presenters.receipt import choose_quantum, list_price_lines
 from marketplace.web.templatetags import finetender as filters
 from tests.builders import NOW
 
@@ -100,8 +100,8 @@ parts = st.fixed_dictionaries(
 @given(parts)
 def test_shown_lines_add_up_to_the_shown_total(made: dict[str, float]) -> None:
     total = -(-sum(made.values()) // 1)
-    lines = price_lines(made | {"rounding": total - sum(made.values())}, int(total))
-    quantum = quantum_of(int(total))
+    lines = list_price_lines(made | {"rounding": total - sum(made.values())}, int(total))
+    quantum = choose_quantum(int(total))
     assert sum(line.micros for line in lines) == round(int(total) / quantum) * quantum
     assert all(line.micros % quantum == 0 for line in lines)
     assert {line.key for line in lines} >= {"operational", "compute", "memory"}

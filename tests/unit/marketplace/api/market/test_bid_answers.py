@@ -29,7 +29,7 @@ from marketplace.common import clock
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import check_ledger, wallet
+from marketplace.payments.selectors import check_ledger, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.unit.marketplace.api.client import ROWS, Api, body_of
@@ -129,7 +129,7 @@ def test_batch_is_answered_each_for_itself(api, zone, lane, first_batch, opener)
     assert answers[5].json()["code"] == "unknown_dataset"
     arrived = Bid.objects.order_by("arrival")
     assert [bid.price_micros for bid in arrived] == [5_000_000, 10_000, 1_000_000]
-    assert wallet(organisation=poor.owner).available_micros == 900_000
+    assert get_wallet(organisation=poor.owner).available_micros == 900_000
     assert check_ledger().balanced
 
 
@@ -171,7 +171,7 @@ def test_same_key_in_one_batch_bids_once_and_answers_all_alike(
     assert [answer.json() for answer in answers] == [answers[0].json()] * 5
     assert ["Idempotent-Replayed" in answer.headers for answer in answers] == [False] + [True] * 4
     assert Bid.objects.count() == 1
-    assert wallet(organisation=api.owner).available_micros == 9_900_000
+    assert get_wallet(organisation=api.owner).available_micros == 9_900_000
 
 
 def test_same_key_with_another_body_in_one_batch_is_a_conflict(

@@ -15,7 +15,7 @@ from marketplace.auction.models import Bid
 from marketplace.common import clock
 from marketplace.jobs.models import Dataset, Job
 from marketplace.payments.models import Hold
-from marketplace.payments.selectors import check_ledger, wallet
+from marketplace.payments.selectors import check_ledger, get_wallet
 from tests import builders
 from tests.unit.marketplace.api.client import ROWS, Api, assert_problem, body_of
 from tests.unit.marketplace.common.threads import at_once
@@ -36,7 +36,7 @@ def test_bid_is_decided_in_the_same_request(api, zone, lane):
     assert bid["job_id"] == Job.objects.get().pk
     assert api.get(f"/api/bids/{bid['id']}").json() == bid
     assert api.get(f"/api/jobs/{bid['job_id']}").json()["plan"] == bid["decision"]["plan"]
-    assert wallet(organisation=api.owner).available_micros == 9_900_000
+    assert get_wallet(organisation=api.owner).available_micros == 9_900_000
 
 
 def test_refused_bid_carries_its_id_its_reason_and_what_would_win(api, zone, lane):
@@ -48,7 +48,7 @@ def test_refused_bid_carries_its_id_its_reason_and_what_would_win(api, zone, lan
     assert body["bid"]["status"] == "refused"
     assert answer["x-should-retry"] == "false"
     assert "Bid more than the posted price" in body["detail"]
-    assert wallet(organisation=api.owner).available_micros == 10_000_000
+    assert get_wallet(organisation=api.owner).available_micros == 10_000_000
 
 
 def test_bid_that_is_not_decided_in_time_is_accepted_with_where_to_look(api, zone, monkeypatch):
@@ -207,7 +207,7 @@ def test_pending_bid_is_taken_back(api, zone, monkeypatch):
     cancelled = api.delete(f"/api/bids/{bid['id']}")
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
     assert api.post(f"/api/bids/{bid['id']}/cancel").json()["status"] == "cancelled"
-    assert wallet(organisation=api.owner).available_micros == 10_000_000
+    assert get_wallet(organisation=api.owner).available_micros == 10_000_000
 
 
 def test_decided_bid_is_not_taken_back(api, zone, lane):
@@ -361,5 +361,5 @@ def test_a_bundle_is_quoted_placed_and_read_and_a_refused_one_says_why(api, zone
     assert [bid["status"] for bid in refused["bundle"]["bids"]] == ["refused"] * 2
     body["sweep"] = {"training.seed": 1}
     assert_problem(api.post("/api/bundles", body | {"price": price}), 400, "invalid_request")
-    assert wallet(organisation=api.owner).available_micros == 9_800_000
+    assert get_wallet(organisation=api.owner).available_micros == 9_800_000
     assert verify_zone(zone).problems == []

@@ -15,7 +15,7 @@ from marketplace.common import clock
 from marketplace.jobs.models import Artifact
 from marketplace.jobs.services import dispatch_slots
 from marketplace.payments.models import AccountKind, LedgerAccount
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from marketplace.questions.answering import record_written, sweep_questions
 from marketplace.questions.asking import ANSWERED_WITHIN, QuestionTerms, ask_question
 from marketplace.questions.models import AskedQuestion, QuestionStatus
@@ -102,7 +102,7 @@ def ask(client, zone, runtime):
 
 
 def test_a_base_model_answers_and_the_nodes_provider_is_paid(ask, runtime, owner, node, zone):
-    before = wallet(organisation=owner).available_micros
+    before = get_wallet(organisation=owner).available_micros
     answer = ask(temperature=0, stop=["\n"], seed=3, top_p=0.5)
     [choice] = answer.choices
     assert (choice.message.content, choice.finish_reason) == ("Hi there", "stop")
@@ -120,8 +120,8 @@ def test_a_base_model_answers_and_the_nodes_provider_is_paid(ask, runtime, owner
     price = -(-usage.total_tokens * find_rate(zone) // 1_000_000)
     assert price > 1000
     assert usage.cost == f"{price / 1e6:.6f}"
-    assert wallet(organisation=owner).available_micros == before - price
-    assert wallet(organisation=owner).held_micros == 0
+    assert get_wallet(organisation=owner).available_micros == before - price
+    assert get_wallet(organisation=owner).held_micros == 0
     earned = LedgerAccount.objects.get(
         organisation=node.provider.organisation, kind=AccountKind.EARNINGS_PENDING
     )
@@ -195,25 +195,25 @@ def test_a_prompt_is_continued(client, zone, runtime):
 
 
 def test_what_the_node_refuses_costs_nothing(ask, runtime, owner):
-    before = wallet(organisation=owner).available_micros
+    before = get_wallet(organisation=owner).available_micros
     runtime.script = [Written("", finish="error", reason="Too long.", fault=Fault.USER)]
     with pytest.raises(openai.BadRequestError, match="Too long"):
         ask()
     runtime.script = [Written("", finish="error", reason="Broken.", fault=Fault.SYSTEM)]
     with pytest.raises(openai.InternalServerError, match="Broken"):
         ask(stream=True)
-    assert wallet(organisation=owner).available_micros == before
+    assert get_wallet(organisation=owner).available_micros == before
 
 
 def test_an_owner_who_leaves_ends_the_answer_and_pays_what_was_written(ask, runtime, owner):
-    before = wallet(organisation=owner).available_micros
+    before = get_wallet(organisation=owner).available_micros
     runtime.script = [Written("", "Hi", answer_tokens=1)]
     stream = ask(stream=True)
     assert next(iter(stream)).choices[0].delta.role == "assistant"
     stream.close()
     question = wait_for_end()
     assert question.status == QuestionStatus.CANCELLED
-    paid = before - wallet(organisation=owner).available_micros
+    paid = before - get_wallet(organisation=owner).available_micros
     assert paid == -(-(question.prompt_tokens + 1) * question.rate_micros // 1_000_000)
     ended = record_written(
         node=question.node, items=[Written(question.token, " more")], now=clock.now()
@@ -227,7 +227,7 @@ def wait_for_end():
 
 
 def test_a_question_that_no_node_answers_ends_and_is_refunded(zone, node, owner):
-    before = wallet(organisation=owner).available_micros
+    before = get_wallet(organisation=owner).available_micros
     question = ask_question(
         organisation=owner,
         asked_by=None,
@@ -236,13 +236,13 @@ def test_a_question_that_no_node_answers_ends_and_is_refunded(zone, node, owner)
         terms=QuestionTerms(prompt="x"),
         now=clock.now(),
     )
-    assert wallet(organisation=owner).held_micros > 0
+    assert get_wallet(organisation=owner).held_micros > 0
     late = clock.now() + ANSWERED_WITHIN
     assert sweep_questions(now=late) == 1
     assert sweep_questions(now=late) == 0
     question.refresh_from_db()
     assert question.status == QuestionStatus.FAILED
-    assert wallet(organisation=owner).available_micros == before
+    assert get_wallet(organisation=owner).available_micros == before
 
 
 def test_a_node_cannot_charge_more_tokens_than_its_text_has(ask, runtime, zone):

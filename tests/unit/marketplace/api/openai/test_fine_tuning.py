@@ -11,7 +11,7 @@ from marketplace.auction.models import Bid, BidStatus
 from marketplace.common import clock
 from marketplace.jobs.models import Job, MetricPoint
 from marketplace.jobs.services import dispatch_slots
-from marketplace.payments.selectors import wallet
+from marketplace.payments.selectors import get_wallet
 from tests import builders
 from tests import market_builders as market
 from workers.protocol.messages import SliceEnd
@@ -107,7 +107,7 @@ def test_a_refused_bid_is_402_with_what_would_win_and_is_not_sent_again(create, 
     assert refused.value.body["bid"]["status"] == "refused"
     assert Bid.objects.get().status == BidStatus.REFUSED
     assert not Job.objects.exists()
-    assert wallet(organisation=owner).held_micros == 0
+    assert get_wallet(organisation=owner).held_micros == 0
 
 
 def test_without_money_there_is_no_bid(connect, zone, lane):
@@ -226,7 +226,7 @@ def test_a_wrong_request_is_refused_and_leaves_no_trace(
     error = refused.value
     assert (error.status_code, error.code, error.param) == (status, code, param), error.body
     assert not Bid.objects.exists()
-    assert wallet(organisation=owner).held_micros == 0
+    assert get_wallet(organisation=owner).held_micros == 0
 
 
 def test_what_belongs_to_another_organisation_is_not_there(connect, client, create, zone):

@@ -21,7 +21,7 @@ from marketplace.common.errors import Conflict, PaymentRequired, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Job
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, check_ledger, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -81,7 +81,9 @@ def test_a_bundle_that_wins_has_a_job_and_a_charge_for_each_and_the_rest_comes_b
     zone: Zone, owner: Organisation
 ) -> None:
     made = bundle(owner, zone)
-    assert wallet(organisation=owner) == Wallet(available_micros=9_000_000, held_micros=1_000_000)
+    assert get_wallet(organisation=owner) == Wallet(
+        available_micros=9_000_000, held_micros=1_000_000
+    )
     assert sum(bid.price_micros for bid in made.bids.all()) == 1_000_000
     decide_pending_bids(zone=zone, now=NOW)
     assert kinds(zone)[-5:] == ["BidsReceived", "BundleArrived", *["BidArrived"] * 3]
@@ -93,7 +95,7 @@ def test_a_bundle_that_wins_has_a_job_and_a_charge_for_each_and_the_rest_comes_b
     assert [job.spec["training"]["seed"] for job in jobs] == [1, 2, 3]
     # Side by side: all of them end in the first slot.
     assert {tuple(map(tuple, job.cells)) for job in jobs} == {((101, Node.objects.get().pk),)}
-    assert wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
@@ -121,7 +123,7 @@ def test_a_bundle_at_its_price_loses_whole_and_everything_is_released(
     assert (made.refusal, made.winning_price_micros) == ("price", 3 * market.CELL_MICROS)
     assert statuses(made) == [BidStatus.REFUSED] * 3
     assert not Job.objects.exists()
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
     assert verify_zone(zone).problems == []
     # A micro-dollar more wins.
     better = bundle(owner, zone, price_micros=3 * market.CELL_MICROS + 1)
@@ -142,11 +144,11 @@ def test_jobs_of_a_sweep_that_stand_for_themselves_win_one_by_one(
         price_micros=100_001,
         deadline_at=market.slot_at(zone, 102),
     )
-    assert wallet(organisation=owner).held_micros == 5 * 100_001
+    assert get_wallet(organisation=owner).held_micros == 5 * 100_001
     decide_pending_bids(zone=zone, now=NOW)
     assert kinds(zone)[-6:] == ["BidsReceived", *["BidArrived"] * 5]
     assert statuses(made) == [BidStatus.ADMITTED] * 4 + [BidStatus.REFUSED]
-    assert wallet(organisation=owner) == Wallet(available_micros=9_600_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=9_600_000, held_micros=0)
     # All or none: none.
     whole = bundle(owner, zone, sweep={"training.seed": [*range(16)]}, price_micros=9_000_000,
                    deadline_at=market.slot_at(zone, 104))  # fmt: skip
@@ -167,7 +169,7 @@ def test_a_bundle_is_received_whole_whatever_the_limit_of_a_batch_is(
     decide_pending_bids(zone=zone, now=NOW)
     first.refresh_from_db()
     assert (first.status, statuses(made)) == (BidStatus.ADMITTED, [BidStatus.CANCELLED] * 3)
-    assert wallet(organisation=owner) == Wallet(available_micros=9_900_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=9_900_000, held_micros=0)
     assert verify_zone(zone).problems == []
 
 
@@ -179,7 +181,7 @@ def test_a_job_of_a_bundle_is_settled_as_any_other(zone: Zone, owner: Organisati
         status="failed", fault="system", failure_reason="its node died", finished_at=NOW
     )
     settle_finished(now=NOW)
-    assert wallet(organisation=owner).available_micros == 9_800_000
+    assert get_wallet(organisation=owner).available_micros == 9_800_000
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
 
@@ -242,7 +244,7 @@ def assert_no_trace(owner: Organisation) -> None:
     assert not Bundle.objects.exists()
     assert not Hold.objects.exists()
     assert Entry.objects.count() == 1  # the grant of the wallet
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
 
 
 def test_the_same_key_is_the_same_bundle_and_another_request_under_it_a_conflict(

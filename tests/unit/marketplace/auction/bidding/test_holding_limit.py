@@ -12,7 +12,7 @@ from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid
 from marketplace.common.errors import UserError
 from marketplace.fleet.services import set_policy_settings
-from marketplace.payments.selectors import Wallet, wallet
+from marketplace.payments.selectors import Wallet, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -60,11 +60,11 @@ def test_waiting_bids_and_cells_to_come_count_until_a_quarter_and_the_next_bid_h
     assert room(zone, owner) == QUARTER - 5 * 900
     for _ in range(4):
         market.bid(owner, zone, epochs=9, slots=9)
-    before = wallet(organisation=owner)
+    before = get_wallet(organisation=owner)
     with pytest.raises(UserError, match="one organisation may hold 25% of what is on sale") as told:
         market.bid(owner, zone, epochs=9, slots=9)
     assert told.value.code == "holding_limit"
-    assert (Bid.objects.count(), wallet(organisation=owner)) == (9, before)
+    assert (Bid.objects.count(), get_wallet(organisation=owner)) == (9, before)
     # Others are not concerned, and cells that are past count no more.
     other = builders.organisation(usd="10")
     assert market.bid(other, zone, epochs=9, slots=9).status == "pending"
@@ -104,5 +104,5 @@ def test_nothing_is_lost_to_a_bid_that_was_refused_before_it_was_stored(zone, ow
     monkeypatch.setattr(holding_limit, "find_most_held", lambda *_, **__: 4_000.0)
     with pytest.raises(UserError, match="This market is new"):
         market.bid(owner, zone, epochs=50, slots=9)
-    assert wallet(organisation=owner) == Wallet(available_micros=1_000_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=1_000_000_000, held_micros=0)
     assert room(zone, owner) == 4_000.0

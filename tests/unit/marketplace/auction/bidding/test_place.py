@@ -9,7 +9,7 @@ import pytest
 from marketplace.auction.models import Bid
 from marketplace.common.errors import Conflict, NotFound, PaymentRequired, UserError
 from marketplace.payments.models import Entry, Hold
-from marketplace.payments.selectors import Wallet, check_ledger, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -31,7 +31,7 @@ def assert_no_trace(owner):
     assert not Bid.objects.exists()
     assert not Hold.objects.exists()
     assert Entry.objects.count() == 1  # the grant of the wallet
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
 
 
 def test_placed_bid_is_pending_and_its_price_is_held(zone, owner):
@@ -42,7 +42,9 @@ def test_placed_bid_is_pending_and_its_price_is_held(zone, owner):
     assert (bid.samples, bid.compute_demand) == (270, 270.0)
     assert bid.rates == {"cpu": 100.0}
     assert bid.training["epochs"] == 3
-    assert wallet(organisation=owner) == Wallet(available_micros=6_000_000, held_micros=4_000_000)
+    assert get_wallet(organisation=owner) == Wallet(
+        available_micros=6_000_000, held_micros=4_000_000
+    )
 
 
 def test_bids_arrive_in_rising_order(zone, owner):
@@ -234,7 +236,9 @@ def test_same_key_and_request_gives_the_same_bid(zone, owner):
     second = market.bid(owner, zone, data=data, key="k1")
     assert second.pk == first.pk
     assert Bid.objects.count() == 1
-    assert wallet(organisation=owner) == Wallet(available_micros=5_000_000, held_micros=5_000_000)
+    assert get_wallet(organisation=owner) == Wallet(
+        available_micros=5_000_000, held_micros=5_000_000
+    )
 
 
 def test_same_key_gives_the_same_bid_after_its_deadline_passed(zone, owner):
@@ -256,7 +260,7 @@ def test_same_key_with_another_request_is_a_conflict(zone, owner, changed):
     assert caught.value.code == "idempotency_key_reused"
     assert caught.value.extra == {"bid_id": first.pk}
     assert Bid.objects.count() == 1
-    assert wallet(organisation=owner).held_micros == 5_000_000
+    assert get_wallet(organisation=owner).held_micros == 5_000_000
 
 
 def test_keys_of_two_organisations_do_not_meet(zone, owner):

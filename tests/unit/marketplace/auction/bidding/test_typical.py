@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from marketplace.auction.bidding.quotes import make_quote
-from marketplace.auction.bidding.typical import EPOCHS, TypicalQuote, typical_quotes
+from marketplace.auction.bidding.typical import EPOCHS, TypicalQuote, make_typical_quotes
 from marketplace.fleet.models import Zone
 from tests import builders, market_builders
 from tests.builders import NOW
@@ -22,7 +22,7 @@ def list_a_zone() -> Zone:
 
 
 def test_sizes_are_round_and_rise() -> None:
-    quotes = typical_quotes(zone=list_a_zone(), now=NOW)
+    quotes = make_typical_quotes(zone=list_a_zone(), now=NOW)
     sizes = [quote.job.rows for quote in quotes]
     assert sizes == sorted(set(sizes))
     assert all(str(rows).rstrip("0") in ("1", "2", "5") for rows in sizes)
@@ -32,7 +32,7 @@ def test_sizes_are_round_and_rise() -> None:
 def test_prices_are_those_of_a_real_quote() -> None:
     zone = list_a_zone()
     owner = builders.organisation()
-    for quote in typical_quotes(zone=zone, now=NOW):
+    for quote in make_typical_quotes(zone=zone, now=NOW):
         data = market_builders.dataset(owner, zone, rows=quote.job.rows)
         real = make_quote(
             organisation=owner,
@@ -47,7 +47,7 @@ def test_prices_are_those_of_a_real_quote() -> None:
 
 
 def test_a_later_deadline_never_costs_more_and_an_early_one_may_be_too_soon() -> None:
-    quotes = typical_quotes(zone=list_a_zone(), now=NOW)
+    quotes = make_typical_quotes(zone=list_a_zone(), now=NOW)
     for quote in quotes:
         assert quote.deadlines == tuple(sorted(quote.deadlines))
         known = [price for price in quote.prices if price is not None]
@@ -58,11 +58,11 @@ def test_a_later_deadline_never_costs_more_and_an_early_one_may_be_too_soon() ->
 
 def test_one_answer_serves_everybody_for_a_moment() -> None:
     zone = list_a_zone()
-    first = typical_quotes(zone=zone, now=NOW)
-    assert typical_quotes(zone=zone, now=NOW + timedelta(seconds=9)) is first
-    assert typical_quotes(zone=zone, now=NOW + timedelta(seconds=11)) is not first
+    first = make_typical_quotes(zone=zone, now=NOW)
+    assert make_typical_quotes(zone=zone, now=NOW + timedelta(seconds=9)) is first
+    assert make_typical_quotes(zone=zone, now=NOW + timedelta(seconds=11)) is not first
 
 
 def test_a_zone_without_nodes_has_no_typical_prices() -> None:
     none: tuple[TypicalQuote, ...] = ()
-    assert typical_quotes(zone=market_builders.zone(), now=NOW) == none
+    assert make_typical_quotes(zone=market_builders.zone(), now=NOW) == none

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marketplace.auction.book.proofs import FOLLOWING, bid_proof
+from marketplace.auction.book.proofs import FOLLOWING, build_bid_proof
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, LogEntry
 from marketplace.common.errors import Conflict
@@ -78,7 +78,7 @@ def assert_received(proof: dict[str, Any], own: dict[str, Any]) -> None:
 
 def test_a_proof_opens_the_own_bid_and_chains_it_to_its_neighbours(zone: Zone) -> None:
     first, second, third = decided(zone, 5_000_000, 4_000_001, 3_000_000)
-    proof = json.loads(bid_proof(bid=second))
+    proof = json.loads(build_bid_proof(bid=second))
     assert_true(proof)
     assert proof["bid_id"] == second.pk
     assert proof["opening"]["bid"] == 4_000_001.0
@@ -94,7 +94,7 @@ def test_a_proof_opens_the_own_bid_and_chains_it_to_its_neighbours(zone: Zone) -
 
 def test_a_proof_tells_nothing_of_what_others_bid(zone: Zone) -> None:
     bids = decided(zone, 5_000_000, 4_000_001, 3_000_000)
-    text = bid_proof(bid=bids[1])
+    text = build_bid_proof(bid=bids[1])
     for other in (bids[0], bids[2]):
         event = json.loads(LogEntry.objects.get(zone=zone, position=other.position).event)
         assert event["salt"] not in text
@@ -109,7 +109,7 @@ def test_numbers_stand_in_a_proof_as_the_hashes_cover_them(zone: Zone) -> None:
     (bid,) = decided(zone, 5_000_000)
     entry = LogEntry.objects.get(zone=zone, position=bid.position)
     outcome = json.loads(entry.outcome, parse_float=str, parse_int=str)
-    proof = json.loads(bid_proof(bid=bid), parse_float=str, parse_int=str)
+    proof = json.loads(build_bid_proof(bid=bid), parse_float=str, parse_int=str)
     own = next(entry for entry in proof["entries"] if entry["position"] == str(bid.position))
     told = {name: value for name, value in own["outcome"].items() if name in outcome}
     assert told == {name: of for name, of in outcome.items() if name not in PRIVATE_PARTS}
@@ -120,7 +120,7 @@ def test_numbers_stand_in_a_proof_as_the_hashes_cover_them(zone: Zone) -> None:
 
 def test_a_proof_ends_some_entries_after_the_decision(zone: Zone) -> None:
     bids = decided(zone, *[1_000_000 + number for number in range(FOLLOWING + 5)])
-    proof = json.loads(bid_proof(bid=bids[0]))
+    proof = json.loads(build_bid_proof(bid=bids[0]))
     assert proof["entries"][-1]["position"] == place(bids[0]) + FOLLOWING
     assert_true(proof)
 
@@ -128,7 +128,7 @@ def test_a_proof_ends_some_entries_after_the_decision(zone: Zone) -> None:
 def test_a_bid_that_waits_has_no_proof_yet(zone: Zone) -> None:
     bid = market_builders.bid(builders.organisation(usd="10"), zone)
     with pytest.raises(Conflict) as refused:
-        bid_proof(bid=bid)
+        build_bid_proof(bid=bid)
     assert refused.value.code == "not_decided"
 
 

@@ -14,7 +14,7 @@ from marketplace.auction.selectors import refresh_bids
 from marketplace.common.errors import Conflict
 from marketplace.fleet.models import NodeStatus
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import Wallet, check_ledger, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -35,7 +35,9 @@ def owner():
 def test_first_bid_in_an_empty_market_pays_the_operational_cost_alone(zone, owner):
     node = market.node(zone)
     bid = market.bid(owner, zone, price_micros=5_000_000, epochs=3)
-    assert wallet(organisation=owner) == Wallet(available_micros=5_000_000, held_micros=5_000_000)
+    assert get_wallet(organisation=owner) == Wallet(
+        available_micros=5_000_000, held_micros=5_000_000
+    )
 
     batch = decide_pending_bids(zone=zone, now=NOW)
 
@@ -53,7 +55,7 @@ def test_first_bid_in_an_empty_market_pays_the_operational_cost_alone(zone, owne
         "memory": 0.0,
         "rounding": 0.0,
     }
-    assert wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=9_700_000, held_micros=0)
     job = Job.objects.get(bid_id=bid.pk)
     assert job.cells == bid.cells
     assert job.price_micros == 300_000
@@ -94,7 +96,7 @@ def test_bid_at_the_price_is_refused_and_told_the_price(zone, owner):
     assert bid.winning_price_micros == 300_000
     assert bid.payment_micros is None
     assert bid.cells is None
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
     assert not Job.objects.exists()
     assert not Reservation.objects.exists()
     assert check_ledger().balanced
@@ -203,7 +205,7 @@ def test_bid_without_any_node_is_refused_and_its_money_comes_back(zone, owner):
     decide_pending_bids(zone=zone, now=NOW)
     bid.refresh_from_db()
     assert bid.status == BidStatus.REFUSED
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
 
 
 @pytest.mark.parametrize("status", [NodeStatus.OFFLINE, NodeStatus.JOINING, NodeStatus.LEFT])
@@ -244,7 +246,7 @@ def test_bid_whose_deadline_passed_while_the_lane_was_down_is_refused_once(zone,
     bid.refresh_from_db()
     assert (bid.status, bid.refusal) == (BidStatus.REFUSED, "window")
     assert LogEntry.objects.filter(zone=zone, kind="BidArrived").count() == 1
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
 
 
 def test_cancelled_bid_is_not_decided_and_its_money_comes_back(zone, owner):
@@ -255,7 +257,7 @@ def test_cancelled_bid_is_not_decided_and_its_money_comes_back(zone, owner):
     assert decide_pending_bids(zone=zone, now=NOW).decided == 0
     bid.refresh_from_db()
     assert bid.status == BidStatus.CANCELLED
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
     assert check_ledger().balanced
 
 
@@ -266,7 +268,7 @@ def test_decided_bid_cannot_be_taken_back(zone, owner):
     with pytest.raises(Conflict) as caught:
         cancel_bid(bid=bid, now=NOW)
     assert caught.value.code == "bid_already_decided"
-    assert wallet(organisation=owner).available_micros == 9_900_000
+    assert get_wallet(organisation=owner).available_micros == 9_900_000
 
 
 def test_each_of_two_who_hold_the_same_bid_sees_its_decision(zone, owner):

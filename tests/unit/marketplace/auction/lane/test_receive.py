@@ -11,7 +11,7 @@ import pytest
 from marketplace.accounts.models import Organisation
 from marketplace.api.market.serialize import serialize_bids
 from marketplace.auction.bidding.cancel import cancel_bid
-from marketplace.auction.book.transcript import transcript_lines
+from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import decisions
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -94,7 +94,7 @@ def test_a_receipt_is_given_while_the_bid_waits_and_is_a_witness_of_the_log(
     bid.refresh_from_db()
     assert serialize_bids([bid])[0]["receipt"] == told["receipt"]
     witness = read_witness([json.dumps(told["receipt"])])
-    lines = list(transcript_lines(zone, with_bids=False))
+    lines = list(write_transcript(zone, with_bids=False))
     assert verify_transcript(lines, witness=witness).witnessed == 1
     assert not verify_transcript(lines[:-2], witness=witness).ok
 

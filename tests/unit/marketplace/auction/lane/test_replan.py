@@ -13,7 +13,7 @@ from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.selectors import last_slot_until
 from marketplace.jobs.models import Job, JobEvent
 from marketplace.jobs.services import dispatch_slots, replace_job_cells, request_job_replan
-from marketplace.payments.selectors import Wallet, check_ledger, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -70,7 +70,7 @@ def test_job_on_a_silent_node_is_planned_again_at_once_and_free(zone, owner):
     ]
     bid.refresh_from_db()
     assert bid.payment_micros == 150_000
-    assert wallet(organisation=owner) == Wallet(available_micros=9_850_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=9_850_000, held_micros=0)
     assert verify_zone(zone).problems == []
     messages = JobEvent.objects.filter(job=job, kind="replanned").values_list("message", flat=True)
     assert list(messages) == [
@@ -258,14 +258,14 @@ def get_nowhere(zone, job, slot):
 def test_a_job_that_gets_nowhere_in_its_slices_gets_twice_as_many_slots_each_time(zone, owner):
     market.node(zone)
     bid, job = admitted(owner, zone, epochs=3)
-    before = (bid.payment_micros, wallet(organisation=owner))
+    before = (bid.payment_micros, get_wallet(organisation=owner))
     # The first slice did all steps, the others only what a slot was too short for.
     assert get_nowhere(zone, job, 101) == [102]
     assert get_nowhere(zone, job, 102) == [103, 104]
     assert get_nowhere(zone, job, 103) == [104, 105, 106, 107]
     assert get_nowhere(zone, job, 104) == [*range(105, 113)]
     bid.refresh_from_db()
-    assert (bid.payment_micros, wallet(organisation=owner)) == before
+    assert (bid.payment_micros, get_wallet(organisation=owner)) == before
     assert verify_zone(zone).problems == []
 
 

@@ -12,7 +12,7 @@ from marketplace.auction.lane import sweep
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.sweep import decide_all_pending, sweep_zones
 from marketplace.auction.models import Bid, BidStatus
-from marketplace.payments.selectors import Wallet, check_ledger, wallet
+from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
 from tests import builders
 from tests import market_builders as market
 from tests.builders import NOW
@@ -38,7 +38,7 @@ def test_a_bid_that_cannot_be_decided_waits_and_the_others_are_decided() -> None
         broken.pk: BidStatus.PENDING,
         last.pk: BidStatus.ADMITTED,
     }
-    assert wallet(organisation=owner).held_micros == 1_000_000
+    assert get_wallet(organisation=owner).held_micros == 1_000_000
     assert verify_zone(zone).problems == []
     assert check_ledger().balanced
 
@@ -52,7 +52,9 @@ def test_a_bid_that_cannot_be_decided_waits_and_the_others_are_decided() -> None
     broken.refresh_from_db()
     assert broken.status == BidStatus.ADMITTED
     paid = sum(Bid.objects.values_list("payment_micros", flat=True))
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000 - paid, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(
+        available_micros=10_000_000 - paid, held_micros=0
+    )
     assert check_ledger().balanced
 
 
@@ -127,9 +129,9 @@ def test_a_bid_that_keeps_failing_is_tried_ever_more_rarely_and_can_be_taken_bac
         ]
         * 8
     )
-    assert wallet(organisation=owner).held_micros == 200_000
+    assert get_wallet(organisation=owner).held_micros == 200_000
     cancel_bid(bid=bid, now=now)
-    assert wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
+    assert get_wallet(organisation=owner) == Wallet(available_micros=10_000_000, held_micros=0)
     assert decide_all_pending(zone_id=zone.pk, clock=lambda: now) == 0
 
 

@@ -26,7 +26,7 @@ from marketplace.fleet.models import Node, Zone
 from marketplace.fleet.services import set_node_ask, set_policy_settings
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import dispatch_slots
-from marketplace.payments.selectors import check_ledger, earnings, house_balances
+from marketplace.payments.selectors import check_ledger, get_earnings, get_house_balances
 from scheduler.auction.log import events
 from scheduler.auction.log.event_json import event_from_json
 from scheduler.types import NodeRate
@@ -126,8 +126,8 @@ def test_a_provider_earns_the_rate_of_its_cells_and_the_books_balance(zone, owne
     node = market.open_slice(job).node
     market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     assert settle_finished(now=now) == 1
-    assert earnings(organisation=node.provider.organisation).pending_micros == 125_000
-    assert house_balances()["revenue"] == 0
+    assert get_earnings(organisation=node.provider.organisation).pending_micros == 125_000
+    assert get_house_balances()["revenue"] == 0
     check = check_ledger()
     assert (check.balanced, check.wrong_pay) == (True, ())
 

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.book.transcript import transcript_lines
+from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane import enter
 from marketplace.auction.lane.decide import decide_pending_bids
@@ -23,7 +23,7 @@ from marketplace.auction.pricing.past_bids import (
     load_past_bids,
 )
 from marketplace.auction.pricing.solve import apply_prices, solve_zone_prices
-from marketplace.auction.selectors import policy_in_force
+from marketplace.auction.selectors import get_policy_in_force
 from marketplace.fleet import slots
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import set_policy_settings
@@ -119,7 +119,7 @@ def begun_before(zone, owner):
 def test_such_a_zone_goes_over_before_its_next_decision_and_once(begun_before, owner):
     zone, later = begun_before, market.slot_at(begun_before, 101)
     assert rules(zone).policy == "residual"
-    assert policy_in_force(zone) == "residual"
+    assert get_policy_in_force(zone) == "residual"
     held = list(Bid.objects.filter(status="admitted").values_list("pk", flat=True))
     sell(owner, zone, now=later, count=1)
     assert kinds(zone)[-4:] == ["SlotAdvanced", "RulesChanged", "BidsReceived", "BidArrived"]
@@ -389,7 +389,7 @@ def test_what_the_operator_is_shown_is_compared_with_the_log(traded, change):
 
 
 def test_a_published_transcript_is_replayed_over_the_change_and_tells_no_bid(traded):
-    lines = list(transcript_lines(traded, with_bids=False))
+    lines = list(write_transcript(traded, with_bids=False))
     found = verify_transcript(lines)
     assert (found.ok, found.head_hash) == (True, MarketHead.objects.get().head_hash)
     [solved] = [json.loads(line)["event"] for line in lines if '"PricesSolved"' in line]
@@ -407,6 +407,6 @@ def test_a_published_transcript_is_replayed_over_the_change_and_tells_no_bid(tra
 
 
 def test_the_operators_transcript_shows_bids_and_solves_whole(traded):
-    lines = list(transcript_lines(traded, with_bids=True))
+    lines = list(write_transcript(traded, with_bids=True))
     assert verify_transcript(lines).ok
     assert any('"dual_value"' in line for line in lines)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 from django.test import Client
 
-from marketplace.auction.book.transcript import transcript_lines
+from marketplace.auction.book.transcript import write_transcript
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import MarketHead, PublishedHead, WitnessCursor
@@ -75,7 +75,7 @@ def test_a_witness_file_gets_every_head_once_and_holds_the_log_to_it(
         assert heads.publish_heads(now=NOW) == 0
     witness = read_witness(file.read_text().splitlines())
     assert len(witness) == 3
-    lines = list(transcript_lines(zone, with_bids=False))
+    lines = list(write_transcript(zone, with_bids=False))
     assert verify_transcript(lines, witness=witness).witnessed == 3
     assert not verify_transcript(lines[:-1], witness=witness).ok
 
@@ -100,7 +100,7 @@ def test_a_head_delivered_twice_says_nothing_new(zone: Zone, file: Path) -> None
     assert heads.publish_heads(now=NOW) == 1
     witness = read_witness(file.read_text().splitlines())
     assert len(witness) == 2
-    assert verify_transcript(transcript_lines(zone, with_bids=False), witness=witness).ok
+    assert verify_transcript(write_transcript(zone, with_bids=False), witness=witness).ok
 
 
 class Inbox(BaseHTTPRequestHandler):

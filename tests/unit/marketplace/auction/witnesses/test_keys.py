@@ -95,7 +95,7 @@ def test_a_new_key_is_signed_by_the_one_it_replaces(folder: Path) -> None:
     first, second = keys.list_public_keys()
     assert (first.public_key, first.retired_at) == (old.public_key, later)
     assert (second.public_key, second.retired_at) == (new.public_key, None)
-    text = keys.succession_text(old=old.public_key, new=new.public_key)
+    text = keys.build_succession_text(old=old.public_key, new=new.public_key)
     verify(old.public_key, bytes.fromhex(second.vouched_by), text)
     with pytest.raises(InvalidSignature):
         verify(new.public_key, bytes.fromhex(second.vouched_by), text)
