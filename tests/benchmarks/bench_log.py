@@ -72,7 +72,7 @@ def bench(wanted: int, *, profile: bool) -> None:
     from marketplace.auction.book import engine_cache as books
     from marketplace.auction.book import verify
     from marketplace.auction.models import LogEntry, MarketHead, Snapshot
-    from marketplace.auction.pricing.solve import Due, _solve
+    from marketplace.auction.pricing.solve import DueSolve, _solve
     from marketplace.fleet.selectors import slot_starts_at
     from scheduler.auction import Engine
     from scheduler.auction.log.events import BidArrived
@@ -134,7 +134,7 @@ def bench(wanted: int, *, profile: bool) -> None:
             assert verify._replayed(fresh, row)[1] is None
 
     slot = engine.horizon.first_slot
-    due = Due(slot=slot, fleet="")
+    due = DueSolve(slot=slot, fleet="")
     for case in ("solve for prices, the replica from its snapshot", "solve for prices"):
         with Timed() as spent:
             solved = _solve(zone, due=due, now=slot_starts_at(zone, slot))

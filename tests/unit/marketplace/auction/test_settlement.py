@@ -316,7 +316,7 @@ def test_a_node_that_leaves_a_job_just_before_its_deadline_pays_for_the_late_end
     market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     settled(job, bid, now)
     assert (bid.credit_micros, earned(node)) == (75_000, 225_000)
-    assert house_balances()["sla_credits"] == 0
+    assert get_house_balances()["sla_credits"] == 0
 
 
 def test_a_node_that_leaves_a_job_and_then_the_market_is_not_paid_by_the_house(zone, owner):
@@ -328,7 +328,7 @@ def test_a_node_that_leaves_a_job_and_then_the_market_is_not_paid_by_the_house(z
     assert (job.status, job.fault) == ("failed", "system")
     settled(job, bid, now)
     assert (bid.refund_micros, earned(node)) == (300_000, 0)
-    assert house_balances()["refunds"] == 0
+    assert get_house_balances()["refunds"] == 0
 
 
 def test_a_node_that_is_gone_when_its_cells_come_is_at_fault_and_not_the_one_before_it(zone, owner):
