@@ -61,11 +61,6 @@ def fit_work_costs(prior: WorkCosts, measured: Sequence[WorkMeasurement]) -> Wor
     )
 
 
-def predict_seconds_per_unit(costs: WorkCosts, measured: Sequence[WorkMeasurement]) -> float:
-    """Seconds of a work unit on the device that measured: the middle one of its measurements."""
-    return float(np.median([row.seconds / count_units(costs, row) for row in measured]))
-
-
 def count_units(costs: WorkCosts, row: WorkMeasurement) -> float:
     """Work units of measured steps."""
     rows = (

@@ -16,7 +16,6 @@ from marketplace.fleet.selectors import slot_at, slot_starts_at
 from marketplace.jobs.models import Dataset, Job
 from marketplace.vendors.endpoints import ask_for_quotes
 from marketplace.vendors.models import (
-    AnswerKind,
     DataAccess,
     DataReport,
     Dispute,
@@ -96,10 +95,6 @@ class VendorSummary:
     missed: int
     #: Answers of its own system in the last days, by kind.
     answers: dict[str, int]
-
-    @property
-    def failed_answers(self) -> int:
-        return sum(n for kind, n in self.answers.items() if kind != AnswerKind.GOOD)
 
 
 #: Answers older than this say little of a vendor's system now.

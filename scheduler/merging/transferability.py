@@ -1,6 +1,6 @@
-"""What one task gains from another: the gain, scores that predict it, and how well.
+"""Scores that predict what one task gains from another, and how well they do.
 
-Source: Ymir, section 4.1 and equation 1. Departures are listed in
+Source: Ymir, section 4.1. Departures are listed in
 ``docs/algorithms/merging.md``.
 """
 
@@ -14,24 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-
-
-def transfer_gain(joint: float, alone: float) -> float:
-    """Relative gain of a task that was tuned jointly (equation 1).
-
-    Parameters
-    ----------
-    joint, alone : float
-        Performance with and without the other task, higher is better.
-
-    Raises
-    ------
-    ValueError
-        When ``alone`` is not above zero, where no relative gain exists.
-    """
-    if not alone > 0:
-        raise ValueError(f"performance alone must be above zero, got {alone}")
-    return (joint - alone) / alone
 
 
 def score_by_gradients(donor: Floats, target: Floats) -> float:

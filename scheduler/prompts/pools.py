@@ -19,7 +19,3 @@ class WarmPool:
     def __post_init__(self) -> None:
         if any(a > b for a, b in zip(self.free_at_s, self.free_at_s[1:], strict=False)):
             raise ValueError(f"free_at_s of {self.base_model} must rise")
-
-    def count_idle(self, now_s: float) -> int:
-        """R_l: GPUs that could start a job at once."""
-        return sum(1 for free_s in self.free_at_s if free_s <= now_s)

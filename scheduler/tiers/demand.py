@@ -1,10 +1,10 @@
 """Demand bound function and pressure (Allpass, section 3.2, equations 1 and 2).
 
-Two readings of equation 1. *Printed* counts the whole remaining run time of a job
-once its deadline lies inside the window, so a ten-hour job due in fifty hours is
-invisible until it is too late. *Corrected* counts by the latest start: a job with
-slack ``s`` and remaining work ``r`` must have ``min(r, T - s)`` seconds done within
-the next ``T`` seconds, a ramp that starts at ``s`` and ends at ``s + r``.
+As printed, equation 1 counts the whole remaining run time of a job once its deadline lies
+inside the window, so a ten-hour job due in fifty hours is invisible until it is too late
+(``scheduler.experiments.tiers.printed_demand``). Here it counts by the latest start: a job with
+slack ``s`` and remaining work ``r`` must have ``min(r, T - s)`` seconds done within the next
+``T`` seconds, a ramp that starts at ``s`` and ends at ``s + r``.
 """
 
 from __future__ import annotations
@@ -24,32 +24,6 @@ def window_lengths(*, step_s: float, count: int) -> Floats:
     drops the future; windows here are relative to now, so nothing has to advance.
     """
     return np.arange(1, count + 1, dtype=np.float64) * step_s
-
-
-def demand_printed(
-    *, remaining_s: Floats, due_in_s: Floats, gpus: Floats, windows_s: Floats
-) -> Floats:
-    """Equation 1 as printed.
-
-    Parameters
-    ----------
-    remaining_s : (n,) array
-        r_j, seconds of run time left.
-    due_in_s : (n,) array
-        Deadline minus now, seconds; negative when overdue.
-    gpus : (n,) array
-        GPUs of the gang.
-    windows_s : (w,) array
-        Window lengths, seconds, rising.
-
-    Returns
-    -------
-    (w,) array
-        D(t, T), GPU seconds.
-    """
-    order = np.argsort(due_in_s, kind="stable")
-    totals = np.concatenate(([0.0], np.cumsum((remaining_s * gpus)[order])))
-    return totals[np.searchsorted(due_in_s[order], windows_s, side="right")]
 
 
 def demand(*, remaining_s: Floats, slack_s: Floats, gpus: Floats, windows_s: Floats) -> Floats:

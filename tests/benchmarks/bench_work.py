@@ -13,11 +13,12 @@ import argparse
 import json
 import sys
 import time
+from statistics import median
 
 import numpy as np
 import torch
 
-from marketplace.fleet.work_costs import count_units, fit_work_costs, predict_seconds_per_unit
+from marketplace.fleet.work_costs import count_units, fit_work_costs
 from workers.models import BUNDLED_PREFIX, TINY
 from workers.node.self_test import WORK_CASES
 from workers.protocol.messages import BaseModelRef
@@ -87,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     known, asked = measured[: len(WORK_CASES)], measured[len(WORK_CASES) :]
     costs = fit_work_costs(build_work_costs(resident.model.shape), known)
-    seconds_per_unit = predict_seconds_per_unit(costs, known)
+    seconds_per_unit = median(row.seconds / count_units(costs, row) for row in known)
     print(json.dumps({"costs": costs.__class__.__name__, "seconds_per_unit": seconds_per_unit}))
     errors = []
     for case, row in zip(cases, asked, strict=True):

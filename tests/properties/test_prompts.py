@@ -114,13 +114,18 @@ def test_new_gpus_are_as_few_as_any_gang_in_time_needs(
             assert not in_time(new, size, -1e-6)
 
 
+def count_idle(pool: WarmPool, now_s: float) -> int:
+    """R_l: GPUs that could start a job at once."""
+    return sum(1 for free_s in pool.free_at_s if free_s <= now_s)
+
+
 def check_round(
     found: Round, queue: list[TuningJob], warm: dict[str, WarmPool], cold: int, rules: LaneRules
 ) -> None:
     assert sum(growth.gpus for growth in found.growths) <= cold
     for name in MODELS:
         started = sum(one.gpus for one in found.starts if one.job.base_model == name)
-        assert started + found.unclaimed[name] <= warm[name].count_idle(0.0)
+        assert started + found.unclaimed[name] <= count_idle(warm[name], 0.0)
     names = [one.job.id for one in found.starts]
     assert len(set(names)) == len(names)
     assert {one.id for one in queue} >= set(names)
@@ -180,7 +185,7 @@ def test_the_repaired_algorithms_stay_within_their_pools_where_the_printed_do_no
 ) -> None:
     for name in MODELS:
         mine = [job for job in queue if job.base_model == name]
-        idle = warm[name].count_idle(now_s)
+        idle = count_idle(warm[name], now_s)
         found = allocate_warm(mine, idle, now_s, rules=rules, repairs=REPAIRED)
         assert sum(one.gpus for one in found) <= idle
         assert len({one.job.id for one in found}) == len(found)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from scheduler.experiments.tiers.demands import demands
 from scheduler.experiments.tiers.loop import run_loop
 from scheduler.experiments.tiers.policies import POLICIES
+from scheduler.experiments.tiers.printed_demand import demand_printed
 from scheduler.experiments.tiers.run import outcome, prepare
 from scheduler.experiments.tiers.state import JobStage, RunState
 from scheduler.experiments.tiers.supply import SupplyRules
 from scheduler.experiments.tiers.workload import OwnerRules, Workload
-from scheduler.tiers.demand import demand, demand_printed, window_lengths
+from scheduler.tiers.demand import demand, window_lengths
 
 #: Policies without gangs (hpa) or with a pool of fixed size are drawn with care.
 NAMES = sorted(name for name in POLICIES if not name.startswith("hpa"))

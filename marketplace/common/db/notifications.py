@@ -91,12 +91,6 @@ class NotificationListener:
         with self._lock:
             return key in self._futures
 
-    def wake_all(self) -> None:
-        """Resolve every future."""
-        with self._lock:
-            resolved = [future for waiting in self._futures.values() for future in waiting]
-        _resolve(resolved)
-
     def close(self) -> None:
         """End the connection now; the next that waits opens another."""
         with self._lock:

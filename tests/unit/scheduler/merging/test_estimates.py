@@ -20,18 +20,10 @@ from scheduler.merging.transferability import (
     fit_score_line,
     score_by_gradients,
     score_by_probe,
-    transfer_gain,
 )
 
 #: 1 / (0.01 k + 0.5) + 0.1
 PLAIN = LossCurve(square=0.0, linear=0.01, constant=0.5, floor=0.1)
-
-
-def test_the_gain_is_relative_to_the_performance_alone() -> None:
-    assert transfer_gain(0.9, 0.75) == pytest.approx(0.2)
-    assert transfer_gain(0.6, 0.75) == pytest.approx(-0.2)
-    with pytest.raises(ValueError, match="above zero"):
-        transfer_gain(0.5, 0.0)
 
 
 def test_the_gradient_score_is_a_cosine_and_the_same_both_ways() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from scheduler.tiers.demand import demand, demand_printed, pressure, ramp, window_lengths
+from scheduler.experiments.tiers.printed_demand import demand_printed
+from scheduler.tiers.demand import demand, pressure, ramp, window_lengths
 
 
 def one(value: float) -> np.ndarray:
