@@ -87,8 +87,8 @@ def _conclude(lane: Lane, preparation_id: str) -> bool:
             amount_micros=held.price_micros,
             now=lane.now,
         )
-        held.concluded_at = lane.now
-        held.save(update_fields=["concluded_at", "refund_micros"])
+        held.concluded_at, held.paid_from = lane.now, bid.hold_reference
+        held.save(update_fields=["concluded_at", "paid_from", "refund_micros"])
         forget_copies(held)
         return True
     if held.status == PreparationStatus.DISPUTED:

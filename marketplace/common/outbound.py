@@ -23,6 +23,10 @@ TIMEOUT_S, ANSWER_S = 10.0, 30.0
 BYTES_MAX = 5_000_000
 
 
+#: All IPv6 addresses that are given out; gateways to private networks have others.
+_GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")
+
+
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
     """How long, and how much, a stranger may answer."""
@@ -166,8 +170,12 @@ def resolve_host(host: str, *, port: int, allows_private: bool) -> str:
 
 def _is_public(address: str) -> bool:
     found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
+    if isinstance(found, ipaddress.IPv6Address):
+        # An IPv4 address may be written inside one, and is where the packets go.
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None:
+            return found in _GLOBAL_UNICAST and found.is_global
+        found = inner
     return found.is_global and not found.is_multicast
 
 

@@ -14,6 +14,8 @@ from marketplace.accounts.services import (
     revoke_api_key,
 )
 from marketplace.common.locks import advisory_lock
+from marketplace.express.bank import give_consent
+from marketplace.express.models import Sharing
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import (
     ZoneModel,
@@ -110,6 +112,7 @@ def seed_market(*, terms: SeedTerms, now: datetime) -> SeededMarket:
             zones=[zone],
             now=now,
         )
+        give_consent(organisation=northwind, sharing=Sharing.PRIVATE, given_by=owner, now=now)
         asked = ensure_provider(organisation=lakeside, now=now)
         listed = approve_provider(provider=asked, approved_by=None, now=now)
         tokens = tuple(

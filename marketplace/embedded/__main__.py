@@ -14,7 +14,7 @@ from typing import Any
 
 from marketplace.embedded.demo.api_client import DemoFailed
 from marketplace.embedded.demo.books import check_books
-from marketplace.embedded.demo.express import open_express_lane
+from marketplace.embedded.demo.express import open_express_lane, run_express_sales
 from marketplace.embedded.demo.first_sale import run_first_sale
 from marketplace.embedded.demo.messy_sale import run_messy_sale
 from marketplace.embedded.demo.moving_sale import run_moving_sale
@@ -54,6 +54,8 @@ def main() -> int:
                     story = _run_demo(running, seeded, traffic, say=say)
                 if not getattr(options, "once", False):
                     open_express_lane(running, seeded, say=say)
+                    if options.command == "demo":
+                        run_express_sales(running, seeded, say=say)
                     _stay_up(running, seeded, traffic)
             finally:
                 _end_machines(running)

@@ -9,7 +9,8 @@ earliest deadline first. A lane that dies in between has answered nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -69,8 +70,11 @@ def answer_requests(*, zone: Zone, now: datetime) -> int:
     with enter_lane(zone=zone, now=now) as lane:
         waiting = lock_requests(_list_waiting(zone), limit=BATCH_LIMIT)
         answered: list[_Answered] = []
-        for request in _order_fairly(zone, waiting):
-            answered.append(_answer(lane, lane_terms, request))
+        taken = count_active_jobs(zone)
+        for request in _order_fairly(waiting, taken):
+            owner = request.organisation_id
+            answered.append(_answer(lane, lane_terms, request, own_jobs=taken[owner]))
+            taken[owner] += bool(answered[-1].cells)
         settle_holds(settlements=[_conclude(of) for of in answered], now=now)
         wakeups.notify_decided(bid_ids=[of.request.pk for of in answered])
     return len(answered)
@@ -91,7 +95,7 @@ def _wants_burst(lane: ExpressLane, *, now: datetime) -> bool:
     seats = load_seats(lane, now=now)
     room, waiting = find_share(lane.most_seats), []
     taken = count_active_jobs(lane.zone)
-    for request in _order_fairly(lane.zone, asked):
+    for request in _order_fairly(asked, taken):
         taken[request.organisation_id] += 1
         if taken[request.organisation_id] <= room:
             waiting.append(request)
@@ -107,9 +111,11 @@ def _wants_burst(lane: ExpressLane, *, now: datetime) -> bool:
     )
 
 
-def _order_fairly(zone: Zone, waiting: Iterable[ExpressRequest]) -> list[ExpressRequest]:
+def _order_fairly(
+    waiting: Iterable[ExpressRequest], active: Mapping[str, int]
+) -> list[ExpressRequest]:
     """Organisations with fewest jobs in the lane first; of each the earliest deadline first."""
-    taken = count_active_jobs(zone)
+    taken = Counter(active)
     ordered: list[ExpressRequest] = []
     left = list(waiting)
     while left:
@@ -127,12 +133,12 @@ def _order_fairly(zone: Zone, waiting: Iterable[ExpressRequest]) -> list[Express
     return ordered
 
 
-def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest) -> _Answered:
+def _answer(lane: Lane, terms: ExpressLane, request: ExpressRequest, *, own_jobs: int) -> _Answered:
     """LaneAnswer one request and write what follows, but for the money. Call in the lane."""
     now, base, zone = lane.now, request.created_at, terms.zone
     asked = build_lane_question(
         zone=zone,
-        seats=load_open_seats(terms, request.organisation_id, now=now),
+        seats=load_open_seats(terms, own_jobs, now=now),
         job=TuningJob(
             request.pk,
             zone.base_model_name,

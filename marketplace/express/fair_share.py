@@ -27,8 +27,7 @@ def count_active_jobs(zone: Zone) -> Counter[str]:
     return Counter(active.values_list("organisation_id", flat=True))
 
 
-def load_open_seats(lane: ExpressLane, organisation_id: str, *, now: datetime) -> list[HeldSeat]:
-    """The lane's seats, if the organisation may have another of them; beyond its share, none."""
+def load_open_seats(lane: ExpressLane, own_jobs: int, *, now: datetime) -> list[HeldSeat]:
+    """The lane's seats for an organisation with so many jobs in it; beyond its share, none."""
     seats = load_seats(lane, now=now)
-    own = count_active_jobs(lane.zone)[organisation_id]
-    return [] if len(seats) > 1 and own >= find_share(len(seats)) else seats
+    return [] if len(seats) > 1 and own_jobs >= find_share(len(seats)) else seats

@@ -130,9 +130,14 @@ def find_floor(lane: ExpressLane, *, now: datetime) -> int:
         least=lane.least_seats,
         most=lane.most_seats,
     )
-    per_hour = _seat_cost_micros(lane) * 3600.0 / lane.zone.slot_s
+    per_hour = compute_hourly_cost(lane)
     affordable = int(lane.budget_micros_per_h // per_hour) if per_hour else found
     return min(found, affordable)
+
+
+def compute_hourly_cost(lane: ExpressLane) -> float:
+    """What a seat costs in an hour, micro-dollars; 0 before any was bought."""
+    return _seat_cost_micros(lane) * 3600.0 / lane.zone.slot_s
 
 
 def list_demand(lane: ExpressLane, *, now: datetime) -> list[int]:
@@ -177,7 +182,7 @@ def find_rate_micros(lane: ExpressLane) -> int | None:
 
 
 def _seat_cost_micros(lane: ExpressLane) -> float:
-    """Mean price of a slot of the last seats bought; before any, the lane's limit."""
+    """Mean price of a slot of the last seats bought; 0 before any."""
     latest = Seat.objects.filter(lane=lane).order_by("-created_at")[:20]
     bids = Bid.objects.filter(
         pk__in=[seat.pk for seat in latest], status=BidStatus.ADMITTED

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from marketplace.accounts.models import Organisation
-from marketplace.express.fair_share import load_open_seats
+from marketplace.express.fair_share import count_active_jobs, load_open_seats
 from marketplace.express.requests import ExpressTerms
 from marketplace.express.waiting import build_lane_question
 from scheduler.prompts.admission import LaneAnswer
@@ -39,7 +39,8 @@ def list_slo_previews(
     if first > last:
         return []
     step = max(1, math.ceil((last - first) / PREVIEWS_MAX))
-    seats = load_open_seats(lane, organisation.pk, now=now)
+    own_jobs = count_active_jobs(lane.zone)[organisation.pk]
+    seats = load_open_seats(lane, own_jobs, now=now)
     previews: list[SloPreview] = []
     for slo_s in range(first, last + 1, step):
         job = TuningJob(

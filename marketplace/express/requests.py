@@ -37,7 +37,7 @@ START_S = 2.0
 #: By how much a run may outlast the zone's measured speed.
 SAFETY = 1.25
 #: Losses of halving over the most candidates, and the share of a row's work that one is.
-LOOKUP_LOSSES = CANDIDATES_MAX + 3 * CANDIDATES_MAX + 12 * 15
+LOOKUP_LOSSES = CANDIDATES_MAX + 3 * (CANDIDATES_MAX // 2 + 1) + 12 * (15 + 1)
 FORWARD_SHARE = 1 / 3
 #: Requests of one organisation that may wait for an answer in a zone at once.
 PENDING_MAX = 16

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import Q
 
 from marketplace.auction.lane import wakeups
 from marketplace.auction.models import Bid, Reservation
@@ -102,8 +103,7 @@ def load_seats(lane: ExpressLane, *, now: datetime) -> list[HeldSeat]:
     chains: defaultdict[str, list[tuple[str, Cell]]] = defaultdict(list)
     for bid_id, at, node_id in held:
         chains[bids[bid_id].root].append((bid_id, Cell(slot=at, node=node_id)))
-    seated = _list_seated(list(chains))
-    ended = _find_last_ends(list(chains), now=now)
+    seated, ended = _load_jobs(list(chains), now=now)
     seats: list[HeldSeat] = []
     for root, cells in sorted(chains.items()):
         for run in _split_runs(sorted(cells, key=lambda one: one[1].slot)):
@@ -153,37 +153,34 @@ def _split_runs(
     return [tuple(run) for run in runs]
 
 
-def _list_seated(roots: Collection[str]) -> defaultdict[str, list[SeatedJob]]:
-    """Jobs that have not ended, by chain, in the order of their cells."""
-    of_chains = ExpressRequest.objects.filter(
-        seat_bid_id__in=roots, status=RequestStatus.ADMITTED
-    ).defer("features")
-    jobs = Job.objects.filter(bid_id__in=of_chains.values("bid_id"), status__in=Job.ACTIVE)
-    active = {job.bid_id: job for job in jobs if job.cells}
+def _load_jobs(
+    roots: Collection[str], *, now: datetime
+) -> tuple[defaultdict[str, list[SeatedJob]], dict[str, datetime]]:
+    """By chain: jobs that have not ended, in the order of their cells, and when the last job ended
+    of those that ended lately."""
+    of_chains = ExpressRequest.objects.filter(seat_bid_id__in=roots, status=RequestStatus.ADMITTED)
+    is_wanted = Q(status__in=Job.ACTIVE) | Q(finished_at__gt=now - LATELY)
+    found = Job.objects.filter(is_wanted, bid_id__in=of_chains.values("bid_id"))
+    jobs = {job.bid_id: job for job in found.only(*_OF_JOBS)}
     seated: defaultdict[str, list[SeatedJob]] = defaultdict(list)
-    for request in of_chains.filter(bid_id__in=active):
-        job = active[request.bid_id]
-        cells = tuple(Cell(slot=slot, node=node) for slot, node in job.cells)
-        seated[request.seat_bid_id].append(
-            SeatedJob(job.bid_id, job.pk, job.organisation_id, cells, request, job.started_at)
-        )
+    latest: dict[str, datetime] = {}
+    for request in of_chains.filter(bid_id__in=jobs).only(*_OF_REQUESTS):
+        job, root = jobs[request.bid_id], request.seat_bid_id
+        if job.finished_at is not None:
+            latest[root] = max(job.finished_at, latest.get(root, job.finished_at))
+        elif job.cells:
+            cells = tuple(Cell(slot=slot, node=node) for slot, node in job.cells)
+            seated[root].append(
+                SeatedJob(job.bid_id, job.pk, job.organisation_id, cells, request, job.started_at)
+            )
     for on_chain in seated.values():
         on_chain.sort(key=lambda job: (job.cells[0].slot, job.bid_id))
-    return seated
+    return seated, latest
 
 
-def _find_last_ends(roots: Collection[str], *, now: datetime) -> dict[str, datetime]:
-    """When the last job of each chain ended, of those that ended lately."""
-    of_chains = ExpressRequest.objects.filter(seat_bid_id__in=roots)
-    ended = dict(
-        Job.objects.filter(
-            bid_id__in=of_chains.values("bid_id"), finished_at__gt=now - LATELY
-        ).values_list("bid_id", "finished_at")
-    )
-    latest: dict[str, datetime] = {}
-    for bid_id, root in of_chains.filter(bid_id__in=ended).values_list("bid_id", "seat_bid_id"):
-        latest[root] = max(ended[bid_id], latest.get(root, ended[bid_id]))
-    return latest
+#: What is read of jobs and requests; both have much more.
+_OF_JOBS = ("bid_id", "organisation_id", "cells", "started_at", "finished_at")
+_OF_REQUESTS = ("bid_id", "seat_bid_id", "answer", "created_at", "work_s", "lookup_s")
 
 
 def buy_seats(

@@ -96,7 +96,7 @@ def _summarize(lane: ExpressLane, *, now: datetime) -> LaneFigures:
         seats=len(seats),
         idle=sum(seat.idle_since is not None for seat in seats),
         burst=sum(seat.is_burst for seat in seats),
-        cold=_count_unsold(lane, now=now),
+        cold=count_unsold(lane, now=now),
         requests=len(statuses),
         admitted=statuses.count(RequestStatus.ADMITTED),
         offered=statuses.count(RequestStatus.OFFERED),
@@ -107,7 +107,7 @@ def _summarize(lane: ExpressLane, *, now: datetime) -> LaneFigures:
     )
 
 
-def _count_unsold(lane: ExpressLane, *, now: datetime) -> int:
+def count_unsold(lane: ExpressLane, *, now: datetime) -> int:
     """Places on the zone's nodes that are on sale in the next slot and free."""
     zone = lane.zone
     nodes = Node.objects.filter(zone=zone, status=NodeStatus.ONLINE)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
 from django.db import IntegrityError, transaction
 
 from marketplace.common.bounded_cache import remember
@@ -11,6 +15,7 @@ from marketplace.fleet.selectors import find_zone_tokenizer
 from marketplace.fleet.text_encoder import load_text_encoder
 from marketplace.jobs.dataset_reader import Reading, read_dataset
 from marketplace.jobs.models import Dataset, DatasetTokens
+from marketplace.jobs.repairing import open_repaired
 
 #: Counts remembered; a crowd of bids asks for the same few.
 _KEPT = 4096
@@ -54,7 +59,7 @@ def ensure_dataset_tokens(*, dataset: Dataset, zone: Zone) -> DatasetTokens:
     found = find_dataset_tokens(dataset=dataset, zone=zone)
     if found is not None:
         return found
-    with dataset.file.open("rb") as file:
+    with _open_rows(dataset) as file:
         reading, runs = read_dataset(
             file,
             name=dataset.name,
@@ -72,6 +77,17 @@ def ensure_dataset_tokens(*, dataset: Dataset, zone: Zone) -> DatasetTokens:
             )
     except IntegrityError:
         return DatasetTokens.objects.get(dataset=dataset, zone=zone)
+
+
+@contextmanager
+def _open_rows(dataset: Dataset) -> Iterator[IO[bytes]]:
+    """The file that a data set is counted from: its own, or its rows repaired."""
+    with dataset.file.open("rb") as file:
+        if not dataset.needs_preparation:
+            yield file
+            return
+        with open_repaired(file) as (path, _), path.open("rb") as repaired:
+            yield repaired
 
 
 def store_dataset_tokens(

@@ -201,9 +201,86 @@ def pay_vendor(
     return hold
 
 
+def withhold_vendor_pay(*, hold_reference: str, now: datetime) -> None:
+    """Keep a vendor's pay from maturing while its work is disputed.
+
+    Raises
+    ------
+    Conflict
+        ``not_withheld``: there is none, or it can be paid out already.
+    """
+    earning = _find_vendor_earning(hold_reference)
+    with transaction.atomic():
+        if earning is not None:
+            lock_accounts([(earning.organisation_id, AccountKind.EARNINGS_PENDING)])
+            open_one = Earning.objects.filter(pk=earning.pk, matured_at=None, returned_at=None)
+            if open_one.update(withheld_at=now):
+                return
+    raise Conflict("not_withheld", "The vendor has been paid out for this work.")
+
+
+def release_vendor_pay(*, hold_reference: str) -> None:
+    """Let a vendor's pay mature, which a dispute kept back; twice changes nothing."""
+    earning = _find_vendor_earning(hold_reference)
+    if earning is not None and earning.returned_at is None:
+        Earning.objects.filter(pk=earning.pk).update(withheld_at=None)
+
+
+def return_vendor_pay(*, hold_reference: str, now: datetime) -> int:
+    """Take back what a vendor earned with work that a dispute found wanting, once.
+
+    It goes where the charge is, or to the house where that was shared out; ``refund_charge`` then
+    gives it to the owner.
+
+    Returns
+    -------
+    int
+        The amount, which is 0 the second time.
+
+    Raises
+    ------
+    Conflict
+        ``not_withheld``.
+    """
+    earning = _find_vendor_earning(hold_reference)
+    if earning is None or earning.returned_at is not None:
+        return 0
+    if earning.withheld_at is None or earning.matured_at is not None:
+        raise Conflict("not_withheld", "Nothing of the vendor's pay was kept back.")
+    buyer_id = get_buyer_id(hold_reference)
+    with transaction.atomic():
+        locked = lock_accounts(
+            [(buyer_id, kind) for kind in WALLET_KINDS]
+            + [(earning.organisation_id, AccountKind.EARNINGS_PENDING)]
+        )
+        hold = lock_hold(hold_reference)
+        if not hold.vendor_micros:
+            return 0
+        amount = earning.amount_micros
+        shared_out = hold.distributed_at is not None
+        post_entry(
+            kind=EntryKind.VENDOR_RETURN,
+            reference=hold_reference,
+            amounts={
+                Account(earning.organisation_id, AccountKind.EARNINGS_PENDING): -amount,
+                house(AccountKind.REFUNDS if shared_out else AccountKind.CLEARING): amount,
+            },
+            locked=locked,
+            now=now,
+        )
+        Earning.objects.filter(pk=earning.pk).update(returned_at=now)
+        hold.vendor_micros = 0
+        hold.save(update_fields=["vendor_micros"])
+    return amount
+
+
+def _find_vendor_earning(hold_reference: str) -> Earning | None:
+    return Earning.objects.filter(kind=EarningKind.VENDOR, reference=hold_reference).first()
+
+
 def mature_earnings(*, now: datetime) -> int:
     """Moves earnings whose delay is over from pending to payable; returns how many."""
-    due = Earning.objects.filter(matured_at=None, payable_at__lte=now)
+    due = Earning.objects.filter(matured_at=None, withheld_at=None, payable_at__lte=now)
     organisation_ids = due.order_by("organisation_id").values_list("organisation_id", flat=True)
     return sum(
         _mature_earnings_of(organisation_id=organisation_id, now=now)
@@ -218,7 +295,10 @@ def _mature_earnings_of(*, organisation_id: str, now: datetime) -> int:
         locked = lock_accounts([(organisation_id, pending.kind), (organisation_id, payable.kind)])
         earnings = list(
             Earning.objects.filter(
-                organisation_id=organisation_id, matured_at=None, payable_at__lte=now
+                organisation_id=organisation_id,
+                matured_at=None,
+                withheld_at=None,
+                payable_at__lte=now,
             ).order_by("pk")
         )
         if earnings:

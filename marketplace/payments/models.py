@@ -187,6 +187,8 @@ class EntryKind(models.TextChoices):
     REFUND = "refund"
     SLA_CREDIT = "sla_credit"
     VENDOR_PAY = "vendor_pay"
+    #: A vendor lost a dispute about work that it was paid for.
+    VENDOR_RETURN = "vendor_return"
     #: A card filled a wallet.
     TOP_UP = "top_up"
     #: The price of a bid was taken from its card.
@@ -500,6 +502,10 @@ class Earning(models.Model):
     payable_at = models.DateTimeField()
     #: When it moved to the payable account.
     matured_at = models.DateTimeField(null=True)
+    #: Since when a dispute keeps it from maturing; lifted where it is decided for who earned it.
+    withheld_at = models.DateTimeField(null=True, blank=True)
+    #: When it went back to who paid it, after a dispute.
+    returned_at = models.DateTimeField(null=True, blank=True)
     #: The payout that takes it along; null while it is not paid out.
     payout = models.ForeignKey(Payout, null=True, on_delete=models.PROTECT, related_name="earnings")
 

@@ -134,14 +134,24 @@ def get_earnings(*, organisation: Organisation) -> Earnings:
 def list_earnings(*, organisation: Organisation, limit: int = 100) -> list[Earning]:
     """The latest lines of what an organisation earned, newest first."""
     return list(
-        Earning.objects.filter(organisation=organisation).order_by("-accrued_at", "-pk")[:limit]
+        Earning.objects.filter(organisation=organisation, returned_at=None).order_by(
+            "-accrued_at", "-pk"
+        )[:limit]
     )
 
 
 def sum_earned(*, organisation: Organisation, since: datetime) -> int:
     """Micro-dollars that an organisation earned since a moment."""
-    lines = Earning.objects.filter(organisation=organisation, accrued_at__gt=since)
+    lines = Earning.objects.filter(
+        organisation=organisation, returned_at=None, accrued_at__gt=since
+    )
     return lines.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"]
+
+
+def measure_refundable(*, hold_reference: str) -> int:
+    """Micro-dollars of a charge that were not refunded yet."""
+    hold = Hold.objects.get(reference=hold_reference)
+    return (hold.charged_micros or 0) - hold.refunded_micros
 
 
 def find_distribution(*, hold_reference: str) -> Distribution | None:
@@ -333,7 +343,9 @@ def _find_wrong_pay() -> tuple[str, ...]:
 def _find_wrong_vendor_pay() -> tuple[str, ...]:
     """References of holds out of which a vendor earned another amount than the hold says."""
     earned = (
-        Earning.objects.filter(kind=EarningKind.VENDOR, reference=OuterRef("reference"))
+        Earning.objects.filter(
+            kind=EarningKind.VENDOR, returned_at=None, reference=OuterRef("reference")
+        )
         .values("reference")
         .annotate(total=Sum("amount_micros"))
         .values("total")

@@ -13,7 +13,15 @@ from marketplace.accounts.models import Organisation, User
 from marketplace.common.errors import Conflict, NotAllowed
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.card_refunds import add_refund
-from marketplace.payments.earnings import CostSplit, Share, distribute_charge, pay_vendor
+from marketplace.payments.earnings import (
+    CostSplit,
+    Share,
+    distribute_charge,
+    pay_vendor,
+    release_vendor_pay,
+    return_vendor_pay,
+    withhold_vendor_pay,
+)
 from marketplace.payments.gateway_models import MICROS_PER_CENT, CardPayment
 from marketplace.payments.holds import (
     HoldSettlement,
@@ -50,6 +58,9 @@ __all__ = [
     "record_rent",
     "refund_charge",
     "release_hold",
+    "release_vendor_pay",
+    "return_vendor_pay",
+    "withhold_vendor_pay",
 ]
 
 

@@ -55,7 +55,10 @@ def load_statement(*, organisation: Organisation, month: str) -> EarningsStateme
     """
     starts_at, ends_at = _read_month(month)
     earnings = Earning.objects.filter(
-        organisation=organisation, accrued_at__gte=starts_at, accrued_at__lt=ends_at
+        organisation=organisation,
+        returned_at=None,
+        accrued_at__gte=starts_at,
+        accrued_at__lt=ends_at,
     )
     payouts = Payout.objects.filter(
         organisation=organisation, made_at__gte=starts_at, made_at__lt=ends_at

@@ -15,7 +15,16 @@ from marketplace.common.locks import advisory_lock
 from marketplace.fleet.models import Provider, Zone
 from marketplace.fleet.providers import check_may_list
 from marketplace.fleet.services import approve_provider, ensure_provider
-from marketplace.tiers import bookings, handoff, hazard_tables, locks, pauses, scaling, stays
+from marketplace.tiers import (
+    bookings,
+    handoff,
+    hazard_tables,
+    lane_machines,
+    locks,
+    pauses,
+    scaling,
+    stays,
+)
 from marketplace.tiers.machines import (
     find_usable_offers,
     give_back_machines,
@@ -197,6 +206,8 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
         tiers.ticked_at = now
         scaling.record_sample(rented=rented, now=now)
     scaling.scale_machines(rented=rented, measured=measured, offers=offers, now=now)
+    if work.shortage:
+        lane_machines.rent_for_lane(rented=rented, offers=offers, now=now)
     scaling.release_serverless(rented=rented, now=now)
     _save_changes(tiers, before)
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from marketplace.common.db.pipeline import fetch
+from marketplace.express.queries import build_shortage_check
+from marketplace.express.shortage import RECENT
 from marketplace.fleet.queries import build_serverful_count
 from marketplace.jobs.queries import build_ended_check
 from marketplace.tiers.models import ZoneTiers
@@ -37,16 +39,19 @@ class TickWork:
     failures: bool
     #: Jobs that ended and are not in the hazards' tables.
     endings: bool
+    #: Whether the zone's express lane lately had no seat for somebody.
+    shortage: bool
     #: Nodes on sale.
     nodes: int
 
 
 def find_tick_work(*, tiers: ZoneTiers, now: datetime) -> TickWork:
-    own, [(endings,)], [(nodes,)] = fetch(
+    own, [(endings,)], [(shortage,)], [(nodes,)] = fetch(
         build_tick_check(
             zone_id=tiers.zone_id, noted_since=now - NOTED_WITHIN, failed_since=now - OFFER_PAUSE
         ),
         build_ended_check(zone_id=tiers.zone_id, until=now - SETTLED_AFTER, after=tiers.learned_at),
+        build_shortage_check(zone_id=tiers.zone_id, since=now - RECENT),
         build_serverful_count(zone_id=tiers.zone_id),
     )
-    return TickWork(*own[0], endings=endings, nodes=nodes)
+    return TickWork(*own[0], endings=endings, shortage=shortage, nodes=nodes)

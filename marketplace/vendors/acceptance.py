@@ -10,11 +10,20 @@ from django.db import transaction
 
 from marketplace.accounts.models import Membership, User
 from marketplace.common.errors import Conflict, NotAllowed, UserError
+from marketplace.common.money import format_usd
 from marketplace.common.queue import enqueue
 from marketplace.jobs.models import Dataset, EventKind
 from marketplace.jobs.services import add_job_event, give_prepared_data
+from marketplace.payments.selectors import measure_refundable
+from marketplace.payments.services import (
+    refund_charge,
+    release_vendor_pay,
+    return_vendor_pay,
+    withhold_vendor_pay,
+)
 from marketplace.vendors.locks import lock_open_dispute, lock_preparation
 from marketplace.vendors.models import Dispute, Preparation, PreparationStatus
+from marketplace.vendors.selectors import can_be_disputed
 from marketplace.vendors.skills import Skill
 from marketplace.vendors.wishes import PreparationWish
 
@@ -23,6 +32,7 @@ from marketplace.vendors.wishes import PreparationWish
 ADDED_SHARE_MAX = 0.01
 COVERED_SHARE_MIN = 0.5
 WORDS_MAX = 1000
+REFUND_REASON = "A preparation that was not what was ordered"
 #: The vendor's work is done and, unless an operator decides otherwise, owed.
 DELIVERED = (
     PreparationStatus.DELIVERED,
@@ -34,21 +44,24 @@ DELIVERED = (
 def check_by_rule(comparison: Mapping[str, Any], wish: PreparationWish) -> None:
     """Refuse a delivery that no owner would take for their data prepared.
 
-    A translation has no text in common with its original: there the rule counts rows only, and
-    kept languages are left to whom keeps them.
+    Of a translation, rows are matched in their order. Where languages are kept, how many rows are
+    left says nothing.
 
     Raises
     ------
     UserError
         ``invalid_delivery``: rows that are not the owner's, or too few that are.
     """
-    if Skill.TRANSLATION in wish.skills:
-        return
     if comparison["added"] > ADDED_SHARE_MAX * comparison["rows_out"]:
         raise UserError(
             "invalid_delivery",
             f"{comparison['added']:,} of its {comparison['rows_out']:,} rows are not in the "
             "original.",
+        )
+    if Skill.TRANSLATION in wish.skills and 2 * comparison["kept"] > comparison["rows_out"]:
+        raise UserError(
+            "invalid_delivery",
+            f"{comparison['kept']:,} of its {comparison['rows_out']:,} rows are not translated.",
         )
     if not wish.languages and comparison["covered"] < COVERED_SHARE_MIN * comparison["distinct"]:
         raise UserError(
@@ -112,12 +125,15 @@ def open_dispute(
 ) -> Dispute:
     """Say that a delivery is not what was ordered; an operator decides. Twice is one dispute.
 
+    One that waits for its owner is refused, and the job waits. Of one that the rule accepted the
+    job may have been trained: then it is about the vendor's pay, which waits.
+
     Raises
     ------
     UserError
         ``invalid_dispute``: no reason.
     Conflict
-        ``not_disputable``: there is no delivery that waits, or the time for it is over.
+        ``not_disputable``: there is no such delivery, or the time for it is over.
     """
     reason = _read_words(reason, "Say what is wrong with the delivery", code="invalid_dispute")
     with transaction.atomic():
@@ -125,15 +141,22 @@ def open_dispute(
         earlier = lock_open_dispute(held)
         if earlier is not None:
             return earlier
-        waits = held.status == PreparationStatus.DELIVERED and held.job.is_active
-        if not waits or held.accept_by is None or held.accept_by <= now:
-            raise Conflict("not_disputable", "There is no delivery now that can be refused.")
-        held.status = PreparationStatus.DISPUTED
-        held.save(update_fields=["status"])
+        if held.status == PreparationStatus.ACCEPTED:
+            if not can_be_disputed(held, now=now):
+                raise Conflict("not_disputable", "This delivery can be disputed no more.")
+            withhold_vendor_pay(hold_reference=held.paid_from, now=now)
+            message = "You ask for the price of the preparation back. An operator decides."
+        else:
+            waits = held.status == PreparationStatus.DELIVERED and held.job.is_active
+            if not waits or held.accept_by is None or held.accept_by <= now:
+                raise Conflict("not_disputable", "There is no delivery now that can be refused.")
+            held.status = PreparationStatus.DISPUTED
+            held.save(update_fields=["status"])
+            message = "You refused the delivery of the data. An operator decides."
         add_job_event(
             job=held.job,
             kind=EventKind.DISPUTED,
-            message="You refused the delivery of the data. An operator decides.",
+            message=message,
             actor=opened_by.pk,
             now=now,
         )
@@ -145,7 +168,7 @@ def open_dispute(
 def decide_dispute(
     *, dispute: Dispute, is_for_owner: bool, words: str, decided_by: User, now: datetime
 ) -> Dispute:
-    """Accept the disputed delivery, or take the work from its vendor. Once.
+    """Accept the disputed delivery, or take the work, or its pay, from its vendor. Once.
 
     Raises
     ------
@@ -178,7 +201,9 @@ def decide_dispute(
             actor=decided_by.pk,
             now=now,
         )
-        if is_for_owner:
+        if held.status == PreparationStatus.ACCEPTED:
+            _settle_pay(held, is_for_owner=is_for_owner, now=now)
+        elif is_for_owner:
             held.status = PreparationStatus.WORKING
             held.submitted_at, held.problem = None, "The delivery was refused."
             held.save(update_fields=["status", "submitted_at", "problem"])
@@ -188,6 +213,26 @@ def decide_dispute(
         else:
             mark_accepted(held, now=now)
     return found
+
+
+def _settle_pay(held: Preparation, *, is_for_owner: bool, now: datetime) -> None:
+    """Give the vendor's pay to who was right. Call while holding the preparation."""
+    if not is_for_owner:
+        release_vendor_pay(hold_reference=held.paid_from)
+        return
+    amount = return_vendor_pay(hold_reference=held.paid_from, now=now)
+    # What a refund of the whole payment gave back already stays with the house.
+    owed = min(amount, measure_refundable(hold_reference=held.paid_from))
+    if not owed:
+        return
+    refund_charge(hold_reference=held.paid_from, amount_micros=owed, reason=REFUND_REASON, now=now)
+    add_job_event(
+        job=held.job,
+        kind=EventKind.REFUNDED,
+        message=f"{REFUND_REASON}: {format_usd(owed)} went back to your wallet.",
+        data={"amount_micros": owed},
+        now=now,
+    )
 
 
 def _read_words(text: str, what: str, *, code: str) -> str:

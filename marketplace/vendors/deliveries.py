@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +18,26 @@ from django.db.models.fields.files import FieldFile
 
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import find_zone_tokenizer
+from marketplace.fleet.selectors import find_zone_tokenizer, get_model_shape
 from marketplace.jobs.dataset_reader import Reading
-from marketplace.jobs.dataset_tokens import store_dataset_tokens
+from marketplace.jobs.dataset_tokens import ensure_dataset_tokens, store_dataset_tokens
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.reading_process import FileToRead, read_in_process
 from marketplace.jobs.spooling import spool_upload
 from marketplace.vendors.models import Preparation
+from marketplace.vendors.offers import measure_growth
+from marketplace.vendors.skills import Skill
+from marketplace.vendors.wishes import parse_wish
+from workers.protocol.messages import DataFormat
 
 #: Prepared data may be larger than the raw: chat messages have more signs around each text.
 GROWTH_MAX = 4
 _SPARE_BYTES = 1_000_000
+#: Corrected texts may have so many times the tokens that were sold, translated ones so many, and
+#: each row so many more for a label or the signs of a chat. The house pays for that work.
+TOKENS_GROWTH_MAX = Fraction(5, 4)
+TRANSLATED_GROWTH_MAX = Fraction(2)
+ADDED_TOKENS_MAX = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +110,7 @@ def _copy(stored: FieldFile, path: Path) -> None:
 
 
 def check_rows(preparation: Preparation, path: Path) -> None:
-    """Refuse a file that holds anything but rows to train on, no more of them than were sold.
+    """Refuse a file that holds anything but rows to train on, or more work than was sold.
 
     Raises
     ------
@@ -108,7 +119,11 @@ def check_rows(preparation: Preparation, path: Path) -> None:
     """
     limit = compute_delivery_limit(preparation)
     reading, _ = _read(path, preparation.job.zone, limit_bytes=limit)
+    _check_format(preparation, reading)
     _check_count(preparation, reading.rows)
+    most = _compute_tokens_limit(preparation)
+    if reading.tokens > most:
+        raise _invalid(f"It has {reading.tokens:,} tokens; work for at most {most:,} was sold.")
 
 
 def compute_delivery_limit(preparation: Preparation) -> int:
@@ -120,6 +135,25 @@ def compute_delivery_limit(preparation: Preparation) -> int:
 def _check_count(preparation: Preparation, rows: int) -> None:
     if rows > preparation.rows_bound:
         raise _invalid(f"It has {rows:,} rows; {preparation.rows_bound:,} were sold.")
+
+
+def _check_format(preparation: Preparation, reading: Reading) -> None:
+    """The job was sold for data of its source's format; a program makes chats of it."""
+    formats = (preparation.source.format, DataFormat.CHAT)
+    encoder = get_model_shape(preparation.job.zone).encoder
+    if reading.format not in formats or (reading.format == DataFormat.CLASSIFICATION) != encoder:
+        raise _invalid(
+            f"Its rows are of the format {reading.format}, which this job does not train on."
+        )
+
+
+def _compute_tokens_limit(preparation: Preparation) -> int:
+    """Tokens that rows by people or by others may have: what they add is work nobody has paid."""
+    source, zone = preparation.source, preparation.job.zone
+    tokens = ensure_dataset_tokens(dataset=source, zone=zone).tokens * measure_growth(source)
+    translates = Skill.TRANSLATION in parse_wish(preparation.wish).skills
+    growth = TRANSLATED_GROWTH_MAX if translates else TOKENS_GROWTH_MAX
+    return math.ceil(growth * tokens) + ADDED_TOKENS_MAX * preparation.rows_bound
 
 
 def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetime) -> DeliveredData:
@@ -140,6 +174,7 @@ def check_delivery(preparation: Preparation, delivery: Delivery, *, now: datetim
         held_out, held_out_runs = _read(delivery.held_out, zone, limit_bytes=limit)
         if held_out.format != training.format:
             raise _invalid("Its held-out rows are of another format than its training rows.")
+    _check_format(preparation, training)
     _check_count(preparation, training.rows + (held_out.rows if held_out else 0))
     stored = _store(source, training, delivery.training, suffix="prepared", limit=limit, now=now)
     first = DeliveredRows(stored, training, training_runs)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 from marketplace.common.errors import UserError
@@ -18,9 +20,25 @@ from scheduler.types import LaborVendor
 
 def measure_raw_data(dataset: Dataset) -> DataSize:
     """The size of a data set as it is: every line counts as a row that may become usable."""
-    rows = dataset.rows + dataset.faulty
-    # A line that cannot be read yet has as many tokens as the others have.
-    return DataSize(rows=rows, tokens=-(-dataset.tokens * rows // dataset.rows))
+    rows = _count_raw_rows(dataset)
+    return DataSize(rows=rows, tokens=math.ceil(dataset.tokens * measure_growth(dataset)))
+
+
+def measure_growth(dataset: Dataset) -> Fraction:
+    """How much larger a data set is once all of it is usable, 1 or more: an upper bound.
+
+    A line that cannot be read yet has as many tokens as the others have, or as many as the program
+    that repairs it found in all, whichever is more.
+    """
+    by_rows = Fraction(_count_raw_rows(dataset), dataset.rows)
+    if not dataset.tokens:
+        return by_rows
+    return max(by_rows, Fraction(dataset.repaired_tokens, dataset.tokens))
+
+
+def _count_raw_rows(dataset: Dataset) -> int:
+    """Rows of the file, with those that its owner left out for their length: a vendor gets all."""
+    return dataset.rows + dataset.faulty + dataset.left_out_long
 
 
 #: Rows that people take of one data set: each is looked at.

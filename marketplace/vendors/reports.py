@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from django.db.models import Q
+
 from marketplace.common.errors import MarketFault, UserError
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.models import DataReport, Preparation
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: Older data sets get a report when they are bid for again, which uploads them again.
 REPORTED_FOR = timedelta(days=1)
+#: A report takes less; the worker that began it is gone.
+LOST_AFTER = timedelta(minutes=10)
 _COPY_BYTES = 1024 * 1024
 
 
@@ -26,8 +30,12 @@ def inspect_next(*, clock: Callable[[], datetime]) -> bool:
     """Make the report of the newest data set that has none; whether there was one."""
     now = clock()
     made_here = Preparation.objects.filter(prepared__isnull=False)
+    # A worker that died left one begun and not made.
+    is_due = Q(report__isnull=True) | Q(
+        report__report__isnull=True, report__begun_at__lt=now - LOST_AFTER
+    )
     dataset = (
-        Dataset.objects.filter(created_at__gt=now - REPORTED_FOR, report__isnull=True)
+        Dataset.objects.filter(is_due, created_at__gt=now - REPORTED_FOR)
         .exclude(pk__in=made_here.values("prepared"))
         .exclude(pk__in=made_here.filter(held_out__isnull=False).values("held_out"))
         .order_by("-created_at")
@@ -35,9 +43,10 @@ def inspect_next(*, clock: Callable[[], datetime]) -> bool:
     )
     if dataset is None:
         return False
-    # The row is the claim: whoever makes it makes the report, once.
+    # The row is the claim: who makes it, or takes it over, makes the report.
     row, is_mine = DataReport.objects.get_or_create(dataset=dataset, defaults={"begun_at": now})
-    if not is_mine:
+    lost = DataReport.objects.filter(pk=row.pk, report__isnull=True, begun_at__lt=now - LOST_AFTER)
+    if not is_mine and not lost.update(begun_at=now):
         return True
     with tempfile.TemporaryDirectory(prefix="report-") as name:
         path = Path(name) / "raw"
@@ -48,7 +57,7 @@ def inspect_next(*, clock: Callable[[], datetime]) -> bool:
             row.report = inspect_in_process(path)
         except (UserError, MarketFault, OSError) as error:
             log.warning("no report on %s: %s", dataset.pk, error)
-            return True
+            row.report = {}
     DataReport.objects.filter(pk=row.pk).update(report=row.report)
     return True
 

@@ -141,6 +141,18 @@ def list_disputes() -> list[Dispute]:
     return list(waiting.select_related("preparation__job__organisation", "vendor__organisation"))
 
 
+def has_open_dispute(preparation: Preparation) -> bool:
+    return Dispute.objects.filter(preparation=preparation, decided_at__isnull=True).exists()
+
+
+def can_be_disputed(preparation: Preparation, *, now: datetime) -> bool:
+    """Whether its owner may still ask for the price of an accepted delivery back."""
+    until = preparation.disputable_until
+    if until is None or until <= now:
+        return False
+    return not Dispute.objects.filter(preparation=preparation).exists()
+
+
 def list_accesses(preparation: Preparation) -> list[DataAccess]:
     """Who saw an owner's data, the first first."""
     found = DataAccess.objects.filter(preparation=preparation).order_by("at", "pk")
@@ -163,8 +175,9 @@ def is_held_up_by_owner(job: Job) -> bool:
 
 
 def find_report(dataset: Dataset) -> dict[str, Any] | None:
-    """What a preparation would find in a data set; ``None`` until it is known."""
-    return DataReport.objects.filter(dataset=dataset).values_list("report", flat=True).first()
+    """What a preparation would find in a data set; ``None`` while it is not known."""
+    found = DataReport.objects.filter(dataset=dataset).values_list("report", flat=True).first()
+    return found or None
 
 
 def find_preparation(job: Job) -> Preparation | None:

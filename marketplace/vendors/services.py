@@ -167,11 +167,10 @@ def _check_submission(mine: Preparation, *, clock: Callable[[], datetime]) -> No
     handed in again.
     """
     wish = parse_wish(mine.wish)
-    masks = wish.mask_personal_data
     try:
         with open_source(mine) as (raw, folder), open_submission(mine) as handed_in:
             check_rows(mine, handed_in)
-            comparison = compare_in_process(raw, delivered=handed_in, masks=masks)
+            comparison = compare_in_process(raw, delivered=handed_in, wish=wish)
             if not wish.review_s:
                 check_by_rule(comparison, wish)
             out = folder / "out"
@@ -227,7 +226,7 @@ def _store_delivery(
     training = data.training.save(zone)
     held_out = None if data.held_out is None else data.held_out.save(zone)
     held.prepared, held.held_out = training, held_out
-    held.rows_in = delivery.report.get("rows_in", held.source.rows + held.source.faulty)
+    held.rows_in = delivery.report.get("rows_in", held.rows_bound)
     held.rows_out, held.rows_held_out = training.rows, held_out.rows if held_out else 0
     held.report, held.status, held.delivered_at = delivery.report, PreparationStatus.DELIVERED, now
     held.comparison = delivery.comparison

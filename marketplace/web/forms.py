@@ -171,6 +171,12 @@ class BidForm(PromptTuningForm):
             return None
         return {"mask_personal_data": data.get("mask", False), **self.consent}
 
+    def ask_for_preparation(self) -> None:
+        """Choose what a file needs that nothing can train on as it is."""
+        self.data = self.data.copy()
+        self.data["prepare"] = "on"
+        self.full_clean()
+
     @property
     def consent(self) -> dict[str, Any]:
         """Who may see the data, and what they are told; the automatic vendor always may."""

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, cast
 
 from scheduler.prompts.admission import LaneAnswer, admit_job
 from scheduler.prompts.jobs import Course, TuningJob, run_s
-from scheduler.prompts.latency_budget import affords_lookup, budget_left_s, predict_course
-from scheduler.prompts.planning import Promise, keep_promises
+from scheduler.prompts.planning import Promise, course_of, keep_promises
 from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.rules import LaneRules
 
@@ -197,10 +196,7 @@ def compute_price_micros(
 
 def _least_slo_s(job: TuningJob, now_s: float, rules: LaneRules) -> float:
     """The SLO that an idle seat just keeps."""
-    course = predict_course(
-        job, affords_lookup(job, budget_left_s(job, now_s, rules)), rules, shared=True
-    )
-    return now_s - job.submitted_s + run_s(course, 1, rules)
+    return now_s - job.submitted_s + run_s(course_of(job, now_s, rules), 1, rules)
 
 
 class _State(NamedTuple):

@@ -89,6 +89,8 @@ def tuning_s(work_gpu_s: float, gpus: int, rules: LaneRules) -> float:
 
 def run_s(course: Course, gpus: int, rules: LaneRules) -> float:
     """Seconds from the moment a gang is free to the end of the job."""
+    if gpus == 1:
+        return course.fixed_s + course.work_gpu_s
     return course.fixed_s + tuning_s(course.work_gpu_s, gpus, rules)
 
 
@@ -119,15 +121,17 @@ def fewest_gpus(
     they are free at ``E_j <= E_k`` needs at least as many later; so the size demanded at E_j
     is a lower bound, and the bounds rise to the smallest gang without trying every size.
     """
-    most = min(len(free_at_s), rules.max_gpus)
+    most = len(free_at_s)
+    most = rules.max_gpus if most > rules.max_gpus else most
+    _, work_gpu_s, fixed_s = course
     size = 1
     while size <= most:
-        left_s = until_s - free_at_s[size - 1] - course.fixed_s + TOLERANCE_S
-        if tuning_s(course.work_gpu_s, size, rules) <= left_s:
+        left_s = until_s - free_at_s[size - 1] - fixed_s + TOLERANCE_S
+        if (work_gpu_s if size == 1 else tuning_s(work_gpu_s, size, rules)) <= left_s:
             return size
         shared_s = left_s - rules.connect_s
         if shared_s <= 0:
             return 0
-        needed = math.ceil(course.work_gpu_s * (1.0 + rules.exchange_share) / shared_s - 1e-9)
-        size = max(size + 1, needed)
+        needed = math.ceil(work_gpu_s * (1.0 + rules.exchange_share) / shared_s - 1e-9)
+        size = needed if needed > size + 1 else size + 1
     return 0

@@ -16,15 +16,6 @@ def budget_printed_s(job: TuningJob, rules: LaneRules) -> float:
     return rules.lookup_share * job.slo_s
 
 
-def budget_left_s(job: TuningJob, now_s: float, rules: LaneRules) -> float:
-    """The lane's budget: a share of what is left of the SLO, seconds.
-
-    A job that has waited has less to spend; with the paper's budget its lookup would take
-    time that it no longer has.
-    """
-    return rules.lookup_share * max(0.0, job.due_s - now_s)
-
-
 def predict_course(job: TuningJob, looks_up: bool, rules: LaneRules, *, shared: bool) -> Course:
     """Predict an upper bound of the job's run.
 

@@ -40,7 +40,16 @@ class HalvingRules:
     """How many rows each stage scores, and how many candidates survive it."""
 
     rows: tuple[int, ...] = (1, 4, SCORE_ROWS)
+    #: At most so many. Of a small bank half go at each stage but the last, which takes no fewer
+    #: than the stage before it lets through.
     survivors: tuple[int, ...] = (60, 15, 1)
+
+    def count_survivors(self, stage: int, alive: int) -> int:
+        """How many of so many candidates survive a stage, the first of which is 0."""
+        most = self.survivors[stage]
+        if stage == len(self.survivors) - 1:
+            return most
+        return min(most, max(self.survivors[-2], -(-alive // 2)))
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.survivors) or not self.rows:
@@ -121,7 +130,7 @@ def look_up_by_halving(
         As in :func:`look_up_all`; rows scored once are not scored again.
     rules : HalvingRules, optional
         By default 1, 4 and 16 rows with 60, 15 and 1 survivors: C + 360 losses for at least
-        60 candidates, a ninth of the brute force's 16 C from 463 candidates on.
+        120 candidates, a ninth of the brute force's 16 C from 463 candidates on, and 330 for 60.
 
     Raises
     ------
@@ -138,7 +147,8 @@ def look_up_by_halving(
     alive = _some(candidates)
     sums = np.zeros(len(alive))
     done = scored = 0
-    for rows, survivors in zip(rules.rows, rules.survivors, strict=True):
+    for stage, rows in enumerate(rules.rows):
+        survivors = rules.count_survivors(stage, len(alive))
         losses = scorer(alive, range(done, rows))
         scored += losses.size
         # A loss that is not a number stays one in the sum: the candidate comes last.

@@ -24,7 +24,7 @@ comes free waits for the next round, which every taken GPU is charged.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -39,7 +39,7 @@ from scheduler.prompts.jobs import (
     order_by_deadline,
     run_s,
 )
-from scheduler.prompts.latency_budget import affords_lookup, budget_left_s, predict_course
+from scheduler.prompts.latency_budget import predict_course
 from scheduler.prompts.pools import WarmPool
 from scheduler.prompts.rules import LaneRules
 
@@ -70,8 +70,13 @@ class Round:
 
 
 def course_of(job: TuningJob, now_s: float, rules: LaneRules) -> Course:
-    """How a job runs in the lane: the gang shares the lookup, a fifth of the rest pays it."""
-    looks_up = affords_lookup(job, budget_left_s(job, now_s, rules))
+    """How a job runs in the lane: the gang shares the lookup, whose budget is a share of the rest.
+
+    With the paper's budget, a share of the whole SLO, the lookup of a job that has waited would
+    take time that it no longer has.
+    """
+    # Written out for the hundreds of jobs of a round; no time left affords nothing.
+    looks_up = 0.0 < job.lookup_gpu_s <= rules.lookup_share * (job.due_s - now_s)
     return predict_course(job, looks_up, rules, shared=True)
 
 
@@ -149,27 +154,28 @@ def _plan(
         name: [at_s if at_s <= now_s else at_s + rules.round_s for at_s in pool.free_at_s]
         for name, pool in pools.items()
     }
+    ready = {name: now_s + pool.boot_s + rules.round_s for name, pool in pools.items()}
     new: dict[str, int] = {}
     promises: list[Promise] = []
     late: list[TuningJob] = []
     for job in jobs:
         times = free[job.base_model]
-        added = 0
-        gang = _keep_gang(held[job.id], times, rules) if job.id in held else None
-        if gang is None:
-            course = course_of(job, now_s, rules)
-            gpus = fewest_gpus(course, job.due_s, times, rules)
+        before = held.get(job.id)
+        if before is not None and _can_keep(before, times, rules):
+            promises.append(_take(job, before.gpus, before.course, times, now_s, rules))
+            continue
+        course = course_of(job, now_s, rules)
+        gpus = fewest_gpus(course, job.due_s, times, rules)
+        if not gpus:
+            ready_s = ready[job.base_model]
+            added, gpus = fewest_new(course, job.due_s, times, cold, ready_s, rules)
             if not gpus:
-                ready_s = now_s + pools[job.base_model].boot_s + rules.round_s
-                added, gpus = fewest_new(course, job.due_s, times, cold, ready_s, rules)
-                if not gpus:
-                    late.append(job)
-                    continue
-                cold -= added
-                new[job.base_model] = new.get(job.base_model, 0) + added
-                _insert(times, ready_s, added)
-            gang = gpus, course
-        promises.append(_take(job, *gang, times, now_s, rules))
+                late.append(job)
+                continue
+            cold -= added
+            new[job.base_model] = new.get(job.base_model, 0) + added
+            _insert(times, ready_s, added)
+        promises.append(_take(job, gpus, course, times, now_s, rules))
     starts = [Allocation(one.job, one.gpus, one.course) for one in promises if one.start_s <= now_s]
     for job in late:
         times = free[job.base_model]
@@ -216,10 +222,13 @@ def fewest_new(
         GPUs to add and size of the gang, the smaller gang among equals; zeros when no gang
         ends in time.
     """
+    if not cold or ready_s + course.fixed_s > until_s + TOLERANCE_S:
+        return 0, 0
     best, size = cold + 1, 0
-    most = min(rules.max_gpus, len(free_at_s) + cold)
-    shortest_s = min(run_s(course, 1, rules), run_s(course, max(1, most), rules))
-    if not cold or ready_s + shortest_s > until_s + TOLERANCE_S:
+    most = len(free_at_s) + cold
+    most = rules.max_gpus if most > rules.max_gpus else most
+    end_s = until_s + TOLERANCE_S
+    if ready_s + run_s(course, most, rules) > end_s and ready_s + run_s(course, 1, rules) > end_s:
         return 0, 0
     for gpus in range(1, most + 1):
         latest_s = until_s - run_s(course, gpus, rules)
@@ -233,24 +242,28 @@ def fewest_new(
     return (best, size) if size else (0, 0)
 
 
-def _keep_gang(
-    held: Promise, free_at_s: Sequence[float], rules: LaneRules
-) -> tuple[int, Course] | None:
-    """The gang promised before, if its GPUs are there and still end the job in time."""
+def _can_keep(held: Promise, free_at_s: Sequence[float], rules: LaneRules) -> bool:
+    """Whether the GPUs of the gang promised before are there and still end the job in time."""
     if held.gpus > len(free_at_s):
-        return None
+        return False
     end_s = free_at_s[held.gpus - 1] + run_s(held.course, held.gpus, rules)
-    return (held.gpus, held.course) if end_s <= held.job.due_s + TOLERANCE_S else None
+    return end_s <= held.job.due_s + TOLERANCE_S
 
 
 def _take(
     job: TuningJob, gpus: int, course: Course, times: list[float], now_s: float, rules: LaneRules
 ) -> Promise:
     """Take the GPUs that are free first, until the round after the job's end."""
-    start_s = max(now_s, times[gpus - 1])
+    start_s = times[gpus - 1]
+    if start_s < now_s:
+        start_s = now_s
     end_s = start_s + run_s(course, gpus, rules)
-    del times[:gpus]
-    _insert(times, end_s + rules.round_s, gpus)
+    if gpus == 1:
+        del times[0]
+        insort_right(times, end_s + rules.round_s)
+    else:
+        del times[:gpus]
+        _insert(times, end_s + rules.round_s, gpus)
     return Promise(job, gpus, course, start_s, end_s)
 
 

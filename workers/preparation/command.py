@@ -31,6 +31,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--compare", type=Path, help="a prepared file: what became of the rows, as a report"
     )
+    parser.add_argument(
+        "--translated", action="store_true", help="compared with its original, row by row"
+    )
     parser.add_argument("--rows", type=Path, help="list every row with a proposal, as JSON lines")
     parser.add_argument("--masked", type=Path, help="copy the rows with personal data replaced")
     parser.add_argument("--mask", action="store_true", help="replace personal data (not names)")
@@ -89,7 +92,11 @@ def main(arguments: list[str]) -> int:
                 found = _write_lines(stream, options)
             elif options.compare is not None:
                 with options.compare.open("rb") as delivered:
-                    found = asdict(compare_datasets(stream, delivered, masks=options.mask))
+                    found = asdict(
+                        compare_datasets(
+                            stream, delivered, masks=options.mask, translates=options.translated
+                        )
+                    )
             elif options.out is None:
                 found = asdict(inspect_dataset(stream))
             else:

@@ -57,7 +57,7 @@ class _ComparedRow:
 
 
 def compare_datasets(
-    original: ByteStream, delivered: ByteStream, *, masks: bool = False
+    original: ByteStream, delivered: ByteStream, *, masks: bool = False, translates: bool = False
 ) -> Comparison:
     """Match the rows of a delivery with those of the original.
 
@@ -69,6 +69,9 @@ def compare_datasets(
     ----------
     masks
         The delivery was made from the original with personal data replaced.
+    translates
+        The delivery is a translation, which has no words in common with its original: rows that
+        match no other way are matched in their order, and count as changed.
 
     Raises
     ------
@@ -96,6 +99,10 @@ def compare_datasets(
         else:
             changed_or_added.append(row)
     pairs, added = _match_changed(rows, left, changed_or_added)
+    if translates:
+        translated = list(zip(sorted(left), added, strict=False))
+        pairs, added = pairs + translated, added[len(translated) :]
+        left -= {index for index, _ in translated}
     covered |= {rows[index].key for index, _ in pairs}
     return Comparison(
         rows_in=counts["rows"],

@@ -1,8 +1,8 @@
 """The start of a soft prompt: the candidate with the least loss on a few rows of its job.
 
-Successive halving: all candidates are scored on one row, the best 60 on four, the best 15 on
-sixteen. The job's own initial prompt is one of them and survives every stage, so that the gain
-over it is known.
+Successive halving: all candidates are scored on one row, the best half of them, 60 at most, on
+four, the best 15 on sixteen. The job's own initial prompt is one of them and survives every stage,
+so that the gain over it is known.
 
 References
 ----------
@@ -29,7 +29,7 @@ from workers.training.objective import compute_sequence_nll
 from workers.training.packed_model import PROMPT, PackedModel
 from workers.training.packing import Example, PackShare, build_pack
 
-#: Rows that each stage has scored at its end, and the candidates that survive it.
+#: Rows that each stage has scored at its end, and how many candidates survive it at most.
 STAGE_ROWS = (1, 4, 16)
 SURVIVORS = (60, 15, 1)
 #: Name of the job's own initial prompt among the candidates; no prompt of a bank has it.
@@ -106,7 +106,7 @@ class LookupRun:
     def _end_stage(self) -> None:
         while not self._todo and self._stage < len(STAGE_ROWS):
             ranked = sorted(self._alive, key=self._mean)
-            best = set(ranked[: SURVIVORS[self._stage]]) | {OWN}
+            best = set(ranked[: _count_survivors(self._stage, len(ranked))]) | {OWN}
             # In the first order, so that ties fall to the first: the job's own.
             self._alive = [name for name in self._alive if name in best]
             self._stage += 1
@@ -167,6 +167,13 @@ class LookupRun:
             losses=sum(len(losses) for losses in self._losses.values()),
             seconds=self._clock() - self._began_at,
         )
+
+
+def _count_survivors(stage: int, alive: int) -> int:
+    """As ``scheduler.prompts.lookup.HalvingRules`` counts them."""
+    if stage == len(SURVIVORS) - 1:
+        return SURVIVORS[stage]
+    return min(SURVIVORS[stage], max(SURVIVORS[-2], -(-alive // 2)))
 
 
 def is_sound_prompt(values: torch.Tensor) -> bool:

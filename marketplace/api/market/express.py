@@ -17,7 +17,7 @@ from marketplace.api.market.owned import get_dataset
 from marketplace.api.market.requests import ExpressQuoteRequest, ExpressRequestBody, check_body
 from marketplace.api.views import MarketView
 from marketplace.common import clock
-from marketplace.express.models import ExpressRequest, RequestStatus
+from marketplace.express.models import ExpressRequest, LookupRecord, RequestStatus
 from marketplace.express.requests import (
     get_request,
     measure_express_job,
@@ -142,4 +142,19 @@ def serialize_express(asked: ExpressRequest) -> dict[str, Any]:
         "decision_hash": asked.decision_hash or None,
         "bid_id": asked.bid_id or None,
         "job_id": None if job is None else job.pk,
+        "lookup": None if job is None else _serialize_lookup(job),
+    }
+
+
+def _serialize_lookup(job: Job) -> dict[str, Any] | None:
+    """What the search for a known prompt found; noted a moment after the job has ended."""
+    found = LookupRecord.objects.filter(pk=job.pk, lookup__isnull=False).first()
+    if found is None:
+        return None
+    return {
+        "candidates": found.lookup["candidates"],
+        "seconds": found.lookup["seconds"],
+        "own_loss": found.lookup["own_score"],
+        "loss": found.lookup["score"],
+        "is_from_bank": found.started_from_id is not None,
     }

@@ -348,6 +348,9 @@ DATASET = _shape(
         "rows": s.IntegerField(help_text="Usable rows."),
         "tokens": s.IntegerField(),
         "longest_row_tokens": s.IntegerField(),
+        "needs_preparation": s.BooleanField(
+            help_text="Nothing trains on it as it is; rows are those that a program can repair."
+        ),
         "faulty": s.IntegerField(),
         "errors": _list(s.DictField()),
         "long_rows": s.IntegerField(help_text="Rows that the zone's model cuts."),
@@ -501,5 +504,16 @@ EXPRESS_ANSWER = _shape(
         "decision_hash": s.CharField(allow_null=True),
         "bid_id": s.CharField(allow_null=True),
         "job_id": s.CharField(allow_null=True),
+        "lookup": _shape(
+            "ExpressLookup",
+            {
+                "candidates": s.IntegerField(),
+                "seconds": s.FloatField(),
+                "own_loss": s.FloatField(help_text="With the prompt asked for."),
+                "loss": s.FloatField(help_text="With the prompt that the job began with."),
+                "is_from_bank": s.BooleanField(),
+            },
+            allow_null=True,
+        ),
     },
 )

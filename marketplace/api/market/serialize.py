@@ -296,6 +296,7 @@ def serialize_dataset(dataset: Dataset) -> dict[str, Any]:
         "rows": dataset.rows,
         "tokens": dataset.tokens,
         "longest_row_tokens": dataset.longest_row_tokens,
+        "needs_preparation": dataset.needs_preparation,
         "faulty": dataset.faulty,
         "errors": dataset.errors[:ERRORS_SHOWN],
         "long_rows": dataset.long_rows,

@@ -7,6 +7,7 @@ authorisation back.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +27,7 @@ from marketplace.payments.card_payments import (
 )
 from marketplace.payments.gateway_models import CardPayment, PaymentPurpose, PaymentStatus
 from marketplace.payments.models import Hold
+from marketplace.vendors.endpoints import ask_for_bid
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,10 @@ def authorise_bid(
     UserError
         The bid is refused as it stands, or no card pays the amount; nothing is stored.
     """
-    draft_bid(asked, now=now)
+    quotes = ask_for_bid(
+        zone=asked.zone, dataset=asked.dataset, preparation=asked.preparation, now=now
+    )
+    draft_bid(replace(asked, quotes=quotes), now=now)
     return start_payment(
         organisation=asked.organisation,
         purpose=PaymentPurpose.BID,

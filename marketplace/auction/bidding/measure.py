@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -24,7 +25,7 @@ from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import ensure_dataset_tokens
 from marketplace.jobs.starts import Start
 from marketplace.jobs.work import Work, measure_work, plan_work
-from marketplace.vendors.offers import measure_raw_data
+from marketplace.vendors.offers import measure_growth, measure_raw_data
 from marketplace.vendors.wishes import PreparationWish
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob
@@ -77,6 +78,13 @@ def measure_job(
         )
     if dataset.organisation_id != organisation.pk:
         raise refuse_unknown_dataset()
+    if dataset.needs_preparation and wish is None:
+        raise UserError(
+            "needs_preparation",
+            "Not one line of this file can be trained on as it is. Ask for its preparation with "
+            "the bid: a vendor repairs the rows first.",
+            param="preparation",
+        )
     _check_kind(dataset, encoder=get_model_shape(zone).encoder)
     beginning = find_beginning(
         model,
@@ -106,10 +114,11 @@ def measure_job(
         training=terms.training,
         rates=_rates.get(zone.pk, now=now, read=lambda: load_rates(zone)),
     )
-    if rows != dataset.rows:
+    if wish is not None:
+        growth = measure_growth(dataset)
         work = replace(
             work,
-            compute_demand=-(-work.compute_demand * rows // dataset.rows),
+            compute_demand=math.ceil(work.compute_demand * growth),
             samples=work.samples * rows // dataset.rows,
         )
     _check_can_stop(terms, dataset)

@@ -38,6 +38,11 @@ class Dataset(models.Model):
     bytes = models.PositiveBigIntegerField()
     #: ``workers.protocol.messages.DataFormat``.
     format = models.CharField(max_length=16)
+    #: Nothing trains on it as it is. Rows and tokens are those that the program which prepares
+    #: data finds in it, and ``faulty`` counts the rows that it cannot repair.
+    needs_preparation = models.BooleanField(default=False, db_default=False)
+    #: Tokens of its rows as that program repairs them, none left out; 0 where nothing is faulty.
+    repaired_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
     #: Usable rows.
     rows = models.PositiveIntegerField()
     #: Counted with the tokenizer of ``zone``, over the usable rows.

@@ -10,7 +10,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from marketplace.jobs.dataset_tokens import store_dataset_tokens
 from marketplace.jobs.locks import lock_first_upload, lock_upload
 from marketplace.jobs.models import Dataset, Upload, UploadStatus
 from marketplace.jobs.reading_process import WALL_S, FileToRead, read_in_process
+from marketplace.jobs.repairing import REPAIR_WALL_S, open_repaired
 from marketplace.jobs.spooling import CHUNK_BYTES, spool_upload
 from marketplace.jobs.upload_choices import ASK, LEAVE_OUT, REFUSE, UploadChoices, get_choices
 
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 READ_AT_ONCE = 2
 ATTEMPTS_MAX = 3
 #: A claim older than this belongs to a worker that is gone.
-CLAIM_LIFE = timedelta(seconds=WALL_S + 60)
+CLAIM_LIFE = timedelta(seconds=WALL_S + 2 * REPAIR_WALL_S + 60)
 
 
 def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
@@ -58,21 +59,27 @@ def read_next_upload(*, clock: Callable[[], datetime]) -> bool:
             with upload.file.open("rb") as stored, source.open("wb") as copy:
                 shutil.copyfileobj(stored, copy, CHUNK_BYTES)
             choices = get_choices(upload)
-            reading, is_rewritten = read_in_process(
-                FileToRead(
-                    path=source,
-                    output_path=rewritten,
-                    runs_path=runs,
-                    name=upload.name,
-                    tokenizer=upload.zone and find_zone_tokenizer(upload.zone),
-                    max_tokens=upload.zone and upload.zone.max_sequence_length,
-                    leaves_out_long=choices.long_rows == LEAVE_OUT,
-                    columns=choices.columns,
-                ),
-                on_progress=lambda rows, share: _note_progress(mine, rows, share),
+            asked = FileToRead(
+                path=source,
+                output_path=rewritten,
+                runs_path=runs,
+                name=upload.name,
+                tokenizer=upload.zone and find_zone_tokenizer(upload.zone),
+                max_tokens=upload.zone and upload.zone.max_sequence_length,
+                leaves_out_long=choices.long_rows == LEAVE_OUT,
+                columns=choices.columns,
             )
-            read = rewritten if is_rewritten else source
-            _finish(upload, reading, file=read, runs=runs, is_rewritten=is_rewritten, now=clock())
+            reading, is_rewritten = _read(asked, choices, mine)
+            found = FoundFile(
+                reading,
+                rewritten if is_rewritten else source,
+                runs,
+                is_rewritten=is_rewritten,
+                repaired=_repair(asked, reading, choices),
+            )
+            if found.repaired is not None and _is_unusable(reading):
+                found = replace(found, file=source, is_rewritten=False)
+            _finish(upload, found, now=clock())
     except UserError as refusal:
         _refuse(upload, refusal)
     except MarketFault:
@@ -117,22 +124,107 @@ def _note_progress(mine: QuerySet[Upload], rows: int, share: float) -> None:
     mine.update(rows_read=rows, share_read=share)
 
 
-def _finish(
-    upload: Upload, reading: Reading, *, file: Path, runs: Path, is_rewritten: bool, now: datetime
-) -> None:
+@dataclass(frozen=True, slots=True)
+class RepairedFile:
+    """The rows of a file as the program that prepares data repairs them, none left out."""
+
+    reading: Reading
+    #: ``TokenRuns``, packed.
+    runs: bytes
+    #: Rows that it cannot repair.
+    beyond: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """What was found in an upload."""
+
+    reading: Reading
+    #: What becomes the data set's file, and its stretches of tokens.
+    file: Path
+    runs: Path
+    is_rewritten: bool
+    #: ``None`` where there is nothing to repair, or no program can.
+    repaired: RepairedFile | None
+
+
+def _read(
+    asked: FileToRead, choices: UploadChoices, mine: QuerySet[Upload]
+) -> tuple[Reading, bool]:
+    try:
+        return read_in_process(
+            asked, on_progress=lambda rows, share: _note_progress(mine, rows, share)
+        )
+    except UserError as refusal:
+        if refusal.code != "invalid_dataset" or choices.faulty_lines == REFUSE:
+            raise
+        return Reading(fatal=refusal.message), False
+
+
+def _repair(asked: FileToRead, reading: Reading, choices: UploadChoices) -> RepairedFile | None:
+    """The file repaired, where a vendor may have to: a price is counted from it."""
+    if _is_unusable(reading):
+        is_wanted = choices.faulty_lines != REFUSE and not reading.columns and not choices.columns
+    else:
+        is_left_out = reading.faulty > 0 and choices.faulty_lines == LEAVE_OUT
+        is_wanted = is_left_out or bool(reading.left_out_lines)
+    if not is_wanted:
+        return None
+    try:
+        with asked.path.open("rb") as stored, open_repaired(stored) as (path, beyond):
+            runs = path.with_suffix(".runs")
+            repaired, _ = read_in_process(
+                # Its lines are not those of the upload, so none is named as too long.
+                replace(
+                    asked,
+                    path=path,
+                    runs_path=runs,
+                    name="repaired.jsonl",
+                    max_tokens=None,
+                    leaves_out_long=False,
+                ),
+                on_progress=lambda rows, share: None,
+                wall_s=REPAIR_WALL_S,
+            )
+            if _is_unusable(repaired):
+                return None
+            return RepairedFile(repaired, runs.read_bytes(), beyond + repaired.faulty)
+    except UserError as refusal:
+        log.info("%s cannot be repaired: %s", asked.path, refusal.message)
+        return None
+
+
+def _is_unusable(reading: Reading) -> bool:
+    """Whether no job can train on a file as it is."""
+    return reading.fatal is not None or reading.rows == 0
+
+
+def _finish(upload: Upload, found: FoundFile, *, now: datetime) -> None:
     """What was found becomes a data set, a refusal, or a question; once, under the claim."""
     choices = get_choices(upload)
-    refusal = _find_refusal(reading, choices)
-    if refusal is not None:
-        raise refusal
-    if _is_open(reading, choices):
-        Upload.objects.filter(pk=upload.pk, claim=upload.claim).update(
-            status=UploadStatus.UNDECIDED, reading=asdict(reading), share_read=1.0
+    reading, repaired = found.reading, found.repaired
+    runs = found.runs.read_bytes() if found.runs.exists() else b""
+    needs_preparation = _is_unusable(reading) and repaired is not None
+    if repaired is not None and needs_preparation:
+        # Counted as it will be, and trained on only then.
+        reading = replace(
+            repaired.reading, faulty=repaired.beyond, faulty_lines=[], errors=reading.errors
         )
-        return
+        runs = repaired.runs
+    else:
+        refusal = _find_refusal(reading, choices)
+        if refusal is not None:
+            raise refusal
+        if _is_open(reading, choices):
+            Upload.objects.filter(pk=upload.pk, claim=upload.claim).update(
+                status=UploadStatus.UNDECIDED, reading=asdict(reading), share_read=1.0
+            )
+            return
     dataset = build_dataset(upload, reading, now=now)
-    with file.open("rb") as content:
-        if is_rewritten:
+    dataset.needs_preparation = needs_preparation
+    dataset.repaired_tokens = 0 if repaired is None else repaired.reading.tokens
+    with found.file.open("rb") as content:
+        if found.is_rewritten:
             with spool_upload(
                 content, limit_bytes=2 * settings.UPLOAD_BYTES_MAX, what="The data set"
             ) as rewritten:
@@ -146,9 +238,7 @@ def _finish(
                 raise _ClaimLost
             dataset.save(force_insert=True)
             if upload.zone is not None:
-                store_dataset_tokens(
-                    dataset=dataset, zone=upload.zone, reading=reading, runs=runs.read_bytes()
-                )
+                store_dataset_tokens(dataset=dataset, zone=upload.zone, reading=reading, runs=runs)
             _close(held, status=UploadStatus.STORED, reading=asdict(reading), dataset=dataset)
     except _ClaimLost:
         dataset.file.delete(save=False)
@@ -194,9 +284,11 @@ def _find_refusal(reading: Reading, choices: UploadChoices) -> UserError | None:
         return None
     if reason is None and reading.rows == 0:
         reason = (
-            "No line of the file is a usable row. Correct one at least: a price is counted from "
-            "it, and a vendor can repair the others."
+            "No line of the file is a usable row, and the program that prepares data can repair "
+            "none. Correct one at least: a price is counted from it."
         )
+        if choices.faulty_lines == REFUSE:
+            reason = "No line of the file is a usable row."
     if reason is None and reading.faulty and choices.faulty_lines == REFUSE:
         lines = "line" if reading.faulty == 1 else "lines"
         reason = f"{reading.faulty:,} {lines} cannot be used. Correct them, or leave them out."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -11,6 +12,9 @@ from django.db.models import Q
 from marketplace.common.models import IdField
 from marketplace.jobs.models import Dataset
 from marketplace.vendors.models.vendors import Vendor
+
+#: After the rule accepted a delivery; earnings are payable later than that.
+DISPUTABLE_FOR = timedelta(days=3)
 
 
 class PreparationStatus(models.TextChoices):
@@ -102,6 +106,8 @@ class Preparation(models.Model):
     #: Until then its owner may refuse a delivery; afterwards it is accepted.
     accept_by = models.DateTimeField(null=True, blank=True)
     accepted_at = models.DateTimeField(null=True)
+    #: The hold of the charge that its vendor was paid from; empty before.
+    paid_from = models.CharField(max_length=200, default="", db_default="", blank=True)
     #: When what follows from it was done: the plan cut, the vendor paid, the rest refunded.
     concluded_at = models.DateTimeField(null=True)
     #: Given back for cells that the prepared data do not need.
@@ -125,6 +131,16 @@ class Preparation(models.Model):
 
     def __str__(self) -> str:
         return f"{self.pk} ({self.status})"
+
+    @property
+    def disputable_until(self) -> datetime | None:
+        """Until when its owner may ask for the price of a delivery back that the rule accepted.
+
+        ``None``: nobody paid, or it was the owner's to accept.
+        """
+        if not self.paid_from or self.accepted_at is None or self.accept_by is not None:
+            return None
+        return self.accepted_at + DISPUTABLE_FOR if self.price_micros else None
 
 
 class Dispute(models.Model):

@@ -169,8 +169,10 @@ def _form_page(
     are plans to choose from, unless the address names one that can be met.
     """
     form.is_valid()
+    dataset: Dataset | None = form.cleaned_data.get("dataset")
+    if dataset is not None and dataset.needs_preparation and request.POST.get("do") != "place":
+        form.ask_for_preparation()
     data = form.cleaned_data
-    dataset: Dataset | None = data.get("dataset")
     zone: Zone | None = data.get("zone") or zones.first()
     quote, refusal = _quote(request.organisation, form, zone, dataset, now=now)
     if follows_data and refusal is not None and form.find_field(refusal) == "deadline":

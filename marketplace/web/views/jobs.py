@@ -34,7 +34,12 @@ from marketplace.jobs.selectors import (
 )
 from marketplace.jobs.services import cancel_job
 from marketplace.vendors.downloads import download_changes
-from marketplace.vendors.selectors import find_preparation, list_accesses
+from marketplace.vendors.selectors import (
+    can_be_disputed,
+    find_preparation,
+    has_open_dispute,
+    list_accesses,
+)
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, label_node
 from marketplace.web.presenters.progress import serialize_plan
 from marketplace.web.presenters.receipt import build_receipt, list_price_lines
@@ -212,6 +217,8 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "samples": list_samples(job) if tab == "metrics" else [],
         "preparation": preparation,
         "accesses": [] if preparation is None else list_accesses(preparation),
+        "can_dispute": preparation is not None and can_be_disputed(preparation, now=now),
+        "is_disputed": preparation is not None and has_open_dispute(preparation),
         "share": _share(job),
         "left_s": _left_s(job, now),
         "kept_micros": bid.price_micros - payment_micros,

@@ -136,6 +136,39 @@ def test_a_bid_that_no_vendor_may_serve_is_refused_and_leaves_no_trace(zone, own
     assert get_wallet(organisation=owner).held_micros == 0
 
 
+def test_data_that_nothing_trains_on_as_they_are_are_sold_with_their_preparation(zone, owner):
+    market.node(zone)
+    build.vendor(zone)
+    text = "\n".join(chat(n)[:-1] + ",}" for n in range(40))
+    data = upload(owner, zone, text, faulty=0)
+    data.needs_preparation = True
+    data.save()
+    with pytest.raises(UserError) as refused:
+        sell(owner, zone, data=data, preparation=None)
+    assert (refused.value.code, Bid.objects.count()) == ("needs_preparation", 0)
+    _, job = sell(owner, zone, data=data)
+    assert prepare_next(clock=clock)
+    assert conclude_preparations(now=clock()) == 1
+    job.refresh_from_db()
+    assert (job.dataset.rows, job.awaits_data) == (40, False)
+    assert verify_zone(zone).problems == []
+
+
+def test_rows_that_were_left_out_for_their_length_are_prepared_and_paid_for_too(zone, owner):
+    market.node(zone)
+    build.vendor(zone)
+    text = "\n".join(map(chat, range(10)))
+    data = upload(owner, zone, text, faulty=3)
+    data.faulty, data.left_out_long, data.faulty_lines = 0, 3, [8, 9, 10]
+    data.save()
+    bid, job = sell(owner, zone, data=data, epochs=1)
+    # A tenth is held out: six of seven rows are trained on, and eight of ten.
+    assert bid.samples == 8
+    assert prepare_next(clock=clock)
+    job.refresh_from_db()
+    assert (job.dataset.rows, job.awaits_data) == (10, False)
+
+
 def test_a_vendor_with_room_for_one_set_prepares_the_second_after_the_first(zone, owner):
     market.node(zone)
     build.vendor(zone, rows_per_slot=50)

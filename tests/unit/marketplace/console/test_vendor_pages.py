@@ -14,6 +14,7 @@ from marketplace.accounts.models import Organisation
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.payments.selectors import get_earnings
 from marketplace.vendors.models import (
+    DataReport,
     Dispute,
     PreparationStatus,
     RowState,
@@ -270,8 +271,33 @@ def test_the_report_says_what_is_in_the_data_and_what_each_vendor_asks(zone, own
 
 
 def test_a_file_without_one_usable_row_is_reported_as_such(zone, owner):
-    data = build.upload(owner, zone, "no\nrow {\nhere {", faulty=2)
+    data = build.upload(owner, zone, "{no\nrow {\n{here {", faulty=2)
     while inspect_next(clock=lambda: NOW + timedelta(seconds=1)):
         pass
+    assert data.report.report["rows_unusable"] == 3
     page = read_page(browser_of(owner).get(f"/datasets/{data.pk}/report"))
-    assert data.name in page
+    assert "Beyond repair" in page
+    assert "3 of 3" in page or ">3<" in page
+
+
+def test_a_report_whose_worker_died_is_begun_again_and_one_that_cannot_be_is_not(zone, owner):
+    data = build.upload(owner, zone)
+    DataReport.objects.create(dataset=data, begun_at=NOW)
+    assert not inspect_next(clock=lambda: NOW + timedelta(minutes=9))
+    later = NOW + timedelta(minutes=11)
+    assert inspect_next(clock=lambda: later)
+    assert DataReport.objects.get().report["rows"] == 100
+    other = build.upload(owner, zone, "\x00PNG" * 10, faulty=0)
+    assert inspect_next(clock=lambda: later)
+    assert DataReport.objects.get(dataset=other).report == {}
+    assert not inspect_next(clock=lambda: later + timedelta(minutes=11))
+
+
+def test_the_bid_form_of_a_file_that_must_be_prepared_asks_for_it(zone, owner):
+    build.vendor(zone, "Tidy")
+    data = build.upload(owner, zone)
+    data.needs_preparation = True
+    data.save()
+    page = read_page(browser_of(owner).get(f"/bids/new?dataset={data.pk}"))
+    assert 'name="prepare" checked' in page
+    assert "as it is" in page

@@ -168,6 +168,14 @@ def test_a_price_that_rises_meanwhile_is_not_charged(zone, lane, owner):
     request = ask(owner, zone)
     ExpressLane.objects.update(rate_micros=10**9)
     assert answered(request).answer["price_micros"] == request.limit_micros
+    # Nor while the job looks for its prompt and trains: the price was certified with the SLO.
+    ExpressLane.objects.update(rate_micros=10**9, markup_percent=500)
+    keep_floor(lane, now=OPEN_AT + timedelta(seconds=5))
+    dispatch_slots(now=OPEN_AT)
+    finish(Job.objects.get(bid_id=request.bid_id), now=OPEN_AT + timedelta(seconds=8))
+    assert settle_finished(now=OPEN_AT + timedelta(seconds=9)) == 1
+    bid = Bid.objects.get(pk=request.bid_id)
+    assert (bid.payment_micros, bid.refund_micros) == (request.limit_micros, 0)
 
 
 def test_a_burst_takes_unsold_cells_when_all_seats_are_taken(zone, owner):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from datetime import datetime, timedelta
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from marketplace.accounts.models import Organisation
 from marketplace.common.errors import MarketFault, UserError
 from marketplace.jobs import reading_process
 from marketplace.jobs.dataset_reader import Reading
-from marketplace.jobs.models import Dataset, Upload, UploadStatus
+from marketplace.jobs.models import Dataset, DatasetTokens, Upload, UploadStatus
 from marketplace.jobs.reading_process import FileToRead, build_request, read_in_process
 from marketplace.jobs.selectors import build_upload_error
 from marketplace.jobs.services import (
     decide_upload,
     delete_dataset,
+    ensure_dataset_tokens,
     intake,
     read_next_upload,
     readings,
@@ -28,8 +30,10 @@ from marketplace.jobs.services import (
     sweep_uploads,
 )
 from marketplace.jobs.upload_choices import UploadChoices
+from marketplace.vendors.offers import measure_growth
 from tests import builders
 from tests import market_builders as market
+from tests import vendor_builders as vendors
 from tests.builders import NOW
 from tests.unit.marketplace.common.threads import at_once
 from tests.unit.marketplace.jobs.test_datasets import tokenizer_file
@@ -219,6 +223,49 @@ def test_a_program_is_answered_and_never_asked(zone, owner, reads_at_once, conte
     assert build_upload_error(seen(upload)).code == "invalid_dataset"
 
 
+#: Chats with a comma too many, and a line that no program can repair.
+BROKEN = "".join(vendors.chat(n)[:-1] + ",}\n" for n in range(4)).encode() + b"{no row\n"
+
+
+def test_a_file_without_one_usable_row_is_counted_as_a_vendor_repairs_it(zone, owner):
+    upload = receive(owner, BROKEN)
+    read()
+    made = seen(upload).dataset
+    assert made is not None
+    assert (made.needs_preparation, made.format) == (True, "chat")
+    # A row that is beyond repair is counted beside the others, for people to look at.
+    assert (made.rows, made.faulty, made.faulty_lines) == (4, 1, [])
+    assert made.tokens == made.repaired_tokens > 0
+    assert [error["line"] for error in made.errors] == [1, 2, 3, 4, 5]
+    with made.file.open("rb") as file:
+        assert file.read() == BROKEN
+    # Another zone counts the same rows with its own tokenizer.
+    DatasetTokens.objects.all().delete()
+    assert ensure_dataset_tokens(dataset=made, zone=zone).tokens == made.tokens
+
+
+def test_a_file_that_no_program_can_repair_is_refused(zone, owner):
+    upload = receive(owner, b"{no row\n" * 3, choices=UploadChoices(faulty_lines="leave_out"))
+    read()
+    assert "can repair none" in build_upload_error(seen(upload)).message
+    upload = receive(owner, BROKEN, choices=UploadChoices(faulty_lines="refuse"))
+    read()
+    assert build_upload_error(seen(upload)).message == "No line of the file is a usable row."
+    assert not Dataset.objects.exists()
+
+
+def test_short_rows_do_not_make_long_ones_cheap_that_are_still_to_be_repaired(zone, owner):
+    long = json.loads(vendors.chat(1))
+    long["messages"][0]["content"] = " ".join(f"word{n}" for n in range(120))
+    content = (vendors.chat(2) + "\n" + json.dumps(long)[:-1] + ",}\n").encode()
+    upload = receive(owner, content, choices=UploadChoices(faulty_lines="leave_out"))
+    read()
+    made = seen(upload).dataset
+    assert made is not None
+    assert (made.rows, made.faulty, made.needs_preparation) == (1, 1, False)
+    assert measure_growth(made) == Fraction(made.repaired_tokens, made.tokens) > 2
+
+
 def test_words_that_are_no_choice_are_refused(zone, owner):
     for choices in (UploadChoices(faulty_lines="x"), UploadChoices(long_rows="leave")):
         with pytest.raises(UserError) as refused:
@@ -242,7 +289,8 @@ def test_a_file_whose_worker_died_is_read_again_and_the_dead_worker_changes_noth
     source = Path(str(zone.tokenizer_source)).parent / "late.jsonl"
     source.write_bytes(ROW)
     reading = Reading(format=None, rows=9)
-    readings._finish(dead, reading, file=source, runs=source, is_rewritten=False, now=later)
+    late = readings.FoundFile(reading, source, source, is_rewritten=False, repaired=None)
+    readings._finish(dead, late, now=later)
     readings._refuse(dead, UserError("late", "Late."))
     assert Dataset.objects.get().rows == 1
     assert seen(upload).status == UploadStatus.STORED

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import pytest
 from django.core.cache import cache
 
+from marketplace.auction.bidding import card_bids
+from marketplace.auction.bidding.place import NewBid
 from marketplace.common.outbound import FetchFailed
 from marketplace.vendors import endpoints
 from marketplace.vendors.endpoint_quotes import (
@@ -161,6 +163,29 @@ def test_a_bid_takes_the_quote_of_a_vendors_system_with_nothing_of_the_data(zone
     assert (asked["type"], asked["data"]["rows"]) == ("quote.requested", 100)
     assert "street" not in json.dumps(asked)
     assert count(vendor) == {AnswerKind.GOOD: 1}
+
+
+def test_a_bid_that_a_card_pays_asks_vendors_systems_too(zone, owner, port, monkeypatch):
+    outside(zone, port)
+    monkeypatch.setattr(card_bids, "start_payment", lambda **terms: terms)
+    asked = NewBid(
+        organisation=owner,
+        placed_by=None,
+        zone=zone,
+        dataset=build.upload(owner, zone),
+        name="By card",
+        adapter={},
+        training={"epochs": 1},
+        price_micros=5_000_000,
+        deadline_at=NOW + timedelta(minutes=5),
+        idempotency_key="one",
+        preparation={"kinds": ["outside"]},
+    )
+    # Without the quote no vendor would prepare its data, and it would be refused.
+    terms = card_bids.authorise_bid(
+        asked=asked, asked_by=builders.owner_of(owner), card_id=None, now=NOW
+    )
+    assert (terms["amount_cents"], len(VendorSystem.asked)) == (500, 1)
 
 
 def test_a_slow_system_holds_up_nothing_and_the_others_are_heard(zone, owner, port, monkeypatch):

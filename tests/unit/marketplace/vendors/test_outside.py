@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -141,6 +142,18 @@ HOSTILE = {
     "another schema": (b'{"price": 3}\n', "no usable rows"),
     "one list": (f"[{chat(1)}]".encode(), "JSON list"),
     "more rows than were sold": ("\n".join(map(chat, range(6))).encode(), "5 were sold"),
+    "more work than was sold": (
+        "\n".join(chat(n, price="word " * 400) for n in range(4)).encode(),
+        "work for at most",
+    ),
+    "rows of another kind": (
+        b"\n".join(
+            json.dumps({"prompt": f"{n}?", "chosen": "yes", "rejected": "no"}).encode()
+            for n in range(4)
+        ),
+        "does not train on",
+    ),
+    "labels for a model that writes": (b'{"text": "one", "label": "a"}\n' * 3, "does not train on"),
     "a stranger's rows": ("\n".join(map(chat, range(90, 94))).encode(), "not in the original"),
     "a row too few times": (chat(1).encode(), "1 of the original's 4"),
 }

@@ -14,11 +14,13 @@ from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Dataset, Job, JobStatus
 from marketplace.jobs.services import cancel_job
+from marketplace.payments.earnings import mature_earnings
 from marketplace.payments.selectors import check_ledger, get_earnings, get_wallet
 from marketplace.vendors.acceptance import accept, decide_dispute, open_dispute
 from marketplace.vendors.handover import make_link
 from marketplace.vendors.models import (
     DataAccess,
+    Dispute,
     Preparation,
     PreparationStatus,
     RowState,
@@ -359,6 +361,74 @@ def test_an_owner_who_disputes_without_reason_gains_neither_time_nor_money(zone,
     assert get_wallet(organisation=owner).available_micros == 10_000_000 - 20_000
     assert check_ledger().balanced
     assert verify_zone(zone).problems == []
+
+
+def accept_by_rule(owner, zone, team):
+    """A delivery that the rule accepted, and whose vendor was paid."""
+    work = build.sell_few(owner, zone)
+    do_all(work, builders.owner_of(team.organisation))
+    assert prepare_next(clock=clock)
+    assert conclude_preparations(now=clock()) == 1
+    work.refresh_from_db()
+    assert work.status == PreparationStatus.ACCEPTED
+    return work
+
+
+@pytest.mark.parametrize("is_shared_out", [False, True])
+def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(
+    zone, owner, team, is_shared_out
+):
+    work = accept_by_rule(owner, zone, team)
+    job = Job.objects.get()
+    assert not job.awaits_data
+    if is_shared_out:
+        # Its owner has used the result: the job is over and its payment shared out.
+        cancel_job(job=job, cancelled_by=None, now=clock())
+        assert settle_finished(now=clock()) == 1
+    before = get_wallet(organisation=owner).available_micros
+    by = builders.owner_of(owner)
+    found = open_dispute(preparation=work, reason="Nothing was done.", opened_by=by, now=clock())
+    assert found == open_dispute(preparation=work, reason="x", opened_by=by, now=clock())
+    assert mature_earnings(now=clock() + timedelta(days=30)) == 0
+    decide_it(found, is_for_owner=True, now=clock() + timedelta(days=30))
+    assert get_earnings(organisation=team.organisation).pending_micros == 0
+    assert get_wallet(organisation=owner).available_micros == before + 20_000
+    # The job goes on with what it has, and there is no second dispute about it.
+    work.refresh_from_db()
+    assert work.status == PreparationStatus.ACCEPTED
+    with pytest.raises(Conflict, match="no more"):
+        open_dispute(preparation=work, reason="Again", opened_by=by, now=clock())
+    assert check_ledger().balanced
+    assert check_ledger().wrong_vendor_pay == ()
+    if not is_shared_out:
+        cancel_job(job=job, cancelled_by=None, now=clock())
+        assert settle_finished(now=clock()) == 1
+    assert get_wallet(organisation=owner).available_micros == 10_000_000
+    assert check_ledger().balanced
+
+
+def test_a_lost_dispute_about_pay_lets_the_vendor_have_it(zone, owner, team):
+    work = accept_by_rule(owner, zone, team)
+    by = builders.owner_of(owner)
+    found = open_dispute(preparation=work, reason="Bad", opened_by=by, now=clock())
+    decide_it(found, is_for_owner=False, now=clock())
+    assert mature_earnings(now=clock() + timedelta(days=8)) == 1
+    assert get_earnings(organisation=team.organisation).payable_micros == 20_000
+    assert check_ledger().balanced
+
+
+def test_accepted_work_is_disputed_within_its_window_only(zone, owner, team):
+    work = accept_by_rule(owner, zone, team)
+    by = builders.owner_of(owner)
+    for late in (work.disputable_until, work.disputable_until + timedelta(days=9)):
+        with pytest.raises(Conflict, match="no more"):
+            open_dispute(preparation=work, reason="Late", opened_by=by, now=late)
+    # One that its owner accepted by hand is theirs.
+    work.accept_by = clock()
+    work.save()
+    with pytest.raises(Conflict, match="no more"):
+        open_dispute(preparation=work, reason="Mine", opened_by=by, now=clock())
+    assert not Dispute.objects.exists()
 
 
 def test_time_lost_by_a_lost_dispute_earns_no_credit_and_no_whole_refund(zone, owner, team):

@@ -10,10 +10,10 @@ import pytest
 from scheduler.prompts.jobs import Course, fewest_gpus, order_by_deadline, run_s
 from scheduler.prompts.latency_budget import (
     affords_lookup,
-    budget_left_s,
     budget_printed_s,
     predict_course,
 )
+from scheduler.prompts.planning import course_of
 from scheduler.prompts.rules import LaneRules
 from tests.unit.scheduler.prompts.builders import EVEN, make_job
 
@@ -58,10 +58,12 @@ def test_a_lookup_is_afforded_up_to_its_budget_and_never_without_a_bank() -> Non
 
 
 def test_the_lanes_budget_shrinks_as_the_deadline_comes_nearer() -> None:
-    job = make_job(slo_s=100.0, submitted_s=7.0)
-    assert budget_left_s(job, 57.0, EVEN) == 10.0
-    assert budget_left_s(job, 107.0, EVEN) == 0.0
-    assert budget_left_s(job, 1000.0, EVEN) == 0.0
+    # A fifth of the 50 s that are left is what it takes; a moment later it is not.
+    job = make_job(slo_s=100.0, submitted_s=7.0, lookup_gpu_s=10.0)
+    assert course_of(job, 57.0, EVEN).looks_up
+    for late_s in (57.1, 107.0, 1000.0):
+        assert not course_of(job, late_s, EVEN).looks_up
+    assert not course_of(replace(job, lookup_gpu_s=0.0), 57.0, EVEN).looks_up
 
 
 def test_a_gang_shares_the_lookup_in_the_lane_and_waits_for_it_in_the_paper() -> None:

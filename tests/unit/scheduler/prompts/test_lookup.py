@@ -65,7 +65,8 @@ def test_a_medoid_better_than_its_cluster_is_what_two_layers_find() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "rows"), [(3000, 3360), (600, 960), (463, 823), (60, 420), (15, 240), (1, 16)]
+    ("count", "rows"),
+    [(3000, 3360), (600, 960), (463, 823), (120, 480), (60, 330), (20, 245), (15, 240), (1, 16)],
 )
 def test_halving_scores_all_on_one_row_and_few_on_sixteen(count: int, rows: int) -> None:
     table = Table(draw_losses(count, noise=0.3))

@@ -1,0 +1,93 @@
+"""Machines rented for an express lane that is sold out, within its operator's budget."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from marketplace.express.answering import answer_requests
+from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
+from marketplace.express.seats import load_seats
+from marketplace.fleet.models import Node, Zone
+from marketplace.tiers.machines import ask_micros, note_ready_machines
+from marketplace.tiers.models import Machine, ZoneTiers
+from marketplace.tiers.services import run_tier_tick
+from tests import express_builders as build
+from tests.express_builders import OPEN_AT
+from tests.unit.marketplace.tiers.backends import CHEAP, MemoryBackend, tiers
+
+pytestmark = pytest.mark.django_db
+#: When somebody has been told no for long enough to count in the lane's demand.
+LATER = OPEN_AT + timedelta(seconds=10)
+
+
+@pytest.fixture
+def zone(db: None) -> Zone:
+    made = build.zone_with_nodes(1)
+    made.jobs_per_node = 1
+    made.save()
+    return made
+
+
+@pytest.fixture
+def house(zone: Zone, backend: MemoryBackend) -> ZoneTiers:
+    return tiers(zone, serverless_cap=0)
+
+
+@pytest.fixture
+def lane(zone: Zone, house: ZoneTiers) -> ExpressLane:
+    """A lane whose one seat is all that the zone has to sell."""
+    return build.open_lane(zone, most_seats=2)
+
+
+def turn_somebody_away(zone: Zone) -> None:
+    """Two customers want the lane's one seat at once; the second is offered a later SLO."""
+    for owner in (build.customer(), build.customer()):
+        build.answered(build.ask(owner, zone, slo_s=12.0))
+    statuses = set(ExpressRequest.objects.values_list("status", flat=True))
+    assert statuses != {RequestStatus.ADMITTED}
+
+
+def test_a_lane_that_is_sold_out_gets_a_machine_and_buys_its_cells(zone, lane, backend):
+    run_tier_tick(now=OPEN_AT)
+    assert not Machine.objects.exists()
+    turn_somebody_away(zone)
+    for _ in range(2):
+        run_tier_tick(now=LATER)
+    machine = Machine.objects.get()
+    assert (machine.offer, machine.reason) == (CHEAP.name, "The express lane lacks seats.")
+    node = backend.join(machine.pk, now=LATER)
+    Node.objects.filter(pk=node.pk).update(last_heartbeat_at=LATER)
+    note_ready_machines(now=LATER)
+    for owner in (build.customer(), build.customer()):
+        build.ask(owner, zone, slo_s=60.0, now=LATER)
+    assert answer_requests(zone=zone, now=LATER) == 2
+    seats = load_seats(lane, now=LATER)
+    assert {cell.node for seat in seats for _, cell in seat.cells} >= {node.pk}
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"budget_micros_per_h": 1},
+        {"most_seats": 1},
+        {"is_open": False},
+    ],
+)
+def test_a_lane_without_budget_bounds_or_leave_rents_nothing(zone, lane, terms):
+    turn_somebody_away(zone)
+    ExpressLane.objects.update(**terms)
+    run_tier_tick(now=LATER)
+    assert not Machine.objects.exists()
+
+
+def test_a_machine_that_costs_more_than_a_seat_may_is_not_rented(zone, lane):
+    turn_somebody_away(zone)
+    dear = ask_micros(zone, CHEAP.price_micros_per_h)
+    ExpressLane.objects.update(seat_limit_micros=dear - 1)
+    run_tier_tick(now=LATER)
+    assert not Machine.objects.exists()
+    ExpressLane.objects.update(seat_limit_micros=dear)
+    run_tier_tick(now=LATER)
+    assert Machine.objects.count() == 1
