@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from marketplace.express.shortage import find_shortage
-from marketplace.tiers.machines import ask_micros
+from marketplace.tiers.machines import compute_ask_micros
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.tier_state import TierState, filter_offers
 
@@ -30,7 +30,7 @@ def rent_for_lane(*, rented: TierState, offers: Sequence[MachineOffer], now: dat
     affordable = [
         offer
         for offer in filter_offers(offers, serverless=False)
-        if ask_micros(zone, offer.price_micros_per_h) <= lack.seat_limit_micros
+        if compute_ask_micros(zone, offer.price_micros_per_h) <= lack.seat_limit_micros
         and offer.price_micros_per_h <= lack.budget_left_micros_per_h
     ]
     if not affordable:

@@ -10,7 +10,7 @@ from marketplace.express.answering import answer_requests
 from marketplace.express.models import ExpressLane, ExpressRequest, RequestStatus
 from marketplace.express.seats import load_seats
 from marketplace.fleet.models import Node, Zone
-from marketplace.tiers.machines import ask_micros, note_ready_machines
+from marketplace.tiers.machines import compute_ask_micros, note_ready_machines
 from marketplace.tiers.models import Machine, ZoneTiers
 from marketplace.tiers.services import run_tier_tick
 from tests import express_builders as build
@@ -84,7 +84,7 @@ def test_a_lane_without_budget_bounds_or_leave_rents_nothing(zone, lane, terms):
 
 def test_a_machine_that_costs_more_than_a_seat_may_is_not_rented(zone, lane):
     turn_somebody_away(zone)
-    dear = ask_micros(zone, CHEAP.price_micros_per_h)
+    dear = compute_ask_micros(zone, CHEAP.price_micros_per_h)
     ExpressLane.objects.update(seat_limit_micros=dear - 1)
     run_tier_tick(now=LATER)
     assert not Machine.objects.exists()
