@@ -18,6 +18,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F, Q
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.common.bounded_cache import remember
 from marketplace.common.errors import NotFound
 from marketplace.express.models import BankConsent, BankPrompt, LookupRecord, Sharing
 from marketplace.express.prompt_files import (
@@ -161,8 +162,20 @@ def choose_candidates(*, job: Job, task: Features, tokens: int) -> list[BankProm
     return [found[known[i][0]] for i in order if found[known[i][0]].withdrawn_at is None]
 
 
+#: Features remembered; one data set is asked for again and again, and never changes.
+_KEPT = 1024
+_known: dict[str, Features] = {}
+
+
 def describe_dataset(dataset: Dataset) -> Features:
     """What a data set is about; see ``task_features``."""
+    found = _known.get(dataset.pk)
+    if found is None:
+        found = remember(_known, dataset.pk, _read_features(dataset), most=_KEPT)
+    return found
+
+
+def _read_features(dataset: Dataset) -> Features:
     with dataset.file.open("rb") as file:
         rows = read_rows(
             cast(BinaryIO, file),
