@@ -90,7 +90,9 @@ def book_workers(
                 f"Booked for a job with {left_s:.0f} s left, on serverless at "
                 f"{format_usd(stay.machine.price_micros_per_h)} an hour."
             )
-            _book_worker(rented, stay.job, stay.machine, worker, credit, reason, now)
+            book_worker(
+                rented, stay.job, stay.machine, worker, credit=credit, reason=reason, now=now
+            )
             made += 1
     save_stay_accounts(looked_at)
     return made
@@ -187,22 +189,35 @@ def _renew_worker(
     return offered, rented.tiers.rules.saved_share * saved
 
 
-def _book_worker(
+def book_worker(
     rented: TierState,
     job: Job,
-    origin: Machine,
+    origin: Machine | None,
     worker: WorkerChoice,
+    *,
     credit: float,
     reason: str,
     now: datetime,
+    left_s: float = 0.0,
 ) -> None:
+    """Promise a worker to a job; one that is not rented yet is requested.
+
+    Parameters
+    ----------
+    origin
+        Where the job runs; ``None`` for one that has not begun.
+    left_s
+        Of one that has not begun: what it will run. Others say so at the hand-off.
+    """
     machine = worker.machine
     if machine is None:
         assert worker.offer is not None
         machine = rented.request(worker.offer, reason=reason, now=now)
     rented.tiers.surplus += credit
     rented.book(
-        Booking.objects.create(job=job, machine=machine, origin=origin, made_at=now, credit=credit)
+        Booking.objects.create(
+            job=job, machine=machine, origin=origin, made_at=now, credit=credit, left_s=left_s
+        )
     )
 
 
@@ -247,7 +262,8 @@ def book_cheaper_workers(
                 f"Booked for a job with {left_s:.0f} s left on {machine.offer} at "
                 f"{format_usd(machine.price_micros_per_h)} an hour."
             )
-            _book_worker(rented, job, machine, worker, rules.saved_share * saved, reason, now)
+            credit = rules.saved_share * saved
+            book_worker(rented, job, machine, worker, credit=credit, reason=reason, now=now)
             made += 1
     return made
 

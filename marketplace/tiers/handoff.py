@@ -23,8 +23,9 @@ from marketplace.jobs.models import EventKind, Job, Slice, SliceStatus
 from marketplace.jobs.services import add_job_event, request_job_replan
 from marketplace.jobs.work import compute_work_left_share, measure_job_work
 from marketplace.tiers.bookings import estimate_probed_left_s
+from marketplace.tiers.direct_starts import has_not_begun
 from marketplace.tiers.machines import compute_rent_micros, find_machine_node
-from marketplace.tiers.models import Booking, BookingOutcome, MachineStatus, ZoneTiers
+from marketplace.tiers.models import Booking, BookingOutcome, Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.pauses import find_resumed_at, pause_s
 from scheduler.tiers.break_even import break_even_s, move_cost, moves
 
@@ -56,41 +57,50 @@ def _hand_off(tiers: ZoneTiers, booking_id: int, now: datetime) -> bool:
         if booking.closed_at is not None or booking.handed_at is not None or node is None:
             return False
         lease = Slice.objects.filter(job=job, status=SliceStatus.OPEN).first()
-        left_s = estimate_probed_left_s(tiers, job, lease, now)
-        if left_s is None:
-            # It waits for a plan, or reports no speed: looked at again at the next tick.
-            return False
         origin, machine = booking.origin, booking.machine
-        if not (
-            _move_still_repays(tiers, booking, left_s)
-            and _rest_fits(tiers, job, node, lane.first_free_slot)
-        ):
+        if origin is None:
+            left_s = booking.left_s
+            still_repays = has_not_begun(job)
+        else:
+            left_s = estimate_probed_left_s(tiers, job, lease, now)
+            if left_s is None:
+                # It waits for a plan, or reports no speed: looked at again at the next tick.
+                return False
+            still_repays = _move_still_repays(tiers, origin, machine, left_s)
+        if not (still_repays and _rest_fits(tiers, job, node, lane.first_free_slot)):
             _close_booking(booking, BookingOutcome.NEEDLESS, now)
             # The tick reads it under the row's lock, which this waits for.
             ZoneTiers.objects.filter(pk=tiers.pk).update(surplus=F("surplus") - booking.credit)
             return False
         request_job_replan(
             job=job,
-            reason=(
-                f"{machine.offer} is ready at {format_usd(machine.price_micros_per_h)} an hour, "
-                f"against {format_usd(origin.price_micros_per_h)} on {origin.offer}: the "
-                f"{left_s:.0f} s left repay moving there."
-            ),
+            reason=_explain_hand_off(origin, machine, left_s),
             now=now,
             is_trouble=False,
         )
         Bid.objects.filter(pk=job.bid_id).update(replanned_slot=None)
         replan_jobs(lane, preferred={job.pk: node.pk})
         booking.handed_at, booking.left_s = now, left_s
-        booking.saved_micros = _saved_micros(tiers, booking, left_s, now)
+        if origin is not None:
+            booking.saved_micros = _saved_micros(tiers, booking, origin, left_s, now)
         booking.save(update_fields=["handed_at", "left_s", "saved_micros"])
         return True
 
 
-def _move_still_repays(tiers: ZoneTiers, booking: Booking, left_s: float) -> bool:
+def _explain_hand_off(origin: Machine | None, machine: Machine, left_s: float) -> str:
+    ready = f"{machine.offer} is ready at {format_usd(machine.price_micros_per_h)} an hour"
+    if origin is None:
+        return f"{ready}: the job of about {left_s:.0f} s begins there, without serverless."
+    return (
+        f"{ready}, against {format_usd(origin.price_micros_per_h)} on {origin.offer}: the "
+        f"{left_s:.0f} s left repay moving there."
+    )
+
+
+def _move_still_repays(tiers: ZoneTiers, origin: Machine, machine: Machine, left_s: float) -> bool:
     """The worker is up: its boot is paid whatever happens now."""
-    paid = booking.origin.price_micros_per_h / 1e6
-    worker = booking.machine.price_micros_per_h / 1e6
+    paid = origin.price_micros_per_h / 1e6
+    worker = machine.price_micros_per_h / 1e6
     cost = move_cost(tiers.checkpoint_s, tiers.restore_s, 0.0, 0.0, paid, worker, 0.0)
     return moves(left_s, 0.0, break_even_s(cost, paid, worker))
 
@@ -106,11 +116,13 @@ def _rest_fits(tiers: ZoneTiers, job: Job, node: Node, first_slot: int) -> bool:
     return work.compute_demand * compute_work_left_share(job) <= rate * slots
 
 
-def _saved_micros(tiers: ZoneTiers, booking: Booking, left_s: float, now: datetime) -> int:
+def _saved_micros(
+    tiers: ZoneTiers, booking: Booking, origin: Machine, left_s: float, now: datetime
+) -> int:
     """What going on would have cost, less what moving costs, the worker's boot included."""
     stays = now + timedelta(seconds=left_s)
     return (
-        compute_rent_micros(booking.origin.price_micros_per_h, now, stays)
+        compute_rent_micros(origin.price_micros_per_h, now, stays)
         - compute_rent_micros(booking.machine.price_micros_per_h, now, stays)
         - _move_cost_micros(tiers, booking)
     )
@@ -121,6 +133,8 @@ def _move_cost_micros(tiers: ZoneTiers, booking: Booking) -> int:
     while the worker boots for this job and restores it."""
     machine, asked_at = booking.machine, booking.made_at
     booted_at = max(machine.ready_at or asked_at, asked_at)
+    if booking.origin is None:
+        return compute_rent_micros(machine.price_micros_per_h, asked_at, booted_at)
     saved_at = asked_at + timedelta(seconds=tiers.checkpoint_s)
     restored_at = booted_at + timedelta(seconds=tiers.restore_s)
     return compute_rent_micros(
@@ -134,7 +148,7 @@ def close_bookings(*, tiers: ZoneTiers, now: datetime) -> int:
     What a move that came to nothing was to save leaves the surplus again; the caller saves
     ``tiers``.
     """
-    rows = Booking.objects.filter(closed_at__isnull=True, origin__zone=tiers.zone)
+    rows = Booking.objects.filter(closed_at__isnull=True, machine__zone=tiers.zone)
     closed = 0
     for booking in rows.select_related("job__zone", "machine__join_token", "origin__join_token"):
         if _try_close_booking(tiers, booking, now):
@@ -190,6 +204,8 @@ def _is_on_its_way(booking: Booking, now: datetime) -> bool:
     slot = slot_at(booking.job.zone, now)
     if node is not None and booking.job.has_cells_on(node.pk, from_slot=slot):
         return True
+    if booking.origin is None:
+        return booking.handed_at is None and has_not_begun(booking.job)
     origin = find_machine_node(booking.origin)
     return booking.handed_at is None and (
         Slice.objects.filter(job=booking.job, node=origin, status=SliceStatus.OPEN).exists()
@@ -198,6 +214,9 @@ def _is_on_its_way(booking: Booking, now: datetime) -> bool:
 
 def _record_move(tiers: ZoneTiers, booking: Booking, arrived: Slice, now: datetime) -> None:
     job, origin, machine = booking.job, booking.origin, booking.machine
+    if origin is None:
+        _record_direct_start(tiers, booking, now)
+        return
     left = (
         Slice.objects.filter(job=job, closed_at__lte=arrived.opened_at)
         .exclude(pk=arrived.pk)
@@ -240,6 +259,22 @@ def _record_move(tiers: ZoneTiers, booking: Booking, arrived: Slice, now: dateti
                 "pause_s": booking.pause_s,
             }
         },
+    )
+
+
+def _record_direct_start(tiers: ZoneTiers, booking: Booking, now: datetime) -> None:
+    machine = booking.machine
+    _close_booking(booking, BookingOutcome.MOVED, now)
+    cost = _move_cost_micros(tiers, booking)
+    add_job_event(
+        job=booking.job,
+        kind=EventKind.MOVING,
+        message=(
+            f"Began on {machine.offer} ({format_usd(machine.price_micros_per_h)} an hour), without "
+            f"serverless. Its boot cost the house {format_usd(cost)}."
+        ),
+        now=now,
+        data={"machine": machine.pk, "cost_micros": cost},
     )
 
 

@@ -44,7 +44,8 @@ class ZoneTiers(models.Model):
     is_on = models.BooleanField(default=True)
     serverless_cap = models.PositiveIntegerField(default=1)
     serverful_cap = models.PositiveIntegerField(default=1)
-    #: Pause of a move, as measured here: to write a checkpoint, and to go on from it.
+    #: Pause of a move: to write a checkpoint, and to go on from it. What the operator says, until
+    #: enough moves were measured (``pauses.measure_pauses``).
     checkpoint_s = models.FloatField(default=5.0)
     restore_s = models.FloatField(default=10.0)
     #: Idle seconds after which a machine is given back.
@@ -212,17 +213,19 @@ class BookingOutcome(models.TextChoices):
 
 
 class Booking(models.Model):
-    """A worker promised to a job that runs elsewhere, until the job has moved to it.
+    """A worker promised to a job, until the job runs on it.
 
-    Just-in-time hand-off: the worker boots while the job still runs where it is.
+    Just-in-time hand-off: the worker boots while the job still runs where it is. A job that has
+    not begun waits for it.
     """
 
     job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="bookings")
     machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="bookings")
-    #: Where the job ran when the worker was booked.
-    origin = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="+")
+    #: Where the job ran when the worker was booked; null for one that begins on the worker.
+    origin = models.ForeignKey(Machine, on_delete=models.PROTECT, null=True, related_name="+")
     made_at = models.DateTimeField()
-    #: When the job was given cells on the worker, and what it then had left to run.
+    #: When the job was given cells on the worker, and what it then had left to run (as booked,
+    #: where it begins on the worker).
     handed_at = models.DateTimeField(null=True)
     left_s = models.FloatField(default=0.0)
     closed_at = models.DateTimeField(null=True)
@@ -239,7 +242,7 @@ class Booking(models.Model):
 
     job_id: str
     machine_id: str
-    origin_id: str
+    origin_id: str | None
 
     class Meta:
         constraints = [

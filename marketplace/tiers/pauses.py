@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from statistics import median
 
 from marketplace.jobs.models import MetricPoint, Slice
 from marketplace.tiers.machines import find_machine_node
-from marketplace.tiers.models import Stay, ZoneTiers
+from marketplace.tiers.models import Booking, Stay, ZoneTiers
 from marketplace.tiers.tick_work import NOTED_WITHIN
+
+#: Moves whose pauses say what a move takes here, and how many it takes to believe them.
+PAUSES_REMEMBERED, PAUSES_NEEDED = 20, 5
 
 
 def find_resumed_at(arrived: Slice) -> datetime | None:
@@ -24,6 +28,27 @@ def pause_s(left: Slice, arrived: Slice) -> float | None:
     points = MetricPoint.objects.filter(slice=left).order_by("-seq")
     last_at = points.values_list("at", flat=True).first() or left.closed_at or arrived.opened_at
     return max(0.0, (first_at - last_at).total_seconds())
+
+
+def measure_pauses(*, tiers: ZoneTiers) -> None:
+    """Let the zone's two figures of a move add up to the median pause of its last moves.
+
+    Their ratio stays as it is. The caller saves ``tiers``; with too few moves nothing changes.
+    """
+    stays = Stay.objects.filter(machine__zone=tiers.zone, pause_s__isnull=False)
+    moved = Booking.objects.filter(machine__zone=tiers.zone, pause_s__isnull=False)
+    newest = [
+        *stays.order_by("-ended_at").values_list("ended_at", "pause_s")[:PAUSES_REMEMBERED],
+        *moved.order_by("-closed_at").values_list("closed_at", "pause_s")[:PAUSES_REMEMBERED],
+    ]
+    newest.sort(reverse=True)
+    found = [pause for _, pause in newest[:PAUSES_REMEMBERED] if pause is not None]
+    planned_s = tiers.checkpoint_s + tiers.restore_s
+    if len(found) < PAUSES_NEEDED or planned_s <= 0.0:
+        return
+    factor = median(found) / planned_s
+    tiers.checkpoint_s *= factor
+    tiers.restore_s *= factor
 
 
 def record_stay_pauses(*, tiers: ZoneTiers, now: datetime) -> int:

@@ -10,15 +10,18 @@ import numpy as np
 
 from marketplace.fleet.selectors import slot_at
 from marketplace.jobs.queries import load_due_work
-from marketplace.tiers.models import Machine, MachineStatus, Sample, ZoneTiers
+from marketplace.tiers.models import Booking, Machine, MachineStatus, Sample, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
 from marketplace.tiers.tier_state import TierState, filter_offers
 from scheduler.tiers.demand import demand, pressure, window_lengths
+from scheduler.tiers.holding import is_worth_holding
 from scheduler.tiers.serverful_scaler import TierLoad, compute_worker_change
 from scheduler.tiers.serverless_scaler import next_threshold
 
 #: How far back the operator's chart goes.
 SAMPLES_KEPT = timedelta(hours=24)
+#: Hand-offs that tell how often a worker is needed, and for how long.
+TAKES_REMEMBERED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +125,48 @@ def scale_machines(
     if change > 0:
         wanted = min(change, rented.room(serverless=False))
         return _add_machines(rented, offers, wanted, now)
-    ended = idle[: -change if change else 0]
+    ended = _find_unworthy(rented, idle[: -change if change else 0], offers, now)
     for machine in ended:
         rented.end(machine, reason="Idle, and demand does not need it.", now=now)
     return -len(ended)
+
+
+def _find_unworthy(
+    rented: TierState, idle: Sequence[Machine], offers: Sequence[MachineOffer], now: datetime
+) -> list[Machine]:
+    """Those of idle machines, dearest first, that no job to come is expected to repay.
+
+    A rent holds its price, so a cheap one is kept while jobs that need workers keep coming
+    (``scheduler.tiers.holding``).
+    """
+    offered = filter_offers(offers, serverless=False)
+    recent = list(
+        Booking.objects.filter(machine__zone=rented.tiers.zone, handed_at__isnull=False)
+        .order_by("-handed_at")
+        .values_list("handed_at", "left_s")[:TAKES_REMEMBERED]
+        if idle and offered
+        else ()
+    )
+    times = [at for at, _ in recent if at is not None]
+    if len(times) < 2:
+        return list(idle)
+    gap_s = max(
+        (times[0] - times[-1]).total_seconds() / (len(times) - 1),
+        (now - times[0]).total_seconds(),
+    )
+    use_s = sum(left_s for _, left_s in recent) / len(recent)
+    cheapest = offered[0]
+    for number, machine in enumerate(idle):
+        if is_worth_holding(
+            machine.price_micros_per_h / 1e6,
+            cheapest.price_micros_per_h / 1e6,
+            rented.boot_s(cheapest),
+            rented.tiers.delay_usd_per_h,
+            use_s,
+            gap_s * (len(idle) - number),
+        ):
+            return list(idle[:number])
+    return list(idle)
 
 
 def _add_machines(

@@ -17,6 +17,7 @@ from marketplace.fleet.providers import check_may_list
 from marketplace.fleet.services import approve_provider, ensure_provider
 from marketplace.tiers import (
     bookings,
+    direct_starts,
     handoff,
     hazard_tables,
     lane_machines,
@@ -191,11 +192,11 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
     if rented.machines:
         tables = hazard_tables.build_hazard_tables(tiers=tiers, now=now)
         stays.extend_stays(rented=rented, tables=tables, now=now)
-        stays.begin_stays(rented=rented, offers=offers, now=now)
+        _begin_waiting_jobs(rented, offers, tables, now)
         bookings.book_workers(rented=rented, offers=offers, tables=tables, now=now)
         bookings.book_cheaper_workers(rented=rented, offers=offers, tables=tables, now=now)
     else:
-        stays.begin_stays(rented=rented, offers=offers, now=now)
+        _begin_waiting_jobs(rented, offers, None, now)
     measured = scaling.measure_pressure(rented=rented, nodes=work.nodes, now=now)
     # Algorithm 1 moves F once a minute, however often the tiers are looked at.
     tick_s = tiers.rules.tick_s
@@ -210,6 +211,25 @@ def _tick_zone(tiers: ZoneTiers, work: TickWork, offers: list[MachineOffer], now
         lane_machines.rent_for_lane(rented=rented, offers=offers, now=now)
     scaling.release_serverless(rented=rented, now=now)
     _save_changes(tiers, before)
+
+
+def _begin_waiting_jobs(
+    rented: TierState,
+    offers: list[MachineOffer],
+    tables: hazard_tables.HazardTables | None,
+    now: datetime,
+) -> None:
+    """Begin jobs whose reserved cells are far away: on a worker, or on serverless until then."""
+    waiting = stays.find_waiting_jobs(rented=rented, now=now)
+    if waiting:
+        direct_starts.book_direct_starts(
+            rented=rented,
+            waiting=waiting,
+            offers=offers,
+            tables=tables or hazard_tables.learned(tiers=rented.tiers, now=now),
+            now=now,
+        )
+        stays.begin_stays(rented=rented, waiting=waiting, offers=offers, now=now)
 
 
 def _wind_down_zone(tiers: ZoneTiers, work: TickWork, now: datetime) -> None:
@@ -230,8 +250,8 @@ def _load_current_state(tiers: ZoneTiers, work: TickWork, now: datetime) -> Tier
     if work.machines or work.stays:
         rented = load_tier_state(tiers=tiers, now=now)
         stays.close_stays(rented=rented, now=now)
-    if work.pauses:
-        pauses.record_stay_pauses(tiers=tiers, now=now)
+    if work.pauses and pauses.record_stay_pauses(tiers=tiers, now=now):
+        pauses.measure_pauses(tiers=tiers)
     return rented
 
 
@@ -239,6 +259,7 @@ def _load_current_state(tiers: ZoneTiers, work: TickWork, now: datetime) -> Tier
 _FIGURES = (
     *("threshold_s", "pressure", "ticked_at", "surplus"),
     *("deaths", "exposure_s", "learned_at"),
+    *("checkpoint_s", "restore_s"),
 )
 
 

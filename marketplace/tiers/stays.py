@@ -172,10 +172,13 @@ def _stay_to_end(
     )
 
 
-def begin_stays(*, rented: TierState, offers: Sequence[MachineOffer], now: datetime) -> int:
+def begin_stays(
+    *, rented: TierState, waiting: Sequence[Job], offers: Sequence[MachineOffer], now: datetime
+) -> int:
     """Start waiting jobs on free serverless machines, earliest deadline first; how many.
 
-    For jobs that found none, further machines are requested up to the cap.
+    For jobs that found none, further machines are requested up to the cap. ``waiting`` is what
+    :func:`find_waiting_jobs` gave; those for which a worker was booked since are left out.
     """
     tiers = rented.tiers
     busy = {stay.machine_id for stay in rented.stays}
@@ -183,7 +186,7 @@ def begin_stays(*, rented: TierState, offers: Sequence[MachineOffer], now: datet
     room = rented.room(serverless=True)
     if not free and room <= 0:
         return 0
-    waiting = _find_waiting_jobs(rented, now)
+    waiting = [job for job in waiting if job.pk not in rented.booked_jobs]
     begun = 0
     for job, (machine, node) in zip(waiting, free, strict=False):
         stay = _begin_stay(tiers, job, machine, node, now)
@@ -223,20 +226,21 @@ def _begin_stay(
     return stay
 
 
-def _find_waiting_jobs(rented: TierState, now: datetime) -> list[Job]:
+def find_waiting_jobs(*, rented: TierState, now: datetime) -> list[Job]:
     """Jobs whose first cell is far enough away that an earlier start repays the later move.
 
     Also those that a lost node has left without one. Those that must end first come first, and
     no more than there can be machines for.
     """
     tiers = rented.tiers
+    busy = {stay.job_id for stay in rented.stays} | rented.booked_jobs
     leased = Slice.objects.filter(job=OuterRef("pk"), status=SliceStatus.OPEN)
     slot = slot_at(tiers.zone, now)
     pause = timedelta(seconds=tiers.checkpoint_s + tiers.restore_s)
     queued = (
         Job.objects.filter(
             ~Exists(leased),
-            ~Q(pk__in=[stay.job_id for stay in rented.stays]),
+            ~Q(pk__in=busy),
             zone=tiers.zone,
             status__in=(JobStatus.QUEUED, JobStatus.MOVING),
             needs_replan=False,
@@ -244,10 +248,10 @@ def _find_waiting_jobs(rented: TierState, now: datetime) -> list[Job]:
         )
         .annotate(next_slot=find_first_slot(from_slot=slot))
         .filter(next_slot__gt=max(slot, slot_at(tiers.zone, now + pause)))
-        .select_related("zone")
+        .select_related("zone", "dataset")
         .order_by("deadline_at", "pk")
     )
-    return list(queued[: tiers.serverless_cap])
+    return list(queued[: max(tiers.serverless_cap, tiers.serverful_cap)])
 
 
 def _is_waiting(tiers: ZoneTiers, job: Job, now: datetime) -> bool:

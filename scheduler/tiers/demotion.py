@@ -6,6 +6,7 @@ workers cost and what the books say, each reads from its own state.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from scheduler.tiers.allowance import covers
@@ -84,6 +85,92 @@ def decide_demotion(move: PossibleMove, budget: Budget, share: float) -> Demotio
     ):
         return DemotionDecision(False, stays_for, surplus + (moves_for - stays_for))
     return DemotionDecision(True, moves_for, surplus)
+
+
+class PossibleStart(NamedTuple):
+    """A job that has not begun, whose work is known, and the worker it could begin on."""
+
+    #: Mean seconds it runs (:func:`~scheduler.tiers.break_even.expected_remaining_s`).
+    expected_s: float
+    #: Seconds until the worker, or a serverless machine, is ready.
+    boot_s: float
+    serverless_boot_s: float
+    #: Dollars per GPU hour.
+    serverless_price: float
+    worker_price: float
+    #: Pauses of a later move.
+    checkpoint_s: float
+    restore_s: float
+    #: Dollars per hour of delay.
+    delay_price: float
+    #: Whether it would wait for a worker for a time that is not known.
+    waits: bool
+    #: GPUs of the job.
+    gpus: float
+
+
+def decide_start(start: PossibleStart, budget: Budget, share: float) -> DemotionDecision:
+    """Decide whether a job begins on a worker instead of on serverless.
+
+    The rule of :func:`decide_demotion` before the first step: there is nothing to move, so only
+    the worker's boot has to be repaid. A job that would rather begin on serverless and move when
+    the worker is ready, because moves are short beside boots, begins there.
+
+    Parameters
+    ----------
+    start : PossibleStart
+    budget : Budget
+    share : float
+        As in :func:`decide_demotion`.
+
+    Returns
+    -------
+    DemotionDecision
+        ``leaves`` if it begins on a worker, or waits for one.
+    """
+    pause_s = start.checkpoint_s + start.restore_s
+    cost = start.boot_s * start.worker_price
+    delay_cost = max(0.0, start.boot_s - start.serverless_boot_s) * start.delay_price
+    if start.waits:
+        cost = start.checkpoint_s * start.serverless_price + start.restore_s * start.worker_price
+        delay_cost = math.inf
+    decision = decide_demotion(
+        PossibleMove(
+            expected_s=start.expected_s,
+            age_s=0.0,
+            boot_s=0.0,
+            serverless_price=start.serverless_price,
+            worker_price=start.worker_price,
+            cost=cost,
+            delay_cost=delay_cost,
+            gpus=start.gpus,
+        ),
+        budget,
+        share,
+    )
+    if start.waits or not decision.leaves:
+        return decision
+    # On serverless it would do the boot's worth of work there, then pause.
+    instead = (
+        start.serverless_boot_s * start.serverless_price
+        + start.boot_s * (start.serverless_price - start.worker_price)
+        + start.checkpoint_s * start.serverless_price
+        + start.restore_s * start.worker_price
+        + (start.serverless_boot_s + pause_s - start.boot_s) * start.delay_price
+    )
+    return DemotionDecision(instead >= 0.0, decision.planned, decision.surplus)
+
+
+def repays_rent(
+    expected_s: float,
+    boot_s: float,
+    serverless_price: float,
+    worker_price: float,
+    delay_price: float,
+) -> bool:
+    """Whether a job is long enough to rent a worker for it."""
+    cost = boot_s * (worker_price + delay_price)
+    return moves(expected_s, 0.0, break_even_s(cost, serverless_price, worker_price))
 
 
 class PossibleRehoming(NamedTuple):

@@ -106,6 +106,20 @@ class BundleQuoteRequest(StrictSerializer):
         "2 to 16 jobs."
     )
     deadline = DeadlineField()
+    preparation = SettingsField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="null: a bundle trains on its data as they are. Have them prepared with a bid "
+        "of their own first.",
+    )
+
+    def validate_preparation(self, preparation: dict[str, Any] | None) -> None:
+        if preparation is not None:
+            raise serializers.ValidationError(
+                "A vendor prepares data for one job. Bid for one job with the preparation first; "
+                "the jobs of a bundle train on the data as they are."
+            )
 
     def validate_sweep(self, sweep: dict[str, Any]) -> dict[str, Any]:
         if not all(isinstance(values, list) for values in sweep.values()):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,15 @@ class DecoySize:
 
 QUICK = DecoySize(days=6, slots=24, futures=2)
 FULL = DecoySize(days=6, slots=72, futures=6)
+
+
+class Totals(NamedTuple):
+    """What some bids came to."""
+
+    welfare: float
+    payments: float
+    #: Payments less vendors and asks: what was paid for room that others wanted.
+    rent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +82,63 @@ def run(size: DecoySize) -> Iterator[Finding]:
         yield _compare_owners(zone, size)
         calm = [measure(zone, day, [], past, seed=seed, size=size) for seed, day, past in days]
         for name, attack in ATTACKS.items():
-            changes: list[tuple[float, float, float, float]] = []
+            changes: list[Change] = []
             for (seed, day, past), before in zip(days, calm, strict=True):
                 decoys = attack(zone.scenario, day, np.random.default_rng([seed, 77]))
-                others, theirs = measure_both(zone, day, decoys, past, seed=seed, size=size)
-                changes.append(
-                    (
-                        others[0] / before[0] - 1.0,
-                        others[1] / before[1] - 1.0,
-                        (others[0] + theirs[0]) / before[0] - 1.0,
-                        theirs[1] / before[1],
-                    )
+                changes.append(compare(zone, day, decoys, past, before, seed=seed, size=size))
+            found = {
+                measure_name: Measure.of(column)
+                for measure_name, column in zip(
+                    Change._fields, zip(*changes, strict=True), strict=True
                 )
-            welfare, payments, all_welfare, paid = (
-                Measure.of(column) for column in zip(*changes, strict=True)
-            )
+            }
             yield Finding(
                 experiment="decoys",
                 case=f"{name}, {zone.name}",
-                measures={
-                    "others_welfare": welfare,
-                    "others_payments": payments,
-                    # Theirs counted at what they bid, and what they paid for it, as shares of what
-                    # the others had and paid without them.
-                    "all_welfare": all_welfare,
-                    "attackers_pay": paid,
-                },
-                goal="welfare within 3 %, payments within 5 %",
-                ok=abs(min(welfare.mean, 0.0)) <= MOST_WELFARE
-                and abs(payments.mean) <= MOST_PAYMENTS,
+                measures=found,
+                goal="by prices alone: welfare within 3 %, payments within 5 %",
+                ok=-found["price_welfare"].mean <= MOST_WELFARE
+                and abs(found["price_payments"].mean) <= MOST_PAYMENTS,
             )
+
+
+class Change(NamedTuple):
+    """What an attack did to a day, as shares of what the others had and paid without it."""
+
+    others_welfare: float
+    others_payments: float
+    #: The same with every cell the attacker won back on sale at once: what its bids do to
+    #: prices, apart from the room it bought.
+    price_welfare: float
+    price_payments: float
+    #: The others' loss less what the attacker paid for the room, beyond asks and vendors.
+    net_welfare: float
+    attackers_pay: float
+
+
+def compare(
+    zone: AttackedZone,
+    day: Sequence[Task],
+    decoys: Sequence[Task],
+    past: Sequence[Sequence[Task]],
+    before: Totals,
+    *,
+    seed: int,
+    size: DecoySize,
+) -> Change:
+    """Run a day with an attack, and again with what the attacker won given back."""
+    others, theirs = measure_both(zone, day, decoys, past, seed=seed, size=size)
+    alone = others
+    if theirs.payments > 0.0:
+        alone, _ = measure_both(zone, day, decoys, past, seed=seed, size=size, gives_back=True)
+    return Change(
+        others_welfare=others.welfare / before.welfare - 1.0,
+        others_payments=others.payments / before.payments - 1.0,
+        price_welfare=alone.welfare / before.welfare - 1.0,
+        price_payments=alone.payments / before.payments - 1.0,
+        net_welfare=(others.welfare + theirs.rent) / before.welfare - 1.0,
+        attackers_pay=theirs.payments / before.payments,
+    )
 
 
 def _compare_owners(zone: AttackedZone, size: DecoySize) -> Finding:
@@ -169,10 +206,6 @@ def make_zones(size: DecoySize) -> list[AttackedZone]:
     ]
 
 
-#: Welfare and payments of some bids.
-Totals = tuple[float, float]
-
-
 def measure(
     zone: AttackedZone,
     day: Sequence[Task],
@@ -201,8 +234,12 @@ def measure_both(
     size: DecoySize,
     most_held: float | None = None,
     past_won: Collection[str] = frozenset(),
+    gives_back: bool = False,
 ) -> tuple[Totals, Totals]:
-    """Give the welfare and the payments of a day's own bids, and of the decoys."""
+    """Give what a day's own bids came to, and the decoys.
+
+    ``gives_back``: cells that decoys win are on sale again at once.
+    """
     # Decoys come before the bids of their slot.
     tasks = sorted([*decoys, *day], key=lambda task: task.arrival_slot)
     own = {task.id for task in day}
@@ -215,14 +252,16 @@ def measure_both(
         settings=Settings(futures=size.futures),
         most_held=_find_most_held(zone) if most_held is None else most_held,
         past_won=past_won,
+        returned=frozenset(task.id for task in decoys) if gives_back else frozenset(),
     )
-    welfare, payments = [0.0, 0.0], [0.0, 0.0]
+    sums = np.zeros((2, 3))
     for task, decision in zip(tasks, found.decisions, strict=True):
         if decision.admitted and decision.parts is not None:
-            whose = 0 if task.id in own else 1
-            welfare[whose] += task.bid - decision.parts.vendor - decision.parts.operational
-            payments[whose] += decision.payment
-    return (welfare[0], payments[0]), (welfare[1], payments[1])
+            cost = decision.parts.vendor + decision.parts.operational
+            came_to = (task.bid - cost, decision.payment, decision.payment - cost)
+            sums[0 if task.id in own else 1] += came_to
+    mine, theirs = (Totals(*row) for row in sums.tolist())
+    return mine, theirs
 
 
 def _find_most_held(zone: AttackedZone) -> float:

@@ -64,6 +64,7 @@ def run_policy(
     settings: Settings | None = None,
     most_held: float = inf,
     past_won: Collection[str] = frozenset(),
+    returned: Collection[str] = frozenset(),
     look: Callable[[Engine, Task, int], None] | None = None,
 ) -> DayResult:
     """Run the engine over a day's bids.
@@ -83,6 +84,9 @@ def run_policy(
         reach the auction.
     past_won : collection of str
         Ids of past bids that were admitted; they count whole, whoever has how many.
+    returned : collection of str
+        Ids of bids whose cells go back on sale as soon as they are won: all that they do to
+        prices is done, and they take no room.
     look : callable, optional
         Called with the engine before each bid is decided, and the slot; it changes nothing.
     """
@@ -149,6 +153,8 @@ def run_policy(
             sold.append(task.compute_demand)
             welfare += task.bid - decision.parts.vendor - decision.parts.operational
             revenue += decision.payment
+            if task.id in returned and decision.schedule is not None:
+                engine.transition(events.CellsReleased(task.id, decision.schedule.cells))
     return DayResult(
         welfare=welfare,
         admitted=sum(d.admitted for d in decisions),

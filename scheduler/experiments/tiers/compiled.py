@@ -18,7 +18,10 @@ F = TypeVar("F", bound=Callable[..., object])
 #: Where the policies are.
 POLICIES = "scheduler.tiers."
 #: The modules here that are compiled, and those they take constants and layouts from.
-TOGETHER = ("compiled", "control", "demands", "loop", "state", "transitions", "work", "workers")
+TOGETHER = (
+    *("compiled", "control", "demands", "loop", "starts"),
+    *("state", "transitions", "work", "workers"),
+)
 
 
 def compiled(function: F) -> F:

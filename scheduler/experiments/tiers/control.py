@@ -10,17 +10,29 @@ import numpy as np
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.demands import demands
 from scheduler.experiments.tiers.state import Demotion, JobStage, Order, Scaling, Worker
-from scheduler.experiments.tiers.transitions import Backlog, bring, demote, reorder, save
+from scheduler.experiments.tiers.transitions import (
+    Backlog,
+    begin_save,
+    bring,
+    demote,
+    reorder,
+    save,
+)
 from scheduler.experiments.tiers.work import done_by, expected_left_s, learn
 from scheduler.experiments.tiers.workers import (
     Calendar,
+    cheapest_idle,
+    dearest_idle,
+    end_rent,
     expected_boot_s,
     gang_price,
     launch,
     next_offer,
+    note_take,
     paid_price,
     price_of,
     release_idle,
+    release_unworthy,
     take_idle,
 )
 from scheduler.tiers import (
@@ -122,9 +134,12 @@ def rehome(world: RunState, calendar: Calendar, now: float) -> None:
         world.pool,
     )
     first = next_offer(world, now, 0)
-    if first < 0:
+    if first < 0 and t.idle == 0:
         return
     lowest = price_of(world, now, first)
+    if t.idle > 0:
+        lowest = min(lowest, pool[cheapest_idle(world)].price)
+    pause_s = choice.checkpoint_s + choice.restore_s
     for i in range(t.serverful_jobs):
         track[track[i].serverful].paid = 0.0
     for i in range(t.live):
@@ -134,7 +149,11 @@ def rehome(world: RunState, calendar: Calendar, now: float) -> None:
     for i in range(t.serverful_jobs):
         j = track[i].serverful
         need = jobs[j].gpus
-        if track[j].state != SERVERFUL or track[j].promised > 0 or choice.cap - t.live < need:
+        if track[j].state != SERVERFUL or track[j].promised > 0:
+            continue
+        if t.idle + choice.cap - t.live < need:
+            continue
+        if track[j].moving_s + pause_s > choice.most_pause_s:
             continue
         price = track[j].paid / need
         if price <= lowest:
@@ -144,7 +163,7 @@ def rehome(world: RunState, calendar: Calendar, now: float) -> None:
             expected_s=expected_left_s(world, j, now),
             ends_s=now + left,
             due_s=jobs[j].due_s,
-            boot_s=choice.marketplace_boot_s,
+            boot_s=0.0 if t.idle >= need else choice.marketplace_boot_s,
             checkpoint_s=choice.checkpoint_s,
             restore_s=choice.restore_s,
             price_paid=price,
@@ -154,13 +173,24 @@ def rehome(world: RunState, calendar: Calendar, now: float) -> None:
         saved = compute_move_saving(move)
         if saved >= 0.0:
             save(world, need * saved)
-            for _ in range(need):
-                launch(world, calendar, now, j, 0)
+            hold_workers(world, calendar, j, now, 0)
+            if track[j].ready == need:
+                t.rehomings += 1
+                begin_save(world, calendar, j, now)
 
 
 @compiled
 def book(world: RunState, calendar: Calendar, j: int, now: float, skip: int) -> None:
     """Promises workers to a job that goes on running; it moves when all are ready."""
+    note_take(world, now, world.jobs[j].predicted_s - done_by(world, j, now), world.jobs[j].gpus)
+    hold_workers(world, calendar, j, now, skip)
+    if world.track[j].ready == world.jobs[j].gpus:
+        demote(world, calendar, j, now)
+
+
+@compiled
+def hold_workers(world: RunState, calendar: Calendar, j: int, now: float, skip: int) -> None:
+    """Holds idle workers for a job, the cheapest first, and rents the others."""
     track = world.track
     need = world.jobs[j].gpus
     while need > 0 and world.tally[0].idle > 0:
@@ -170,8 +200,6 @@ def book(world: RunState, calendar: Calendar, j: int, now: float, skip: int) -> 
         need -= 1
     for _ in range(need):
         launch(world, calendar, now, j, skip)
-    if track[j].ready == world.jobs[j].gpus:
-        demote(world, calendar, j, now)
 
 
 @compiled
@@ -226,7 +254,26 @@ def scale(world: RunState, calendar: Calendar, need_s: float, now: float, wishes
             if launch(world, calendar, now, -1, 0) < 0:
                 break
     elif change < 0:
-        release_idle(world, now, -change)
+        if choice.holds:
+            release_unworthy(world, now, -change)
+            renew_idle(world, calendar, now)
+        else:
+            release_idle(world, now, -change)
+
+
+@compiled
+def renew_idle(world: RunState, calendar: Calendar, now: float) -> None:
+    """Exchanges the dearest idle worker for an offer that is cheaper for the next job."""
+    choice, t, pool = world.choice[0], world.tally[0], world.pool
+    offer = next_offer(world, now, 0)
+    if t.idle == 0 or offer < 0:
+        return
+    w = dearest_idle(world)
+    price = price_of(world, now, offer)
+    if (pool[w].price - price) * t.use_s > choice.marketplace_boot_s * price:
+        end_rent(world, w, now)
+        launch(world, calendar, now, -1, 0)
+        t.renewals += 1
 
 
 @compiled

@@ -11,6 +11,7 @@ import numpy as np
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.control import decide, demote_overdue, tick
 from scheduler.experiments.tiers.demands import come_near
+from scheduler.experiments.tiers.starts import begin_booked, start_directly, unbook
 from scheduler.experiments.tiers.state import Demotion, JobStage, Scaling, TierEvent, Wait, Worker
 from scheduler.experiments.tiers.transitions import (
     Backlog,
@@ -54,7 +55,7 @@ SERVERLESS, SERVERFUL, SAVING = (
     int(JobStage.SERVERFUL),
     int(JobStage.SAVING),
 )
-RESTORING = int(JobStage.RESTORING)
+RESTORING, BOOKED_JOB = int(JobStage.RESTORING), int(JobStage.BOOKED)
 BOOTING, IDLE, HELD, BUSY = (
     int(Worker.BOOTING),
     int(Worker.IDLE),
@@ -125,7 +126,9 @@ def on_worker_ready(world: RunState, calendar: Calendar, w: int, now: float) -> 
     pool[w].state = HELD
     track[j].ready += 1
     if track[j].ready == world.jobs[j].gpus:
-        if track[j].moved == 0:
+        if track[j].state == BOOKED_JOB:
+            begin_booked(world, calendar, j, now)
+        elif track[j].moved == 0:
             demote(world, calendar, j, now)
         else:
             t.rehomings += 1
@@ -156,6 +159,9 @@ def on_worker_fails(
         # checkpoint already being written goes to the backlog when it is done.
         free_workers_of(world, j, PROMISED)
         lose(world, w, now)
+        if track[j].state == BOOKED_JOB:
+            unbook(world, j, now)
+            enqueue(world, calendar, backlog, j, now)
         return
     every = world.choice[0].safe_every_s
     if track[j].state == SERVERFUL:
@@ -233,7 +239,8 @@ def run_loop(world: RunState, up_to: int, stop_s: float = math.inf) -> int:
             threshold = max(now, track[t.head].started_s + t.threshold_s)
         now = min(arrival, planned, threshold, next_tick)
         if arrival == now:
-            arrive(world, calendar, backlog, arrived, now)
+            if not (choice.direct and start_directly(world, calendar, backlog, arrived, now)):
+                arrive(world, calendar, backlog, arrived, now)
             arrived += 1
         elif planned == now:
             _, _, event, subject, version = heapq.heappop(calendar)

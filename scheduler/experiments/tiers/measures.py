@@ -74,12 +74,33 @@ def summary(runs: Sequence[TierOutcome]) -> dict[str, Interval]:
 
 def difference(runs: Sequence[TierOutcome], base: Sequence[TierOutcome], figure: str) -> Interval:
     """Paired difference of a figure: the same seed, workload and market on both sides."""
-    return interval([one - other for one, other in _pairs(runs, base, figure)])
+    return interval(_differences(runs, base, figure))
 
 
 def relative(runs: Sequence[TierOutcome], base: Sequence[TierOutcome], figure: str) -> Interval:
     """Paired difference as a share of the base, so that no seed outweighs the others."""
     return interval([one / other - 1.0 for one, other in _pairs(runs, base, figure)])
+
+
+def closed(
+    runs: Sequence[TierOutcome],
+    base: Sequence[TierOutcome],
+    ideal: Sequence[TierOutcome],
+    figure: str,
+) -> Interval:
+    """Share of the way from a base to an ideal that runs have gone, over paired seeds."""
+    whole = [
+        float(getattr(other, figure)) - float(getattr(best, figure))
+        for other, best in zip(base, ideal, strict=True)
+    ]
+    lost = _differences(runs, base, figure)
+    return interval([-more / way for more, way in zip(lost, whole, strict=True)])
+
+
+def _differences(
+    runs: Sequence[TierOutcome], base: Sequence[TierOutcome], figure: str
+) -> list[float]:
+    return [one - other for one, other in _pairs(runs, base, figure)]
 
 
 def _pairs(

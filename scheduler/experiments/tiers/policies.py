@@ -23,6 +23,9 @@ def choice(
     preemptive: bool = False,
     adaptive: bool = False,
     rehomes: bool = False,
+    direct: bool = False,
+    holds: bool = False,
+    most_pause_s: float = math.inf,
     share: float = 0.0,
     reserved_offers: int = 0,
     long_s: float = math.inf,
@@ -37,6 +40,9 @@ def choice(
         adaptive=adaptive,
         printed_demand=rules.variant is Variant.PRINTED,
         rehomes=rehomes,
+        direct=direct,
+        holds=holds,
+        most_pause_s=most_pause_s,
         share=share,
         reserved_offers=reserved_offers,
         long_s=float(long_s),
@@ -58,6 +64,7 @@ def choice(
         saved_share=rules.saved_share,
         serverless_price=rules.serverless_usd_per_h,
         conventional_price=rules.conventional_usd_per_h,
+        serverless_boot_s=rules.serverless_boot_s,
         marketplace_boot_s=rules.marketplace_boot_s,
         conventional_boot_s=rules.conventional_boot_s,
         safe_every_s=SAFE_EVERY_S,
@@ -86,12 +93,17 @@ def corrected(rules: TierRules, cap: int | None) -> Choice:
 
 def improved(rules: TierRules, cap: int | None) -> Choice:
     return choice(
-        rules=replace(rules, variant=Variant.IMPROVED),
+        # The auction has measured the work: no probe has to.
+        rules=replace(rules, variant=Variant.IMPROVED, probe_s=0.0),
         demotion=Demotion.BREAK_EVEN,
         scaling=Scaling.BOOKED,
         order=Order.DEADLINE_OR_SHORTEST,
         adaptive=True,
         rehomes=True,
+        direct=True,
+        holds=True,
+        # What a job pauses and waits that Algorithm 1 moves: up to a tick, a boot and one move.
+        most_pause_s=rules.tick_s + rules.marketplace_boot_s + rules.checkpoint_s + rules.restore_s,
         share=rules.surplus_share,
         cap=cap,
     )

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from scheduler.experiments.tiers import experiments, plots, report
+from scheduler.experiments.tiers import clairvoyant, experiments, plots, report
 from scheduler.experiments.tiers.experiments import LIMITED, Runs
-from scheduler.experiments.tiers.measures import FIGURES, difference, summary
+from scheduler.experiments.tiers.measures import FIGURES, closed, difference, summary
+from scheduler.experiments.tiers.report import GAP_GOALS
 from scheduler.experiments.tiers.run import TierOutcome
 
 #: Seeds of a quick and of a full run.
@@ -107,14 +108,25 @@ def write_policies(path: Path, runs: Runs) -> None:
 
 
 def write_quality(path: Path, quality: Mapping[str, Runs]) -> None:
-    """Paired differences improved minus corrected, by workload and cap."""
+    """Paired differences improved minus corrected, by workload and cap.
+
+    Without a cap also the shares of the gap to a clairvoyant that are closed.
+    """
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["workload", "cap", "seeds", *_DIFFERENCES])
+        shares = [f"{name}_{kind}" for name in GAP_GOALS for kind in ("closed", "closed_ci95")]
+        writer.writerow(["workload", "cap", "seeds", *_DIFFERENCES, *shares])
         for workload, runs in quality.items():
             for cap in experiments.CAPS:
                 one = runs["improved", cap]
-                found = _list_differences(one, runs["corrected", cap])
+                base = runs["corrected", cap]
+                found: list[float | str] = [*_list_differences(one, base)]
+                for name in GAP_GOALS:
+                    if cap is None:
+                        share = closed(one, base, runs[clairvoyant.NAME, None], name)
+                        found += [share.mean, share.half]
+                    else:
+                        found += ["", ""]
                 writer.writerow([workload, cap_name(cap), len(one), *found])
 
 

@@ -37,6 +37,8 @@ class JobStage(IntEnum):
     RESTORING = 5
     SERVERFUL = 6
     DONE = 7
+    #: Its first workers boot; it has not run.
+    BOOKED = 8
 
 
 class Worker(IntEnum):
@@ -127,6 +129,12 @@ class Choice(NamedTuple):
     printed_demand: bool
     #: Running jobs move on to much cheaper offers, and a full tier renews its rents.
     rehomes: bool
+    #: A job may begin on workers, without serverless; its work is known from the start.
+    direct: bool
+    #: Idle workers are kept while a later job is expected to repay their rent.
+    holds: bool
+    #: A job moves on only while its pauses come to no more, seconds.
+    most_pause_s: float
     #: Largest share of the surplus one job may take to stay on serverless.
     share: float
     #: Cheapest offers kept for jobs of at least ``long_s``.
@@ -152,6 +160,7 @@ class Choice(NamedTuple):
     saved_share: float
     serverless_price: float
     conventional_price: float
+    serverless_boot_s: float
     marketplace_boot_s: float
     conventional_boot_s: float
     #: A node that fails loses what was done since the last multiple of this.
@@ -317,6 +326,14 @@ TALLY = np.dtype(
         ("preemptions", np.int64),
         ("rehomings", np.int64),
         ("renewals", np.int64),
+        #: Jobs that began on workers.
+        ("direct_starts", np.int64),
+        #: What :mod:`scheduler.tiers.holding` knows: when workers were last taken, the mean
+        #: time between two takes, and how long they are used.
+        ("taken_s", np.float64),
+        ("gap_s", np.float64),
+        ("use_s", np.float64),
+        ("takes", np.int64),
         ("peak", np.int64),
         ("serverless_gpus", np.int64),
         ("peak_serverless", np.int64),

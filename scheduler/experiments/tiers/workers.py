@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.experiments.tiers.compiled import compiled
 from scheduler.experiments.tiers.state import TierEvent, Worker
+from scheduler.tiers import holding
 
 if TYPE_CHECKING:
     from scheduler.experiments.tiers.state import RunState
@@ -19,6 +20,9 @@ WORKER_READY = int(TierEvent.WORKER_READY)
 WORKER_FAILS = int(TierEvent.WORKER_FAILS)
 EMPTY, BOOTING, IDLE = int(Worker.EMPTY), int(Worker.BOOTING), int(Worker.IDLE)
 HELD, BUSY = int(Worker.HELD), int(Worker.BUSY)
+
+update_mean = compiled(holding.update_mean)
+is_worth_holding = compiled(holding.is_worth_holding)
 
 #: Marks an offer while the price of a gang is added up.
 PRICING = 2
@@ -89,6 +93,8 @@ def gang_price(world: RunState, now: float, gpus: int, skip: int) -> float:
     """Mean price per GPU of the workers a gang would get now, idle ones first."""
     t, pool = world.tally[0], world.pool
     total, found = 0.0, 0
+    if gpus == 1 and t.idle > 0:
+        return float(pool[cheapest_idle(world)].price)
     if t.idle > 0:
         for i in range(t.live):
             w = pool[i].live
@@ -230,6 +236,52 @@ def take_idle(world: RunState, job: int, state: int) -> int:
     world.pool[w].state = state
     world.pool[w].job = job
     return w
+
+
+@compiled
+def take_dearest_idle(world: RunState, job: int, state: int) -> int:
+    """Gives the dearest idle worker to a job; one must be idle."""
+    w = dearest_idle(world)
+    world.tally[0].idle -= 1
+    world.pool[w].state = state
+    world.pool[w].job = job
+    return w
+
+
+@compiled
+def note_take(world: RunState, now: float, use_s: float, gpus: int) -> None:
+    """Counts a job that takes workers, for :func:`release_unworthy`."""
+    t = world.tally[0]
+    t.gap_s = update_mean(t.gap_s, (now - t.taken_s) / gpus, t.takes)
+    t.use_s = update_mean(t.use_s, use_s, t.takes)
+    t.taken_s = now
+    t.takes += 1
+
+
+@compiled
+def release_unworthy(world: RunState, now: float, most: int) -> int:
+    """Ends up to ``most`` idle workers, dearest first, until one is worth its rent."""
+    t, pool, choice = world.tally[0], world.pool, world.choice[0]
+    ended = 0
+    while ended < most and t.idle > 0:
+        w = dearest_idle(world)
+        offer = next_offer(world, now, 0)
+        again = price_of(world, now, offer)
+        if pool[w].offer >= 0:
+            again = min(again, offer_price(world, now, pool[w].offer))
+        gap_s = max(t.gap_s, now - t.taken_s)
+        if t.takes > 1 and is_worth_holding(
+            pool[w].price,
+            again,
+            expected_boot_s(world, offer),
+            choice.delay_price,
+            t.use_s,
+            gap_s * t.idle,
+        ):
+            break
+        end_rent(world, w, now)
+        ended += 1
+    return ended
 
 
 @compiled

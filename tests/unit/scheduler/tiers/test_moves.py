@@ -15,9 +15,12 @@ from scheduler.tiers.demotion import (
     DemotionDecision,
     PossibleMove,
     PossibleRehoming,
+    PossibleStart,
     compute_move_saving,
     compute_renewal_saving,
     decide_demotion,
+    decide_start,
+    repays_rent,
 )
 from scheduler.tiers.edf import backlog_key
 from scheduler.tiers.hazard import (
@@ -29,6 +32,7 @@ from scheduler.tiers.hazard import (
     length_class,
     observe,
 )
+from scheduler.tiers.holding import is_worth_holding, update_mean
 from scheduler.tiers.rules import TierRules
 
 
@@ -207,3 +211,69 @@ def test_a_rent_is_renewed_only_if_the_cheaper_one_repays_its_boot() -> None:
     saved = compute_renewal_saving(worth_s + 1.0, 36.04, 1.29, 0.40, 50.0)
     assert saved == pytest.approx((1.29 - 0.40) * (worth_s + 1.0) - 0.40 * 36.04)
     assert compute_renewal_saving(1e9, 36.04, 0.40, 0.40, 50.0) == -1.0
+
+
+def start(**changes: float) -> PossibleStart:
+    """A job of an hour, a worker at half of serverless that boots for 40 s, moves of 280 s."""
+    values: dict[str, float] = {
+        "expected_s": 3600.0,
+        "boot_s": 40.0,
+        "serverless_boot_s": 4.0,
+        "serverless_price": 2.0,
+        "worker_price": 1.0,
+        "checkpoint_s": 30.0,
+        "restore_s": 250.0,
+        "delay_price": 5.0,
+        "waits": False,
+        "gpus": 1.0,
+    }
+    return PossibleStart(**(values | changes))
+
+
+def test_a_job_begins_on_a_worker_if_its_run_repays_the_boot() -> None:
+    begins = decide_start(start(), Budget(0.0, 0.0), 0.1)
+    # Only the boot's rent is planned for it.
+    assert begins == DemotionDecision(True, 40.0, -40.0)
+    assert not decide_start(start(expected_s=40.0), Budget(0.0, 0.0), 0.1).leaves
+    assert decide_start(start(expected_s=40.1), Budget(0.0, 0.0), 0.1).leaves
+
+
+def test_a_rich_allowance_lets_a_job_begin_on_serverless_whose_boot_delays_it() -> None:
+    # 40 s of rent and 36 s of delay at $5: 220 s.
+    assert not decide_start(start(expected_s=220.0), Budget(0.0, 1e6), 0.1).leaves
+    assert decide_start(start(expected_s=220.1), Budget(0.0, 1e6), 0.1).leaves
+
+
+def test_a_short_move_is_better_than_a_long_boot_and_an_idle_worker_than_both() -> None:
+    quick = {"checkpoint_s": 1.0, "restore_s": 1.0}
+    assert not decide_start(start(**quick), Budget(0.0, 0.0), 0.1).leaves
+    assert decide_start(start(boot_s=0.0, **quick), Budget(0.0, 0.0), 0.1).leaves
+
+
+def test_a_job_that_finds_no_room_waits_only_if_no_surplus_pays_for_serverless() -> None:
+    assert decide_start(start(waits=True), Budget(0.0, 0.0), 0.1).leaves
+    assert not decide_start(start(waits=True), Budget(0.0, 1e6), 0.1).leaves
+    # What would not repay a move never waits.
+    assert not decide_start(start(waits=True, expected_s=300.0), Budget(0.0, 0.0), 0.1).leaves
+
+
+def test_a_job_repays_a_rent_that_costs_less_than_serverless_with_the_wait_for_it() -> None:
+    assert not repays_rent(240.0, 40.0, 2.0, 1.0, 5.0)
+    assert repays_rent(240.1, 40.0, 2.0, 1.0, 5.0)
+    assert not repays_rent(1e12, 40.0, 1.0, 1.0, 5.0)
+
+
+def test_an_idle_worker_is_held_until_its_rent_is_what_the_next_job_saves_by_it() -> None:
+    # $0.4 against $0.6 for an hour of use, and 40 s of boot at $0.6 and $5: 944.
+    assert is_worth_holding(0.4, 0.6, 40.0, 5.0, 3600.0, 2359.9)
+    assert not is_worth_holding(0.4, 0.6, 40.0, 5.0, 3600.0, 2360.1)
+    # One that is dearer than what can be rented is not held for its price.
+    assert not is_worth_holding(0.6, 0.4, 40.0, 5.0, 3600.0, 0.0)
+
+
+def test_a_running_mean_counts_the_first_values_alike_and_forgets_old_ones() -> None:
+    mean = 0.0
+    for count, value in enumerate((3.0, 6.0, 9.0)):
+        mean = update_mean(mean, value, count)
+    assert mean == pytest.approx(6.0)
+    assert update_mean(6.0, 26.0, 10_000) == pytest.approx(7.0)

@@ -359,6 +359,13 @@ def test_a_bundle_is_quoted_placed_and_read_and_a_refused_one_says_why(api, zone
     )
     assert refused["bundle"]["posted_price"] == "0.200000"
     assert [bid["status"] for bid in refused["bundle"]["bids"]] == ["refused"] * 2
+    for more, why in (
+        ({"preparation": {}}, "A vendor prepares data for one job."),
+        ({"model": "warm:offer"}, "A warm start is for one job."),
+    ):
+        answer = api.post("/api/bundles", body | {"price": price} | more)
+        assert answer.status_code == 400
+        assert why in answer.json()["detail"]
     body["sweep"] = {"training.seed": 1}
     assert_problem(api.post("/api/bundles", body | {"price": price}), 400, "invalid_request")
     assert get_wallet(organisation=api.owner).available_micros == 9_800_000

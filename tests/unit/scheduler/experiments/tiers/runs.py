@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from scheduler.experiments.tiers.loop import run_loop
+from scheduler.experiments.tiers.policies import improved
 from scheduler.experiments.tiers.run import TierOutcome, outcome, prepare
-from scheduler.experiments.tiers.state import RunState
+from scheduler.experiments.tiers.state import Choice, RunState
 from scheduler.experiments.tiers.supply import SupplyRules
 from scheduler.experiments.tiers.workload import Workload
+from scheduler.tiers.rules import TierRules
 
 
 def jobs(*rows: Sequence[float]) -> Workload:
@@ -30,6 +33,13 @@ def market(*, offers: int = 0, price: float = 1.0, boot_s: float = 40.0) -> Supp
         restlessness=0.0,
         leaves=0.0,
         returns=0.0,
+    )
+
+
+def on_serverless_first(cap: int | None = None) -> Choice:
+    """Improved where no job begins on a worker: all are probed, and move as often as it pays."""
+    return improved(TierRules(), cap)._replace(
+        direct=False, holds=False, probe_s=30.0, most_pause_s=math.inf
     )
 
 

@@ -7,7 +7,14 @@ import math
 import pytest
 
 from scheduler.experiments.tiers.state import RunState
-from tests.unit.scheduler.experiments.tiers.runs import finished, jobs, market, ready
+from scheduler.tiers.rules import TierRules
+from tests.unit.scheduler.experiments.tiers.runs import (
+    finished,
+    jobs,
+    market,
+    on_serverless_first,
+    ready,
+)
 
 SERVERLESS, CONVENTIONAL = 2.10 / 3600.0, 1.29 / 3600.0
 
@@ -32,7 +39,7 @@ def test_a_job_under_the_threshold_never_leaves_serverless() -> None:
 
 def test_a_hand_off_boots_the_worker_while_the_job_runs_on() -> None:
     # Probed at 34, worker ready at 74 with 70 s of work done, saved 104, restored 354.
-    run = finished(ready("improved", jobs((0, 10_000)), supply=market(offers=1)))
+    run = finished(ready(on_serverless_first(), jobs((0, 10_000)), supply=market(offers=1)))
     assert run.jct_s.tolist() == [10_284.0]
     assert (run.boot_s, run.queue_s, run.moving_s) == (4.0, 0.0, 280.0)
     assert run.serverless_usd == pytest.approx(104 * SERVERLESS)
@@ -41,7 +48,7 @@ def test_a_hand_off_boots_the_worker_while_the_job_runs_on() -> None:
 
 
 def test_a_job_whose_rest_does_not_repay_the_move_stays() -> None:
-    run = finished(ready("improved", jobs((0, 250)), supply=market(offers=1)))
+    run = finished(ready(on_serverless_first(), jobs((0, 250)), supply=market(offers=1)))
     assert run.jct_s.tolist() == [254.0]
     assert run.demotions == 0
 
@@ -49,7 +56,7 @@ def test_a_job_whose_rest_does_not_repay_the_move_stays() -> None:
 def test_a_job_that_ends_during_the_boot_costs_the_boot_and_does_not_move() -> None:
     # Ends at 704 + 4; the worker is asked for at the probe of 34 and would take 900 s.
     slow = market(offers=1, boot_s=900.0)
-    world = ready("improved", jobs((0, 700)), supply=slow)
+    world = ready(on_serverless_first(), jobs((0, 700)), supply=slow)
     run = finished(world)
     assert run.jct_s.tolist() == [704.0]
     assert run.demotions == 0
@@ -106,9 +113,12 @@ def test_a_failed_node_costs_what_was_done_since_the_last_safe_point() -> None:
 
 def test_a_worker_that_fails_before_the_hand_off_leaves_the_job_where_it_is() -> None:
     # The gang's first worker (40 s) is there before the second (conventional, 200 s)
-    # and dies in between; the promise is void, and the next ticks decide anew.
+    # and dies in between; the promise is void, and the next ticks decide again.
     world = ready(
-        "improved", jobs((0, 50_000, 2)), supply=market(offers=1), lives_s=(50.0, math.inf)
+        on_serverless_first(),
+        jobs((0, 50_000, 2)),
+        supply=market(offers=1),
+        lives_s=(50.0, math.inf),
     )
     run = finished(world)
     assert run.node_failures == 1
@@ -118,7 +128,11 @@ def test_a_worker_that_fails_before_the_hand_off_leaves_the_job_where_it_is() ->
 
 def test_an_offer_that_vanishes_in_its_boot_is_paid_and_the_next_one_taken() -> None:
     world = ready(
-        "improved", jobs((0, 10_000)), supply=market(offers=1), luck=(0.1, 0.9), lives_s=(math.inf,)
+        on_serverless_first(),
+        jobs((0, 10_000)),
+        supply=market(offers=1),
+        luck=(0.1, 0.9),
+        lives_s=(math.inf,),
     )
     run = finished(world)
     # Asked at 34, gone at 74, asked again, ready at 114: 40 s later than without.
@@ -129,7 +143,7 @@ def test_an_offer_that_vanishes_in_its_boot_is_paid_and_the_next_one_taken() -> 
 
 
 def test_a_running_job_moves_on_when_a_much_cheaper_offer_appears() -> None:
-    world = ready("improved", jobs((0, 200_000)), supply=market(offers=2, price=1.2))
+    world = ready(on_serverless_first(), jobs((0, 200_000)), supply=market(offers=2, price=1.2))
     world.supply.offers[2:, 1] = 0.2
     run = finished(world)
     assert world.tally[0]["rehomings"] == 1
@@ -138,9 +152,66 @@ def test_a_running_job_moves_on_when_a_much_cheaper_offer_appears() -> None:
     assert run.queue_s == 0.0
 
 
+def test_a_long_job_begins_on_its_worker_without_serverless() -> None:
+    run = finished(ready("improved", jobs((0, 10_000)), supply=market(offers=1)))
+    assert run.jct_s.tolist() == [10_040.0]
+    assert (run.boot_s, run.queue_s, run.moving_s) == (40.0, 0.0, 0.0)
+    assert run.cost_usd == run.marketplace_usd == pytest.approx(10_040 / 3600.0)
+    assert (run.demotions, run.peak_serverless) == (0, 0)
+
+
+def test_a_long_job_begins_on_serverless_where_a_move_is_short_beside_a_boot() -> None:
+    # Starts at 4, when its worker is asked for; ready at 44, saved at 49, restored at 59.
+    here = TierRules(checkpoint_s=5.0, restore_s=10.0)
+    run = finished(ready("improved", jobs((0, 10_000)), supply=market(offers=1), rules=here))
+    assert run.jct_s.tolist() == [10_019.0]
+    assert run.serverless_usd == pytest.approx(49 * SERVERLESS)
+    assert run.marketplace_usd == pytest.approx((10_019 - 4) / 3600.0)
+
+
+def test_a_job_too_short_to_repay_a_boot_begins_on_serverless() -> None:
+    # 36.04 s at $1 against $1.10 an hour saved: 32.8 s.
+    run = finished(ready("improved", jobs((0, 32)), supply=market(offers=1)))
+    assert run.jct_s.tolist() == [36.0]
+    assert run.wholly_serverless == 1.0
+
+
+def test_a_job_that_finds_an_idle_worker_begins_on_it_at_once() -> None:
+    # The first ends at 1040; the worker would be given back at the tick of 1080.
+    run = finished(ready("improved", jobs((0, 1000), (1050, 20)), supply=market(offers=1)))
+    assert run.jct_s.tolist() == [1040.0, 20.0]
+    assert run.serverless_usd == 0.0
+
+
+def test_a_worker_that_dies_before_its_first_job_began_sends_the_job_to_the_backlog() -> None:
+    world = ready(
+        "improved", jobs((0, 50_000, 2)), supply=market(offers=1), lives_s=(50.0, math.inf)
+    )
+    run = finished(world)
+    assert run.node_failures == 1
+    # The offer's worker is there at 40 and dies at 90; the job waits for the next tick's.
+    assert (run.boot_s, run.serverless_usd) == (90.0, 0.0)
+    assert run.queue_s > 0.0
+
+
+def test_a_job_pauses_no_longer_to_move_on_than_a_move_from_serverless_takes() -> None:
+    # Two cheaper offers, one after the other, are each worth a move of 280 s.
+    often, once = (
+        ready(policy, jobs((0, 400_000)), supply=market(offers=3, price=1.2))
+        for policy in (on_serverless_first(), "improved")
+    )
+    for world in (often, once):
+        world.supply.offers[2:, 1] = 0.8
+        world.supply.offers[4:, 2] = 0.2
+    assert finished(often).moving_s == 3 * 280.0
+    assert finished(once).moving_s == 280.0
+
+
 def full_tier(rest_s: float, **choice: float) -> RunState:
     """One worker rented at 1.2 while 0.2 comes on offer; a second job waits for it."""
-    world = ready("improved", jobs((0, 1500), (0, rest_s)), cap=1, supply=market(offers=2))
+    world = ready(
+        on_serverless_first(1), jobs((0, 1500), (0, rest_s)), cap=1, supply=market(offers=2)
+    )
     world.supply.offers[:, 0] = 1.2
     world.supply.offers[:2, 1] = math.inf
     world.supply.offers[2:, 1] = 0.2
