@@ -125,14 +125,14 @@ def scale_machines(
     if change > 0:
         wanted = min(change, rented.room(serverless=False))
         return _add_machines(rented, offers, wanted, now)
-    ended = _find_unworthy(rented, idle[: -change if change else 0], offers, now)
+    ended = find_unworthy(rented, idle[: -change if change else 0], offers, now=now)
     for machine in ended:
         rented.end(machine, reason="Idle, and demand does not need it.", now=now)
     return -len(ended)
 
 
-def _find_unworthy(
-    rented: TierState, idle: Sequence[Machine], offers: Sequence[MachineOffer], now: datetime
+def find_unworthy(
+    rented: TierState, idle: Sequence[Machine], offers: Sequence[MachineOffer], *, now: datetime
 ) -> list[Machine]:
     """Those of idle machines, dearest first, that no job to come is expected to repay.
 

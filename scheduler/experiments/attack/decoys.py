@@ -81,11 +81,21 @@ def run(size: DecoySize) -> Iterator[Finding]:
         days = [(seed, zone.scenario.day(seed), zone.history(seed)) for seed in range(size.days)]
         yield _compare_owners(zone, size)
         calm = [measure(zone, day, [], past, seed=seed, size=size) for seed, day, past in days]
-        for name, attack in ATTACKS.items():
+        cases = [(name, attack, _find_most_held(zone)) for name, attack in ATTACKS.items()]
+        if not zone.past_days:
+            # What the holding limit of a new zone is worth.
+            cases += [
+                (f"{name}, without the holding limit", ATTACKS[name], inf) for name in HOARDING
+            ]
+        for name, attack, most_held in cases:
             changes: list[Change] = []
             for (seed, day, past), before in zip(days, calm, strict=True):
                 decoys = attack(zone.scenario, day, np.random.default_rng([seed, 77]))
-                changes.append(compare(zone, day, decoys, past, before, seed=seed, size=size))
+                changes.append(
+                    compare(
+                        zone, day, decoys, past, before, seed=seed, size=size, most_held=most_held
+                    )
+                )
             found = {
                 measure_name: Measure.of(column)
                 for measure_name, column in zip(
@@ -125,12 +135,24 @@ def compare(
     *,
     seed: int,
     size: DecoySize,
+    most_held: float | None = None,
 ) -> Change:
     """Run a day with an attack, and again with what the attacker won given back."""
-    others, theirs = measure_both(zone, day, decoys, past, seed=seed, size=size)
+    others, theirs = measure_both(
+        zone, day, decoys, past, seed=seed, size=size, most_held=most_held
+    )
     alone = others
     if theirs.payments > 0.0:
-        alone, _ = measure_both(zone, day, decoys, past, seed=seed, size=size, gives_back=True)
+        alone, _ = measure_both(
+            zone,
+            day,
+            decoys,
+            past,
+            seed=seed,
+            size=size,
+            most_held=most_held,
+            gives_back=True,
+        )
     return Change(
         others_welfare=others.welfare / before.welfare - 1.0,
         others_payments=others.payments / before.payments - 1.0,
@@ -380,3 +402,9 @@ ATTACKS: dict[str, Attack] = {
     "3 bids just below the price for each real one, one owner": _below_price,
     "3 bids near cost for each real one, an owner each": _near_cost(owner=""),
 }
+
+#: What the holding limit is for.
+HOARDING = (
+    "3 bids near cost for each real one, one owner",
+    "3 bids just below the price for each real one, one owner",
+)
