@@ -15,7 +15,12 @@ from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.fleet.selectors import build_node_spec, slot_at
 from marketplace.fleet.slots import slots_per_day
 from scheduler.auction.log import events
-from scheduler.auction.prices.posted_rates import RateSettings, RegisteredNode, post_rates
+from scheduler.auction.prices.posted_rates import (
+    RateSettings,
+    RegisteredNode,
+    find_joined_rates,
+    post_rates,
+)
 from scheduler.types import NodeRate, NodeSpec, Task
 
 #: Seconds of the day that one rate stands for.
@@ -27,7 +32,8 @@ HEARD_WITHIN = timedelta(days=2)
 def post_first_rates(lane: Lane) -> bool:
     """Post a rate for nodes on sale that have none; the others keep theirs.
 
-    It is what ``post_rates`` gives where no past day is known. The day's own rates follow.
+    The first of a zone is what ``post_rates`` gives where no past day is known. Later ones follow
+    from the terms and the rates that the log has already (``find_joined_rates``).
     """
     engine = lane.book.engine
     if not engine.rules.posts_rates:
@@ -38,12 +44,16 @@ def post_first_rates(lane: Lane) -> bool:
     if not missing:
         return False
     registered = list_registered_nodes(lane.zone, now=lane.now, also=missing)
-    found = build_rates(lane.zone, registered=registered, past_days=(), now=lane.now)
     if posted is None:
-        lane.apply(found)
+        lane.apply(build_rates(lane.zone, registered=registered, past_days=(), now=lane.now))
         return True
-    rates = {**known, **{node_id: found.rates[node_id] for node_id in missing}}
-    inputs = {**posted.inputs, "joined": [*posted.inputs.get("joined", ()), *missing]}
+    rows = [_to_row(each) for each in registered if each.node.id in missing]
+    inputs = {
+        **posted.inputs,
+        "joined": [*posted.inputs.get("joined", ()), *missing],
+        "joined_rows": [*posted.inputs.get("joined_rows", ()), rows],
+    }
+    rates = {**known, **find_rates_of_joined(inputs, rates=known, day_slots=posted.day_slots)}
     lane.apply(
         events.RatesPosted(
             first_slot=posted.first_slot,
@@ -127,6 +137,28 @@ def find_rates_of(
         cap=inf if cap is None else float(cap),
         settings=RateSettings(**inputs["settings"]),
         won=won,
+    )
+
+
+def find_rates_of_joined(
+    inputs: Mapping[str, Any], *, rates: Mapping[str, NodeRate], day_slots: int
+) -> dict[str, NodeRate]:
+    """The rates of the nodes that joined last, from an event's inputs and the others' rates."""
+    *earlier, last = inputs["joined_rows"]
+    cap = inputs["cap"]
+    joined = [_from_row(row) for row in last]
+    again = {each.node.id for each in joined}
+    before = [_from_row(row) for rows in (inputs["registered"], *earlier) for row in rows]
+    return find_joined_rates(
+        joined,
+        [each for each in before if each.node.id not in again],
+        rates,
+        knows_days=bool(inputs.get("past_starts")),
+        day_slots=day_slots,
+        base_memory=float(inputs["base_memory"]),
+        reference=inputs["reference"],
+        cap=inf if cap is None else float(cap),
+        settings=RateSettings(**inputs["settings"]),
     )
 
 

@@ -20,6 +20,7 @@ from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
 from marketplace.auction.lane.first_rates import (
     build_rates,
     find_rates_of,
+    find_rates_of_joined,
     list_registered_nodes,
 )
 from marketplace.auction.models import MarketHead
@@ -159,6 +160,14 @@ def _find_rates_problem(zone: Zone, entry: PostedEntry) -> str | None:
     for node_id, rate in event.rates.items():
         if node_id not in joined and again.get(node_id) != rate:
             return f"the rate of node {node_id} does not follow from what it names"
+    batches = event.inputs.get("joined_rows", ())
+    for number in range(len(batches)):
+        until = {**event.inputs, "joined_rows": batches[: number + 1]}
+        for node_id, rate in find_rates_of_joined(
+            until, rates=event.rates, day_slots=event.day_slots
+        ).items():
+            if event.rates.get(node_id) != rate:
+                return f"the rate of node {node_id}, which joined later, does not follow"
     return None
 
 

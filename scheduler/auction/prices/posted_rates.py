@@ -145,6 +145,60 @@ def post_rates(
     return found
 
 
+def find_joined_rates(
+    joined: Sequence[RegisteredNode],
+    registered: Sequence[RegisteredNode],
+    rates: Mapping[str, NodeRate],
+    *,
+    knows_days: bool,
+    day_slots: int,
+    base_memory: float,
+    reference: float | None = None,
+    cap: float = np.inf,
+    settings: RateSettings | None = None,
+) -> dict[str, NodeRate]:
+    """Give the rates of nodes that join after the day's rates were posted.
+
+    Where those come from past days, a node gets what its provider's other nodes of the type
+    have, and a new provider's node its floor: to leave and join again, or under another name,
+    earns no more than to stay. On a first day it gets what it would have got in the morning.
+
+    Parameters
+    ----------
+    joined, registered : sequence of RegisteredNode
+        Those that come now, and all that came before.
+    rates : mapping of NodeRate by node id
+        Of those before.
+    knows_days : bool
+        Whether the day's rates were made from past days.
+    day_slots, base_memory, reference, cap, settings
+        As of :func:`post_rates`.
+
+    Returns
+    -------
+    dict of NodeRate by node id
+    """
+    chosen = settings or RateSettings()
+    found = post_rates(
+        [*registered, *joined],
+        [],
+        day_slots=day_slots,
+        base_memory=base_memory,
+        reference=reference,
+        cap=cap,
+        # Nothing sells above its floor at its own ask.
+        settings=replace(chosen, overflow=0.0) if knows_days else chosen,
+    )
+    given = {each.node.id: found[each.node.id] for each in joined}
+    for each in joined if knows_days else ():
+        for other in registered:
+            alike = other.node.gpu_type == each.node.gpu_type
+            if other.provider == each.provider and alike and other.node.id in rates:
+                given[each.node.id] = replace(rates[other.node.id], ask=each.ask)
+                break
+    return given
+
+
 def find_reference_asks(
     nodes: Sequence[RegisteredNode], *, reference: float | None = None
 ) -> dict[tuple[str, str], float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -225,6 +226,30 @@ def test_a_node_that_joins_in_the_day_gets_a_rate_and_leaves_the_others_theirs(z
     assert after.rates[late.pk].by_block == (1.25 * ASK,) * 18
     assert not are_rates_due(zone=zone, now=NOW + timedelta(seconds=10))
     assert problems(zone) == []
+
+
+def test_a_node_that_joins_later_earns_what_its_providers_others_do_and_not_its_own_ask(zone):
+    refresh_zone(zone=zone, now=NOW)
+    refresh_zone(zone=zone, now=TOMORROW)
+    post(zone, DAY_AFTER)
+    cheap = nodes(zone)[0]
+    before = posted(zone)[-1]
+    assert before.inputs["past_starts"]
+    # Twice the middle ask would sell at its own ask on a first day.
+    again = market.node(zone, of=cheap.provider, ask_micros=8 * market.CELL_MICROS)
+    new = market.node(zone, ask_micros=8 * market.CELL_MICROS)
+    refresh_zone(zone=zone, now=DAY_AFTER + timedelta(seconds=10))
+    after = posted(zone)[-1]
+    assert after.rates[again.pk].ask == after.rates[new.pk].ask == 2 * ASK
+    assert after.rates[again.pk].by_block == before.rates[cheap.pk].by_block
+    assert after.rates[new.pk].by_block == (1.25 * ASK,) * 18
+    assert problems(zone) == []
+    # A market that favours one that joins is found.
+    entry = verify_zone(zone).posted[-1]
+    dear = {new.pk: replace(after.rates[new.pk], by_block=(2 * ASK,) * 18)}
+    forged = replace(entry, event=replace(entry.event, rates=after.rates | dear))
+    [problem] = find_rates_problems(zone, [forged])
+    assert f"the rate of node {new.pk}, which joined later, does not follow" in problem
 
 
 def test_operators_go_over_to_posted_rates_and_back_by_a_setting(owner):
