@@ -184,9 +184,8 @@ def test_a_job_that_finds_an_idle_worker_begins_on_it_at_once() -> None:
 
 
 def test_a_worker_that_dies_before_its_first_job_began_sends_the_job_to_the_backlog() -> None:
-    world = ready(
-        "improved", jobs((0, 50_000, 2)), supply=market(offers=1), lives_s=(50.0, math.inf)
-    )
+    lives_s = (50.0, *(math.inf for _ in range(9)))
+    world = ready("improved", jobs((0, 50_000, 2)), supply=market(offers=1), lives_s=lives_s)
     run = finished(world)
     assert run.node_failures == 1
     # The offer's worker is there at 40 and dies at 90; the job waits for the next tick's.
