@@ -1,7 +1,7 @@
 """Workers booked for jobs that run.
 
 A job on serverless whose rest repays a move gets a serverful worker of the house booked;
-the worker boots while the job still runs where it is (``handover`` tells what then). A full
+the worker boots while the job still runs where it is (``handoff`` says what then). A full
 tier whose idle worker is so much more expensive than an offer that the exchange repays renews that
 rent first. A job moves on from a worker of the house to one that is so much cheaper that the
 rest repays another move. The rules are the simulator's (``scheduler.tiers.demotion``), and
