@@ -20,7 +20,7 @@ from marketplace.tiers.bookings import WorkerChoice, book_worker, find_cheapest_
 from marketplace.tiers.hazard_tables import HazardTables
 from marketplace.tiers.models import Machine, MachineStatus, ZoneTiers
 from marketplace.tiers.provisioning import MachineOffer
-from marketplace.tiers.tier_state import TierState, filter_offers, loaded_node
+from marketplace.tiers.tier_state import TierState, filter_offers, get_loaded_node
 from scheduler.tiers.allowance import allowance
 from scheduler.tiers.break_even import move_cost
 from scheduler.tiers.demotion import Budget, PossibleStart, decide_start
@@ -124,7 +124,7 @@ def _compute_run_s(tiers: ZoneTiers, job: Job, machine: Machine | None) -> float
     work = measure_job_work(job)
     node: Node | None = None
     if machine is not None and machine.status == MachineStatus.RUNNING:
-        node = loaded_node(machine)
+        node = get_loaded_node(machine)
     rate = max(work.rates.values(), default=0.0)
     if node is not None:
         rate = work.rates.get(node.gpu_type_id, 0.0)

@@ -226,7 +226,7 @@ def _begin_waiting_jobs(
             rented=rented,
             waiting=waiting,
             offers=offers,
-            tables=tables or hazard_tables.learned(tiers=rented.tiers, now=now),
+            tables=tables or hazard_tables.build_hazard_tables(tiers=rented.tiers, now=now),
             now=now,
         )
         stays.begin_stays(rented=rented, waiting=waiting, offers=offers, now=now)
