@@ -16,6 +16,7 @@ from scheduler.experiments.tiers.measures import Interval, difference, interval,
 from scheduler.experiments.tiers.report import verdict
 from scheduler.experiments.tiers.run import simulate
 from scheduler.experiments.tiers.workload import calibrated_burst
+from scheduler.tiers.rules import TierRules
 
 REPRODUCTION = Path(__file__).parents[5] / "docs" / "reproduction" / "tiers"
 
@@ -148,8 +149,9 @@ def test_a_trace_is_reported_in_windows_and_whole(tmp_path: Path) -> None:
     path = tmp_path / "long.csv"
     rows = [f"{n * 10},{60 + n % 600}" for n in range(experiments.WINDOW_JOBS + 1)]
     path.write_text("submit_s,duration_s\n" + "\n".join(rows))
-    windows, _, whole = experiments.settings([path])[-3:]
+    windows, _, slow, whole = experiments.settings([path])[-4:]
     assert (windows.name, whole.name) == ("trace long", "trace long, whole")
+    assert (slow.name, slow.rules) == ("trace long, moves take 280 s", TierRules())
     assert len(windows.workload(0)) == experiments.WINDOW_JOBS
     assert len(whole.workload(0)) == len(whole.workload(1)) == len(rows)
     assert whole.most_seeds == experiments.WHOLE_SEEDS
