@@ -193,14 +193,14 @@ def _change(
     zone: decoys.Zone, attack: str, *, seeds: range, size: decoys.DecoySize
 ) -> tuple[float, float]:
     """Others' welfare and payments on some days, as a share of those without the attack."""
-    calm, attacked = np.zeros(2), np.zeros(2)
+    calm, attacked = np.zeros(3), np.zeros(3)
     for seed in seeds:
         day, past = zone.scenario.day(seed), zone.history(seed)
         bids = decoys.ATTACKS[attack](zone.scenario, day, np.random.default_rng([seed, 77]))
         assert 0 < len(bids) <= 0.06 * len(day)
         calm += decoys.measure(zone, day, [], past, seed=seed, size=size)
         attacked += decoys.measure(zone, day, bids, past, seed=seed, size=size)
-    welfare, payments = (attacked / calm).tolist()
+    welfare, payments, _ = (attacked / calm).tolist()
     return welfare, payments
 
 
