@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from typing import Any
 
 from asgiref.sync import async_to_sync
@@ -11,6 +12,11 @@ from asgiref.sync import async_to_sync
 def read_page(reply: Any) -> str:
     """The page's source with every run of whitespace as one space, as a browser shows text."""
     return re.sub(r"\s+", " ", reply.content.decode())
+
+
+def read_text(reply: Any) -> str:
+    """The words of the page, without its markup and with one space between them."""
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", reply.content.decode())).split())
 
 
 def read_download(reply: Any) -> bytes:

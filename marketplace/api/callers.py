@@ -39,6 +39,10 @@ class Caller:
     #: ``None`` for a person's session.
     key: ApiKey | None
 
+    @property
+    def key_id(self) -> str | None:
+        return None if self.key is None else self.key.pk
+
 
 class ApiKeyAuthentication(BaseAuthentication):
     """``Authorization: Bearer ft_…``."""

@@ -4,6 +4,7 @@ from celery import shared_task
 
 from marketplace.auction.bidding.card_bids import place_authorised_bids
 from marketplace.auction.book import snapshot_store
+from marketplace.auction.invoice_names import name_references
 from marketplace.auction.lane import improve
 from marketplace.auction.lane import sweep as sweeps
 from marketplace.auction.lane.spare_cells import give_back_spare_cells
@@ -12,6 +13,7 @@ from marketplace.auction.pricing import daily_rates, solve
 from marketplace.auction.settlement import settle_finished
 from marketplace.auction.witnesses import heads, witnessed
 from marketplace.common import clock
+from marketplace.payments.invoices import issue_due_invoices
 
 
 @shared_task(name="auction.decide_pending_bids")
@@ -94,3 +96,8 @@ def publish_heads() -> None:
 @shared_task(name="auction.fetch_witnessed_heads")
 def fetch_witnessed_heads() -> None:
     witnessed.fetch_witnessed_heads(now=clock.now())
+
+
+@shared_task(name="auction.invoices_issue")
+def issue_invoices() -> None:
+    issue_due_invoices(now=clock.now(), name_references=name_references)

@@ -158,6 +158,7 @@ def place_request(
     slo_s: float,
     idempotency_key: str | None,
     now: datetime,
+    api_key_id: str | None = None,
 ) -> ExpressRequest:
     """Ask the zone's lane for an SLO, and hold the posted price; the lane answers.
 
@@ -221,6 +222,7 @@ def place_request(
                     request.limit_micros,
                     request.hold_reference,
                     placed_by_id=request.placed_by_id,
+                    api_key_id=api_key_id,
                 )
             ],
             now=now,

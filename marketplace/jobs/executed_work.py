@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -22,6 +23,17 @@ class NodeWork:
     #: Optimizer steps that count.
     steps: int
     #: Work units of those steps, evaluations included, and of the samples where the job ended.
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedSlice:
+    """What counts of one slice: no other had to do it again."""
+
+    slice: Slice
+    #: Optimizer steps.
+    steps: int
+    #: Work units of those steps.
     units: int
 
 
@@ -52,22 +64,15 @@ def measure_executed_work(job: Job) -> ExecutedWork:
     """
     slices = list_slices(job)
     plan = load_work_plan(job) if slices else None
+    executed = [] if plan is None else list_executed_slices(slices, plan)
     steps: dict[str, int] = {}
     units: dict[str, int] = {}
     owners: dict[str, str] = {}
-    redone_from = None
-    for held in reversed(slices):
-        assert plan is not None
-        end = held.last_step if redone_from is None else min(held.last_step, redone_from)
-        redone_from = held.first_step if redone_from is None else min(redone_from, held.first_step)
-        node_id = held.node_id
-        steps[node_id] = steps.get(node_id, 0) + max(0, end - held.first_step)
-        done = plan.count_between(held.first_step, end)
-        if held.status == SliceStatus.FINISHED:
-            # The node that ends a job writes its samples, however early that is.
-            done = plan.count_ended_at(end) - plan.count_until(held.first_step)
-        units[node_id] = units.get(node_id, 0) + done
-        owners[node_id] = held.node.provider.organisation_id
+    for of_slice in executed:
+        node_id = of_slice.slice.node_id
+        steps[node_id] = steps.get(node_id, 0) + of_slice.steps
+        units[node_id] = units.get(node_id, 0) + of_slice.units
+        owners[node_id] = of_slice.slice.node.provider.organisation_id
     by_node = tuple(
         NodeWork(node_id, owners[node_id], steps[node_id], units[node_id])
         for node_id in dict.fromkeys(held.node_id for held in slices)
@@ -81,6 +86,21 @@ def measure_executed_work(job: Job) -> ExecutedWork:
         return ExecutedWork((), Fraction(0))
     share = min(Fraction(1), Fraction(done, count_sold_units(job, plan)))
     return ExecutedWork(by_node, share, overrun)
+
+
+def list_executed_slices(slices: Sequence[Slice], plan: WorkPlan) -> list[ExecutedSlice]:
+    """What counts of each slice of a job, given and returned in the order they were opened in."""
+    executed: list[ExecutedSlice] = []
+    redone_from = None
+    for held in reversed(slices):
+        end = held.last_step if redone_from is None else min(held.last_step, redone_from)
+        redone_from = held.first_step if redone_from is None else min(redone_from, held.first_step)
+        done = plan.count_between(held.first_step, end)
+        if held.status == SliceStatus.FINISHED:
+            # The node that ends a job writes its samples, however early that is.
+            done = plan.count_ended_at(end) - plan.count_until(held.first_step)
+        executed.append(ExecutedSlice(held, max(0, end - held.first_step), done))
+    return executed[::-1]
 
 
 def _measure_overrun(job: Job, plan: WorkPlan, done: int) -> Fraction:

@@ -1,10 +1,10 @@
-"""How much an organisation, or one of its members, may spend in a day or a month."""
+"""How much an organisation, one of its members or API keys may spend in a day or a month."""
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from marketplace.accounts.models import Organisation
+from marketplace.accounts.models import ApiKey, Organisation
 from marketplace.common.models import IdField
 
 
@@ -24,6 +24,8 @@ class SpendingCap(models.Model):
     member = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
     )
+    #: Of programs with this key only.
+    api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.PROTECT, related_name="+")
     period = models.CharField(max_length=8, choices=CapPeriod.choices)
     amount_micros = models.BigIntegerField()
     #: Start of the period that the last notice was about, and the percentage it named.
@@ -32,18 +34,24 @@ class SpendingCap(models.Model):
 
     organisation_id: str
     member_id: str | None
+    api_key_id: str | None
 
     class Meta:
         constraints = [
             models.UniqueConstraint(
                 name="spending_cap_once",
-                fields=["organisation", "member", "period"],
+                fields=["organisation", "member", "api_key", "period"],
                 nulls_distinct=False,
             ),
             models.CheckConstraint(
                 name="spending_cap_not_negative", condition=Q(amount_micros__gte=0)
             ),
+            models.CheckConstraint(
+                name="spending_cap_of_one",
+                condition=Q(member__isnull=True) | Q(api_key__isnull=True),
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"{self.amount_micros} {self.period} for {self.member_id or self.organisation_id}"
+        whose = self.api_key_id or self.member_id or self.organisation_id
+        return f"{self.amount_micros} {self.period} for {whose}"

@@ -13,7 +13,7 @@ from django.db import transaction
 from django.db.models import Case, F, Sum, When
 from django.db.models.functions import Coalesce
 
-from marketplace.accounts.models import PAYERS, Organisation, User
+from marketplace.accounts.models import PAYERS, ApiKey, Organisation, User
 from marketplace.common.errors import NotAllowed, NotFound, UserError
 from marketplace.common.money import format_usd_exact
 from marketplace.payments.cap_models import CapPeriod, SpendingCap
@@ -25,22 +25,36 @@ NOTICES = (100, 80, 50)
 
 
 def set_cap(
-    *, organisation: Organisation, member_id: str | None, period: str, amount_micros: int | None
+    *,
+    organisation: Organisation,
+    member_id: str | None,
+    period: str,
+    amount_micros: int | None,
+    api_key_id: str | None = None,
 ) -> None:
     """Set what may be spent in a day or a month; ``None`` takes the cap away.
+
+    It is a member's or an API key's, and the whole organisation's without either.
 
     Raises
     ------
     UserError
         ``invalid_period``.
     NotFound
-        ``unknown_member``.
+        ``unknown_member`` or ``unknown_key``.
     """
     if period not in CapPeriod.values:
         raise UserError("invalid_period", "A cap is for a day or a month.", param="period")
     if member_id and not organisation.memberships.filter(user=member_id).exists():
         raise NotFound("unknown_member", "There is no such member.")
-    which = {"organisation": organisation, "member_id": member_id or None, "period": period}
+    if api_key_id and not ApiKey.objects.filter(organisation=organisation, pk=api_key_id).exists():
+        raise NotFound("unknown_key", "There is no such API key.")
+    which = {
+        "organisation": organisation,
+        "member_id": member_id or None,
+        "api_key_id": api_key_id or None,
+        "period": period,
+    }
     if amount_micros is None:
         SpendingCap.objects.filter(**which).delete()
         return
@@ -62,6 +76,8 @@ def sum_spent(cap: SpendingCap, *, now: datetime) -> int:
     )
     if cap.member_id is not None:
         holds = holds.filter(placed_by=cap.member_id)
+    if cap.api_key_id is not None:
+        holds = holds.filter(api_key=cap.api_key_id)
     counted = Case(
         When(status=HoldStatus.HELD, then=F("amount_micros")),
         default=F("charged_micros") - F("refunded_micros"),
@@ -77,11 +93,14 @@ class CapRoom:
     left: dict[str, list[tuple[SpendingCap, int]]] = field(default_factory=dict)
 
     def take(
-        self, *, organisation_id: str, member_id: str | None, amount: int
+        self, *, organisation_id: str, member_id: str | None, api_key_id: str | None, amount: int
     ) -> NotAllowed | None:
         """Count an amount against every cap it is under, or none; why it may not be held."""
         caps = self.left.get(organisation_id, [])
-        of_it = [cap.member_id in (None, member_id) for cap, _ in caps]
+        of_it = [
+            cap.member_id in (None, member_id) and cap.api_key_id in (None, api_key_id)
+            for cap, _ in caps
+        ]
         for (cap, left), applies in zip(caps, of_it, strict=True):
             if applies and amount > left:
                 return _refuse(cap, left)
@@ -102,7 +121,13 @@ def load_room(organisation_ids: Collection[str], *, now: datetime) -> CapRoom:
 
 
 def _refuse(cap: SpendingCap, left: int) -> NotAllowed:
-    who = "of the organisation" if cap.member_id is None else "of yours"
+    who = (
+        "of this API key"
+        if cap.api_key_id is not None
+        else "of the organisation"
+        if cap.member_id is None
+        else "of yours"
+    )
     return NotAllowed(
         "spending_cap",
         f"A cap {who} is {format_usd_exact(cap.amount_micros)} a {cap.period}, and"
@@ -132,7 +157,13 @@ def _notice(cap_id: str, *, now: datetime) -> bool:
         return False
     cap.noticed_from_at, cap.noticed_percent = since, reached
     cap.save(update_fields=["noticed_from_at", "noticed_percent"])
-    who = cap.organisation.name if cap.member is None else cap.member.email
+    who = (
+        f"The API key {cap.api_key.name}"
+        if cap.api_key is not None
+        else cap.organisation.name
+        if cap.member is None
+        else cap.member.email
+    )
     text = (
         f"{who} has used {reached} % of the cap of {format_usd_exact(cap.amount_micros)}"
         f" {CapPeriod(cap.period).label}: {format_usd_exact(spent)}.\n\n"

@@ -38,8 +38,9 @@ class HoldRequest:
     reference: str
     #: The card payment that authorises it; without one it is held in the wallet.
     card_payment_id: str | None = None
-    #: Whose caps it counts for.
+    #: Whose caps it counts for, and which API key's.
     placed_by_id: str | None = None
+    api_key_id: str | None = None
 
 
 def place_holds(
@@ -124,7 +125,10 @@ def _decide_requests(
         elif in_wallet > available:
             outcomes.append(refuse_overdraft(wallet, short_micros=in_wallet - available))
         elif refusal := room.take(
-            organisation_id=owner, member_id=item.placed_by_id, amount=item.amount_micros
+            organisation_id=owner,
+            member_id=item.placed_by_id,
+            api_key_id=item.api_key_id,
+            amount=item.amount_micros,
         ):
             outcomes.append(refusal)
         else:
@@ -136,6 +140,7 @@ def _decide_requests(
                     amount_micros=item.amount_micros,
                     card_payment_id=item.card_payment_id,
                     placed_by_id=item.placed_by_id,
+                    api_key_id=item.api_key_id,
                     held_at=now,
                 )
             )

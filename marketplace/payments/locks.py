@@ -24,6 +24,7 @@ from marketplace.payments.gateway_models import (
     WalletRules,
     WebhookEvent,
 )
+from marketplace.payments.invoice_models import InvoiceSeries
 from marketplace.payments.models import AccountKind, FundsRequest, Hold, LedgerAccount
 from marketplace.payments.payout_models import Payout, Transfer
 
@@ -188,7 +189,13 @@ def lock_transfer(transfer_id: str) -> Transfer:
 def lock_cap(cap_id: str) -> SpendingCap | None:
     """Locks a cap; nothing else is locked with it. Call in a transaction."""
     caps = SpendingCap.objects.select_for_update(of=("self",))
-    return caps.select_related("organisation", "member").filter(pk=cap_id).first()
+    return caps.select_related("organisation", "member", "api_key").filter(pk=cap_id).first()
+
+
+def lock_invoice_series(year: int) -> InvoiceSeries:
+    """Locks the numbers of a year's invoices; nothing else is locked with it."""
+    InvoiceSeries.objects.bulk_create([InvoiceSeries(year=year)], ignore_conflicts=True)
+    return InvoiceSeries.objects.select_for_update().get(pk=year)
 
 
 def lock_wallet_rules(organisation_id: str) -> WalletRules:

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import models
 from django.db.models import F, Q
 
-from marketplace.accounts.models import Organisation
+from marketplace.accounts.models import ApiKey, Organisation
 from marketplace.common.models import IdField
 from marketplace.payments.cap_models import SpendingCap
 from marketplace.payments.gateway_models import (
@@ -24,10 +24,18 @@ from marketplace.payments.gateway_models import (
     WalletRules,
     WebhookEvent,
 )
+from marketplace.payments.invoice_models import (
+    BillingDetails,
+    Invoice,
+    InvoicedEntry,
+    InvoiceLine,
+    InvoiceSeries,
+)
 from marketplace.payments.payout_models import Payout, PayoutAccount, Transfer
 
 __all__ = [
     "AccountKind",
+    "BillingDetails",
     "CardCustomer",
     "CardPayment",
     "CardRefund",
@@ -42,6 +50,10 @@ __all__ = [
     "GatewayCall",
     "Hold",
     "HoldStatus",
+    "Invoice",
+    "InvoiceLine",
+    "InvoiceSeries",
+    "InvoicedEntry",
     "LedgerAccount",
     "Payout",
     "PayoutAccount",
@@ -91,6 +103,8 @@ class AccountKind(models.TextChoices):
     RENT = "rent"
     #: Of the house: what it owes to those it rents from.
     SUPPLIERS = "suppliers"
+    #: Of the house: tax in its prices, owed to tax offices.
+    TAXES = "taxes"
 
 
 HOUSE_KINDS = (
@@ -107,6 +121,7 @@ HOUSE_KINDS = (
     AccountKind.PAYOUTS,
     AccountKind.RENT,
     AccountKind.SUPPLIERS,
+    AccountKind.TAXES,
 )
 
 
@@ -209,6 +224,8 @@ class EntryKind(models.TextChoices):
     #: A transfer was taken back.
     REVERSAL = "reversal"
     RENT = "rent"
+    #: The tax in the prices of an invoice.
+    TAX = "tax"
 
 
 #: Of an entry's key.
@@ -329,6 +346,7 @@ class Hold(models.Model):
     organisation_id: str
     card_payment_id: str | None
     placed_by_id: str | None
+    api_key_id: str | None
 
     id = IdField(prefix="hold")
     organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="holds")
@@ -348,6 +366,10 @@ class Hold(models.Model):
         related_name="+",
         # Found by the organisation and the period.
         db_index=False,
+    )
+    #: The API key that it was placed with, for the key's caps; null: by a person in the browser.
+    api_key = models.ForeignKey(
+        ApiKey, null=True, on_delete=models.PROTECT, related_name="+", db_index=False
     )
     #: The card that the amount is authorised on; none where it lies in the wallet.
     card_payment = models.OneToOneField(

@@ -1,9 +1,10 @@
 """What one may know about money. All amounts are micro-dollars."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Case, F, OuterRef, Q, QuerySet, Subquery, Sum, Value, When
 from django.db.models.expressions import Combinable
@@ -17,6 +18,7 @@ from marketplace.payments.gateway_models import (
     PaymentStatus,
     RefundStatus,
 )
+from marketplace.payments.invoice_models import Invoice
 from marketplace.payments.locks import WALLET_KINDS
 from marketplace.payments.models import (
     HOUSE_KINDS,
@@ -39,6 +41,13 @@ class Wallet:
     available_micros: int
     #: What its undecided bids hold.
     held_micros: int
+
+
+class Spender(NamedTuple):
+    """Whose caps a hold counts for."""
+
+    placed_by_id: str | None
+    api_key_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,19 @@ class LedgerCheck:
     card_refund_surplus_micros: int
     #: What the account of payouts has beyond transfers on their way; zero.
     payout_surplus_micros: int
+    #: What the account of taxes has beyond the tax on invoices; zero.
+    tax_surplus_micros: int
+
+
+def find_spenders(hold_references: Collection[str]) -> dict[str, Spender]:
+    """Who placed what, by the holds' references."""
+    rows = Hold.objects.filter(reference__in=hold_references)
+    return {
+        reference: Spender(placed_by_id, api_key_id)
+        for reference, placed_by_id, api_key_id in rows.values_list(
+            "reference", "placed_by_id", "api_key_id"
+        )
+    }
 
 
 def get_wallet(*, organisation: Organisation) -> Wallet:
@@ -252,6 +274,7 @@ def check_ledger() -> LedgerCheck:
     authorised_surplus = _compute_authorised_surplus()
     card_refund_surplus = _compute_card_refund_surplus()
     payout_surplus = _compute_payout_surplus()
+    tax_surplus = _compute_tax_surplus()
     return LedgerCheck(
         balanced=not (
             total
@@ -264,6 +287,7 @@ def check_ledger() -> LedgerCheck:
             or authorised_surplus
             or card_refund_surplus
             or payout_surplus
+            or tax_surplus
         ),
         imbalance_micros=total,
         entries=Entry.objects.count(),
@@ -278,6 +302,7 @@ def check_ledger() -> LedgerCheck:
         authorised_surplus_micros=authorised_surplus,
         card_refund_surplus_micros=card_refund_surplus,
         payout_surplus_micros=payout_surplus,
+        tax_surplus_micros=tax_surplus,
     )
 
 
@@ -399,6 +424,12 @@ def _compute_card_refund_surplus() -> int:
 def _compute_payout_surplus() -> int:
     waiting = Transfer.objects.filter(status=TransferStatus.WAITING)
     return _compute_surplus_over(waiting, AccountKind.PAYOUTS)
+
+
+def _compute_tax_surplus() -> int:
+    invoiced = Invoice.objects.aggregate(total=Coalesce(Sum("tax_micros"), 0))["total"]
+    booked = Posting.objects.filter(account__kind=AccountKind.TAXES)
+    return booked.aggregate(total=Coalesce(Sum("amount_micros"), 0))["total"] - invoiced
 
 
 def _compute_surplus_over(waiting: QuerySet[Any], kind: AccountKind) -> int:

@@ -53,7 +53,7 @@ def load_statement(*, organisation: Organisation, month: str) -> EarningsStateme
     NotFound
         ``unknown_month``.
     """
-    starts_at, ends_at = _read_month(month)
+    starts_at, ends_at = read_month(month)
     earnings = Earning.objects.filter(
         organisation=organisation,
         returned_at=None,
@@ -71,7 +71,14 @@ def load_statement(*, organisation: Organisation, month: str) -> EarningsStateme
     )
 
 
-def _read_month(month: str) -> tuple[datetime, datetime]:
+def read_month(month: str) -> tuple[datetime, datetime]:
+    """When ``2026-03`` begins and ends, in UTC.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_month``.
+    """
     try:
         starts_at = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
         december = starts_at.month == 12

@@ -60,6 +60,7 @@ def ask_question(
     job: Job | None,
     terms: QuestionTerms,
     now: datetime,
+    api_key_id: str | None = None,
 ) -> AskedQuestion:
     """Hold the price of the longest answer, and have a node of the zone write it.
 
@@ -67,6 +68,8 @@ def ask_question(
     ----------
     job
         Whose adapter answers; ``None``: the base model.
+    api_key_id
+        The API key whose caps it counts for.
 
     Raises
     ------
@@ -114,6 +117,7 @@ def ask_question(
                 max(1, most_micros),
                 question.hold_reference,
                 placed_by_id=question.asked_by_id,
+                api_key_id=api_key_id,
             )
         ]
         [hold] = place_holds(wanted=wanted, now=now)

@@ -10,6 +10,9 @@ from django.db.models import Q
 
 from marketplace.common.models import IdField
 
+#: Of the references of holds for questions.
+REFERENCE_PREFIX = "question:"
+
 
 class QuestionStatus(models.TextChoices):
     #: No node has taken it yet.
@@ -100,7 +103,7 @@ class AskedQuestion(models.Model):
     @property
     def hold_reference(self) -> str:
         """Name of the wallet's hold for it."""
-        return f"question:{self.pk}"
+        return f"{REFERENCE_PREFIX}{self.pk}"
 
     @property
     def is_open(self) -> bool:

@@ -120,6 +120,7 @@ def _build_new_bid(
     return NewBid(
         organisation=organisation,
         placed_by=asked.caller.user,
+        api_key_id=asked.caller.key_id,
         zone=zone,
         dataset=dataset,
         name=body["name"] or dataset.name,

@@ -107,6 +107,7 @@ def _build_new_bundle(body: dict[str, Any], who: Caller, *, key: str | None) -> 
     return NewBundle(
         organisation=who.organisation,
         placed_by=who.user,
+        api_key_id=who.key_id,
         zone=get_open_zone(body["zone"]),
         dataset=dataset,
         name=body.get("name") or dataset.name,

@@ -88,6 +88,7 @@ class ExpressRequestsView(MarketView):
         placed = place_request(
             organisation=who.organisation,
             placed_by=who.user,
+            api_key_id=who.key_id,
             zone=get_open_zone(asked["zone"]),
             dataset=dataset,
             name=asked["name"] or dataset.name[:64],

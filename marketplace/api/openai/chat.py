@@ -129,6 +129,7 @@ def _answer(
     question = ask_question(
         organisation=who.organisation,
         asked_by=who.user,
+        api_key_id=who.key_id,
         zone=model.zone,
         job=model.job,
         terms=terms,

@@ -65,6 +65,8 @@ class NewBundle:
     idempotency_key: str | None
     #: What each begins with, as in ``measure_job``; no warm start, which is for one job.
     model: str = ""
+    #: The API key that it came with, whose caps it counts for.
+    api_key_id: str | None = None
     #: SHA-256 of what is asked for.
     request_hash: str = field(init=False)
 
@@ -147,7 +149,13 @@ def place_bundle(*, asked: NewBundle, now: datetime) -> Bundle:
             else [(bid.price_micros, bid.hold_reference) for bid in bids]
         )
         wanted = [
-            HoldRequest(asked.organisation.pk, micros, name, placed_by_id=bids[0].placed_by_id)
+            HoldRequest(
+                asked.organisation.pk,
+                micros,
+                name,
+                placed_by_id=bids[0].placed_by_id,
+                api_key_id=asked.api_key_id,
+            )
             for micros, name in held
         ]
         for hold in place_holds(wanted=wanted, locked=locked, now=now):

@@ -68,6 +68,8 @@ class NewBid:
     card_payment_id: str | None = None
     #: What vendors' own systems quoted for the preparation, ``ask_for_bid``.
     quotes: Mapping[str, EndpointQuote] = field(default_factory=dict[str, EndpointQuote])
+    #: The API key that it came with, whose caps it counts for.
+    api_key_id: str | None = None
     #: SHA-256 of what is asked for.
     request_hash: str = field(init=False)
 
@@ -259,17 +261,16 @@ def _stored(
         allowed = _first_of_each_offer(
             {index: bid for index, bid in allowed.items() if index not in taken}
         )
-        cards = {index: asked[index].card_payment_id for index in allowed}
-        outcomes |= _funded(allowed, cards=cards, locked=locked, now=now)
+        outcomes |= _funded(asked, allowed, locked=locked, now=now)
         # The wallets have moved since.
         locked = None
     return outcomes
 
 
 def _funded(
+    asked: Sequence[NewBid],
     drafts: Mapping[int, Bid],
     *,
-    cards: Mapping[int, str | None],
     locked: LockedAccounts | None,
     now: datetime,
 ) -> dict[int, Outcome]:
@@ -280,8 +281,9 @@ def _funded(
                 bid.organisation_id,
                 bid.price_micros,
                 bid.hold_reference,
-                card_payment_id=cards[index],
+                card_payment_id=asked[index].card_payment_id,
                 placed_by_id=bid.placed_by_id,
+                api_key_id=asked[index].api_key_id,
             )
             for index, bid in drafts.items()
         ],

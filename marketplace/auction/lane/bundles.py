@@ -17,6 +17,7 @@ from marketplace.auction.locks import PendingBid
 from marketplace.auction.models import Bundle, hold_reference
 from marketplace.common.db.bulk_writes import send_updates
 from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
+from marketplace.payments.selectors import find_spenders
 from scheduler.auction import ChainEntry
 from scheduler.auction.log import events
 
@@ -51,12 +52,23 @@ def record_bundles(
     send_updates(Bundle, _COLUMNS, [_build_row(lane, of) for of in bundles])
     released = [HoldSettlement(hold_reference(of.bundle_id), None) for of in bundles]
     settle_holds(settlements=released, now=lane.now)
+    spenders = find_spenders({end.hold_reference for end in released})
+    wanted: list[HoldRequest] = []
+    for bid, payment_micros in won:
+        # What a job pays counts for the caps that the bundle counted for.
+        spender = spenders[hold_reference(bid.bundle_id or "")]
+        wanted.append(
+            HoldRequest(
+                bid.organisation_id,
+                # No hold is of nothing; a job that costs nothing gives the least amount back.
+                max(payment_micros, 1),
+                hold_reference(bid.pk),
+                placed_by_id=spender.placed_by_id,
+                api_key_id=spender.api_key_id,
+            )
+        )
     holds = place_holds(
-        wanted=[
-            # No hold is of nothing; a job that costs nothing gives the least amount back.
-            HoldRequest(bid.organisation_id, max(payment_micros, 1), hold_reference(bid.pk))
-            for bid, payment_micros in won
-        ],
+        wanted=wanted,
         now=lane.now,
         are_in_flight=True,
     )

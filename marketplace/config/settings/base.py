@@ -237,6 +237,7 @@ CELERY_BEAT_SCHEDULE = {
     "settlement": _every("auction.settle_finished", "BEAT_SETTLEMENT_S", 2),
     "earnings": _every("payments.earnings_mature", "BEAT_EARNINGS_S", 3600),
     "books": _every("payments.books_check", "BEAT_BOOKS_S", 3600),
+    "invoices": _every("auction.invoices_issue", "BEAT_INVOICES_S", 3600),
     "payouts": _every("payments.payouts_start", "BEAT_PAYOUTS_S", 600),
     "gateway_calls": _every("payments.gateway_calls_run", "BEAT_GATEWAY_CALLS_S", 5),
     "webhooks": _every("payments.webhooks_process", "BEAT_WEBHOOKS_S", 5),
@@ -361,6 +362,14 @@ PAYOUT_DELAY_DAYS = environment.number("PAYOUT_DELAY_DAYS", 7)
 #: Days between two payouts to one organisation, and the least that is paid out.
 PAYOUT_EVERY_DAYS = environment.number("PAYOUT_EVERY_DAYS", 7)
 PAYOUT_THRESHOLD_MICROS = int(1_000_000 * environment.number("PAYOUT_THRESHOLD_USD", 10))
+
+#: Who sells, as invoices say it.
+SELLER_NAME = environment.text("SELLER_NAME", "Finetender")
+SELLER_ADDRESS = environment.text("SELLER_ADDRESS", "").replace("\\n", "\n")
+SELLER_COUNTRY = environment.text("SELLER_COUNTRY", "")
+SELLER_TAX_ID = environment.text("SELLER_TAX_ID", "")
+#: The tax in prices by the buyer's country, in thousandths of a percent.
+TAX_RATES = environment.rates("TAX_RATES")
 
 LANGUAGE_CODE = "en-us"
 USE_I18N = False

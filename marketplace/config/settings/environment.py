@@ -1,6 +1,8 @@
 """Reading settings from environment variables, with errors that name the variable."""
 
 import os
+import re
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -44,6 +46,24 @@ def number(name: str, default: float, *, at_least: float = 0.0) -> float:
 def words(name: str, default: str = "") -> list[str]:
     """A comma-separated list."""
     return [word.strip() for word in os.environ.get(name, default).split(",") if word.strip()]
+
+
+def rates(name: str) -> dict[str, int]:
+    """Percentages by country, as in ``DE=19,CH=8.1``; in thousandths of a percent."""
+    table: dict[str, int] = {}
+    for word in words(name):
+        country, _, percent = word.partition("=")
+        try:
+            milli = Decimal(percent.strip()) * 1000
+            whole = int(milli)
+        except (InvalidOperation, ValueError, OverflowError):
+            milli, whole = Decimal(-1), 0
+        if milli != whole or not 0 <= whole <= 100_000 or not re.fullmatch("[A-Z]{2}", country):
+            raise ImproperlyConfigured(
+                f"{name} has {word!r}; write countries with percentages, like DE=19,CH=8.1."
+            )
+        table[country] = whole
+    return table
 
 
 def folder(name: str, default: Path) -> Path:

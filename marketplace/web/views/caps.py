@@ -1,4 +1,4 @@
-"""How much the organisation and each member may spend in a day and a month."""
+"""How much the organisation, each member and each API key may spend in a day and a month."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_http_methods
 
+from marketplace.accounts.models import ApiKey
 from marketplace.common import clock
 from marketplace.common.errors import UserError
 from marketplace.payments.caps import set_cap, sum_spent
@@ -24,7 +25,7 @@ def show_caps(request: PageRequest) -> HttpResponse:
         try:
             set_cap(
                 organisation=organisation,
-                member_id=request.POST.get("member", "").replace("\0", "") or None,
+                **_read_spender(request),
                 period=request.POST.get("period", ""),
                 amount_micros=read_usd(request, "usd") if request.POST.get("usd") else None,
             )
@@ -34,9 +35,21 @@ def show_caps(request: PageRequest) -> HttpResponse:
             messages.success(request, "Saved.")
         return redirect("caps")
     now = clock.now()
-    caps = SpendingCap.objects.filter(organisation=organisation).select_related("member")
+    caps = SpendingCap.objects.filter(organisation=organisation)
+    caps = caps.select_related("member", "api_key").order_by("member", "api_key", "period")
     context = {
-        "caps": [(cap, sum_spent(cap, now=now)) for cap in caps.order_by("member", "period")],
+        "caps": [(cap, sum_spent(cap, now=now)) for cap in caps],
+        "keys": ApiKey.objects.filter(organisation=organisation, revoked_at=None).order_by("name"),
         "members": organisation.memberships.select_related("user").order_by("created_at"),
     }
     return render(request, "web/caps.html", context)
+
+
+def _read_spender(request: PageRequest) -> dict[str, str | None]:
+    """A member's or a key's id, by its prefix; neither: everybody."""
+    chosen = request.POST.get("who", "").replace("\0", "")
+    is_key = chosen.startswith("key_")
+    return {
+        "member_id": None if is_key else chosen or None,
+        "api_key_id": chosen if is_key else None,
+    }

@@ -16,9 +16,9 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.accounts.models import Organisation, User
-from marketplace.auction.endings import compute_cancel_refund
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import list_bids
+from marketplace.auction.settlement import compute_cancel_refund
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound

@@ -28,6 +28,7 @@ from marketplace.payments.gateway_models import CardPayment, WalletRules
 from marketplace.payments.models import AccountKind, Hold, HoldStatus, Posting
 from marketplace.payments.selectors import StatementRow, get_wallet, list_wallet_rows
 from marketplace.payments.top_ups import list_cards
+from marketplace.questions.models import REFERENCE_PREFIX
 from marketplace.warm.selectors import list_royalties
 from marketplace.web.views.payments import build_form_key
 from marketplace.web.views.requests import PageRequest, money_page, page
@@ -50,8 +51,7 @@ WORDS = {
     "uncollected": "Paid for a card",
     "dispute_closed": "Taken for a chargeback",
 }
-#: The same of questions to models, whose references begin so.
-QUESTION = "question:"
+#: The same of questions to models.
 QUESTION_WORDS = {
     "hold": "Held for an answer",
     "charge": "Paid for an answer",
@@ -166,7 +166,7 @@ def _list_rows(rows: list[StatementRow], *, double: bool) -> list[dict[str, Any]
 
 
 def _describe(row: StatementRow) -> str:
-    words = QUESTION_WORDS if row.reference.startswith(QUESTION) else WORDS
+    words = QUESTION_WORDS if row.reference.startswith(REFERENCE_PREFIX) else WORDS
     return words.get(row.kind, row.kind.replace("_", " ").capitalize())
 
 

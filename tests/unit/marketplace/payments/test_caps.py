@@ -126,3 +126,39 @@ def test_caps_are_set_for_members_and_taken_away(buyer: Organisation) -> None:
     assert SpendingCap.objects.get().amount_micros == 7_000_000
     set_cap(organisation=buyer, member_id=None, period="day", amount_micros=None)
     assert not SpendingCap.objects.exists()
+
+
+def test_a_cap_of_an_api_key_counts_what_came_with_it_and_nothing_else(buyer: Organisation) -> None:
+    key, other = (builders.api_key(buyer)[0] for _ in range(2))
+    set_cap(
+        organisation=buyer,
+        member_id=None,
+        api_key_id=key.pk,
+        period="month",
+        amount_micros=5_000_000,
+    )
+
+    def hold(name: str, usd: int, key_id: str | None) -> Any:
+        wanted = HoldRequest(buyer.pk, usd * 1_000_000, name, api_key_id=key_id)
+        return place_holds(wanted=[wanted], now=NOW)[0]
+
+    assert isinstance(hold("bid_1", 4, key.pk), Hold)
+    refused = hold("bid_2", 2, key.pk)
+    assert isinstance(refused, NotAllowed)
+    assert refused.message.startswith("A cap of this API key is $5.00 a month, and $1.00 is left")
+    assert isinstance(hold("bid_3", 20, other.pk), Hold)
+    assert isinstance(hold("bid_4", 20, None), Hold)
+    assert isinstance(hold("bid_5", 1, key.pk), Hold)
+
+
+def test_a_cap_is_of_a_key_that_the_organisation_has(buyer: Organisation) -> None:
+    foreign, _ = builders.api_key(builders.organisation())
+    with pytest.raises(NotFound, match="no such API key"):
+        set_cap(
+            organisation=buyer,
+            member_id=None,
+            api_key_id=foreign.pk,
+            period="day",
+            amount_micros=5,
+        )
+    assert not SpendingCap.objects.exists()

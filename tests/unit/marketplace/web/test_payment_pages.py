@@ -250,7 +250,7 @@ def test_a_frozen_organisation_sees_why(site: Site, cards: GatewayControl) -> No
         receive_webhook(body=body.encode(), signature=signature, now=clock.now())
     process_events(now=clock.now())
     for address in ("/wallet", "/bids/new"):
-        assert "A card payment of $20.00 is disputed" in read_page(site.client.get(address))
+        assert "A card payment of $20.00 is contested" in read_page(site.client.get(address))
     reply = site.client.post("/bids/new", site.bid_form())
     assert "New bids are refused" in read_page(reply)
     assert get_wallet(organisation=site.organisation) == Wallet(120_000_000, 0)

@@ -17,10 +17,11 @@ from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.receive import receive_bids
 from marketplace.auction.models import Bid, BidStatus, Bundle, LogEntry
 from marketplace.auction.settlement import settle_finished
-from marketplace.common.errors import Conflict, PaymentRequired, UserError
+from marketplace.common.errors import Conflict, NotAllowed, PaymentRequired, UserError
 from marketplace.fleet.models import Node, Zone
 from marketplace.jobs.models import Job
-from marketplace.payments.models import Entry, Hold
+from marketplace.payments.caps import set_cap, sum_spent
+from marketplace.payments.models import Entry, Hold, SpendingCap
 from marketplace.payments.selectors import Wallet, check_ledger, get_wallet
 from tests import builders
 from tests import market_builders as market
@@ -264,3 +265,26 @@ def test_verify_finds_an_altered_bundle(zone: Zone, owner: Organisation) -> None
     Bundle.objects.filter(pk=made.pk).update(payment_micros=1)
     [problem] = verify_zone(zone).problems
     assert f"payment_micros is 1, the log has {3 * market.CELL_MICROS}" in problem
+
+
+def test_what_a_bundle_paid_counts_for_the_caps_that_it_was_placed_under(
+    zone: Zone, owner: Organisation
+) -> None:
+    key, _ = builders.api_key(owner)
+    person = builders.owner_of(owner)
+    for member_id, key_id in ((person.pk, None), (None, key.pk)):
+        set_cap(
+            organisation=owner,
+            member_id=member_id,
+            api_key_id=key_id,
+            period="day",
+            amount_micros=1_000_000,
+        )
+    bundle(owner, zone, placed_by=person, api_key_id=key.pk)
+    decide_pending_bids(zone=zone, now=NOW)
+    caps = SpendingCap.objects.all()
+    assert [sum_spent(cap, now=NOW) for cap in caps] == [3 * market.CELL_MICROS] * 2
+    for spender in ({"placed_by": person}, {"api_key_id": key.pk}):
+        with pytest.raises(NotAllowed, match=r"\$0.70 is left of it"):
+            bundle(owner, zone, **{"placed_by": None} | spender)
+    bundle(owner, zone, placed_by=None)

@@ -1,0 +1,28 @@
+"""What the lines of an invoice say of the things that were paid."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from marketplace.auction.models import Bid, hold_reference
+from marketplace.questions.models import REFERENCE_PREFIX
+
+ANSWERS = "Answers of models"
+
+
+def name_references(references: Collection[str]) -> dict[str, str]:
+    """Each job by its name and bid; all answers of models by one name, to stand in one line."""
+    named = {reference: ANSWERS for reference in references if _is_answer(reference)}
+    bid_ids = [
+        reference.removeprefix(hold_reference(""))
+        for reference in references
+        if reference.startswith(hold_reference(""))
+    ]
+    bids = Bid.objects.filter(pk__in=bid_ids).select_related("zone").only("name", "zone__name")
+    for bid in bids:
+        named[bid.hold_reference] = f"{bid.name}, {bid.pk}"
+    return named
+
+
+def _is_answer(reference: str) -> bool:
+    return reference.startswith(REFERENCE_PREFIX)

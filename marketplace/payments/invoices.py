@@ -1,0 +1,256 @@
+"""Invoices: one for each organisation and month, made of the ledger's entries, each on one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+
+from django.conf import settings
+from django.db import transaction
+from django_countries.data import COUNTRIES
+
+from marketplace.accounts.models import Organisation
+from marketplace.common.errors import NotFound, UserError
+from marketplace.payments.invoice_models import (
+    BillingDetails,
+    Invoice,
+    InvoicedEntry,
+    InvoiceLine,
+    InvoiceLineKind,
+)
+from marketplace.payments.ledger import house, post_entry
+from marketplace.payments.locks import lock_invoice_series
+from marketplace.payments.models import AccountKind, EntryKind, Hold, Posting
+from marketplace.payments.taxes import choose_tax, read_tax_id
+
+#: Names of what holds were for, by the holds' references.
+NameReferences = Callable[[Collection[str]], Mapping[str, str]]
+
+_LINE_KINDS = {
+    EntryKind.CHARGE: InvoiceLineKind.CHARGE,
+    EntryKind.REFUND: InvoiceLineKind.REFUND,
+    EntryKind.SLA_CREDIT: InvoiceLineKind.CREDIT,
+}
+#: What these accounts gain by such an entry, an organisation paid.
+_SIDES = (AccountKind.CLEARING, AccountKind.REFUNDS, AccountKind.SLA_CREDITS)
+
+
+@dataclass(frozen=True, slots=True)
+class _DueEntry:
+    """An entry that is on no invoice yet."""
+
+    entry_id: str
+    kind: InvoiceLineKind
+    hold_reference: str
+    amount_micros: int
+
+
+@dataclass(slots=True)
+class _DueLine:
+    kind: InvoiceLineKind
+    text: str
+    amount_micros: int = 0
+    entry_ids: list[str] = field(default_factory=list)
+
+
+def issue_due_invoices(*, now: datetime, name_references: NameReferences) -> int:
+    """Issue an invoice for every organisation and month that is over; how many."""
+    month_starts_at = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    due = _load_due(before=month_starts_at)
+    for (organisation_id, month), entries in sorted(due.items()):
+        _issue_invoice(
+            organisation_id=organisation_id,
+            month=month,
+            lines=_build_lines(entries, name_references),
+            now=now,
+        )
+    return len(due)
+
+
+def _load_due(*, before: datetime) -> dict[tuple[str, date], list[_DueEntry]]:
+    """Entries on no invoice, by organisation and month, in the order they were booked."""
+    postings = (
+        Posting.objects.filter(
+            account__kind__in=_SIDES,
+            entry__kind__in=list(_LINE_KINDS),
+            entry__booked_at__lt=before,
+            entry__invoiced__isnull=True,
+        )
+        .order_by("entry__booked_at", "entry_id")
+        .values_list(
+            "entry_id", "entry__kind", "entry__reference", "entry__booked_at", "amount_micros"
+        )
+    )
+    rows = list(postings)
+    owners = _find_holds({reference for _, _, reference, _, _ in rows})
+    due: defaultdict[tuple[str, date], list[_DueEntry]] = defaultdict(list)
+    for entry_id, kind, reference, booked_at, amount in rows:
+        hold_reference, organisation_id = owners[reference]
+        month = booked_at.astimezone(UTC).date().replace(day=1)
+        due[organisation_id, month].append(
+            _DueEntry(entry_id, _LINE_KINDS[EntryKind(kind)], hold_reference, amount)
+        )
+    return due
+
+
+def _find_holds(references: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Hold and organisation by an entry's reference: the hold's, and a reason after it or none."""
+    beginnings = {reference: _list_beginnings(reference) for reference in references}
+    wanted = {beginning for of_one in beginnings.values() for beginning in of_one}
+    found = dict(
+        Hold.objects.filter(reference__in=wanted).values_list("reference", "organisation_id")
+    )
+    holds: dict[str, tuple[str, str]] = {}
+    for reference, of_one in beginnings.items():
+        hold_reference = next(beginning for beginning in of_one if beginning in found)
+        holds[reference] = hold_reference, found[hold_reference]
+    return holds
+
+
+def _list_beginnings(reference: str) -> list[str]:
+    """What stands before each colon, the longest first."""
+    parts = reference.split(":")
+    return [":".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def _build_lines(entries: Sequence[_DueEntry], name_references: NameReferences) -> list[_DueLine]:
+    """A line for each name and kind of amount, in the order of their first entries."""
+    names = name_references({entry.hold_reference for entry in entries})
+    lines: dict[tuple[str, str], _DueLine] = {}
+    for entry in entries:
+        text = names.get(entry.hold_reference, entry.hold_reference)
+        line = lines.setdefault((text, entry.kind), _DueLine(entry.kind, text))
+        line.amount_micros += entry.amount_micros
+        line.entry_ids.append(entry.entry_id)
+    return list(lines.values())
+
+
+def _issue_invoice(
+    *, organisation_id: str, month: date, lines: Sequence[_DueLine], now: datetime
+) -> None:
+    with transaction.atomic():
+        # One at a time: of two runs, the second finds the entries on the first one's invoice.
+        series = lock_invoice_series(now.astimezone(UTC).year)
+        entry_ids = [entry_id for line in lines for entry_id in line.entry_ids]
+        if InvoicedEntry.objects.filter(entry__in=entry_ids).exists():
+            return
+        series.last_number += 1
+        series.save(update_fields=["last_number"])
+        invoice = _create_invoice(
+            number=f"{series.year}-{series.last_number:06d}",
+            buyer=get_billing_details(Organisation.objects.get(pk=organisation_id)),
+            month=month,
+            total_micros=sum(line.amount_micros for line in lines),
+            now=now,
+        )
+        _create_lines(invoice, lines)
+        if invoice.tax_micros:
+            post_entry(
+                kind=EntryKind.TAX,
+                reference=invoice.number,
+                amounts={
+                    house(AccountKind.REVENUE): -invoice.tax_micros,
+                    house(AccountKind.TAXES): invoice.tax_micros,
+                },
+                locked={},
+                now=now,
+            )
+
+
+def _create_invoice(
+    *, number: str, buyer: BillingDetails, month: date, total_micros: int, now: datetime
+) -> Invoice:
+    tax = choose_tax(country=buyer.country, tax_id=buyer.tax_id)
+    return Invoice.objects.create(
+        number=number,
+        organisation_id=buyer.organisation_id,
+        month=month,
+        issued_at=now,
+        seller_name=settings.SELLER_NAME,
+        seller_address=settings.SELLER_ADDRESS,
+        seller_tax_id=settings.SELLER_TAX_ID,
+        buyer_name=buyer.legal_name,
+        buyer_address=buyer.address,
+        buyer_country=buyer.country,
+        buyer_tax_id=buyer.tax_id,
+        total_micros=total_micros,
+        tax_rate_milli_percent=tax.rate_milli_percent,
+        tax_micros=tax.compute(total_micros),
+        tax_note=tax.note,
+    )
+
+
+def _create_lines(invoice: Invoice, lines: Iterable[_DueLine]) -> None:
+    for position, line in enumerate(lines, start=1):
+        row = InvoiceLine.objects.create(
+            invoice=invoice,
+            position=position,
+            kind=line.kind,
+            text=line.text[:300],
+            count=len(line.entry_ids),
+            amount_micros=line.amount_micros,
+        )
+        InvoicedEntry.objects.bulk_create(
+            [InvoicedEntry(entry_id=entry_id, line=row) for entry_id in line.entry_ids]
+        )
+
+
+def get_billing_details(organisation: Organisation) -> BillingDetails:
+    """What the organisation gave; until then its name, and not stored."""
+    found = BillingDetails.objects.filter(organisation=organisation).first()
+    return found or BillingDetails(organisation=organisation, legal_name=organisation.name)
+
+
+def set_billing_details(
+    *, organisation: Organisation, legal_name: str, address: str, country: str, tax_id: str
+) -> BillingDetails:
+    """Set whom the next invoices are addressed to; those issued stay as they are.
+
+    Raises
+    ------
+    UserError
+        ``invalid_details`` or ``invalid_tax_id``, with the field that is wrong.
+    """
+    if not legal_name.strip():
+        raise UserError("invalid_details", "Write the name of the buyer.", param="legal_name")
+    if country and country not in COUNTRIES:
+        raise UserError("invalid_details", "Choose a country of the list.", param="country")
+    if tax_id.strip() and not country:
+        raise UserError("invalid_details", "A tax id needs its country.", param="country")
+    for name, text, longest in (("legal_name", legal_name, 200), ("address", address, 500)):
+        if len(text) > longest:
+            raise UserError("invalid_details", f"At most {longest} characters.", param=name)
+        if "\0" in text:
+            raise UserError("invalid_details", "It has a character that is no text.", param=name)
+    details, _ = BillingDetails.objects.update_or_create(
+        organisation=organisation,
+        defaults={
+            "legal_name": legal_name.strip(),
+            "address": address.strip(),
+            "country": country,
+            "tax_id": read_tax_id(tax_id, country=country),
+        },
+    )
+    return details
+
+
+def list_invoices(organisation: Organisation) -> list[Invoice]:
+    """The latest first."""
+    return list(Invoice.objects.filter(organisation=organisation).order_by("-issued_at", "-number"))
+
+
+def get_invoice(*, organisation: Organisation, number: str) -> Invoice:
+    """One of the organisation's own.
+
+    Raises
+    ------
+    NotFound
+        ``unknown_invoice``.
+    """
+    found = Invoice.objects.filter(organisation=organisation, number=number.replace("\0", ""))
+    invoice = found.first()
+    if invoice is None:
+        raise NotFound("unknown_invoice", "There is no such invoice.")
+    return invoice
