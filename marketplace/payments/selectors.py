@@ -14,6 +14,7 @@ from marketplace.accounts.models import Organisation
 from marketplace.common.errors import NotFound
 from marketplace.payments.gateway_models import (
     MICROS_PER_CENT,
+    CardPayment,
     CardRefund,
     PaymentStatus,
     RefundStatus,
@@ -179,6 +180,17 @@ def measure_refundable(*, hold_reference: str) -> int:
 def find_distribution(*, hold_reference: str) -> Distribution | None:
     """How a payment's operational cost was shared out; ``None`` before it was."""
     return Distribution.objects.filter(hold__reference=hold_reference).first()
+
+
+def list_fees(*, hold_reference: str) -> list[Earning]:
+    """What others than providers earned with one payment: a vendor, the owner of a donor."""
+    fees = Earning.objects.filter(reference=hold_reference).exclude(kind=EarningKind.PROVIDER)
+    return list(fees.select_related("organisation").order_by("pk"))
+
+
+def find_card_payment_of(*, hold_reference: str) -> CardPayment | None:
+    """The card payment behind a hold; ``None`` where the wallet holds the money."""
+    return CardPayment.objects.filter(hold__reference=hold_reference).first()
 
 
 def sum_borne(*, at_fault_id: str, since: datetime) -> int:

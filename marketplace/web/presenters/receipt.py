@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from marketplace.auction.models import Bid, WorkShare
-from marketplace.auction.pay_rule import PAY_RULE
+from marketplace.auction.pay_rule import EXPRESS_LEAST_PERCENT, PAY_RULE
 from marketplace.common.money import SMALL_MICROS, TINY_MICROS, count_decimals, format_usd_exact
 from marketplace.jobs.models import Job
-from marketplace.payments.selectors import find_distribution
+from marketplace.payments.gateway_models import MICROS_PER_CENT, PaymentStatus
+from marketplace.payments.models import EarningKind
+from marketplace.payments.selectors import find_card_payment_of, find_distribution, list_fees
 
 _LABELS = {
     "vendor": "Data cleaning",
@@ -19,7 +21,6 @@ _LABELS = {
     "memory": "Memory price",
     "rounding": "Rounding up to a micro-dollar",
 }
-_MICROS_PER_CENT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +40,79 @@ class PaymentReceipt:
     lines: tuple[PriceLine, ...]
     #: What moved in the wallet: words, moment, micro-dollars.
     money: tuple[tuple[str, datetime | None, int], ...]
-    #: Who got the node asks, once the job has ended: words, what for, micro-dollars.
+    #: Who got the charge, once the job has ended: words, what for, micro-dollars. They add up to
+    #: it; what the house added is negative.
     payees: tuple[tuple[str, str, int], ...]
+    #: What the limit of the bid had to do with the price.
+    limit: str
     decimals: int
     #: Sentences on how the job came to cost other than its plan.
     notes: tuple[str, ...] = ()
 
-    @property
-    def asks_micros(self) -> int:
-        return sum(micros for _, _, micros in self.payees)
-
 
 def build_receipt(bid: Bid, *, job: Job) -> PaymentReceipt:
     """The receipt of an admitted bid, its parts to the micro-dollar."""
-    settled_at = job.settled_at
     payment_micros = bid.payment_micros or 0
     whys = _explain_lines(bid)
-    lines = tuple(
-        replace(line, why=whys[line.key])
-        for line in list_price_lines(
-            bid.parts or {}, payment_micros, exact=True, is_royalty=bool(bid.royalty_micros)
-        )
-    )
-    money: list[tuple[str, datetime | None, int]] = [
-        ("Held in your wallet", bid.created_at, bid.price_micros),
-        ("Charged", bid.decided_at, payment_micros),
-        ("Released to you", bid.decided_at, bid.price_micros - payment_micros),
-    ]
-    if bid.refund_micros:
-        money.append(("Returned to you", settled_at, bid.refund_micros))
-    if bid.credit_micros:
-        money.append(("Credited for a late end", settled_at, bid.credit_micros))
+    lines = tuple(replace(line, why=whys[line.key]) for line in list_bid_lines(bid, exact=True))
+    money = tuple(_list_moves(bid, settled_at=job.settled_at))
     payees = _list_payees(bid)
     shown = [line.micros for line in lines] + [micros for _, _, micros in (*money, *payees)]
     return PaymentReceipt(
-        *(lines, tuple(money), payees, count_decimals([payment_micros, *shown])),
+        lines=lines,
+        money=money,
+        payees=payees,
+        limit=_explain_limit(bid),
+        decimals=count_decimals([payment_micros, *shown]),
         notes=tuple(_list_notes(bid, job)),
     )
+
+
+def find_kept(bid: Bid) -> int | None:
+    """What a winner kept of its own limit; ``None`` where it had none of its own."""
+    if bid.payment_micros is None or bid.is_joint or bid.slo_s is not None:
+        return None
+    return bid.price_micros - bid.payment_micros
+
+
+def _explain_limit(bid: Bid) -> str:
+    if bid.slo_s is not None:
+        return "The price of an express job follows from the time that was asked for."
+    if bid.is_joint:
+        return (
+            "The limit of the whole bundle decided whether its jobs won. It did not change the "
+            "price."
+        )
+    return (
+        f"Your limit of {format_usd_exact(bid.price_micros)} decided whether you won. It did not "
+        "change the price."
+    )
+
+
+def _list_moves(
+    bid: Bid, *, settled_at: datetime | None
+) -> Iterator[tuple[str, datetime | None, int]]:
+    """What moved in the wallet, and on a card."""
+    payment_micros = bid.payment_micros or 0
+    card = find_card_payment_of(hold_reference=bid.hold_reference)
+    if card is not None:
+        authorised = card.amount_cents * MICROS_PER_CENT
+        yield "Authorised on your card", bid.created_at, authorised
+    elif find_kept(bid) is not None:
+        yield "Held in your wallet", bid.created_at, bid.price_micros
+    yield "Charged", bid.decided_at, payment_micros
+    if card is None and (kept := find_kept(bid)) is not None:
+        yield "Released to you", bid.decided_at, kept
+    if card is not None and card.status == PaymentStatus.PAID:
+        received = card.received_cents * MICROS_PER_CENT
+        yield "Taken from your card", card.ended_at, received
+        if received > payment_micros:
+            rest = received - payment_micros
+            yield "Put into your wallet: less than a card can pay", card.ended_at, rest
+    if bid.refund_micros:
+        yield "Returned to you", settled_at, bid.refund_micros
+    if bid.credit_micros:
+        yield "Credited for a late end", settled_at, bid.credit_micros
 
 
 def _list_notes(bid: Bid, job: Job) -> Iterator[str]:
@@ -103,21 +140,31 @@ def _list_notes(bid: Bid, job: Job) -> Iterator[str]:
 
 
 def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
-    """How the node asks were shared out; the parts add up to them."""
-    shared = find_distribution(hold_reference=bid.hold_reference)
-    if shared is None:
+    """How the charge was shared out; the parts add up to it."""
+    if find_distribution(hold_reference=bid.hold_reference) is None:
         return ()
     works = WorkShare.objects.filter(bid=bid).select_related("node", "organisation")
     payees = [
         (work.organisation.name, f"{work.node.name}, {work.units:,} work units", work.paid_micros)
         for work in works.order_by("node__name")
+        if work.paid_micros or bid.slo_s is None
     ]
-    if shared.asks_returned_micros:
-        payees.append(("You", "returned or credited to you", shared.asks_returned_micros))
-    if shared.borne_pay_micros:
+    for fee in list_fees(hold_reference=bid.hold_reference):
+        # Whose adapter a warm start began with is not told.
         payees.append(
-            ("The house", "paid for work that you do not pay for", -shared.borne_pay_micros)
+            ("The owner of the adapter that it began with", "royalty", fee.amount_micros)
+            if fee.kind == EarningKind.ROYALTY
+            else (fee.organisation.name, "prepared the data", fee.amount_micros)
         )
+    if bid.refund_micros:
+        payees.append(("You", "returned to you", bid.refund_micros))
+    if bid.credit_micros:
+        payees.append(("You", "credited to you for a late end", bid.credit_micros))
+    rest = (bid.payment_micros or 0) - sum(micros for _, _, micros in payees)
+    if rest > 0:
+        payees.append(("The house", "the rest", rest))
+    elif rest < 0:
+        payees.append(("The house", "paid for what you do not pay for", rest))
     return tuple(payees)
 
 
@@ -136,7 +183,21 @@ def _explain_lines(bid: Bid) -> dict[str, str]:
         "memory": f"{bid.memory_demand_gb:.2f} GB beside the base model in each slot. It rises "
         "as memory fills up.",
         "rounding": "A price is a whole number of micro-dollars.",
+        "express": f"By the time that you asked for. A late end is refunded by how late it is. "
+        f"{EXPRESS_LEAST_PERCENT} % of it is paid however much work is spared, because a seat was "
+        "held for all of it. The house pays the node for the seat.",
     }
+
+
+def list_bid_lines(bid: Bid, *, exact: bool = False) -> list[PriceLine]:
+    """The parts of what a winner pays; of an express job there is one."""
+    payment_micros = bid.payment_micros or 0
+    if bid.slo_s is not None:
+        quantum = 1 if exact else choose_quantum(payment_micros)
+        return [PriceLine("express", "Express price", round(payment_micros / quantum) * quantum)]
+    return list_price_lines(
+        bid.parts or {}, payment_micros, exact=exact, is_royalty=bool(bid.royalty_micros)
+    )
 
 
 def _label(key: str, *, is_royalty: bool) -> str:
@@ -146,7 +207,7 @@ def _label(key: str, *, is_royalty: bool) -> str:
 def choose_quantum(total_micros: int) -> int:
     """What one shown unit is worth: cents, or hundredths of a cent under a dollar."""
     if total_micros >= SMALL_MICROS or total_micros == 0:
-        return _MICROS_PER_CENT
+        return MICROS_PER_CENT
     return 100 if total_micros >= TINY_MICROS else 1
 
 

@@ -46,7 +46,7 @@ from marketplace.web.forms import (
 )
 from marketplace.web.presenters.curve import build_curve_table, horizon_ends_at, serialize_quote
 from marketplace.web.presenters.plans import build_bid_ribbon
-from marketplace.web.presenters.receipt import list_price_lines
+from marketplace.web.presenters.receipt import find_kept, list_bid_lines
 from marketplace.web.presenters.warm import present_warm_quote
 from marketplace.web.templatetags.finetender import usd_input
 from marketplace.web.views.payments import make_payment_intent, read_card
@@ -417,10 +417,8 @@ def show_bid(request: PageRequest, bid_id: str) -> HttpResponse:
         assert bid.payment_micros is not None
         context |= {
             "job_id": find_job_ids([bid]).get(bid.pk),
-            "lines": list_price_lines(
-                bid.parts or {}, bid.payment_micros, is_royalty=bool(bid.royalty_micros)
-            ),
-            "kept_micros": bid.price_micros - bid.payment_micros,
+            "lines": list_bid_lines(bid),
+            "kept_micros": find_kept(bid),
             "ribbon": build_bid_ribbon(bid, now=now),
         }
     elif bid.status == BidStatus.REFUSED:

@@ -42,7 +42,7 @@ from marketplace.vendors.selectors import (
 )
 from marketplace.web.presenters.plans import build_job_ribbon, find_ribbon_nodes, label_node
 from marketplace.web.presenters.progress import serialize_plan
-from marketplace.web.presenters.receipt import build_receipt, list_price_lines
+from marketplace.web.presenters.receipt import build_receipt, find_kept, list_bid_lines
 from marketplace.web.presenters.warm import present_lineage
 from marketplace.web.templatetags.finetender import usd
 from marketplace.web.views.requests import PageRequest, page
@@ -118,7 +118,7 @@ def _rows(bids: list[Bid], *, now: datetime) -> list[dict[str, Any]]:
             and build_job_ribbon(
                 job, now=now, begun_at=bid.created_at, machines=machines[job.zone]
             ),
-            "kept": None if bid.payment_micros is None else bid.price_micros - bid.payment_micros,
+            "kept": find_kept(bid),
             "share": _share(job),
             "left_s": _left_s(job, now),
         }
@@ -194,7 +194,6 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
     checkpoints = list(list_job_checkpoints(job))
     every_checkpoint = list(job.checkpoints.order_by("step"))
     events = list(list_job_events(job).order_by("-seq"))
-    payment_micros = bid.payment_micros or 0
     artifact = Artifact.objects.filter(job=job).first()
     machines = find_ribbon_nodes(job.zone)
     outliers = list_row_outliers(job)
@@ -221,8 +220,8 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "is_disputed": preparation is not None and has_open_dispute(preparation),
         "share": _share(job),
         "left_s": _left_s(job, now),
-        "kept_micros": bid.price_micros - payment_micros,
-        "paid_share": bid.paid_micros / bid.price_micros,
+        "kept_micros": find_kept(bid),
+        "paid_share": min(1.0, bid.paid_micros / bid.price_micros),
         "was_stopped": job.status in (JobStatus.CANCELLED, JobStatus.FAILED),
         "decide_s": bid.decided_at and (bid.decided_at - bid.created_at).total_seconds(),
         "finish_at": job.finished_at or job.finish_planned_at,
@@ -231,9 +230,7 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "latest_events": _list_events(events[:LATEST_EVENTS]),
         "checkpoints": checkpoints,
         "artifact": artifact,
-        "lines": list_price_lines(
-            bid.parts or {}, payment_micros, is_royalty=bool(bid.royalty_micros)
-        ),
+        "lines": list_bid_lines(bid),
         "receipt": build_receipt(bid, job=job),
         "lineage": present_lineage(job, bid),
         "node_name": _current_node(job),
@@ -323,7 +320,7 @@ def _cancel_effect(bid: Bid, job: Job) -> dict[str, str]:
         else "Nothing has run yet, so all of it returns."
     )
     return {
-        "cancel_words": f"You get back {usd(refund_micros)} for slots that have not run. {used}",
+        "cancel_words": f"You get back {usd(refund_micros)} for work that was not done. {used}",
         "cancel_label": f"Cancel and get {usd(refund_micros)} back",
     }
 

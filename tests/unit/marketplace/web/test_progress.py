@@ -192,7 +192,7 @@ def test_a_receipt_adds_up_to_the_micro_dollar(site: Site) -> None:
     assert all(line.why for line in receipt.lines)
 
 
-def test_a_receipt_says_who_got_the_node_asks_and_adds_up(site: Site) -> None:
+def test_a_receipt_says_who_got_the_price_and_adds_up(site: Site) -> None:
     bid, job = sold(site)
     assert build_receipt(bid, job=job).payees == ()
     held = begun(job)
@@ -204,17 +204,16 @@ def test_a_receipt_says_who_got_the_node_asks_and_adds_up(site: Site) -> None:
     settle_finished(now=held.opened_at)
     bid.refresh_from_db()
     job.refresh_from_db()
-    receipt = build_receipt(bid, job=job)
-    [provider, returned] = receipt.payees
+    provider, returned = build_receipt(bid, job=job).payees
     assert provider[:2] == (
         site.node.provider.organisation.name,
         f"{site.node.name}, 48 work units",
     )
-    assert returned[:2] == ("You", "returned or credited to you")
     assert provider[2] > 0
-    assert receipt.asks_micros == provider[2] + returned[2] == (bid.parts or {})["operational"]
+    assert returned == ("You", "returned to you", bid.refund_micros)
+    assert provider[2] + returned[2] == bid.payment_micros == (bid.parts or {})["operational"]
     shown = read_page(site.client.get(f"/jobs/{job.pk}/receipt"))
-    assert "Who got the node asks" in shown
+    assert "Who got the price" in shown
     assert PAY_RULE in shown
 
 
