@@ -183,12 +183,16 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
             bid=bid,
             job=job,
             case=case,
-            house_limit_micros=_find_house_limit(case.at_fault, now=now),
+            # A late express job's price goes back by the schedule, whoever was at fault: no more
+            # than the house had for it.
+            house_limit_micros=MAX_MICROS
+            if bid.slo_s is not None
+            else _find_house_limit(case.at_fault, now=now),
             credit_percent=_find_credit_percent(bid, job),
             overrun_limits=_find_overrun_limits(bid, case, now=now),
         )
-        royalty = _compute_royalty(bid, case, offer)
-        excess = min(bid.excess_micros, bid.payment_micros - due.refund_micros)
+        excess = _compute_excess(bid, case, due)
+        royalty = _compute_royalty(bid, case, offer, excess_micros=excess)
         _return_excess(bid, excess, now=now)
         _move_money(bid=bid, case=case, due=due, royalty=royalty, now=now)
         bid.refund_micros = due.refund_micros + excess + _find_preparation_refund(job)
@@ -223,11 +227,25 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
     return due
 
 
-def _compute_royalty(bid: Bid, case: EndedJob, offer: Offer | None) -> Share | None:
+def _compute_excess(bid: Bid, case: EndedJob, due: Settlement) -> int:
+    """What a warm start cost more than a cold one would have, for the work that was done.
+
+    The nodes' pay does not come out of it, and with the refund and a credit no more goes back
+    than was paid.
+    """
+    left = (bid.payment_micros or 0) - due.refund_micros
+    executed = sum(pay.earned_micros - pay.added_micros for pay in due.nodes)
+    excess = math.floor(bid.excess_micros * case.work.share)
+    return max(0, min(excess, left - executed, left - due.credit_micros))
+
+
+def _compute_royalty(
+    bid: Bid, case: EndedJob, offer: Offer | None, *, excess_micros: int
+) -> Share | None:
     """What the owner of the donor gets: its part of the work that was done, less any excess."""
     if offer is None or not bid.royalty_micros or case.ending is Ending.FAILED_BY_HOUSE:
         return None
-    due = math.floor(bid.royalty_micros * case.work.share) - bid.excess_micros
+    due = math.floor(bid.royalty_micros * case.work.share) - excess_micros
     if due <= 0:
         return None
     return Share(offer.organisation_of_donor, due, EarningKind.ROYALTY)
@@ -255,7 +273,8 @@ def _compute_saving(bid: Bid, case: EndedJob) -> int:
 def compute_cancel_refund(*, bid: Bid, job: Job) -> int:
     """What the owner would get back by cancelling now, for the page that asks."""
     case = EndedJob(Ending.STOPPED, measure_executed_work(job))
-    return _compute_payout(bid=bid, job=job, case=case, house_limit_micros=0).refund_micros
+    due = _compute_payout(bid=bid, job=job, case=case, house_limit_micros=0)
+    return due.refund_micros + _compute_excess(bid, case, due)
 
 
 def _judge_ending(job: Job) -> EndedJob:

@@ -479,6 +479,27 @@ def test_cancelled_job_is_refunded_for_the_work_not_done(zone, owner):
     assert verify_zone(zone).problems == []
 
 
+def test_a_warm_start_that_cost_more_than_a_cold_one_is_settled_when_it_is_cancelled(zone, owner):
+    node = market.node(zone)
+    bid, job = sold(owner, zone, epochs=3)
+    # 200,000 of asks and a royalty of 100,000, where a cold start would have cost 220,000.
+    parts = bid.parts | {"operational": 200_000.0, "vendor": 100_000.0}
+    start = {"kind": "continued", "royalty_micros": 100_000}
+    Bid.objects.update(parts=parts, start=start, cold_price_micros=220_000)
+    bid.refresh_from_db()
+    assert bid.excess_micros == 80_000
+    run(job, zone, 101, 102)
+    now = market.slot_at(zone, 102)
+    report_step(job, 9, now)
+    job.refresh_from_db()
+    expected = compute_cancel_refund(bid=bid, job=job)
+    cancel_job(job=job, cancelled_by=None, now=now)
+    settled(job, bid, now)
+    # 72 of 270 units were done; of the 80,000 too much, as large a part is left to give back.
+    assert earned(node) == 53_334
+    assert bid.refund_micros == expected == 220_000 + 80_000 * 72 // 270
+
+
 def test_cancelling_one_step_before_the_end_returns_that_step_only(zone, owner):
     node = market.node(zone)
     bid, job = sold(owner, zone, epochs=3)
