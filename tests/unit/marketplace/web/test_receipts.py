@@ -14,7 +14,6 @@ from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Job
 from marketplace.jobs.services import cancel_job, dispatch_slots
 from marketplace.payments.gateway_models import CardPayment, PaymentPurpose, PaymentStatus
-from marketplace.payments.models import Hold
 from marketplace.payments.selectors import get_house_balances
 from marketplace.vendors.models import VendorKind
 from marketplace.vendors.services import prepare_next
@@ -58,6 +57,7 @@ def test_a_prepared_job_shows_what_the_vendor_got_and_what_its_data_did_not_need
     now = market.slot_at(zone, 103)
     Node.objects.update(last_heartbeat_at=now)
     dispatch_slots(now=now)
+    job.refresh_from_db()
     market.end_slice(job, status=SliceEnd.FINISHED, now=now)
     settle_finished(now=now)
     assert [(name, micros) for name, _, micros in read_receipt(bid).payees] == [
@@ -132,20 +132,20 @@ def test_a_job_of_a_bundle_has_no_limit_of_its_own_to_keep_anything_of(owner: Or
 def test_a_receipt_of_a_bid_paid_by_card_says_what_moved_on_the_card(owner: Organisation) -> None:
     zone = market.zone()
     market.node(zone)
-    bid = market.bid(owner, zone, price_micros=1_234_567)
-    decide_pending_bids(zone=zone, now=NOW)
-    bid.refresh_from_db()
     card = CardPayment.objects.create(
         organisation=owner,
         key="card-1",
         purpose=PaymentPurpose.BID,
-        status=PaymentStatus.PAID,
+        status=PaymentStatus.AUTHORISED,
+        gateway_id="pi_1",
         amount_cents=124,
-        received_cents=50,
         created_at=NOW,
-        ended_at=NOW,
     )
-    Hold.objects.filter(reference=bid.hold_reference).update(card_payment=card)
+    bid = market.bid(owner, zone, price_micros=1_234_567, card_payment_id=card.pk)
+    decide_pending_bids(zone=zone, now=NOW)
+    bid.refresh_from_db()
+    card.status, card.received_cents, card.ended_at = PaymentStatus.PAID, 50, NOW
+    card.save()
     receipt = build_receipt(bid, job=Job.objects.get(bid_id=bid.pk))
     assert [(what, micros) for what, _, micros in receipt.money] == [
         ("Authorised on your card", 1_240_000),
