@@ -204,6 +204,16 @@ def test_after_signing_out_nothing_more_is_sent(job: Job, monkeypatch) -> None:
     async_to_sync(story)()
 
 
+@pytest.mark.parametrize("path", ["/ws/jobs/x", "/ws/", "/", "/ws/market/%00/", "/accounts/login/"])
+def test_an_address_that_is_none_is_closed_and_no_fault_of_ours(path: str) -> None:
+    async def story() -> None:
+        browser = Browser(path, AnonymousUser())
+        await browser.application.send_input({"type": "websocket.connect"})
+        assert await browser.output() == {"type": "websocket.close", "code": 4404}
+
+    async_to_sync(story)()
+
+
 def test_after_a_membership_ends_nothing_more_is_sent(job: Job) -> None:
     owner = builders.owner_of(job.organisation)
 
