@@ -29,6 +29,8 @@ def test_the_market_is_open_to_everybody_and_stays_live(visitor: Visitor) -> Non
     page = visitor.page
     expect(page.locator("h1")).to_contain_text("Fine-tune by your deadline")
     expect(page.locator("[data-heat] [data-cell]").first).to_be_visible()
+    assert re.fullmatch(r"[0-9a-f]{8}…[0-9a-f]{5}", page.locator("#part-head").inner_text())
+    expect(page.locator("#part-head")).to_be_visible()
     expect(page.locator("[data-live-state]")).to_have_attribute("data-state", "live")
 
 
