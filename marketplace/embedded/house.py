@@ -95,6 +95,7 @@ def house(
         Called with a sentence on what happens next.
     """
     with hold_directory(data_dir):
+        _close_to_others(data_dir)
         port = port if port is not None and is_port_free(port) else find_free_port()
         postgres, redis = _prepare_servers(data_dir, durable=durable, own=own_servers)
         url = f"http://127.0.0.1:{port}"
@@ -116,6 +117,18 @@ def house(
                 stack.start(*(program.name for program in gateway), *MARKET_PROGRAMS)
                 wait_for_web(running)
                 yield running
+
+
+#: Customers' files, logs and messages; PostgreSQL and nodes close their own folders.
+_PRIVATE_FOLDERS = ("media", "logs", "redis", "adapters", "machines")
+
+
+def _close_to_others(data_dir: Path) -> None:
+    """Let no other account of this machine read what customers uploaded."""
+    for name in _PRIVATE_FOLDERS:
+        path = data_dir / name
+        path.mkdir(exist_ok=True)
+        path.chmod(0o700)
 
 
 def start_servers(

@@ -129,6 +129,12 @@ def test_no_process_of_the_house_listens_beyond_loopback(market: Market) -> None
     assert {urlsplit(url).port for url in servers} <= ports
 
 
+def test_other_accounts_of_the_machine_read_none_of_its_files(market: Market) -> None:
+    folders = [path for path in market.house.data_dir.iterdir() if path.is_dir()]
+    assert {"media", "logs", "redis", "postgres"} <= {path.name for path in folders}
+    assert [path.name for path in folders if path.stat().st_mode & 0o077] == []
+
+
 @pytest.mark.parametrize("path", ["/nowhere", "/static/nowhere.css"])
 def test_what_is_not_there_is_a_404_that_tells_nothing_of_the_house(
     market: Market, path: str
