@@ -163,7 +163,8 @@ def _check_base_model(zone: Zone) -> None:
             "base_model_replaced",
             f"The zone {zone.name} was opened with the {zone.base_model_name} of another release, "
             "and its jobs cannot be trained with the one of this release. Start with a new data "
-            "folder, or install the release that opened the zone.",
+            "folder (move .data/demo away, or name another in DATA_DIR), or install the release "
+            "that opened the zone.",
         )
 
 
