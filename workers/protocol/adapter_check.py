@@ -29,6 +29,9 @@ LABELS_MAX = 10_000
 #: No value of a tuned prompt comes near it; a larger one is broken, or meant to break something.
 PROMPT_PEAK_MAX = 1e3
 _CONFIG_BYTES_MAX = 1024 * 1024
+#: What the tokenizer's files and the card beside the weights may unpack to: the largest tokenizers
+#: have some 40 MB.
+_BESIDE_WEIGHTS_BYTES_MAX = 256 * 1024 * 1024
 #: The directory at the end of a zip: 46 bytes and a name for each of a few files.
 _DIRECTORY_BYTES_MAX = 64 * 1024
 _CHUNK_BYTES = 1024 * 1024
@@ -75,8 +78,9 @@ def check_adapter_archive(
     check_zip_directory(file)
     try:
         file.seek(0)
+        wanted = count_weight_bytes(shape, adapter) + _BESIDE_WEIGHTS_BYTES_MAX
         with zipfile.ZipFile(file) as archive:
-            _check_entries(archive, unpacked_limit_bytes)
+            _check_entries(archive, min(unpacked_limit_bytes, wanted))
             check_config(json.loads(archive.read(CONFIG_NAME)), adapter=adapter)
             size = archive.getinfo(WEIGHTS_NAME).file_size
             with archive.open(WEIGHTS_NAME) as weights:
@@ -198,6 +202,22 @@ def list_adapter_tensors(
         for name, head_shape in shape.list_head_shapes(labels=labels).items():
             tensors[f"{_PREFIX}{name}"] = head_shape
     return tensors
+
+
+def count_weight_bytes(shape: ModelShape, adapter: AdapterSpec) -> int:
+    """Most bytes that the tensors of a job's adapter take, of a head with as many labels as can be.
+
+    Parameters
+    ----------
+    shape, adapter
+
+    Raises
+    ------
+    SettingError
+        When a target module is no projection of the model.
+    """
+    tensors = list_adapter_tensors(shape, adapter, labels=LABELS_MAX)
+    return sum(4 * math.prod(sizes) for sizes in tensors.values())
 
 
 def _check_tensors(

@@ -15,6 +15,7 @@ from safetensors.numpy import save
 from transformers import AutoModelForSequenceClassification, BertConfig, RobertaConfig
 
 from tests.unit.workers.training_builders import tiny_model
+from workers.protocol import adapter_check
 from workers.protocol.adapter_check import (
     AdapterError,
     check_adapter_archive,
@@ -167,6 +168,14 @@ def test_fewer_modules_are_demanded_where_fewer_were_asked():
 def test_other_files_than_an_adapters_are_refused(files, words):
     with pytest.raises(AdapterError, match=words):
         check(archive(**files))
+
+
+def test_what_an_adapter_unpacks_to_is_bounded_by_its_own_tensors(monkeypatch):
+    """Gigabytes of zeros are kilobytes to send; the market must not unpack them to find out."""
+    monkeypatch.setattr(adapter_check, "_BESIDE_WEIGHTS_BYTES_MAX", 4_000)
+    check(archive(README__md=b"x" * 1_000))
+    with pytest.raises(AdapterError, match="unpacks to more than"):
+        check(archive(README__md=b"x" * 100_000))
 
 
 class CountingFile(io.BytesIO):
