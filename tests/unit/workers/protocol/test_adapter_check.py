@@ -172,7 +172,7 @@ def test_other_files_than_an_adapters_are_refused(files, words):
 
 def test_what_an_adapter_unpacks_to_is_bounded_by_its_own_tensors(monkeypatch):
     """Gigabytes of zeros are kilobytes to send; the market must not unpack them to find out."""
-    monkeypatch.setattr(adapter_check, "_BESIDE_WEIGHTS_BYTES_MAX", 4_000)
+    monkeypatch.setattr(adapter_check, "_BESIDE_WEIGHTS_BYTES_MAX", 50_000)
     check(archive(README__md=b"x" * 1_000))
     with pytest.raises(AdapterError, match="unpacks to more than"):
         check(archive(README__md=b"x" * 100_000))
