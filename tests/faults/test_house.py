@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -117,12 +118,12 @@ def kill(market: Market, name: str) -> None:
 
 
 def test_no_process_of_the_house_listens_beyond_loopback(market: Market) -> None:
-    listening = {
-        connection.laddr
-        for process in psutil.Process().children(recursive=True)
-        for connection in process.net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    listening = set()
+    for process in psutil.Process().children(recursive=True):
+        # Some live for a moment only.
+        with suppress(psutil.NoSuchProcess):
+            found = process.net_connections(kind="inet")
+            listening |= {one.laddr for one in found if one.status == psutil.CONN_LISTEN}
     assert {address for address, _ in listening} == {"127.0.0.1"}
     ports = {port for _, port in listening}
     servers = (market.url, market.house.environment["REDIS_URL"])
