@@ -49,10 +49,11 @@ def start_directly(
     if need > choice.cap:
         return False
     room = len(backlog) == 0 and t.idle + choice.cap - t.live >= need
-    offer = next_offer(world, now, 0)
+    skip = choice.reserved_offers if jobs[j].predicted_s < choice.long_s else 0
+    offer = next_offer(world, now, skip)
     boot, price = 0.0, paid_price(world)
     if room:
-        price = gang_price(world, now, need, 0)
+        price = gang_price(world, now, need, skip)
         boot = 0.0 if t.idle >= need else expected_boot_s(world, offer)
     possible = PossibleStart(
         expected_s=expected_left_s(world, j, now),
@@ -107,7 +108,7 @@ def start_directly(
         found += 1
     track[j].promised = track[j].ready = found
     for _ in range(need - found):
-        launch(world, calendar, now, j, 0)
+        launch(world, calendar, now, j, skip)
     if found == need:
         begin_booked(world, calendar, j, now)
     return True
