@@ -42,6 +42,8 @@ class ZoneTiers(models.Model):
     backend = models.CharField(max_length=32, default="local")
     serverless_backend = models.CharField(max_length=32, default="local")
     is_on = models.BooleanField(default=True)
+    #: A job may begin on a worker; otherwise every job that waits begins on serverless.
+    starts_directly = models.BooleanField(default=True)
     serverless_cap = models.PositiveIntegerField(default=1)
     serverful_cap = models.PositiveIntegerField(default=1)
     #: Pause of a move: to write a checkpoint, and to go on from it. What the operator says, until

@@ -67,6 +67,7 @@ def set_zone_tiers(
     backend: str = ON_THIS_MACHINE,
     serverless_backend: str | None = None,
     is_on: bool = True,
+    starts_directly: bool = True,
     figures: dict[str, float] | None = None,
 ) -> ZoneTiers:
     """Let the house run its own machines in a zone, up to these counts; 0 for none.
@@ -75,6 +76,8 @@ def set_zone_tiers(
 
     Parameters
     ----------
+    starts_directly
+        Whether a job may begin on a worker, without serverless.
     figures
         What else to set, by field: pauses and times in seconds, dollars an hour of delay.
 
@@ -106,6 +109,7 @@ def set_zone_tiers(
             "serverless_cap": serverless_cap,
             "serverful_cap": serverful_cap,
             "is_on": is_on,
+            "starts_directly": starts_directly,
         }
         | (figures or {}),
     )
@@ -221,7 +225,9 @@ def _begin_waiting_jobs(
 ) -> None:
     """Begin jobs whose reserved cells are far away: on a worker, or on serverless until then."""
     waiting = stays.find_waiting_jobs(rented=rented, now=now)
-    if waiting:
+    if not waiting:
+        return
+    if rented.tiers.starts_directly:
         direct_starts.book_direct_starts(
             rented=rented,
             waiting=waiting,
@@ -229,7 +235,7 @@ def _begin_waiting_jobs(
             tables=tables or hazard_tables.build_hazard_tables(tiers=rented.tiers, now=now),
             now=now,
         )
-        stays.begin_stays(rented=rented, waiting=waiting, offers=offers, now=now)
+    stays.begin_stays(rented=rented, waiting=waiting, offers=offers, now=now)
 
 
 def _wind_down_zone(tiers: ZoneTiers, work: TickWork, now: datetime) -> None:

@@ -35,8 +35,12 @@ DEADLINE_S = 27 * 60
 FILLS = 0.8
 #: Seconds for which the provider's nodes are off sale, longer than the move takes.
 AWAY_S = 300
-#: Pauses of the small model; and delay is worth nothing here, since the job is short.
-TIERS = ("--checkpoint-s", "1", "--restore-s", "2", "--probe-s", "3", "--delay-usd-per-h", "0")
+#: Pauses of the small model; delay is worth nothing here, since the job is short; and it does not
+#: begin on the worker that it is to be seen to move to.
+TIERS = (
+    *("--checkpoint-s", "1", "--restore-s", "2", "--probe-s", "3", "--delay-usd-per-h", "0"),
+    "--serverless-first",
+)
 #: A job of so many epochs moves on any machine.
 EPOCHS_MAX = 60
 #: The move is printed once its first step has been reported.

@@ -40,6 +40,11 @@ class Command(BaseCommand):
         )
         for name, words in PAUSES:
             parser.add_argument(f"--{name}", type=float, help=f"{words}; left as it is by default")
+        parser.add_argument(
+            "--serverless-first",
+            action="store_true",
+            help="begin no job on a worker: every job that waits begins on serverless",
+        )
         parser.add_argument("--off", action="store_true", help="rent no more")
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -52,6 +57,7 @@ class Command(BaseCommand):
                 backend=options["backend"],
                 serverless_backend=options["serverless_backend"],
                 is_on=not options["off"],
+                starts_directly=not options["serverless_first"],
                 figures={
                     name: options[name]
                     for name in (words.replace("-", "_") for words, _ in PAUSES)

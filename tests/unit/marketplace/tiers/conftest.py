@@ -44,10 +44,8 @@ def job(house: ZoneTiers, backend: MemoryBackend) -> Job:
     owner = builders.organisation(usd="100")
     bid = market_builders.bid(owner, house.zone, epochs=20, slots=55)
     decide_pending_bids(zone=house.zone, now=NOW)
-    # No worker is to be had until the job runs on serverless.
-    ZoneTiers.objects.update(serverful_cap=0)
+    ZoneTiers.objects.update(starts_directly=False)
     tick(0)
     backend.join(backend.only(), now=at(1))
     tick(1)
-    ZoneTiers.objects.update(serverful_cap=2)
     return Job.objects.get(bid_id=bid.pk)

@@ -76,6 +76,15 @@ def test_a_job_begins_on_serverless_where_its_worker_boots_much_longer_than_a_mo
     assert Machine.objects.get().tier == Tier.SERVERLESS
 
 
+def test_a_job_begins_on_serverless_where_the_operator_says_so(
+    waiting: Job, house: ZoneTiers
+) -> None:
+    ZoneTiers.objects.update(starts_directly=False)
+    tick(0)
+    assert not Booking.objects.exists()
+    assert Machine.objects.get().tier == Tier.SERVERLESS
+
+
 def test_a_job_that_does_not_wait_longer_than_the_boot_keeps_its_plan(
     waiting: Job, backend: MemoryBackend
 ) -> None:
