@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -21,17 +22,42 @@ CHARGED = """
 from marketplace.payments.models import Hold
 print([("paid", h.charged_micros) for h in Hold.objects.filter(card_payment__isnull=False)])
 """
+#: A provider's part of one price, earned long enough ago, and the gateway has the buyer's money.
 EARN = """
 from datetime import timedelta
-from django.conf import settings
-from marketplace.accounts.models import User
+from marketplace.accounts.models import Organisation, User
 from marketplace.common import clock
-from marketplace.payments.earnings import mature_earnings
+from marketplace.payments import stripe_gateway as gateway
+from marketplace.payments.earnings import CostSplit, Share, distribute_charge, mature_earnings
+from marketplace.payments.holds import HoldRequest, HoldSettlement, place_holds, settle_holds
+from marketplace.payments.services import credit_demo_money
+now = clock.now()
+provider = User.objects.get(email="{provider}")
+paid = Organisation.objects.filter(memberships__user=provider, provider__isnull=False).get()
+buyer = Organisation.objects.exclude(pk=paid.pk).earliest("created_at")
+credit_demo_money(
+    organisation=buyer, amount_micros=30_000_000, reference="t", actor=provider, now=now
+)
+place_holds(wanted=[HoldRequest(buyer.pk, 25_000_000, "bid:bid_paid")], now=now)
+settle_holds(settlements=[HoldSettlement("bid:bid_paid", 25_000_000)], now=now)
+split = CostSplit(25_000_000, 0, (Share(paid.pk, 25_000_000),))
+distribute_charge(hold_reference="bid:bid_paid", split=split, now=now - timedelta(days=8))
+mature_earnings(now=now)
+gateway.create_intent(
+    payment_id="pay_other", amount_cents=100_000,
+    customer_id=gateway.ensure_customer(organisation_id=buyer.pk, name="Buyer"),
+    is_captured_later=False, saves_card=False, card_id="pm_card_visa", off_session=False,
+    return_url="http://127.0.0.1/", description="", key="other",
+)
+"""
+START = """
+from marketplace.common import clock
 from marketplace.payments.payouts import start_due_payouts
-settings.PAYOUT_THRESHOLD_MICROS = 10_000
-later = clock.now() + timedelta(days=30)
-mature_earnings(now=later)
 print(start_due_payouts(now=clock.now()))
+"""
+PAYOUTS = """
+from marketplace.payments.models import Payout
+print([(p.status, p.amount_cents > 2_499) for p in Payout.objects.all()])
 """
 
 
@@ -71,3 +97,66 @@ def test_a_card_fills_the_wallet_and_pays_for_a_bid(
         within_s=30,
     )
     owner.complaints = [said for said in owner.complaints if "402" not in said]
+
+
+def test_a_provider_says_who_it_is_and_is_paid_with_a_statement(
+    visitor: Visitor, market: Market
+) -> None:
+    visitor.sign_in(market.provider_email, market.password)
+    page = visitor.page
+    visitor.go("/nodes/payouts")
+    page.get_by_role("link", name="Set up payouts").click()
+    page.get_by_role("button", name="Finish with test details").click()
+    expect(page.get_by_text("Payouts go to the bank account")).to_be_visible()
+    market.shell.run(EARN.format(provider=market.provider_email))
+    market.shell.run(START)
+    until(
+        lambda: market.shell.run(PAYOUTS) == "[('paid', True)]",
+        what="the payout is at the bank",
+        within_s=60,
+    )
+    visitor.go("/nodes/payouts")
+    expect(page.get_by_role("table")).to_contain_text("Paid")
+    page.get_by_role("link", name=re.compile(r"^20\d\d-\d\d$")).first.click()
+    expect(visitor.main()).to_contain_text("Earned")
+    expect(page.get_by_role("table")).to_contain_text("bid:bid_paid")
+
+
+def test_an_invited_member_bids_within_a_cap(
+    owner: Visitor, market: Market, support_tone: bytes, new_context: Any
+) -> None:
+    page = owner.page
+    owner.go("/settings/members")
+    page.get_by_label("Mail address").fill("noor@example.com")
+    page.get_by_role("button", name="Send the invitation").click()
+    expect(owner.main()).to_contain_text("noor@example.com")
+    noor = Visitor(new_context().new_page(), market.url)
+    noor.go("/accounts/signup/")
+    noor.page.get_by_label("Email").fill("noor@example.com")
+    for field in noor.page.locator("input[type=password]").all():
+        field.fill("a long enough phrase")
+    noor.page.get_by_role("button", name="Make an account").click()
+    noor.go(_find_invitation(market))
+    noor.page.get_by_role("button", name="Accept").click()
+    owner.go("/settings/caps")
+    page.get_by_label("Who").select_option(label="noor@example.com")
+    page.get_by_label("At most").fill("0.50")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("table")).to_contain_text("$0.50")
+    noor.go("/bids/new")
+    noor.upload("member.jsonl", support_tone)
+    expect(noor.page.locator("#q-price")).to_contain_text("$")
+    noor.page.locator("#id_price").fill("0.60")
+    noor.page.get_by_role("button", name="Place bid").first.click()
+    expect(noor.main()).to_contain_text("A cap of yours is $0.50 a day")
+    noor.page.locator("#id_price").fill("0.40")
+    noor.page.get_by_role("button", name="Place bid").first.click()
+    expect(noor.page).to_have_url(re.compile("/bids/bid_"))
+    # The refused bid is a 403, which the browser reports.
+    assert [said for said in noor.complaints if "403" not in said] == []
+
+
+def _find_invitation(market: Market) -> str:
+    """The address in the mail, which a market without a mail server prints."""
+    logs = "".join(path.read_text() for path in (market.house.data_dir / "logs").glob("web*.log"))
+    return re.findall(r"/invitations/[\w-]+", logs)[-1]
