@@ -20,6 +20,7 @@ from workers.protocol.memory import (
     find_longest_example,
     size_node,
     sold_job_bytes,
+    unpacking_bytes,
 )
 from workers.protocol.messages import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape, parse_model_shape
@@ -105,8 +106,11 @@ def compute_base_model_gb(
     stored = config.get("dtype") or config.get("torch_dtype") or "float32"
     width = _DTYPE_BYTES.get(str(stored) if dtype == "auto" else dtype, 4)
     layers = sum(part.inputs * part.outputs for part in shape.list_projections())
-    # gate, up and down of each expert
-    layers += 3 * shape.layers * shape.hidden_size * shape.experts_size
     tables = 1 if config.get("tie_word_embeddings", False) else 2
-    words = tables * shape.vocab_size * shape.hidden_size
-    return _OVERHEAD * (layers * (_FOUR_BIT_BYTES if four_bit else width) + words * width) / (GB)
+    others = tables * shape.vocab_size * shape.hidden_size
+    # gate, up and down of each expert, which are never in four bits
+    others += 3 * shape.layers * shape.hidden_size * shape.experts_size
+    taken = layers * (_FOUR_BIT_BYTES if four_bit else width) + others * width
+    if four_bit:
+        taken += unpacking_bytes(shape)
+    return _OVERHEAD * taken / GB

@@ -36,13 +36,19 @@ _EPOCHS = "job__spec__training__epochs"
 
 
 def name_shape(adapter: AdapterSpec | Mapping[str, Any]) -> str:
-    """What adapters must share for one to begin with the other: rank and modules."""
+    """What adapters must share for one to begin with the other: rank, modules and scale."""
     if isinstance(adapter, AdapterSpec):
         kind, rank, targets = adapter.kind, adapter.rank, adapter.target_modules
+        ways = (adapter.rslora, adapter.dora)
     else:
         kind, rank = adapter.get("kind", AdapterKind.LORA), adapter["rank"]
         targets = adapter.get("target_modules")
+        ways = (adapter.get("rslora", False), adapter.get("dora", False))
     text = f"{kind}|{rank}|{','.join(sorted(targets)) if targets else 'all'}"
+    # what is off is not named: the shapes of plain adapters stay what they were
+    text += "".join(
+        f"|{name}" for name, is_on in zip(("rslora", "dora"), ways, strict=True) if is_on
+    )
     return hashlib.sha256(text.encode()).hexdigest()
 
 

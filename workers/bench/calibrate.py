@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--memory-gb", type=float, default=None, help="what the node may use")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each case is timed")
     parser.add_argument("--quick", action="store_true", help="three cases only")
-    parser.add_argument("--four-bit", action="store_true", help="load the base in 4-bit (CUDA)")
+    parser.add_argument("--four-bit", action="store_true", help="keep its projections in 4 bits")
     chosen = parser.parse_args(arguments)
     bases = [
         BaseModelRef(name=source, source=source, four_bit=chosen.four_bit)

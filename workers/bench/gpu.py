@@ -1,4 +1,4 @@
-"""One case on a GPU: plain steps, recorded steps and stock PEFT, one after the other.
+"""One case on a GPU: steps plain, recorded, a job at a time, and stock PEFT's, in this order.
 
 Not interleaved, so that two copies of a large base never share the memory; a GPU that no one
 else uses is quiet enough for that.
@@ -49,11 +49,12 @@ def measure_gpu(
     -------
     dict
         Ready for JSON. ``ratio`` compares the tokens per second of the way a node would
-        choose with stock PEFT's.
+        choose with stock PEFT's, padded or packed, whichever is faster; ``in_turn_ratio`` with
+        this engine's own, a job at a time.
     """
     cuda = device.type == "cuda"
     dtype = torch.bfloat16 if cuda else torch.float32
-    fused = Fused(case, build_random_base(case.base, device, dtype), 2 * (repeats + _WARM_UPS) + 1)
+    fused = Fused(case, build_random_base(case.base, device, dtype), 3 * (repeats + _WARM_UPS) + 1)
     parameters = sum(p.numel() for p in fused.base_parameters)
     row: dict[str, Any] = {
         "case": case.name,
@@ -80,19 +81,29 @@ def measure_gpu(
     else:
         row["recorded_error"] = "no step could be recorded; the log says why"
     chosen = recorded if row["chosen"] == runner.name and fixed.replays else plain
+    # the best loop for one job that there is: this engine's own
+    fused.trainer.fixed, fused.trainer.model.is_packed = None, False
+    in_turn = _Timing(fused.step, device, repeats, until)
+    row |= in_turn.figures("in_turn", parameters, row["device"])
+    row["in_turn_ratio"] = round(chosen.tokens_per_s / in_turn.tokens_per_s, 3)
     del fused, fixed
     _release(cuda)
-    peft = SequentialPeft(case, build_random_base(case.base, device, dtype), repeats + _WARM_UPS)
-    stock = _Timing(peft.step, device, repeats, until)
-    row |= stock.figures("sequential_peft", parameters, row["device"])
+    stocks = []
+    for packed in (False, True):
+        base = build_random_base(case.base, device, dtype)
+        peft = SequentialPeft(case, base, repeats + _WARM_UPS, packed=packed)
+        stocks.append(_Timing(peft.step, device, repeats, until))
+        name = "packed_peft" if packed else "padded_peft"
+        row |= stocks[-1].figures(name, parameters, row["device"])
+        del peft, base
+        _release(cuda)
+    stock = max(stocks, key=lambda timing: timing.tokens_per_s)
     row["ratio"] = round(chosen.tokens_per_s / stock.tokens_per_s, 3)
     row["plain_ratio"] = round(plain.tokens_per_s / stock.tokens_per_s, 3)
     if "recorded_s" in row:
         row["recorded_ratio"] = round(recorded.tokens_per_s / stock.tokens_per_s, 3)
     if cuda:
         row["memory_ratio"] = round(chosen.peak_gb / (case.jobs * stock.peak_gb), 3)
-    del peft, stock
-    _release(cuda)
     return row
 
 

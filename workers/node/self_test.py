@@ -32,8 +32,8 @@ from workers.protocol import (
     WorkMeasurement,
 )
 from workers.protocol.blobs import hash_file
-from workers.protocol.memory import USABLE_SHARE
 from workers.runtime.job_sink import JobSummary
+from workers.runtime.memory_plan import find_device_limit_gb
 from workers.runtime.node_runtime import NodeRuntime
 from workers.runtime.work_timing import LONGEST_TOKENS, TimedRows, spread_evenly, time_work
 from workers.training.faults import SystemFault
@@ -106,7 +106,7 @@ def measure_node(
     UserFault, SystemFault
         When a base model cannot be trained here.
     """
-    offered = memory_gb or compute_offered_memory_gb(device)
+    offered = memory_gb or find_device_limit_gb(torch.device(device))
     speeds: list[SpeedMeasurement] = []
     work: list[WorkMeasurement] = []
     with tempfile.TemporaryDirectory(prefix="finetender-selftest-") as folder:
@@ -290,26 +290,6 @@ def memory_used_gb(device: str) -> float | None:
     if device.startswith("cuda"):
         return torch.cuda.memory_allocated() / 1e9
     return psutil.Process().memory_info().rss / 1e9
-
-
-def compute_offered_memory_gb(device: str) -> float:
-    """Most of what the device has, and no more than this process may use."""
-    kind = torch.device(device).type
-    if kind == "cuda":
-        total = torch.cuda.get_device_properties(torch.device(device)).total_memory
-    else:
-        total = min([psutil.virtual_memory().total, *_cgroup_limits()])
-    return total / 1e9 * USABLE_SHARE[kind]
-
-
-def _cgroup_limits() -> list[int]:
-    limits: list[int] = []
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limits.append(int(Path(name).read_text()))
-        except (OSError, ValueError):
-            continue
-    return limits
 
 
 def count_usable_cores() -> int:

@@ -129,6 +129,10 @@ def check_config(config: Any, *, adapter: AdapterSpec) -> None:
     if adapter.kind is AdapterKind.LORA:
         wanted: dict[str, Any] = {"peft_type": "LORA", "r": adapter.rank}
         wanted["lora_alpha"] = adapter.alpha
+        # earlier releases do not name what is off
+        for name, is_on in (("use_rslora", adapter.rslora), ("use_dora", adapter.dora)):
+            if is_on or fields.get(name):
+                wanted[name] = is_on
     else:
         wanted = {"peft_type": "PROMPT_TUNING", "num_virtual_tokens": adapter.virtual_tokens}
     for name, value in wanted.items():
@@ -169,6 +173,7 @@ def check_weights(file: IO[bytes], *, size: int, shape: ModelShape, adapter: Ada
 
 
 _FIRST, _SECOND = ".lora_A.weight", ".lora_B.weight"
+_MAGNITUDE = ".lora_magnitude_vector"
 _PREFIX = "base_model.model."
 PROMPT_NAME = "prompt_embeddings"
 
@@ -193,11 +198,13 @@ def list_adapter_tensors(
         tensors[PROMPT_NAME] = (adapter.virtual_tokens, shape.hidden_size)
     else:
         projections = {part.name: part for part in shape.list_projections()}
-        targets = adapter.target_modules or shape.family.target_modules
+        targets = shape.list_targets(adapter.target_modules)
         for name in match_modules(targets, projections):
             part = projections[name]
             tensors[f"{_PREFIX}{name}{_FIRST}"] = (adapter.rank, part.inputs)
             tensors[f"{_PREFIX}{name}{_SECOND}"] = (part.outputs, adapter.rank)
+            if adapter.dora:
+                tensors[f"{_PREFIX}{name}{_MAGNITUDE}"] = (part.outputs,)
     if shape.encoder:
         for name, head_shape in shape.list_head_shapes(labels=labels).items():
             tensors[f"{_PREFIX}{name}"] = head_shape

@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
 
 SCHEDULES = ("linear", "cosine", "constant")
+PREFERENCE_LOSSES = ("dpo", "orpo")
+#: A target that stands for every projection, as in PEFT.
+ALL_LINEAR = "all-linear"
 #: Names of target modules a job may give, and characters of one.
 TARGETS_MAX = 64
 TARGET_CHARS_MAX = 200
@@ -62,6 +65,8 @@ TRAINING_RANGES: Mapping[str, NumberRange] = {
     "validation_share": NumberRange(0, 1, excludes_high=True, sold_high=0.5),
     "eval_every_steps": NumberRange(0, 1_000_000),
     "dpo_beta": NumberRange(1e-6, 100, sold_high=2),
+    # 0: no noise
+    "neftune_alpha": NumberRange(0, 1000, sold_high=100),
     # 0: no early stopping
     "early_stopping": NumberRange(0, 100),
     # 0: no target
@@ -103,6 +108,11 @@ def check_training(
         _check_number(f"training.{name}", getattr(training, name), allowed, on_sale=on_sale)
     if training.schedule not in SCHEDULES:
         raise SettingError("training.schedule", f"training.schedule must be {', '.join(SCHEDULES)}")
+    if training.preference_loss not in PREFERENCE_LOSSES:
+        raise SettingError(
+            "training.preference_loss",
+            f"training.preference_loss must be {' or '.join(PREFERENCE_LOSSES)}",
+        )
 
 
 def check_adapter(adapter: AdapterSpec, *, on_sale: bool = False) -> None:
@@ -127,6 +137,12 @@ def check_adapter(adapter: AdapterSpec, *, on_sale: bool = False) -> None:
             "adapter.looks_up",
             "adapter.looks_up belongs to a soft prompt; LoRA looks up nothing; give false",
         )
+    for name in ("rslora", "dora"):
+        if not is_lora and getattr(adapter, name):
+            raise SettingError(
+                f"adapter.{name}",
+                f"adapter.{name} belongs to LoRA; a soft prompt has none; give false",
+            )
     targets = adapter.target_modules
     if targets is None:
         return
@@ -145,7 +161,8 @@ def check_adapter(adapter: AdapterSpec, *, on_sale: bool = False) -> None:
 def match_modules(targets: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
     """Full names of the projections that the targets mean, sorted.
 
-    A target is a projection's full name or the end of it after a dot, as in PEFT.
+    A target is a projection's full name or the end of it after a dot, or ``all-linear`` for all of
+    them, as in PEFT.
 
     Parameters
     ----------
@@ -160,6 +177,8 @@ def match_modules(targets: Iterable[str], names: Iterable[str]) -> tuple[str, ..
     projections = tuple(names)
     found: set[str] = set()
     for target in targets:
+        if target == ALL_LINEAR:
+            return tuple(sorted(projections))
         hits = [name for name in projections if name == target or name.endswith("." + target)]
         if not hits:
             endings = sorted({name.rpartition(".")[2] for name in projections})

@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+from workers.protocol.generation import QUESTIONS_MAX
 from workers.protocol.job_settings import LORA_RANGES, SOFT_PROMPT_RANGES, match_modules
 from workers.protocol.messages import AdapterKind, AdapterSpec
 from workers.protocol.model_shape import ModelShape, Projection
@@ -49,8 +50,14 @@ BESIDES_BYTES = 56e6
 #: A kilobyte: figures that travel are rounded, and sums in another order differ.
 _ROUNDING_GB = 1e-6
 #: Norms of a block beyond two, and families whose queries and keys have norms.
-_MORE_NORMS = {"gemma3_text": 2, "glm4": 2}
-_NORMED_HEADS = ("qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma3_text")
+_MORE_NORMS = {"gemma3_text": 2, "gemma2": 2, "glm4": 2}
+_NORMED_HEADS = ("qwen3", "qwen3_moe", "olmo2", "olmo3", "gemma3_text", "exaone4")
+#: Of a base that its own code trains: rows are padded by at most a quarter of their bucket, and
+#: of each pair of a row's tokens a head keeps its score in 32 bits and as what it was made of.
+_STOCK_PADDING = 4 / 3
+_STOCK_PAIR_FLOATS, _STOCK_PAIR_PASSING = 3, 4
+#: Tokens that a row of an answer's cache has room for at first.
+FIRST_CACHE_TOKENS = 64
 _RANK_MAX = int(LORA_RANGES["rank"].high)
 _VIRTUAL_TOKENS_MAX = int(SOFT_PROMPT_RANGES["virtual_tokens"].high)
 
@@ -120,7 +127,7 @@ def size_node(
     """
     rest = limit_gb - base_gb - BESIDES_BYTES / GB
     # whatever jobs come: the inner values that a CPU's pack keeps are of their largest rank
-    sizes = _size_pass(shape, profile, rank=_RANK_MAX, recompute=True)
+    sizes = _size_pass(shape, profile, rank=_RANK_MAX, recompute=True, longest=longest_tokens)
     tokens = max(longest_tokens, min(profile.pack_tokens, sizes.count_tokens(GB * rest / 2)))
     jobs_gb = rest - sizes.count_bytes(tokens) / GB
     if jobs_gb <= 0:
@@ -136,6 +143,7 @@ def fit_pack(
     needs: Sequence[JobNeed],
     longest_tokens: int,
     unforeseen_gb: float = 0.0,
+    passes: int = 1,
 ) -> PackSizing | None:
     """The pack with which these jobs share a node; ``None`` where they do not fit.
 
@@ -151,12 +159,16 @@ def fit_pack(
     unforeseen_gb
         By how much packs have taken more on this node than is counted here. It makes packs smaller
         and refuses no job: those are sold by what is counted.
+    passes
+        How many packs' memory is held at a time: 2 where recorded steps keep a pool of their own.
     """
     states = sum(_state_bytes(shape, profile, need) for need in needs)
     free = GB * (room_gb + _ROUNDING_GB) - BESIDES_BYTES - states
     most = max(profile.pack_tokens, longest_tokens)
     for recompute in (False, True):
-        sizes = _size_shared_pass(shape, profile, needs, recompute=recompute)
+        sizes = _size_shared_pass(
+            shape, profile, needs, recompute=recompute, longest=longest_tokens
+        ).times(passes)
         tokens = sizes.count_tokens(free - GB * unforeseen_gb)
         if tokens >= longest_tokens:
             return PackSizing(min(tokens, most), recompute)
@@ -202,6 +214,24 @@ def working_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
     return profile.activation_bytes * (3 * widest + 3 * shape.hidden_size)
 
 
+def answer_bytes(shape: ModelShape, profile: DeviceProfile, *, tokens: int) -> float:
+    """Bytes of the cache of keys and values while answers of so many tokens are written.
+
+    Rows have room for a power of two of tokens. A base's own code keeps none for us.
+    """
+    if shape.stock or not tokens:
+        return 0.0
+    room = max(FIRST_CACHE_TOKENS, 1 << (tokens - 1).bit_length())
+    # of the layer that grows, the old ones are there as well
+    layers = 2 * shape.layers + 2
+    return QUESTIONS_MAX * room * layers * shape.kv_size * profile.activation_bytes
+
+
+def unpacking_bytes(shape: ModelShape) -> float:
+    """Bytes of the one matrix of a four-bit base that is there in full: its values and codes."""
+    return 8.0 * max(part.inputs * part.outputs for part in shape.list_block_projections())
+
+
 def head_bytes(shape: ModelShape, profile: DeviceProfile) -> float:
     """Bytes of one chunk of logits; an encoder has a handful of labels instead."""
     if shape.encoder:
@@ -234,7 +264,7 @@ def find_adapted(
         When a target is no projection of the model.
     """
     projections = {part.name: part for part in shape.list_projections()}
-    targets = target_modules or shape.family.target_modules
+    targets = shape.list_targets(target_modules)
     return tuple(projections[name] for name in match_modules(targets, projections))
 
 
@@ -271,17 +301,22 @@ def _inner_bytes(
 ) -> float:
     """Bytes that each token of a GPU's pack has more with this job on it."""
     adapter = need.adapter
-    if profile.device == "cpu" or adapter.kind is AdapterKind.SOFT_PROMPT:
+    # a base's own code has one job a pass, on its own rows
+    if profile.device == "cpu" or shape.stock or adapter.kind is AdapterKind.SOFT_PROMPT:
         return 0.0
-    matrices = len(find_adapted(shape, adapter.target_modules)) / (shape.layers if recompute else 1)
     # the inner values, scaled, and without the foreign ones
-    return 3 * adapter.rank * matrices * profile.activation_bytes
+    parts = find_adapted(shape, adapter.target_modules)
+    values = 3 * adapter.rank * len(parts) + _count_lengthened(shape, adapter)
+    return values * profile.activation_bytes / (shape.layers if recompute else 1)
 
 
 def _count_adapter(shape: ModelShape, adapter: AdapterSpec) -> int:
     if adapter.kind is AdapterKind.SOFT_PROMPT:
         return 0
-    return adapter_parameters(shape, rank=adapter.rank, target_modules=adapter.target_modules)
+    parameters = adapter_parameters(shape, rank=adapter.rank, target_modules=adapter.target_modules)
+    if adapter.dora:
+        parameters += sum(part.outputs for part in find_adapted(shape, adapter.target_modules))
+    return parameters
 
 
 def inner_token_bytes(
@@ -296,7 +331,9 @@ def pack_bytes(
     shape: ModelShape, profile: DeviceProfile, pack: PackSizing, *, needs: Iterable[JobNeed]
 ) -> float:
     """Bytes of one pack at its largest, with its logits and what these jobs add to its tokens."""
-    sizes = _size_shared_pass(shape, profile, tuple(needs), recompute=pack.recompute)
+    sizes = _size_shared_pass(
+        shape, profile, tuple(needs), recompute=pack.recompute, longest=pack.token_budget
+    )
     return sizes.count_bytes(pack.token_budget)
 
 
@@ -326,6 +363,10 @@ class _PassBytes:
     #: Of a chunk of logits, before any block runs backward.
     head: float
 
+    def times(self, passes: int) -> _PassBytes:
+        """Of so many passes side by side."""
+        return _PassBytes(passes * self.kept, passes * self.passing, passes * self.head)
+
     def count_bytes(self, tokens: int) -> float:
         return tokens * self.kept + max(self.head, tokens * self.passing)
 
@@ -335,13 +376,29 @@ class _PassBytes:
 
 
 def _size_shared_pass(
-    shape: ModelShape, profile: DeviceProfile, needs: Sequence[JobNeed], *, recompute: bool
+    shape: ModelShape,
+    profile: DeviceProfile,
+    needs: Sequence[JobNeed],
+    *,
+    recompute: bool,
+    longest: int,
 ) -> _PassBytes:
     """With the jobs' inner values."""
     largest = max((need.adapter.rank for need in needs if _has_rank(need)), default=0)
-    sizes = _size_pass(shape, profile, rank=largest, recompute=recompute)
+    sizes = _size_pass(shape, profile, rank=largest, recompute=recompute, longest=longest)
     inner = sum(_inner_bytes(shape, profile, need, recompute=recompute) for need in needs)
+    if profile.device == "cpu" or shape.stock:
+        # a token has one job
+        most = max((_count_lengthened(shape, need.adapter) for need in needs), default=0)
+        inner += most * profile.activation_bytes / (shape.layers if recompute else 1)
     return _add_inner(sizes, inner, recompute=recompute)
+
+
+def _count_lengthened(shape: ModelShape, adapter: AdapterSpec) -> int:
+    """Values of a token that DoRA keeps: each output before it is given its length."""
+    if not adapter.dora:
+        return 0
+    return sum(part.outputs for part in find_adapted(shape, adapter.target_modules))
 
 
 def _has_rank(need: JobNeed) -> bool:
@@ -349,16 +406,29 @@ def _has_rank(need: JobNeed) -> bool:
 
 
 def _size_pass(
-    shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool
+    shape: ModelShape, profile: DeviceProfile, *, rank: int, recompute: bool, longest: int
 ) -> _PassBytes:
-    """With the inner values that a CPU's pack has of any job."""
+    """With the inner values that a CPU's pack has of any job.
+
+    Parameters
+    ----------
+    longest
+        The longest row, which a base's own code pays for by its square.
+    """
     passing = working_bytes(shape, profile)
-    if recompute:
-        # one block at a time is whole
-        passing += _block_bytes(shape, profile)
     kept = kept_bytes(shape, profile, recompute=recompute)
-    sizes = _PassBytes(kept, passing, head_bytes(shape, profile))
-    if profile.device != "cpu":
+    # one block at a time is whole where they are recomputed
+    again = _block_bytes(shape, profile) if recompute else 0.0
+    if shape.stock:
+        pairs = _FLOAT_BYTES * shape.heads * longest
+        passing += _STOCK_PAIR_PASSING * pairs
+        if recompute:
+            again += _STOCK_PAIR_FLOATS * pairs
+        else:
+            kept += shape.layers * _STOCK_PAIR_FLOATS * pairs
+        passing, kept, again = (_STOCK_PADDING * size for size in (passing, kept, again))
+    sizes = _PassBytes(kept, passing + again, head_bytes(shape, profile))
+    if profile.device != "cpu" and not shape.stock:
         return sizes
     inner = inner_token_bytes(shape, profile, rank=rank, recompute=recompute)
     return _add_inner(sizes, inner, recompute=recompute)

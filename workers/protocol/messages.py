@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -60,7 +61,7 @@ class BaseModelRef:
     revision: str | None = None
     #: ``float32``, ``bfloat16`` or ``auto``.
     dtype: str = "auto"
-    #: Load the base in 4-bit (CUDA only).
+    #: Keep the base's projections in 4 bits.
     four_bit: bool = False
     #: Of a bundled model: ``base_files.hash_base_files``; another release may bundle another one.
     sha256: str | None = None
@@ -78,9 +79,18 @@ class AdapterSpec:
     #: as random tokens.
     virtual_tokens: int = 0
     init_text: str = ""
+    #: LoRA only: scale by ``alpha / sqrt(rank)`` (rsLoRA) and not by ``alpha / rank``.
+    rslora: bool = False
+    #: LoRA only: learn the length of each output's weights apart from their direction (DoRA).
+    dora: bool = False
     #: Soft prompt only: start from a known prompt of ``JobSpec.lookup`` if one has less loss on
     #: the job's rows.
     looks_up: bool = False
+
+    @property
+    def scale(self) -> float:
+        """What LoRA's product is multiplied by."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +111,12 @@ class TrainingSpec:
     validation_share: float = 0.1
     #: Steps between evaluations; 0: about ten evaluations. See ``work.find_evaluation_interval``.
     eval_every_steps: int = 0
-    #: DPO's beta; only read when the data are preferences.
+    #: What preferences are learnt by: ``dpo`` or ``orpo``.
+    preference_loss: str = "dpo"
+    #: DPO's beta, or what ORPO weighs the odds by; only read when the data are preferences.
     dpo_beta: float = 0.1
+    #: Noise on the embeddings of training rows (NEFTune's alpha); 0: none.
+    neftune_alpha: float = 0.0
     #: Evaluations in a row without a lower validation loss after which the job ends, with the
     #: weights of its lowest one; 0: never.
     early_stopping: int = 0

@@ -7,8 +7,10 @@ and an adapter that comes back can be compared with what the model demands.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from workers.protocol.job_settings import ALL_LINEAR
 
 #: A size of the model: hidden, query and key-value width, intermediate; or of matrices side by
 #: side: three times hidden, query with key and value, two of the intermediate width.
@@ -31,6 +33,10 @@ class Family:
     encoder: bool = False
     #: Whether the projections keep their weights transposed (``Conv1D``).
     transposed: bool = False
+    #: A mixture of experts, which are kept in one stack that no adapter sits on.
+    experts: bool = False
+    #: Packs of many rows cannot be computed as the model is: its own code trains one job a pass.
+    stock: bool = False
 
 
 def _build_bert(prefix: str) -> Family:
@@ -63,11 +69,19 @@ _LLAMA = Family(
     target_modules=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 )
 _ATTENTION = _LLAMA.projections[:4]
-#: Experts are kept in one stack, which no adapter sits on.
 _MIXTURE = Family(
     block="model.layers.{}",
     projections=_ATTENTION,
     target_modules=("q_proj", "k_proj", "v_proj", "o_proj"),
+    experts=True,
+)
+#: Scores or logits are capped, attention has sinks, or its code takes no other attention.
+_STOCK_LLAMA = replace(_LLAMA, stock=True)
+_NEMOTRON = Family(
+    block="model.layers.{}",
+    projections=(*_ATTENTION, *_LLAMA.projections[5:]),
+    target_modules=("q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"),
+    stock=True,
 )
 _PHI = Family(
     block="model.layers.{}",
@@ -144,6 +158,16 @@ FAMILIES: Mapping[str, Family] = {
     "glm4": _GLM4,
     "starcoder2": _STARCODER2,
     "gpt_neox": _GPT_NEOX,
+    "exaone4": _LLAMA,
+    "seed_oss": _LLAMA,
+    "granite": _LLAMA,
+    "cohere": _LLAMA,
+    "cohere2": _LLAMA,
+    "gemma2": _STOCK_LLAMA,
+    "stablelm": _STOCK_LLAMA,
+    "helium": _STOCK_LLAMA,
+    "nemotron": _NEMOTRON,
+    "gpt_oss": replace(_MIXTURE, stock=True),
     "gpt2": _GPT2,
     "bert": _build_bert("bert"),
     "roberta": _build_bert("roberta"),
@@ -178,6 +202,8 @@ class ModelShape:
     model_type: str = "llama"
     #: Of a mixture of experts: the intermediate width of all of them together.
     experts_size: int = 0
+    #: Trained by its own code, one job a pass.
+    stock: bool = False
 
     @property
     def query_size(self) -> int:
@@ -190,6 +216,12 @@ class ModelShape:
     @property
     def family(self) -> Family:
         return FAMILIES[self.model_type]
+
+    def list_targets(self, asked: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Endings of the modules that an adapter sits on; by default the family's."""
+        if asked is not None and ALL_LINEAR in asked:
+            return tuple(name for name, _, _ in self.family.projections)
+        return asked or self.family.target_modules
 
     def list_block_projections(self) -> tuple[Projection, ...]:
         """The projections of one block, by their names within it."""
@@ -275,7 +307,7 @@ def parse_model_shape(config: Mapping[str, object]) -> ModelShape:
     hidden, heads = size("hidden_size"), size("num_attention_heads")
     middle = size("intermediate_size", 4 * hidden)
     experts = 0
-    if family is _MIXTURE:
+    if family.experts:
         expert = size("moe_intermediate_size", middle)
         experts = size("num_local_experts", most=_EXPERTS_MAX) * expert
         # of those that a token goes through, together
@@ -291,4 +323,5 @@ def parse_model_shape(config: Mapping[str, object]) -> ModelShape:
         encoder=family.encoder,
         model_type=model_type,
         experts_size=experts,
+        stock=family.stock,
     )

@@ -196,7 +196,7 @@ class WorkPlan:
         self._first_evaluation_units = self.evaluation_units
         #: Units of what is written once the job has ended.
         self.sample_units = count_sample_units(costs, valid)
-        if train.is_preference:
+        if train.is_preference and training.preference_loss == "dpo":
             self._first_units = self._row_units + count_forward_units(costs, self._row_units)
             self._first_evaluation_units *= 2
         self._epoch_units = int(self._row_units.sum())

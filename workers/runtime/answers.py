@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Callable
+from functools import partial
 
 from workers.protocol.generation import Question
+from workers.protocol.memory import GB, answer_bytes
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.resident import ResidentBase
-from workers.training.faults import UserFault, is_device_lost
+from workers.training.faults import SystemFault, UserFault, is_device_lost
 from workers.training.writing import Tell, Values, Writer
 
 log = logging.getLogger(__name__)
@@ -22,10 +26,20 @@ _OWED_MOST_S = 0.5
 class Answers:
     """The answers of all resident bases. The training loop's thread owns it."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_room: Callable[[ResidentBase], None]) -> None:
+        #: Called when the cache of a base's answers grows or goes.
+        self._make_room = make_room
         self._writers: dict[BaseModelRef, tuple[ResidentBase, Writer]] = {}
         #: Seconds that answers may take before training goes on.
         self._owed_s = _OWED_MOST_S
+
+    @property
+    def cache_gb(self) -> float:
+        """What the keys and values of all answers may take."""
+        return sum(
+            answer_bytes(base.plan.shape, base.plan.profile, tokens=writer.longest) / GB
+            for base, writer in self._writers.values()
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -41,21 +55,23 @@ class Answers:
 
         Raises
         ------
-        UserFault
-            The model writes no text, or the prompt is none for it.
+        UserFault, SystemFault
+            The model writes no text, or as ``Writer.begin``.
         """
         if resident.model.shape.encoder:
             raise UserFault("This base model is an encoder, which writes no text.")
         _, writer = self._writers.get(resident.ref) or (
             resident,
-            Writer(resident.model, resident.tokenizer),
+            Writer(resident.model, resident.tokenizer, partial(self._make_room, resident)),
         )
+        self._writers[resident.ref] = resident, writer
         resident.apply_threads()
         began = time.monotonic()
-        writer.begin(question, values, tell)
+        try:
+            writer.begin(question, values, tell)
+        finally:
+            self._forget_idle()
         self._owed_s -= time.monotonic() - began
-        if writer.is_busy:
-            self._writers[resident.ref] = resident, writer
 
     def end(self, token: str) -> None:
         """Write no more of an answer; an unknown one is no error."""
@@ -103,4 +119,9 @@ class Answers:
 
     def _forget_idle(self) -> None:
         """Drop writers without answers, with their caches."""
-        self._writers = {ref: found for ref, found in self._writers.items() if found[1].is_busy}
+        idle = [ref for ref, (_, writer) in self._writers.items() if not writer.is_busy]
+        for ref in idle:
+            resident, _ = self._writers.pop(ref)
+            # it is room that is given back
+            with contextlib.suppress(SystemFault):
+                self._make_room(resident)

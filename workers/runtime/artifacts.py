@@ -88,10 +88,12 @@ def write_model_card(running: RunningJob) -> str:
     if accuracies:
         facts.append(("Validation accuracy before and after", _pair(accuracies[0], accuracies[-1])))
     if not soft:
-        targets = adapter.target_modules or running.resident.model.shape.family.target_modules
+        targets = running.resident.model.shape.list_targets(adapter.target_modules)
         facts += [
             ("Rank", adapter.rank),
             ("Alpha", adapter.alpha),
+            ("Scaled by", "alpha / sqrt(rank) (rsLoRA)" if adapter.rslora else "alpha / rank"),
+            ("Magnitudes apart (DoRA)", "yes" if adapter.dora else "no"),
             ("Dropout", adapter.dropout),
             ("Target modules", ", ".join(targets)),
         ]
@@ -108,8 +110,10 @@ def write_model_card(running: RunningJob) -> str:
         ("Compute type", str(running.resident.model.dtype).removeprefix("torch.")),
         ("Versions", _versions()),
     ]
+    if training.neftune_alpha:
+        facts.append(("NEFTune alpha", training.neftune_alpha))
     if job.data.kind == "pairs":
-        facts.append(("DPO beta", training.dpo_beta))
+        facts.append((f"{training.preference_loss.upper()} beta", training.dpo_beta))
     if job.data.labels:
         facts.append(("Labels, by number", ", ".join(job.data.labels)))
     front = f"---\nbase_model: {spec.base_model.source}\nlibrary_name: peft\n---\n\n"

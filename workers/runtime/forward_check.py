@@ -1,4 +1,4 @@
-"""Whether the packed forward pass of a loaded base is the one that ``transformers`` has for it.
+"""How a loaded base is computed: packed, or by the code that ``transformers`` has for it.
 
 A family's table says where adapters sit, not that a model computes as the engine does: attention
 may have sinks, logits may be scaled or capped. So every base is tried before anything is sold on
@@ -7,42 +7,76 @@ it, on rows of different lengths, one of them longer than its sliding window whe
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
-from workers.training.attention import PACKED_ATTENTION
-from workers.training.faults import UserFault
-from workers.training.loss import compute_token_nll
+from workers.training.architectures import read_shape
+from workers.training.faults import UserFault, is_out_of_memory
+from workers.training.own_head import OwnHead
 from workers.training.packed_model import PackedModel
 from workers.training.rehearsal import build_rehearsal_pack
+from workers.training.stock_model import StockModel
+
+log = logging.getLogger(__name__)
 
 #: Nats a token by which the losses may differ on average, by the type that the base computes in.
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
-_LENGTHS = (41, 3, 18)
+#: Two of them are much alike: those are padded to one length where rows are padded.
+_LENGTHS = (41, 3, 18, 36)
 #: Rows longer than a window that is longer are not tried: stock attention is slow on them.
 _WINDOW_MAX = 1024
 
 
-def check_forward(name: str, model: PackedModel) -> None:
-    """Compare losses of a pack with those of ``transformers``' own eager code, row by row.
+def choose_model(name: str, model: Any) -> PackedModel:
+    """The way to compute a base: packed where that agrees, else by its own code.
 
-    Encoders, whose families are few and tested, are not tried.
+    Losses of ragged rows are compared with those of ``transformers``' own eager code, row by row.
+    Where only the output layer differs, rows are packed all the same. Encoders, whose families are
+    few and tested, are not tried.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
 
     Raises
     ------
     UserFault
-        When they differ; the sentence says by how much.
+        When even its own code gives other losses for rows side by side, or is none that adapters
+        can be put in.
     """
-    if model.shape.encoder:
-        return
-    difference = measure_difference(model)
-    tolerance = TOLERANCES[model.dtype]
-    if not difference <= tolerance:
-        raise UserFault(
-            f"The base model {name!r} (type {model.shape.model_type}) cannot be trained here: "
-            f"rows packed together have losses {difference:.2g} nats a token away from those of "
-            f"the model's own code, and {tolerance:g} are allowed. Choose another base model."
-        )
+    if read_shape(model.config).stock:
+        packed: PackedModel = StockModel(model)
+    else:
+        packed = PackedModel(model)
+        if packed.shape.encoder:
+            return packed
+        if not _agrees(packed):
+            packed.own_head = OwnHead(model)
+        if not _agrees(packed):
+            log.warning("%s is computed by its own code: packed rows have other losses", name)
+            packed = StockModel(model)
+    difference = measure_difference(packed)
+    if difference <= TOLERANCES[packed.dtype]:
+        return packed
+    raise UserFault(
+        f"The base model {name!r} (type {packed.shape.model_type}) cannot be trained here: rows "
+        f"beside each other have losses {difference:.2g} nats a token away from those of rows "
+        f"alone, and {TOLERANCES[packed.dtype]:g} are allowed. Choose another base model."
+    )
+
+
+def _agrees(model: PackedModel) -> bool:
+    try:
+        return measure_difference(model) <= TOLERANCES[model.dtype]
+    # attention of a kind that takes no packs fails in its own way
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
+        log.warning("a pack of this base cannot be computed: %s", error)
+        return False
 
 
 @torch.no_grad()
@@ -54,14 +88,13 @@ def measure_difference(model: PackedModel) -> float:
     pack = build_rehearsal_pack(model, lengths=tuple(lengths))
     with model.streaming(pack, adapters=False):
         hidden_MD = model.hidden(pack).index_select(0, pack.predict_M)
-    head_VD, bias_V = model.head
-    packed_M = compute_token_nll(hidden_MD, head_VD, bias_V, pack.targets_M)
+        packed_M = model.compute_nll(hidden_MD, pack.targets_M)
     model.model.set_attn_implementation("eager")
     try:
         rows = pack.tokens_T[: sum(lengths)].split(lengths)
         stock_M = torch.cat([_compute_stock_nll(model, row_T) for row_T in rows])
     finally:
-        model.model.set_attn_implementation(PACKED_ATTENTION)
+        model.model.set_attn_implementation(model.attention)
     return float((packed_M - stock_M).abs().mean())
 
 

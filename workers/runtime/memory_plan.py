@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import psutil
 import torch
@@ -53,7 +54,12 @@ class MemoryPlan:
 
 
 def fit(
-    plan: MemoryPlan, *, needs: Sequence[JobNeed], others_gb: float, longest_tokens: int
+    plan: MemoryPlan,
+    *,
+    needs: Sequence[JobNeed],
+    others_gb: float,
+    longest_tokens: int,
+    passes: int = 1,
 ) -> PackSizing:
     """The largest pack with which these jobs fit, recomputing only when it must.
 
@@ -63,6 +69,8 @@ def fit(
         What other bases and their jobs take of the node.
     longest_tokens : int
         The longest example of any job; a pack must hold at least it.
+    passes : int
+        As in ``fit_pack``.
 
     Raises
     ------
@@ -77,6 +85,7 @@ def fit(
         needs=needs,
         longest_tokens=longest_tokens,
         unforeseen_gb=plan.unforeseen_gb,
+        passes=passes,
     )
     if found is not None:
         return found
@@ -90,9 +99,21 @@ def fit(
 
 
 def find_device_limit_gb(device: torch.device) -> float:
-    """Memory the plan may use by default."""
+    """Memory the plan may use by default: most of what there is, and not what others have.
+
+    Call before anything is on the device.
+    """
     if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-    else:
-        total = psutil.virtual_memory().total
-    return USABLE_SHARE[device.type] * total / 1e9
+        free, total = torch.cuda.mem_get_info(device)
+        return min(USABLE_SHARE["cuda"] * total, free) / GB
+    return USABLE_SHARE["cpu"] * min([psutil.virtual_memory().total, *_list_cgroup_limits()]) / GB
+
+
+def _list_cgroup_limits() -> list[int]:
+    limits: list[int] = []
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            limits.append(int(Path(name).read_text()))
+        except (OSError, ValueError):
+            continue
+    return limits

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -94,7 +95,7 @@ class NodeRuntime:
         self._sampling: dict[str, SampleRun] = {}
         #: Those of them whose time here is over, and that end first; the loop's thread only.
         self._leaving: set[str] = set()
-        self._answers = Answers()
+        self._answers = Answers(self._fit)
         self._names_lock = threading.Lock()
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._closed = False
@@ -278,7 +279,7 @@ class NodeRuntime:
                 unused = self._residents.pop(other)
                 used -= unused.plan.base_gb
                 _close_gang(unused)
-        if self.gang_devices and not resident.model.shape.encoder:
+        if self.gang_devices and resident.model.is_packed and not resident.model.shape.encoder:
             resident.trainer.gang = ProcessGang(
                 ref,
                 devices=self.gang_devices,
@@ -402,6 +403,11 @@ class NodeRuntime:
             f"{resident.compute_job_gb(running.job):.3f} GB for this job; "
             f"packs of at most {resident.trainer.token_budget} tokens."
         )
+        if not resident.model.is_packed:
+            running.log.append(
+                f"Bases of the type {resident.model.shape.model_type} run by their own code: "
+                "jobs take turns and share no pass."
+            )
         resident.trainer.add(running.job, values)
         with self._names_lock:
             self._running[running.job.job_id] = running
@@ -595,12 +601,22 @@ class NodeRuntime:
             for r in self._running.values()
             if r.resident is not resident
         )
-        found = fit(
+        others_gb += self._answers.cache_gb
+        try_fit = partial(
+            fit,
             resident.plan,
             needs=[r.job.memory_need for r in jobs],
             others_gb=others_gb,
             longest_tokens=max(r.longest_tokens for r in jobs),
         )
+        try:
+            # recorded steps keep the memory of a pack of their own
+            found = try_fit(passes=1 if resident.trainer.fixed is None else 2)
+        except SystemFault:
+            found = try_fit()
+            if resident.trainer.fixed is not None:
+                log.warning("recorded steps are given up for their memory")
+                resident.trainer.fixed = None
         resident.trainer.token_budget = found.token_budget
         resident.model.checkpoint_layers = found.recompute
 

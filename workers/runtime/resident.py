@@ -19,13 +19,20 @@ from transformers import (
 
 from workers.models import find_bundled_path, is_bundled
 from workers.protocol.base_files import hash_base_files
-from workers.protocol.memory import GB, DeviceProfile, JobNeed, PackSizing, job_bytes
+from workers.protocol.memory import (
+    GB,
+    DeviceProfile,
+    JobNeed,
+    PackSizing,
+    job_bytes,
+    unpacking_bytes,
+)
 from workers.protocol.messages import BaseModelRef
 from workers.runtime.base_check import check_base
-from workers.runtime.forward_check import check_forward
+from workers.runtime.forward_check import choose_model
 from workers.runtime.memory_plan import MemoryPlan
 from workers.runtime.peak_memory import measure_growth
-from workers.training.architectures import read_shape
+from workers.training.architectures import quantize_projections, read_shape
 from workers.training.faults import SystemFault, UserFault
 from workers.training.fused_trainer import FusedTrainer, StepFailure, StepResult
 from workers.training.job import TrainingJob
@@ -116,10 +123,6 @@ def load_resident(
     SystemFault
         When this node cannot load it.
     """
-    if ref.four_bit and device.type != "cuda":
-        raise UserFault(
-            "A 4-bit base model needs a CUDA GPU. Choose the model without 4-bit for this node."
-        )
     source = resolve_model_source(ref.source)
     if is_bundled(ref.source) and ref.sha256 not in (None, hash_base_files(Path(source))):
         raise SystemFault(
@@ -140,7 +143,6 @@ def load_resident(
             # Reported, and refused below with a sentence.
             ignore_mismatched_sizes=True,
             **options,
-            **_quantization(ref, device),
         )
     except _LOADING_ERRORS as error:
         reason = str(error).rstrip(". ")
@@ -150,8 +152,9 @@ def load_resident(
         ) from error
     model, loading = loaded
     check_base(ref.name, model=model, tokenizer=tokenizer, loading=loading)
-    if not ref.four_bit:
-        model.to(device)  # pyright: ignore[reportArgumentType]
+    if ref.four_bit:
+        quantize_projections(model, device=device)
+    model.to(device)  # pyright: ignore[reportArgumentType]
     return build_resident(
         ref, model=model, tokenizer=tokenizer, limit_gb=limit_gb, reproducible=reproducible
     )
@@ -165,11 +168,12 @@ def build_resident(
     Raises
     ------
     UserFault
-        As ``check_forward``.
+        As ``choose_model``.
     """
-    packed = PackedModel(model)
-    check_forward(ref.name, packed)
+    packed = choose_model(ref.name, model)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
+    if ref.four_bit:
+        size += unpacking_bytes(packed.shape)
     trainer = build_plain_trainer(packed) if reproducible else build_tuned_trainer(packed)
     profile = DeviceProfile(packed.device.type, packed.model.dtype.itemsize)
     plan = MemoryPlan(packed.shape, profile, base_gb=size / 1e9, limit_gb=limit_gb)
@@ -199,23 +203,3 @@ def _dtype(ref: BaseModelRef, device: torch.device) -> torch.dtype:
     if ref.dtype not in dtypes:
         raise UserFault(f"dtype must be auto, float32 or bfloat16, not {ref.dtype!r}.")
     return dtypes[ref.dtype]
-
-
-def _quantization(ref: BaseModelRef, device: torch.device) -> dict[str, Any]:
-    if not ref.four_bit:
-        return {}
-    try:
-        import bitsandbytes  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise SystemFault(
-            "This node cannot load 4-bit models: bitsandbytes is missing. Install it there."
-        ) from error
-    from transformers import BitsAndBytesConfig
-
-    quantization = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=torch.bfloat16,
-    )
-    return {"quantization_config": quantization, "device_map": {"": device}}

@@ -14,6 +14,7 @@ from workers.protocol.messages import AdapterKind, DataFormat
 from workers.training.checkpoint import write_atomically
 from workers.training.data import TokenizerEncoder
 from workers.training.job import TrainingJob
+from workers.training.multi_lora import MAGNITUDE
 from workers.training.packed_model import PROMPT, PackedModel
 
 _CONVERSATIONS = (DataFormat.CHAT, DataFormat.INSTRUCTION, DataFormat.PREFERENCE)
@@ -50,6 +51,8 @@ def format_peft_name(name: str) -> str:
     """PEFT's name of one of our tensors."""
     if name == PROMPT:
         return PROMPT
+    if name.endswith(f".{MAGNITUDE}"):
+        return f"base_model.model.{name.removesuffix(MAGNITUDE)}lora_magnitude_vector"
     if name.startswith("classifier."):
         return f"base_model.model.{name}"
     return f"base_model.model.{name}.weight"
@@ -81,7 +84,9 @@ def build_peft_config(*, model: PackedModel, job: TrainingJob) -> dict[str, Any]
         "r": adapter.rank,
         "lora_alpha": adapter.alpha,
         "lora_dropout": adapter.dropout,
-        "target_modules": sorted(adapter.target_modules or model.shape.family.target_modules),
+        "use_rslora": adapter.rslora,
+        "use_dora": adapter.dora,
+        "target_modules": sorted(model.shape.list_targets(adapter.target_modules)),
         "modules_to_save": ["classifier"] if model.shape.encoder else None,
         "fan_in_fan_out": model.model.config.model_type == "gpt2",
         "bias": "none",

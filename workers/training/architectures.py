@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from workers.protocol.model_shape import ModelShape, parse_model_shape
 from workers.training.faults import SystemFault, UserFault
+from workers.training.four_bit import FourBitLinear
 
 
 def read_shape(config: PretrainedConfig) -> ModelShape:
@@ -52,12 +53,18 @@ def find_projections(modules: dict[str, nn.Module], shape: ModelShape) -> dict[s
     return found
 
 
+def quantize_projections(model: PreTrainedModel, *, device: torch.device) -> None:
+    """Keep a model's projections in four bits on a device; all else stays as and where it is."""
+    for part in read_shape(model.config).list_projections():
+        parent, _, name = part.name.rpartition(".")
+        base = model.get_submodule(part.name)
+        if isinstance(base, (nn.Linear, Conv1D)):
+            setattr(model.get_submodule(parent), name, FourBitLinear(base, device=device))
+
+
 def is_projection(module: nn.Module) -> bool:
     """Whether an adapter can sit beside the module."""
-    if isinstance(module, (torch.nn.Linear, Conv1D)):
-        return True
-    # bitsandbytes is only there on CUDA machines; its 4-bit layer is a Linear's subclass.
-    return type(module).__name__ == "Linear4bit"
+    return isinstance(module, (nn.Linear, Conv1D, FourBitLinear))
 
 
 def get_features(module: nn.Module) -> tuple[int, int]:

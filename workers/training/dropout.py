@@ -57,14 +57,23 @@ def draw_keep_mask(
     threshold_T : int32[T]
         ``compute_drop_threshold`` of each token's job; 0 keeps everything.
     """
+    return (_hash(keys_T, keys_D) & 0x7FFFFFFF) >= threshold_T[:, None]
+
+
+def draw_uniform(keys_T: torch.Tensor, keys_D: torch.Tensor) -> torch.Tensor:
+    """``float32[T, D]`` from -1 to 1."""
+    return (_hash(keys_T, keys_D) & 0x7FFFFFFF).float() / float(1 << 30) - 1.0
+
+
+def _hash(keys_T: torch.Tensor, keys_D: torch.Tensor) -> torch.Tensor:
+    """``int32[T, D]``."""
     hash_TD = keys_T[:, None] ^ keys_D[None, :]
     hash_TD = hash_TD ^ ((hash_TD >> 16) & 0xFFFF)
     hash_TD = hash_TD * 0x7FEB352D
     hash_TD = hash_TD ^ ((hash_TD >> 15) & 0x1FFFF)
     # 0x846CA68B as the signed number with the same bits
     hash_TD = hash_TD * (0x846CA68B - (1 << 32))
-    hash_TD = hash_TD ^ ((hash_TD >> 16) & 0xFFFF)
-    return (hash_TD & 0x7FFFFFFF) >= threshold_T[:, None]
+    return hash_TD ^ ((hash_TD >> 16) & 0xFFFF)
 
 
 def compute_drop_threshold(probability: float) -> int:

@@ -201,6 +201,8 @@ class FusedTrainer:
         ]
         if self._suspects:
             waiting = [self.jobs[self._suspects[0]]]
+        elif waiting and not self.model.is_packed:
+            waiting = [min(waiting, key=lambda job: self._last_served[job.job_id])]
         takes = plan_pack(
             [
                 PackRequest(
@@ -307,7 +309,7 @@ class FusedTrainer:
         jobs = [self.jobs[share.job_id] for share in shares]
         if self.fixed is None or self._suspects or self._measure or self.model.checkpoint_layers:
             return None
-        if any(job.data.kind != "tokens" or job.virtual_tokens for job in jobs):
+        if any(not _is_recordable(job) for job in jobs):
             return None
         pack = build_pack(shares, device=self.model.device)
         nll_S = self.fixed.losses(pack, [1.0 / batch.weight for batch in batches])
@@ -487,6 +489,13 @@ def _note(
         at = end
 
 
+def _is_recordable(job: TrainingJob) -> bool:
+    """Whether all that differs between two packs of the job is data."""
+    spec = job.spec
+    is_plain = not (job.virtual_tokens or spec.adapter.dora or spec.training.neftune_alpha)
+    return job.data.kind == "tokens" and is_plain
+
+
 def _complete(job: TrainingJob) -> bool:
     batch = job.current_batch()
     return batch.taken == len(batch.rows)
@@ -506,5 +515,6 @@ def _share(job: TrainingJob, count: int) -> PackShare:
         step=job.progress.step,
         seed=job.spec.training.seed,
         dropout=job.spec.adapter.dropout,
+        noise=job.spec.training.neftune_alpha,
         virtual_tokens=job.virtual_tokens,
     )

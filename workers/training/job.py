@@ -108,6 +108,11 @@ class TrainingJob:
         return adapter.virtual_tokens if adapter.kind is AdapterKind.SOFT_PROMPT else 0
 
     @property
+    def needs_reference(self) -> bool:
+        """Whether its loss compares with the frozen base."""
+        return self.data.kind == "pairs" and self.spec.training.preference_loss == "dpo"
+
+    @property
     def memory_need(self) -> JobNeed:
         """What its memory depends on."""
         return JobNeed(self.spec.adapter, labels=len(self.data.labels))

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-#: Tokens that a row has room for at first; it doubles when there are more.
-_FIRST_TOKENS = 64
+from workers.protocol.memory import FIRST_CACHE_TOKENS
 
 
 class KeyValues:
@@ -130,7 +129,8 @@ class KeyValues:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The layer's keys and values, with room for so many tokens in each row."""
         had = self._layers.get(id(module))
-        room = _FIRST_TOKENS if had is None else had[0].shape[2]
+        # doubled when there are more tokens
+        room = FIRST_CACHE_TOKENS if had is None else had[0].shape[2]
         while room < tokens:
             room *= 2
         if had is None or had[0].shape[2] < room:

@@ -103,3 +103,26 @@ def compute_preference_losses(
     """
     margin_S = reference_nll_S - policy_nll_S
     return -torch.nn.functional.logsigmoid(beta * (margin_S[0::2] - margin_S[1::2]))
+
+
+def compute_odds_losses(
+    nll_S: torch.Tensor, tokens_S: torch.Tensor, *, weight: float
+) -> torch.Tensor:
+    """ORPO loss of each pair (Hong et al. 2024, eq. 6 and 7): no reference is needed.
+
+    The first term is the mean over the tokens of the preferred answer alone. TRL's counts those of
+    the prompt as well, and takes it over the tokens of a batch and not pair by pair.
+
+    Parameters
+    ----------
+    nll_S : float32[S]
+        Summed negative log-likelihoods; preferred and rejected sequences alternate.
+    tokens_S : int64[S]
+        Trained tokens of each.
+    weight : float
+        Lambda of the paper.
+    """
+    mean_S = -nll_S / tokens_S
+    # a sequence that is certain has infinite odds
+    odds_S = mean_S - torch.log(-torch.expm1(mean_S.clamp(max=-1e-6)))
+    return -mean_S[0::2] - weight * torch.nn.functional.logsigmoid(odds_S[0::2] - odds_S[1::2])

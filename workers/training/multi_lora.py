@@ -25,7 +25,8 @@ import itertools
 import logging
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,6 +45,11 @@ from workers.training.segments_linear import SegmentsLinear
 Form = Literal["segments", "dense", "grouped"]
 
 log = logging.getLogger(__name__)
+
+#: Name of DoRA's lengths beside ``lora_A`` and ``lora_B``.
+MAGNITUDE = "lora_magnitude"
+#: Rows of the identity that weights are read by at once.
+_UNIT_ROWS = 256
 
 #: Stacked rank from which grouped products beat masked dense ones on CUDA: the masked
 #: form then spends more than ~6 % of an 8 B model's base arithmetic.
@@ -66,6 +72,15 @@ class Stream:
         #: Counts up whenever a layer's stack moves to another place in memory.
         self.layout = 0
 
+    @contextmanager
+    def reading(self, pack: Pack | None) -> Iterator[None]:
+        """Have layers read this pack meanwhile."""
+        before, self.pack = self.pack, pack
+        try:
+            yield
+        finally:
+            self.pack = before
+
 
 @dataclass(frozen=True, slots=True)
 class SlotTable:
@@ -73,7 +88,7 @@ class SlotTable:
 
     #: ``bool[T, N]``.
     own_TN: torch.Tensor
-    #: ``float32[N]``: ``alpha / rank`` of each slot.
+    #: ``float32[N]``: ``AdapterSpec.scale`` of each slot.
     scale_N: torch.Tensor
     #: ``int64[T]``: tokens in the order of slots, those without one last.
     order_T: torch.Tensor
@@ -87,8 +102,10 @@ class Slot:
 
     index: int
     rank: int
-    #: ``alpha / rank``.
+    #: ``AdapterSpec.scale``.
     scale: float
+    #: ``float32[O]`` of DoRA: the learnt length of each output's weights.
+    magnitude_O: nn.Parameter | None = None
 
 
 class MultiLoRALinear(nn.Module):
@@ -114,6 +131,8 @@ class MultiLoRALinear(nn.Module):
         #: Whether the frozen weight is a plain matrix the fused form can use itself.
         self.plain = type(base) in (nn.Linear, Conv1D)
         self._column_keys: torch.Tensor | None = None
+        #: Squared lengths of the frozen weights, ``float32[O]``; ``None`` until DoRA asks.
+        self._squares_O: torch.Tensor | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         pack = self.stream.pack
@@ -133,14 +152,15 @@ class MultiLoRALinear(nn.Module):
             weight_OD, bias = get_dense_weight(self.base) if self.plain else (None, None)
             products = self.stream.products
             out = SegmentsLinear.apply(x, weight_OD, bias, A_NRD, B_NRO, spans, keep_TD, products)
-            return out if self.plain else self.base(x) + out
+            return self._give_lengths(out if self.plain else self.base(x) + out, owners)
         x_TD = x.reshape(-1, self.in_features)
         if keep_TD is not None:
             assert pack.dropout_scale_T is not None
             x_TD = x_TD * keep_TD * pack.dropout_scale_T.to(x_TD.dtype)[:, None]
         delta = compute_dense_delta if self.stream.form == "dense" else compute_grouped_delta
         delta_TO = delta(x_TD, A_NRD, B_NRO, self._slot_table(pack))
-        return self.base(x) + delta_TO.view(*x.shape[:-1], self.out_features)
+        out = self.base(x) + delta_TO.view(*x.shape[:-1], self.out_features)
+        return self._give_lengths(out, owners)
 
     def attach(
         self,
@@ -150,6 +170,7 @@ class MultiLoRALinear(nn.Module):
         scale: float,
         A_RD: torch.Tensor,
         B_RO: torch.Tensor,
+        magnitude_O: torch.Tensor | None = None,
         index: int | None = None,
     ) -> None:
         """Put a job's adapter into a free slot; others keep values and gradients.
@@ -165,7 +186,11 @@ class MultiLoRALinear(nn.Module):
             index = next(i for i in itertools.count() if i not in used)
         assert index not in used
         self._grow(slots=index + 1, rank=rank)
-        self.slots[job_id] = Slot(index, rank, scale)
+        self.slots[job_id] = slot = Slot(index, rank, scale)
+        if magnitude_O is not None:
+            device = next(self.base.parameters()).device
+            slot.magnitude_O = nn.Parameter(magnitude_O.to(device, torch.float32, copy=True))
+            slot.magnitude_O.grad = torch.zeros_like(slot.magnitude_O)
         for stacked, values in ((self.A_NRD, A_RD), (self.B_NRO, B_RO)):
             assert stacked is not None
             assert stacked.grad is not None
@@ -185,16 +210,18 @@ class MultiLoRALinear(nn.Module):
             stacked.data[slot.index].zero_()
             stacked.grad[slot.index].zero_()
 
-    def tensors(self, job_id: str) -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
-        """The job's ``(values, gradient)`` of A and B, as views into the stacks."""
+    def tensors(self, job_id: str) -> tuple[tuple[str, torch.Tensor, torch.Tensor], ...]:
+        """The job's ``(name, values, gradient)``; those of A and B are views into the stacks."""
         slot = self.slots[job_id]
         views = []
-        for stacked in (self.A_NRD, self.B_NRO):
+        for name, stacked in (("lora_A", self.A_NRD), ("lora_B", self.B_NRO)):
             assert stacked is not None
             assert stacked.grad is not None
-            views.append(
-                (stacked.data[slot.index, : slot.rank], stacked.grad[slot.index, : slot.rank])
-            )
+            own = slice(0, slot.rank)
+            views.append((name, stacked.data[slot.index, own], stacked.grad[slot.index, own]))
+        if slot.magnitude_O is not None:
+            assert slot.magnitude_O.grad is not None
+            views.append((MAGNITUDE, slot.magnitude_O.data, slot.magnitude_O.grad))
         return tuple(views)
 
     def reserve(self, slots: int) -> None:
@@ -226,15 +253,56 @@ class MultiLoRALinear(nn.Module):
             self.stream.layout += 1
 
     def _keep_mask(self, pack: Pack) -> torch.Tensor | None:
-        if pack.dropout_keys_T is None:
+        if pack.dropout_keys_T is None or pack.dropout_threshold_T is None:
             return None
-        assert pack.dropout_threshold_T is not None
         if self._column_keys is None:
             device = pack.dropout_keys_T.device
             self._column_keys = dropout.hash_columns(self.name, self.in_features, device)
         return dropout.draw_keep_mask(
             pack.dropout_keys_T, self._column_keys, pack.dropout_threshold_T
         )
+
+    def _give_lengths(
+        self, out: torch.Tensor, owners: Sequence[tuple[JobSegment, Slot | None]]
+    ) -> torch.Tensor:
+        """DoRA (Liu et al. 2024, eq. 5) on the rows of jobs that train so; others are untouched.
+
+        What base and adapter give, less the bias, is the product with their summed weights: so each
+        output is divided by the length of its weights and multiplied by the learnt one. The length
+        has no gradient of its own (section 4.3). PEFT drops inputs of the frozen product out as
+        well where an adapter has dropout; here only the adapter's are.
+        """
+        out_TO = out.reshape(-1, self.out_features)
+        parts: list[torch.Tensor] = []
+        at = 0
+        for segment, slot in owners:
+            if slot is None or slot.magnitude_O is None:
+                continue
+            factor_O = (slot.magnitude_O / self._compute_lengths(slot)).to(out.dtype)
+            rows_TO = out_TO[segment.start : segment.end]
+            bias: Any = self.base.bias
+            own_TO = rows_TO * factor_O if bias is None else (rows_TO - bias) * factor_O + bias
+            parts += [out_TO[at : segment.start], own_TO]
+            at = segment.end
+        if not parts:
+            return out
+        return torch.cat([*parts, out_TO[at:]]).view(out.shape)
+
+    @torch.no_grad()
+    def _compute_lengths(self, slot: Slot) -> torch.Tensor:
+        """``float32[O]``: lengths of the frozen weights with the adapter's added to them.
+
+        By their squares, so that no matrix of the layer's size is made.
+        """
+        assert self.A_NRD is not None
+        assert self.B_NRO is not None
+        if self._squares_O is None:
+            self._squares_O = measure_lengths(self.base).square()
+        A_RD = self.A_NRD[slot.index, : slot.rank]
+        B_RO = self.B_NRO[slot.index, : slot.rank] * slot.scale
+        crossed_O = (B_RO * _multiply(self.base, A_RD)).sum(0)
+        own_O = (B_RO * (A_RD @ A_RD.T @ B_RO)).sum(0)
+        return (self._squares_O + 2 * crossed_O + own_O).clamp(min=0).sqrt()
 
     def _slot_table(self, pack: Pack) -> SlotTable:
         """Made once per pack for all layers with the same slots."""
@@ -288,6 +356,27 @@ def draw_initial_down(*, name: str, seed: int, rank: int, width: int) -> torch.T
     values = torch.empty(rank, width)
     nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=generator)
     return values
+
+
+def measure_lengths(base: nn.Module) -> torch.Tensor:
+    """``float32[O]``: the length of each output's frozen weights, of any kind of layer."""
+    inputs, outputs = get_features(base)
+    first = next(base.parameters())
+    squares_O = torch.zeros(outputs, device=first.device)
+    for start in range(0, inputs, _UNIT_ROWS):
+        units = torch.zeros(min(_UNIT_ROWS, inputs - start), inputs, device=first.device)
+        units[:, start:].fill_diagonal_(1.0)
+        squares_O += _multiply(base, units).square().sum(0)
+    return squares_O.sqrt()
+
+
+@torch.no_grad()
+def _multiply(base: nn.Module, x_TD: torch.Tensor) -> torch.Tensor:
+    """``float32[T, O]``: the product with the frozen weights, without the bias."""
+    weight: Any = getattr(base, "weight", None)
+    out_TO = base(x_TD if weight is None else x_TD.to(weight.dtype)).float()
+    bias: Any = base.bias
+    return out_TO if bias is None else out_TO - bias.float()
 
 
 def get_dense_weight(base: nn.Module) -> tuple[torch.Tensor, torch.Tensor | None]:

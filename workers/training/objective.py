@@ -8,7 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from workers.training.job import TrainingJob
-from workers.training.loss import compute_preference_losses, compute_token_nll, sum_by_sequence
+from workers.training.loss import (
+    compute_odds_losses,
+    compute_preference_losses,
+    sum_by_sequence,
+)
 from workers.training.packed_model import PackedModel
 from workers.training.packing import Pack, PackShare, build_pack
 
@@ -42,7 +46,14 @@ def compute_example_losses(
     for share, job, share_rows in zip(pack.shares, jobs, rows, strict=True):
         end = start + sum(len(example.sequences) for example in share.examples)
         part_S = nll_S[start:end]
-        if job.data.kind == "pairs":
+        if job.data.kind == "pairs" and not job.needs_reference:
+            tokens_S = [int(s.weights.sum()) for e in share.examples for s in e.sequences]
+            part_S = compute_odds_losses(
+                part_S,
+                torch.tensor(tokens_S, device=part_S.device),
+                weight=job.spec.training.dpo_beta,
+            )
+        elif job.data.kind == "pairs":
             known = [job.reference_nll[held_out, row] for row in share_rows]
             reference_S = torch.tensor(known, device=part_S.device).reshape(-1)
             part_S = compute_preference_losses(part_S, reference_S, job.spec.training.dpo_beta)
@@ -61,7 +72,7 @@ def cache_reference_losses(
     held_out: bool = False,
 ) -> None:
     """Losses of the bare base on preference rows not seen before; they never change."""
-    if job.data.kind != "pairs":
+    if not job.needs_reference:
         return
     examples = job.data.valid if held_out else job.data.train
     missing = [row for row in rows if (held_out, row) not in job.reference_nll]
@@ -80,9 +91,7 @@ def cache_reference_losses(
 def compute_sequence_nll(model: PackedModel, pack: Pack, hidden_TD: torch.Tensor) -> torch.Tensor:
     """``float32[S]``: each sequence's summed loss; call inside ``model.streaming(pack)``."""
     hidden_MD = hidden_TD.index_select(0, pack.predict_M)
-    nll_M = compute_token_nll(
-        hidden_MD, *model.head, pack.targets_M, products=model.stream.products
-    )
+    nll_M = model.compute_nll(hidden_MD, pack.targets_M)
     return sum_by_sequence(nll_M, pack.sequence_M, len(pack.starts) - 1)
 
 

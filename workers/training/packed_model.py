@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,18 +16,22 @@ from transformers import PreTrainedModel
 
 from workers.protocol.job_settings import SettingError, match_modules
 from workers.protocol.messages import AdapterKind, AdapterSpec
-from workers.training import attention, heads
+from workers.training import attention, dropout, heads
 from workers.training.architectures import find_projections, get_features, read_shape
 from workers.training.faults import UserFault
+from workers.training.loss import compute_token_nll
 from workers.training.multi_lora import (
     DENSE_RANK_LIMIT,
+    MAGNITUDE,
     Form,
     MultiLoRALinear,
     SlotTable,
     Stream,
     draw_initial_down,
     is_grouped_usable,
+    measure_lengths,
 )
+from workers.training.own_head import OwnHead
 from workers.training.packing import Pack
 
 NamedTensor = tuple[str, torch.Tensor, torch.Tensor]
@@ -46,12 +51,17 @@ class PackedModel:
         Of a supported architecture; its projections are wrapped in place, on demand.
     """
 
+    #: What ``transformers`` calls for attention.
+    attention = attention.PACKED_ATTENTION
+    #: Whether a pass may hold rows of several jobs.
+    is_packed = True
+
     def __init__(self, model: PreTrainedModel, *, checkpoint_layers: bool = False) -> None:
         self.shape = read_shape(model.config)
         self.model = model
         model.requires_grad_(False)
         model.eval()
-        model.set_attn_implementation(attention.PACKED_ATTENTION)
+        model.set_attn_implementation(self.attention)
         self.backbone: nn.Module = model.base_model
         self.prefix = f"{model.base_model_prefix}." if model.base_model_prefix else ""
         self.stream = Stream()
@@ -66,6 +76,8 @@ class PackedModel:
         self.even_slots = False
         #: Recompute each layer in the backward pass instead of keeping its activations.
         self.checkpoint_layers = checkpoint_layers
+        #: The model's own output layer, where that does more than multiply.
+        self.own_head: OwnHead | None = None
         modules = {self.prefix + name: part for name, part in self.backbone.named_modules()}
         self._projections = find_projections(modules, self.shape)
         self._wrap_blocks()
@@ -95,7 +107,7 @@ class PackedModel:
             When a target is no projection of the model.
         """
         try:
-            return match_modules(targets or self.shape.family.target_modules, self._projections)
+            return match_modules(self.shape.list_targets(targets), self._projections)
         except SettingError as error:
             raise UserFault(f"{error.sentence}.") from None
 
@@ -125,6 +137,9 @@ class PackedModel:
                     name=name, seed=seed, rank=adapter.rank, width=width_in
                 )
                 values[f"{name}.lora_B"] = torch.zeros(adapter.rank, width_out)
+                if adapter.dora:
+                    lengths_O = measure_lengths(self._projections[name])
+                    values[f"{name}.{MAGNITUDE}"] = lengths_O.cpu()
         if self.shape.encoder:
             values |= heads.draw_initial_head(
                 self.shape,
@@ -138,7 +153,7 @@ class PackedModel:
         """Put a job's adapter in place."""
         used = {index for index, _ in self.slots.values()}
         index = next(i for i in itertools.count() if i not in used)
-        scale = adapter.alpha / adapter.rank
+        scale = adapter.scale
         self.slots[job_id] = index, scale
         for name in sorted(n.removesuffix(".lora_A") for n in values if n.endswith(".lora_A")):
             self._layer(name).attach(
@@ -147,6 +162,7 @@ class PackedModel:
                 scale=scale,
                 A_RD=values[f"{name}.lora_A"],
                 B_RO=values[f"{name}.lora_B"],
+                magnitude_O=values.get(f"{name}.{MAGNITUDE}"),
                 index=index,
             )
         if self.even_slots:
@@ -154,7 +170,7 @@ class PackedModel:
                 layer.reserve(self.slot_count)
         loose = {}
         for name, value in values.items():
-            if name.rpartition(".")[2] not in ("lora_A", "lora_B"):
+            if name.rpartition(".")[2] not in ("lora_A", "lora_B", MAGNITUDE):
                 parameter = nn.Parameter(value.detach().to(self.device, torch.float32, copy=True))
                 parameter.grad = torch.zeros_like(parameter)
                 loose[name] = parameter
@@ -215,8 +231,8 @@ class PackedModel:
         for name in sorted(self.layers):
             layer = self.layers[name]
             if job_id in layer.slots:
-                for letter, (values, grad) in zip("AB", layer.tensors(job_id), strict=True):
-                    yield f"{name}.lora_{letter}", values, grad
+                for part, values, grad in layer.tensors(job_id):
+                    yield f"{name}.{part}", values, grad
         for name, parameter in self._loose[job_id].items():
             assert parameter.grad is not None
             yield name, parameter.data, parameter.grad
@@ -224,8 +240,8 @@ class PackedModel:
     def hidden(self, pack: Pack) -> torch.Tensor:
         """Last hidden states, ``[T, D]``; call inside ``streaming(pack)``."""
         inputs: dict[str, Any] = {"position_ids": self._positions(pack)[None]}
-        if pack.virtual and self.stream.pack is not None:
-            inputs["inputs_embeds"] = self._with_prompts(pack)[None]
+        if (pack.virtual or pack.noise_T is not None) and self.stream.pack is not None:
+            inputs["inputs_embeds"] = self.embed_pack(pack)[None]
         else:
             inputs["input_ids"] = pack.tokens_T[None]
         if self.shape.encoder:
@@ -278,16 +294,42 @@ class PackedModel:
         assert isinstance(layer, nn.Linear)
         return layer.weight, layer.bias
 
-    def _embed(self, tokens_T: torch.Tensor) -> torch.Tensor:
-        return self.model.get_input_embeddings()(tokens_T)
+    def compute_logits(self, hidden_MD: torch.Tensor) -> torch.Tensor:
+        """``float[M, V]``, of few tokens: all of them are there at once."""
+        if self.own_head is not None:
+            return self.own_head.compute_logits(hidden_MD)
+        weight_VD, bias_V = self.head
+        return F.linear(hidden_MD, weight_VD, bias_V)
 
-    def _with_prompts(self, pack: Pack) -> torch.Tensor:
+    def compute_nll(self, hidden_MD: torch.Tensor, targets_M: torch.Tensor) -> torch.Tensor:
+        """Negative log-likelihood of each target, ``float32[M]``."""
+        if self.own_head is not None:
+            return self.own_head.compute_nll(hidden_MD, targets_M)
+        return compute_token_nll(hidden_MD, *self.head, targets_M, products=self.stream.products)
+
+    def embed_pack(self, pack: Pack) -> torch.Tensor:
+        """``[T, D]``: what goes into the first block; call inside ``streaming(pack)``."""
         embeddings_TD = self._embed(pack.tokens_T)
+        if self.stream.pack is None:
+            return embeddings_TD
         for job_id, places in pack.virtual.items():
             prompt_VD = self._loose[job_id][PROMPT].to(embeddings_TD.dtype)
             repeats = len(places) // len(prompt_VD)
             embeddings_TD = embeddings_TD.index_copy(0, places, prompt_VD.repeat(repeats, 1))
-        return embeddings_TD
+        return self._add_noise(embeddings_TD, pack)
+
+    def _add_noise(self, embeddings_TD: torch.Tensor, pack: Pack) -> torch.Tensor:
+        """NEFTune's noise on the rows of jobs that ask for it (Jain et al. 2023, section 2)."""
+        if pack.noise_T is None or pack.dropout_keys_T is None:
+            return embeddings_TD
+        width = embeddings_TD.shape[1]
+        columns_D = dropout.hash_columns("embeddings", width, self.device)
+        noise_TD = dropout.draw_uniform(pack.dropout_keys_T, columns_D)
+        noise_TD *= pack.noise_T[:, None] / math.sqrt(width)
+        return embeddings_TD + noise_TD.to(embeddings_TD.dtype)
+
+    def _embed(self, tokens_T: torch.Tensor) -> torch.Tensor:
+        return self.model.get_input_embeddings()(tokens_T)
 
     def _initial_prompt(self, adapter: AdapterSpec, *, seed: int, tokenizer: Any) -> torch.Tensor:
         count = adapter.virtual_tokens
@@ -343,10 +385,17 @@ class PackedModel:
             plain = block.forward
 
             def forward(*args: Any, _plain: Any = plain, **kwargs: Any) -> Any:
-                if self.checkpoint_layers and torch.is_grad_enabled():
-                    return checkpoint(
-                        _plain, *args, use_reentrant=False, preserve_rng_state=False, **kwargs
-                    )
-                return _plain(*args, **kwargs)
+                if not self.checkpoint_layers or not torch.is_grad_enabled():
+                    return _plain(*args, **kwargs)
+                pack = self.stream.pack
+
+                def again(*args: Any, **kwargs: Any) -> Any:
+                    # a pass of several parts has gone on to another by then
+                    with self.stream.reading(pack):
+                        return _plain(*args, **kwargs)
+
+                return checkpoint(
+                    again, *args, use_reentrant=False, preserve_rng_state=False, **kwargs
+                )
 
             block.forward = forward

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, field
 
@@ -62,6 +63,8 @@ class PackShare:
     step: int
     seed: int = 0
     dropout: float = 0.0
+    #: NEFTune's alpha; 0: no noise.
+    noise: float = 0.0
     #: Tokens put before each sequence by a soft prompt.
     virtual_tokens: int = 0
 
@@ -114,11 +117,15 @@ class Pack:
     targets_M: torch.Tensor
     #: ``int64[M]``: the sequence of each.
     sequence_M: torch.Tensor
-    #: ``int32[T]``; ``None`` when no job of the pack drops out.
+    #: ``int32[T]``; ``None`` when nothing of the pack is random.
     dropout_keys_T: torch.Tensor | None = None
+    #: ``int32[T]``; ``None`` when no job of the pack drops out.
     dropout_threshold_T: torch.Tensor | None = None
     #: ``float32[T]``: ``1 / (1 - p)``.
     dropout_scale_T: torch.Tensor | None = None
+    #: ``float32[T]``: the noise on a token's embedding, times the root of the model's width;
+    #: ``None`` when no job of the pack has any.
+    noise_T: torch.Tensor | None = None
     #: Stream positions of virtual tokens per job.
     virtual: dict[str, torch.Tensor] = field(default_factory=dict)
     #: What attention sees beside the pack, where answers are written; ``None`` in training.
@@ -153,6 +160,8 @@ def build_pack(
     virtual: dict[str, torch.Tensor] = {}
     at = 0
     drops = any(share.dropout > 0 for share in shares)
+    is_noisy = any(share.noise > 0 for share in shares)
+    noise: list[np.ndarray] = []
     for share in shares:
         begin = at
         virtual_at: list[np.ndarray] = []
@@ -167,7 +176,11 @@ def build_pack(
                 predict.append(trained + (at + share.virtual_tokens - 1))
                 targets.append(sequence.tokens[trained])
                 owners.append(np.full(len(trained), len(lengths), dtype=np.int64))
-                if drops:
+                if is_noisy:
+                    loud = share.noise / math.sqrt(len(sequence))
+                    noise.append(np.zeros(share.virtual_tokens, dtype=np.float32))
+                    noise.append(np.full(len(sequence), loud, dtype=np.float32))
+                if drops or is_noisy:
                     row = share.first_row + offset
                     key = dropout.hash_sequence(
                         seed=share.seed, step=share.step, row=row, part=part
@@ -187,7 +200,9 @@ def build_pack(
     if padding:
         tokens.append(np.full(padding, pad_token, dtype=np.int64))
         lengths.append(padding)
-        if drops:
+        if is_noisy:
+            noise.append(np.zeros(padding, dtype=np.float32))
+        if drops or is_noisy:
             keys.append(np.zeros(padding, dtype=np.int32))
             thresholds.append(np.zeros(padding, dtype=np.int32))
     sizes = np.asarray(lengths, dtype=np.int64)
@@ -203,7 +218,8 @@ def build_pack(
         predict_M=_put(np.concatenate(predict), device),
         targets_M=_put(np.concatenate(targets), device),
         sequence_M=_put(np.concatenate(owners), device),
-        dropout_keys_T=torch.from_numpy(np.concatenate(keys)).to(device) if drops else None,
+        dropout_keys_T=torch.from_numpy(np.concatenate(keys)).to(device) if keys else None,
+        noise_T=torch.from_numpy(np.concatenate(noise)).to(device) if noise else None,
         dropout_threshold_T=(
             torch.from_numpy(np.concatenate(thresholds)).to(device) if drops else None
         ),
@@ -229,19 +245,25 @@ def _buckets(sizes: np.ndarray, starts: np.ndarray, device: torch.device) -> tup
     """Sequences grouped by length, so that padding stays small and calls stay few."""
     if (sizes == sizes[0]).all():
         return (Bucket(None, len(sizes), int(sizes[0]), None, None, None),)
-    order = np.argsort(-sizes, kind="stable")
+    groups = group_by_length(sizes)
+    return tuple(build_bucket(group, sizes, starts, device) for group in groups)
+
+
+def group_by_length(sizes: np.ndarray) -> list[list[int]]:
+    """Which sequences share a bucket, in the order of the stream."""
     groups: list[list[int]] = []
-    for index in order:
+    for index in np.argsort(-sizes, kind="stable"):
         if groups and sizes[index] >= (1 - _BUCKET_WASTE) * sizes[groups[-1][0]]:
             groups[-1].append(int(index))
         else:
             groups.append([int(index)])
-    return tuple(_bucket(sorted(group), sizes, starts, device) for group in groups)
+    return [sorted(group) for group in groups]
 
 
-def _bucket(
+def build_bucket(
     group: list[int], sizes: np.ndarray, starts: np.ndarray, device: torch.device
 ) -> Bucket:
+    """The padded rows of some sequences of a stream."""
     length = int(sizes[group].max())
     columns = np.arange(length)
     real = columns[None, :] < sizes[group][:, None]

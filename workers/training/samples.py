@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from workers.protocol.messages import SAMPLE_CHARS, TextSample
 from workers.protocol.work import WRITTEN_TOKENS_MAX
@@ -67,8 +66,7 @@ class SampleRun:
         with model.streaming(pack):
             hidden_TD = model.hidden(pack)
             last_S = (pack.starts_S[1:] - 1)[: len(order)].long()
-            weight_VD, bias_V = model.head
-            logits_SV = F.linear(hidden_TD.index_select(0, last_S), weight_VD, bias_V)
+            logits_SV = model.compute_logits(hidden_TD.index_select(0, last_S))
         for index, token in zip(order, logits_SV.float().argmax(-1).tolist(), strict=True):
             if token in self._stop_tokens:
                 self._open.discard(index)

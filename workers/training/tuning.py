@@ -23,7 +23,8 @@ RECORDED_STEPS = "recorded_steps"
 def build_plain_trainer(model: PackedModel) -> FusedTrainer:
     """The loop with PyTorch's own products and norms: nothing depends on a measurement."""
     kind = model.device.type
-    return FusedTrainer(model, token_budget=PACK_TOKENS[kind], pad_to=PAD_TO[kind])
+    pad_to = PAD_TO[kind] if model.is_packed else 1
+    return FusedTrainer(model, token_budget=PACK_TOKENS[kind], pad_to=pad_to)
 
 
 def build_tuned_trainer(model: PackedModel) -> FusedTrainer:
@@ -34,7 +35,7 @@ def build_tuned_trainer(model: PackedModel) -> FusedTrainer:
     """
     trainer = build_plain_trainer(model)
     use_fastest_products(model)
-    trials = read_cuda_trials()
+    trials = read_cuda_trials() if model.own_head is None else frozenset[str]()
     if model.device.type == "cuda" and trials:
         # measuring waits for the whole device, and no recording may run on it meanwhile
         with RECORDING:

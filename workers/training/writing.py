@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from workers.protocol.generation import (
     QUESTIONS_MAX,
@@ -51,22 +50,50 @@ class _Answer:
     row: int
     #: Name under which its adapter is attached.
     adapter: str
+    #: Of the prompt and of the adapter before it.
     prompt_tokens: int
     #: Most tokens of the answer.
     limit: int
     random: torch.Generator
+    #: Of the prompt.
+    tokens_read: np.ndarray
     written: list[int] = field(default_factory=list)
     #: Characters of the text that were sent.
     sent: int = 0
     #: Tokens whose probabilities were not sent yet.
     tokens: list[WrittenToken] = field(default_factory=list)
 
+    @property
+    def virtual_tokens(self) -> int:
+        """Those of a soft prompt."""
+        adapter = self.question.adapter
+        return 0 if adapter is None else adapter.spec.virtual_tokens
+
+    @property
+    def written_tail(self) -> np.ndarray:
+        """The token that was written last."""
+        return np.asarray(self.written[-1:], dtype=np.int64)
+
+    @property
+    def text(self) -> np.ndarray:
+        """All that was read and written."""
+        return np.concatenate([self.tokens_read, np.asarray(self.written, dtype=np.int64)])
+
 
 class Writer:
-    """The answers of one base under way. Not thread-safe: the training loop owns it."""
+    """The answers of one base under way. Not thread-safe: the training loop owns it.
 
-    def __init__(self, model: PackedModel, tokenizer: Any) -> None:
+    Parameters
+    ----------
+    make_room : callable
+        Called when ``longest`` may have grown; raises ``SystemFault`` where memory lacks.
+    """
+
+    def __init__(self, model: PackedModel, tokenizer: Any, make_room: Callable[[], None]) -> None:
         self._model = model
+        self._make_room = make_room
+        #: Tokens of the longest text that may be written yet.
+        self.longest = 0
         self._tokenizer = tokenizer
         self._encoder = TokenizerEncoder(tokenizer)
         self._stop_tokens = find_stop_tokens(model, tokenizer)
@@ -85,6 +112,8 @@ class Writer:
         ------
         UserFault
             The prompt is empty, too long, or none for the model's chat template.
+        SystemFault
+            There is no memory for so long a text beside the jobs.
         """
         tokens = self._read_prompt(question)
         virtual = 0 if question.adapter is None else question.adapter.spec.virtual_tokens
@@ -94,6 +123,8 @@ class Writer:
                 f"The prompt has {len(tokens) + virtual} tokens, and the model reads "
                 f"{self._model.context_length}. Shorten it."
             )
+        limit = min(question.max_tokens, room)
+        self._reserve(len(tokens) + virtual + limit)
         taken = {answer.row for answer in self._answers.values()}
         free = next((row for row in range(QUESTIONS_MAX) if row not in taken), None)
         assert free is not None, "the node took more questions than it has room for"
@@ -103,14 +134,15 @@ class Writer:
             row=free,
             adapter=self._attach(question, values),
             prompt_tokens=len(tokens),
-            limit=min(question.max_tokens, room),
+            limit=limit,
             random=torch.Generator().manual_seed(question.seed),
+            tokens_read=tokens,
         )
         self._answers[question.token] = answer
         try:
             self._cache.begin_prompt(free)
             share = _share(answer.adapter, [tokens], virtual_tokens=virtual)
-            [logits_V] = self._compute([share], tokens_each=len(tokens) + virtual)
+            [logits_V] = self._compute_cached([share], tokens_each=len(tokens) + virtual)
             self._take(answer, logits_V)
         except BaseException:
             self._remove(answer)
@@ -122,12 +154,27 @@ class Writer:
         in_order = sorted(self._answers.values(), key=lambda answer: (answer.adapter, answer.row))
         if not in_order:
             return
-        self._cache.begin_tokens([answer.row for answer in in_order])
-        shares = [
-            _share(name, [np.asarray(answer.written[-1:], dtype=np.int64) for answer in group])
+        groups = [
+            (name, list(group))
             for name, group in itertools.groupby(in_order, key=lambda answer: answer.adapter)
         ]
-        for answer, logits_V in zip(in_order, self._compute(shares, tokens_each=1), strict=True):
+        if self._model.is_packed:
+            self._cache.begin_tokens([answer.row for answer in in_order])
+            logits = self._compute_cached(
+                [_share(name, [one.written_tail for one in group]) for name, group in groups],
+                tokens_each=1,
+            )
+        else:
+            # its own code keeps no keys for us
+            logits = self._compute(
+                [
+                    _share(
+                        name, [one.text for one in group], virtual_tokens=group[0].virtual_tokens
+                    )
+                    for name, group in groups
+                ]
+            )
+        for answer, logits_V in zip(in_order, logits, strict=True):
             self._take(answer, logits_V)
 
     def end(self, token: str) -> None:
@@ -146,6 +193,15 @@ class Writer:
         for answer in list(self._answers.values()):
             if now >= answer.question.expires_at:
                 self._remove(answer)
+
+    def _reserve(self, tokens: int) -> None:
+        """Have room for a text so long."""
+        before, self.longest = self.longest, max(self.longest, tokens)
+        try:
+            self._make_room()
+        except BaseException:
+            self.longest = before
+            raise
 
     def _read_prompt(self, question: Question) -> np.ndarray:
         if question.turns:
@@ -178,20 +234,33 @@ class Writer:
         if answer.adapter != _BASE and not still_used:
             self._model.detach(answer.adapter)
 
-    def _compute(self, shares: Sequence[PackShare], *, tokens_each: int) -> torch.Tensor:
-        """What may follow the last token of each sequence, ``float[S, V]``."""
-        model = self._model
-        pack = build_pack(shares, device=model.device)
+    def _compute_cached(self, shares: Sequence[PackShare], *, tokens_each: int) -> torch.Tensor:
+        """``_compute`` of a whole prompt, or of a token of each answer after its earlier ones."""
+        if not self._model.is_packed:
+            return self._compute(shares)
+        places = None
         if tokens_each == 1:
             places = [self._cache.lengths[row] for row in self._cache.named]
+        logits_SV = self._compute(shares, places=places, key_values=self._cache)
+        self._cache.note(tokens_each)
+        return logits_SV
+
+    def _compute(
+        self,
+        shares: Sequence[PackShare],
+        *,
+        places: list[int] | None = None,
+        key_values: KeyValues | None = None,
+    ) -> torch.Tensor:
+        """What may follow the last token of each sequence, ``float[S, V]``."""
+        model = self._model
+        pack = replace(build_pack(shares, device=model.device), key_values=key_values)
+        if places is not None:
             pack = replace(pack, positions_T=torch.tensor(places, device=model.device))
-        pack = replace(pack, key_values=self._cache)
         with model.streaming(pack):
             hidden_TD = model.hidden(pack)
             last_S = (pack.starts_S[1:] - 1).long()
-            weight_VD, bias_V = model.head
-            logits_SV = F.linear(hidden_TD.index_select(0, last_S), weight_VD, bias_V)
-        self._cache.note(tokens_each)
+            logits_SV = model.compute_logits(hidden_TD.index_select(0, last_S))
         return logits_SV.float().cpu()
 
     def _take(self, answer: _Answer, logits_V: torch.Tensor) -> None:

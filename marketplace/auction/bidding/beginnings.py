@@ -29,7 +29,7 @@ CONTINUED = "ft:"
 #: Before the id of a warm start's offer.
 WARM = "warm:"
 #: Settings that the weights of an adapter fix.
-FIXED = ("rank", "target_modules")
+FIXED = ("rank", "target_modules", "rslora", "dora")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,12 @@ from marketplace.common.errors import UserError
 from marketplace.common.money import format_usd, to_micros
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at, slot_starts_at
-from workers.protocol.job_settings import SettingError, check_adapter, check_training
+from workers.protocol.job_settings import (
+    ALL_LINEAR,
+    SettingError,
+    check_adapter,
+    check_training,
+)
 from workers.protocol.memory import find_adapted
 from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.model_shape import ModelShape
@@ -88,7 +93,8 @@ def resolve_terms(
         rank = asked_adapter["rank"]
         settle("adapter", asked_adapter, "alpha", 2.0 * rank if _is_number(rank) else 32.0)
         settle("adapter", asked_adapter, "dropout", 0.05 if rows < 1000 else 0.0)
-    if asked_adapter.get("target_modules") == AUTO:
+    if asked_adapter.get("target_modules") in (AUTO, ALL_LINEAR):
+        # all of them is what a family's default is
         asked_adapter["target_modules"] = None
     settle("training", asked_training, "epochs", min(10, max(2, math.ceil(AUTO_SAMPLES / rows))))
     settle("training", asked_training, "batch_size", _auto_batch(rows))

@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     BertConfig,
+    Gemma2Config,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
@@ -92,9 +93,12 @@ def tiny_config(family: str) -> Any:
         "mistral": MistralConfig,
         "qwen2": Qwen2Config,
         "qwen3": Qwen3Config,
+        "gemma2": Gemma2Config,
     }
-    if family == "qwen3":
+    if family in ("qwen3", "gemma2"):
         shared["head_dim"] = 8
+    if family == "gemma2":
+        shared |= {"attn_logit_softcapping": 5.0, "sliding_window": 16}
     return kinds[family](**shared)
 
 
@@ -251,9 +255,13 @@ def training_job(job_id: str, examples: tuple[Example, ...], **changes: Any) -> 
 
 
 def trainer(
-    model: Any, *, token_budget: int = 4096, products: FrozenProducts = BLAS
+    model: Any,
+    *,
+    token_budget: int = 4096,
+    products: FrozenProducts = BLAS,
+    way: type[PackedModel] = PackedModel,
 ) -> FusedTrainer:
-    fused = FusedTrainer(PackedModel(model), token_budget=token_budget)
+    fused = FusedTrainer(way(model), token_budget=token_budget)
     fused.model.stream.products = products
     return fused
 

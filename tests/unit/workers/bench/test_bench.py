@@ -19,17 +19,18 @@ from workers.protocol import PROTOCOL_VERSION, NodeFacts, from_json
 CPU = torch.device("cpu")
 
 
-def test_both_contestants_train_the_same_tokens_and_see_the_same_first_loss():
+@pytest.mark.parametrize("packed", [False, True])
+def test_both_contestants_train_the_same_tokens_and_see_the_same_first_loss(packed):
     case = BenchCase("x", "tiny-llama", jobs=2, batch=3, length=12, ragged=True)
     fused = Fused(case, build_random_base(case.base, CPU, torch.float32), 2)
-    peft = SequentialPeft(case, build_random_base(case.base, CPU, torch.float32), 2)
+    peft = SequentialPeft(case, build_random_base(case.base, CPU, torch.float32), 2, packed=packed)
     ours = {name: job.batch_rows(0) for name, job in fused.trainer.jobs.items()}
     assert len(ours) == 2
     assert fused.step() == peft.step()
     first = next(iter(fused.trainer.jobs.values())).progress.first_train_loss
-    ids, mask, labels = peft.batches[0][0]
+    inputs, _ = peft.batches[0][0]
     with torch.no_grad(), peft.model.disable_adapter():
-        stock = peft.model(input_ids=ids, attention_mask=mask, labels=labels).loss.item()
+        stock = peft.model(**inputs).loss.item()
     # a fresh adapter changes nothing, so the bare base has the same loss
     assert first == pytest.approx(stock, rel=1e-5)
 
@@ -49,9 +50,10 @@ def test_the_gpu_benchmark_runs_the_same_way_on_a_tiny_base(capsys):
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["jobs"] for row in rows] == [1, 3]
     for row in rows:
-        tokens = [row[f"{way}_tokens"] for way in ("plain", "recorded", "sequential_peft")]
+        ways = ("plain", "recorded", "in_turn", "padded_peft", "packed_peft")
+        tokens = [row[f"{way}_tokens"] for way in ways]
         assert all(0 < count <= row["jobs"] * 48 for count in tokens)
-        assert row["ragged"] or tokens == [32, 32, 32]
+        assert row["ragged"] or tokens == [32] * 5
         assert row["ratio"] in (row["plain_ratio"], row["recorded_ratio"])
         assert row["chosen"] in ("plain", "repeat")
 

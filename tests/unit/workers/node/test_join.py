@@ -17,12 +17,12 @@ from workers.node.process import EXIT_SETTINGS
 from workers.node.process import main as run_main
 from workers.node.self_test import (
     SpeedCase,
-    compute_offered_memory_gb,
     count_usable_cores,
     measure_node,
     normalize_gpu_name,
 )
 from workers.protocol import PROTOCOL_VERSION, NodeFacts, SpeedMeasurement
+from workers.runtime.memory_plan import find_device_limit_gb
 from workers.runtime.work_timing import TimedRows
 
 ONE_CASE = (SpeedCase(2, 0.05, 2),)
@@ -55,7 +55,7 @@ def test_joining_measures_registers_and_keeps_the_credentials(market, tmp_path, 
     assert (facts.device, facts.gpu_type, facts.gpu_count) == ("cpu", "cpu", 0)
     assert facts.protocol_version == PROTOCOL_VERSION
     assert facts.cores == count_usable_cores()
-    assert facts.memory_gb == pytest.approx(compute_offered_memory_gb("cpu"), abs=0.001)
+    assert facts.memory_gb == pytest.approx(find_device_limit_gb(torch.device("cpu")), abs=0.001)
     (speed,) = facts.speeds
     assert (speed.base_model, speed.batch_size, speed.sequence_length, speed.jobs) == (
         "tiny",

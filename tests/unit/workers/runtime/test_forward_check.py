@@ -1,4 +1,4 @@
-"""A base is trained only where a pack has the losses of the model's own code."""
+"""A base is computed in packs only where those have the losses of the model's own code."""
 
 from __future__ import annotations
 
@@ -6,16 +6,21 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from tests.unit.workers.training_builders import tiny_model
 from workers.protocol.memory import DeviceProfile, inner_token_bytes, kept_bytes
-from workers.runtime.forward_check import check_forward, measure_difference
+from workers.protocol.messages import AdapterSpec
+from workers.runtime.forward_check import choose_model, measure_difference
+from workers.training.adapter_export import to_peft_layout
 from workers.training.faults import UserFault
 from workers.training.packed_model import PackedModel
-from workers.training.rehearsal import rehearsal
+from workers.training.rehearsal import build_rehearsal_pack, rehearsal
 from workers.training.saved_bytes import SavedBytes
+from workers.training.stock_model import StockModel
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -50,13 +55,35 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm4": HEADS,
     "starcoder2": {"sliding_window": 8},
     "gpt_neox": {},
+    "exaone4": WINDOWS,
+    "seed_oss": HEADS,
+    # logits are scaled
+    "granite": {"logits_scaling": 4.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5},
+    "cohere": {"logit_scale": 0.25},
+    "cohere2": WINDOWS | {"logit_scale": 0.25},
+}
+#: Families that their own code trains.
+STOCK: dict[str, dict[str, Any]] = {
+    "gemma2": HEADS | WINDOWS | {"query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0},
+    "gpt_oss": HEADS | WINDOWS | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "stablelm": {},
+    "nemotron": {},
+    "helium": HEADS,
 }
 
 
-def build(family: str) -> PackedModel:
-    config = CONFIG_MAPPING[family](**(SIZES | FAMILIES[family]))
+def build_stock(family: str) -> Any:
+    config = CONFIG_MAPPING[family](**(SIZES | (FAMILIES | STOCK)[family]))
     torch.manual_seed(0)
-    return PackedModel(AutoModelForCausalLM.from_config(config, dtype=torch.float32))
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for name, values in model.named_parameters():
+        if "sinks" in name:
+            torch.nn.init.normal_(values)
+    return model
+
+
+def build(family: str) -> PackedModel:
+    return choose_model(family, build_stock(family))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -74,10 +101,74 @@ def test_packs_have_the_losses_of_the_models_own_code_beyond_windows_too(family)
     assert 0.88 < predicted / counted < 1.15
 
 
-def test_a_base_that_computes_otherwise_is_refused_with_the_figure():
-    model = PackedModel(tiny_model("llama"))
-    check_forward("tiny", model)
-    head = model.model.get_output_embeddings()
+@pytest.mark.parametrize("family", [*FAMILIES, *STOCK])
+def test_losses_and_gradients_of_adapters_are_pefts(family):
+    model = build(family)
+    assert isinstance(model, StockModel) is (family in STOCK)
+    adapter = AdapterSpec(rank=4, alpha=8.0)
+    values = model.draw_initial_values(adapter, seed=1)
+    generator = torch.Generator().manual_seed(2)
+    for name in values:
+        if name.endswith("lora_B"):
+            values[name] = 0.05 * torch.randn(values[name].shape, generator=generator)
+    model.attach("rehearsal", adapter, values)
+    pack = build_rehearsal_pack(model, lengths=(9, 4, 13))
+    with model.streaming(pack):
+        nll_M = model.compute_nll(
+            model.hidden(pack).index_select(0, pack.predict_M), pack.targets_M
+        )
+        nll_M.sum().backward()
+
+    peft_model: Any = get_peft_model(
+        build_stock(family),
+        LoraConfig(r=4, lora_alpha=8, target_modules=list(model.shape.family.target_modules)),
+    )
+    peft_model.eval().set_attn_implementation("eager")
+    theirs = {
+        name.removesuffix(".default.weight"): values
+        for name, values in peft_model.named_parameters()
+    }
+    for name, value in values.items():
+        theirs[f"base_model.model.{name}"].data = to_peft_layout(name, value)
+    losses = []
+    for row_T in pack.tokens_T.split((9, 4, 13)):
+        logits_TV = peft_model(input_ids=row_T[None], use_cache=False).logits[0]
+        losses.append(F.cross_entropy(logits_TV[:-1], row_T[1:], reduction="none"))
+    torch.cat(losses).sum().backward()
+    torch.testing.assert_close(nll_M, torch.cat(losses), rtol=1e-5, atol=1e-5)
+    for name, _, gradient in model.tensors("rehearsal"):
+        wanted = theirs[f"base_model.model.{name}"].grad
+        torch.testing.assert_close(to_peft_layout(name, gradient), wanted, rtol=2e-4, atol=2e-5)
+
+
+def test_a_head_that_computes_otherwise_is_the_models_own():
+    model = tiny_model("llama")
+    head = model.get_output_embeddings()
     head.register_forward_hook(lambda module, given, logits: 30 * torch.tanh(2 * logits / 30))
+    chosen = choose_model("tiny", model)
+    assert not isinstance(chosen, StockModel)
+    assert chosen.own_head is not None
+    assert measure_difference(chosen) < 1e-5
+
+
+def test_blocks_that_compute_otherwise_run_by_their_own_code():
+    """An attention that packs do not have: every token looks back over its whole row."""
+    model = tiny_model("llama")
+    for block in model.model.layers:
+        block.self_attn.register_forward_hook(
+            lambda module, given, found: (found[0].cumsum(1), *found[1:])
+        )
+    chosen = choose_model("tiny", model)
+    assert isinstance(chosen, StockModel)
+    assert chosen.shape.stock
+    assert measure_difference(chosen) < 1e-5
+
+
+def test_a_base_whose_rows_meet_in_its_own_code_is_refused_with_the_figure():
+    model = tiny_model("llama")
+    for block in model.model.layers:
+        block.register_forward_hook(
+            lambda module, given, found: found - found.mean((0, 1), keepdim=True)
+        )
     with pytest.raises(UserFault, match=r"'tiny' \(type llama\) cannot be trained here: .* nats"):
-        check_forward("tiny", model)
+        choose_model("tiny", model)

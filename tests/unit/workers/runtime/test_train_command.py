@@ -72,15 +72,6 @@ def test_a_hub_model_that_cannot_be_fetched_says_where_to_look(tmp_path, capsys,
     assert said.endswith("Check where the model is said to be, and this machine's network.")
 
 
-def test_a_four_bit_base_is_refused_without_a_gpu(tmp_path, capsys):
-    (tmp_path / "rows.jsonl").write_text(4 * ROW)
-    base_model = {"source": "bundled:finetender-tiny", "four_bit": True}
-    assert command(tmp_path, capsys, base_model=base_model, device="cpu") == (
-        2,
-        "A 4-bit base model needs a CUDA GPU. Choose the model without 4-bit for this node.",
-    )
-
-
 @pytest.mark.parametrize("written", ["1e-3", "1E-3", "1.0e-3", "1.e-3", "0.001", "+1e-3", ".1e-2"])
 def test_a_small_number_may_be_written_in_any_usual_way(tmp_path, written):
     path = tmp_path / "config.yaml"
