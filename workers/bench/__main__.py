@@ -1,4 +1,4 @@
-"""``python -m workers.bench [cpu|gpu|memory|prompts|transfer|warm]``: one JSON line per case.
+"""``python -m workers.bench [check|cpu|gpu|memory|prompts|transfer|warm]``: one JSON line per case.
 
 ``gpu`` needs torch, transformers and peft, no network: weights are made at random. Each
 case stands alone: one that fails prints its error in its line.
@@ -38,6 +38,10 @@ def main(arguments: list[str] | None = None) -> int:
         from workers.bench import prompts
 
         return prompts.main(arguments[1:])
+    if arguments[:1] == ["check"]:
+        from workers.bench import checks
+
+        return checks.main(arguments[1:])
     if arguments[:1] == ["memory"]:
         from workers.bench import memory
 

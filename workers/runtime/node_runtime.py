@@ -401,7 +401,7 @@ class NodeRuntime:
         running.log.append(
             f"Memory: {resident.plan.base_gb:.3f} GB for the base, about "
             f"{resident.compute_job_gb(running.job):.3f} GB for this job; "
-            f"packs of at most {resident.trainer.token_budget} tokens."
+            f"{resident.describe_pack()}."
         )
         if not resident.model.is_packed:
             running.log.append(

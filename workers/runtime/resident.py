@@ -71,6 +71,21 @@ class ResidentBase:
         """What the largest pack so far took, by the plan."""
         return self.plan.predict_pack_gb(self._size(self.trainer.largest_pack), self._list_needs())
 
+    def describe_pack(self) -> str:
+        """How large packs are, and why."""
+        tokens = self.trainer.token_budget
+        usual = self.plan.engine.pack_tokens
+        text = f"packs of at most {tokens:,} tokens"
+        if tokens == usual:
+            text += f", more are no faster on a {self.plan.engine.device} device"
+        elif tokens > usual:
+            text += ", as the longest row has"
+        else:
+            text += ", which is what memory leaves"
+        if self.model.checkpoint_layers:
+            text += "; blocks are computed again in the backward pass, to save memory"
+        return text
+
     def compute_job_gb(self, job: TrainingJob) -> float:
         """What a job takes beside base and pack, by the plan."""
         pack = self._size(self.trainer.token_budget)

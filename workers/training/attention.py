@@ -197,6 +197,11 @@ def _load_kernel() -> tuple[Any, bool]:
     return varlen_attn, "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
+def list_refused() -> list[tuple[int, torch.dtype, bool]]:
+    """Widths of heads, types, and whether keys are shared, of what the kernel refused so far."""
+    return list(_flash.refused)
+
+
 def _describe(query: torch.Tensor, key: torch.Tensor) -> tuple[int, torch.dtype, bool]:
     """What a kernel may refuse: the width of a head, the type, and shared keys."""
     return query.shape[3], query.dtype, key.shape[1] != query.shape[1]
