@@ -27,7 +27,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from workers.models import BUNDLED_PREFIX, DATASETS, TINY
 from workers.protocol.blobs import hash_file
-from workers.protocol.memory import Engine, JobNeed, PackSizing, total_gb
+from workers.protocol.memory import DeviceProfile, JobNeed, PackSizing, total_gb
 from workers.protocol.messages import (
     AdapterSpec,
     BaseModelRef,
@@ -367,7 +367,7 @@ def _check_memory(device: torch.device) -> Iterator[dict[str, Any]]:
         base_gb = sum(p.numel() * p.element_size() for p in model.model.parameters()) / 1e9
         predicted = total_gb(
             model.shape,
-            Engine("cuda", 2),
+            DeviceProfile("cuda", 2),
             base_gb=base_gb,
             pack=PackSizing(pack.tokens, recompute),
             needs=[JobNeed(adapter)],

@@ -74,10 +74,10 @@ class ResidentBase:
     def describe_pack(self) -> str:
         """How large packs are, and why."""
         tokens = self.trainer.token_budget
-        usual = self.plan.engine.pack_tokens
+        usual = self.plan.profile.pack_tokens
         text = f"packs of at most {tokens:,} tokens"
         if tokens == usual:
-            text += f", more are no faster on a {self.plan.engine.device} device"
+            text += f", more are no faster on a {self.plan.profile.device} device"
         elif tokens > usual:
             text += ", as the longest row has"
         else:

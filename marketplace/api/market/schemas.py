@@ -141,6 +141,9 @@ BID_FIELDS: Fields = {
     "resolved": s.ListField(
         child=s.CharField(), help_text="Settings that were 'auto' or left out."
     ),
+    "choices": s.DictField(
+        child=s.CharField(), help_text="What was chosen for each of them, and why."
+    ),
     "start": deepcopy(START),
     "work": WORK,
     "receipt": RECEIPT,
@@ -256,6 +259,7 @@ QUOTE = _shape(
         "adapter": s.DictField(),
         "training": s.DictField(),
         "resolved": _list(s.CharField()),
+        "choices": s.DictField(child=s.CharField()),
         "start": deepcopy(START),
         "warm_start": _shape(
             "WarmStart",

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.db.models import prefetch_related_objects
+
 from marketplace.api.market.fields import moment, usd
 from marketplace.auction.bidding.beginnings import WARM
 from marketplace.auction.bidding.bundle_quotes import SweepQuote
+from marketplace.auction.bidding.choices import explain_choices
 from marketplace.auction.bidding.quotes import BidQuote, CurvePoint
 from marketplace.auction.bidding.refusals import describe_bid_refusal
 from marketplace.auction.book.decision_rows import serialize_parts
@@ -37,6 +40,7 @@ ERRORS_SHOWN = 50
 
 def serialize_bids(bids: Sequence[Bid]) -> list[dict[str, Any]]:
     jobs = find_job_ids(bids)
+    prefetch_related_objects(bids, "dataset")
     read_first_cells(bids)
     return [_bid_shape(bid, job_id=jobs.get(bid.pk)) for bid in bids]
 
@@ -55,6 +59,13 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
         "adapter": bid.adapter,
         "training": bid.training,
         "resolved": bid.resolved,
+        "choices": explain_choices(
+            bid.resolved,
+            adapter=bid.adapter,
+            training=bid.training,
+            rows=bid.dataset.rows,
+            sequence_length_limit=bid.zone.max_sequence_length,
+        ),
         "start": serialize_start(bid.start),
         "work": serialize_work(
             samples=bid.samples,
@@ -190,6 +201,13 @@ def serialize_quote(quote: BidQuote) -> dict[str, Any]:
         "adapter": to_json(terms.adapter),
         "training": to_json(terms.training),
         "resolved": list(terms.resolved),
+        "choices": explain_choices(
+            terms.resolved,
+            adapter=to_json(terms.adapter),
+            training=to_json(terms.training),
+            rows=terms.rows,
+            sequence_length_limit=quote.zone.max_sequence_length,
+        ),
         "start": serialize_start(quote.measured.start and to_json(quote.measured.start)),
         "warm_start": _warm_start_shape(quote),
         "work": serialize_work(

@@ -16,11 +16,17 @@ from marketplace.auction.bidding.beginnings import (
     fill_settings,
     find_beginning,
 )
-from marketplace.auction.bidding.terms import JobTerms, resolve_terms
+from marketplace.auction.bidding.terms import AUTO, RANK_AUTO, JobTerms, resolve_terms
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ttl_cache import TtlCache
+from marketplace.fleet.memory import find_fitting_rank, memory_demand
 from marketplace.fleet.models import Zone
-from marketplace.fleet.selectors import get_model_shape, get_work_costs, load_rates
+from marketplace.fleet.selectors import (
+    find_largest_room_gb,
+    get_model_shape,
+    get_work_costs,
+    load_rates,
+)
 from marketplace.jobs.models import Dataset
 from marketplace.jobs.services import ensure_dataset_tokens
 from marketplace.jobs.starts import Start
@@ -29,12 +35,13 @@ from marketplace.vendors.offers import measure_growth, measure_raw_data
 from marketplace.vendors.wishes import PreparationWish
 from marketplace.warm.models import Offer
 from marketplace.warm.offers import ColdJob
-from workers.protocol.messages import DataFormat
+from workers.protocol.messages import AdapterSpec, DataFormat
 from workers.protocol.row_order import count_validation_rows
 
 #: A crowd of bids need not read the same few rows each time; they move slowly.
 RATES_KEPT_S = 1.0
 _rates: TtlCache[dict[str, float]] = TtlCache(for_s=RATES_KEPT_S)
+_rooms: TtlCache[float | None] = TtlCache(for_s=RATES_KEPT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,7 @@ def measure_job(
         longest_row_tokens=tokens.longest_row_tokens,
         sequence_length_limit=zone.max_sequence_length,
         model=get_model_shape(zone),
+        rank_limit=_find_rank_limit(zone, adapter, now),
     )
     work = measure_work(
         zone=zone,
@@ -130,6 +138,21 @@ def measure_job(
     planned = plan_cold(cold, organisation=organisation, zone=zone, dataset=dataset)
     check_same_job(beginning.offer, planned, is_prepared=wish is not None)
     return apply_offer(cold, beginning.offer, planned)
+
+
+def _find_rank_limit(zone: Zone, adapter: Mapping[str, Any], now: datetime) -> int | None:
+    """The largest rank that some node has memory for, if the usual one has none.
+
+    Asked for only where the rank is left to the house.
+    """
+    if adapter.get("rank", AUTO) not in (AUTO, None) or "kind" in adapter:
+        return None
+    usual = AdapterSpec(rank=RANK_AUTO)
+    room_gb = _rooms.get(zone.pk, now=now, read=lambda: find_largest_room_gb(zone))
+    need_gb = memory_demand(zone=zone, adapter=usual)
+    if room_gb is None or need_gb <= room_gb:
+        return None
+    return find_fitting_rank(zone=zone, adapter=usual, need_gb=need_gb, room_gb=room_gb)
 
 
 def apply_offer(cold: MeasuredJob, offer: Offer, planned: ColdJob) -> MeasuredJob:

@@ -20,7 +20,7 @@ from workers.protocol.job_settings import (
     check_adapter,
     check_training,
 )
-from workers.protocol.memory import find_adapted
+from workers.protocol.memory import PACK_TOKENS, find_adapted
 from workers.protocol.messages import AdapterKind, AdapterSpec, TrainingSpec
 from workers.protocol.model_shape import ModelShape
 from workers.protocol.wire import ProtocolError, from_json
@@ -40,6 +40,9 @@ AUTO_WIDTH = 4096
 #: bundled base: 0.05 to 0.2 end at the lowest loss, a LoRA's rate hardly moves it.
 AUTO_PROMPT_LEARNING_RATE = 0.07
 AUTO_VIRTUAL_TOKENS = 20
+RANK_AUTO = 16
+#: Tokens that a step of an ``auto`` batch has at most: one pass of a GPU.
+PACK_TOKENS_AUTO = PACK_TOKENS["cuda"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class JobTerms:
     adapter: AdapterSpec
     training: TrainingSpec
     resolved: tuple[str, ...]
+    #: Of the data set, which the choices depend on.
+    rows: int
 
 
 def resolve_terms(
@@ -59,6 +64,7 @@ def resolve_terms(
     longest_row_tokens: int,
     sequence_length_limit: int,
     model: ModelShape,
+    rank_limit: int | None = None,
 ) -> JobTerms:
     """Check hyper-parameters and fill in what is ``auto`` or missing.
 
@@ -70,6 +76,8 @@ def resolve_terms(
         Usable rows of the data set.
     model
         The zone's base model.
+    rank_limit
+        The largest rank that the zone's nodes have memory for, where that is a small one.
 
     Raises
     ------
@@ -89,7 +97,7 @@ def resolve_terms(
         settle("adapter", asked_adapter, "virtual_tokens", AUTO_VIRTUAL_TOKENS)
         _refuse_lora_settings(asked_adapter)
     else:
-        settle("adapter", asked_adapter, "rank", 16)
+        settle("adapter", asked_adapter, "rank", min(RANK_AUTO, rank_limit or RANK_AUTO))
         rank = asked_adapter["rank"]
         settle("adapter", asked_adapter, "alpha", 2.0 * rank if _is_number(rank) else 32.0)
         settle("adapter", asked_adapter, "dropout", 0.05 if rows < 1000 else 0.0)
@@ -97,7 +105,8 @@ def resolve_terms(
         # all of them is what a family's default is
         asked_adapter["target_modules"] = None
     settle("training", asked_training, "epochs", min(10, max(2, math.ceil(AUTO_SAMPLES / rows))))
-    settle("training", asked_training, "batch_size", _auto_batch(rows))
+    length = min(max(longest_row_tokens, 1), sequence_length_limit)
+    settle("training", asked_training, "batch_size", _auto_batch(rows, length))
     batch = asked_training["batch_size"]
     scale = math.sqrt(batch / 8) if _is_number(batch) and batch > 0 else 1.0
     rate = AUTO_LEARNING_RATE * scale * math.sqrt(AUTO_WIDTH / model.hidden_size)
@@ -119,6 +128,7 @@ def resolve_terms(
         adapter=_parse(AdapterSpec, asked_adapter, "adapter"),
         training=_parse(TrainingSpec, asked_training, "training"),
         resolved=tuple(resolved),
+        rows=rows,
     )
     _check_settings(terms, model=model, sequence_length_limit=sequence_length_limit)
     return terms
@@ -150,9 +160,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e9
 
 
-def _auto_batch(rows: int) -> int:
-    """A power of two near a thirtieth of the rows, 4 to 32."""
-    return min(32, max(4, 2 ** round(math.log2(max(rows, 1) / 30)) if rows > 30 else 4))
+def _auto_batch(rows: int, length: int) -> int:
+    """A power of two near a thirtieth of the rows, 4 to 32, which one pass of a GPU holds."""
+    of_rows = 2 ** round(math.log2(rows / 30)) if rows > 30 else 4
+    of_pass = 2 ** int(math.log2(max(1, PACK_TOKENS_AUTO // length)))
+    return min(32, max(4, min(of_rows, of_pass)))
 
 
 def _parse(kind: type, asked: Mapping[str, Any], group: str) -> Any:

@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.accounts.models import Organisation, User
+from marketplace.auction.bidding.choices import explain_choices
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import list_bids
 from marketplace.auction.settlement import compute_cancel_refund
@@ -235,6 +236,13 @@ def show_job(request: PageRequest, job_id: str, tab: str = "metrics") -> HttpRes
         "lineage": present_lineage(job, bid),
         "node_name": _current_node(job),
         "config_text": _format_config(job),
+        "choices": explain_choices(
+            bid.resolved,
+            adapter=bid.adapter,
+            training=bid.training,
+            rows=job.dataset.rows,
+            sequence_length_limit=job.zone.max_sequence_length,
+        ),
         # The plan of a short job is shown to the second.
         "time_seconds": job.deadline_at - bid.created_at < SHORT,
         **_cancel_effect(bid, job),

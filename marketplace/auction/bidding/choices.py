@@ -1,0 +1,80 @@
+"""Why settings that were left to the house are what they are, in a clause each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from marketplace.auction.bidding.terms import AUTO_SAMPLES, PACK_TOKENS_AUTO, RANK_AUTO
+
+#: What stands as it is unless the owner says otherwise needs no reason.
+_STANDARD = "the usual value"
+
+
+def explain_choices(
+    resolved: Iterable[str],
+    *,
+    adapter: Mapping[str, Any],
+    training: Mapping[str, Any],
+    rows: int,
+    sequence_length_limit: int,
+) -> dict[str, str]:
+    """A sentence for each setting that was ``auto`` or left out.
+
+    Parameters
+    ----------
+    resolved
+        Names such as ``training.batch_size``.
+    adapter, training
+        ``AdapterSpec`` and ``TrainingSpec`` as JSON.
+    rows
+        Of the data set.
+    sequence_length_limit
+        Of the zone.
+    """
+    values = {f"adapter.{name}": value for name, value in adapter.items()}
+    values |= {f"training.{name}": value for name, value in training.items()}
+    reasons = _list_reasons(values, rows=rows, sequence_length_limit=sequence_length_limit)
+    return {
+        name: f"{_show(values[name])}: {reasons.get(name, _STANDARD)}."
+        for name in resolved
+        if name in values
+    }
+
+
+def _list_reasons(
+    values: Mapping[str, Any], *, rows: int, sequence_length_limit: int
+) -> dict[str, str]:
+    is_usual = values.get("adapter.rank") == RANK_AUTO
+    length = values["training.sequence_length"]
+    is_cut = length >= sequence_length_limit
+    return {
+        "adapter.rank": (
+            "enough for most data"
+            if is_usual
+            else "the largest that the zone's nodes have room for"
+        ),
+        "adapter.alpha": "twice the rank",
+        "adapter.dropout": (
+            "with fewer than 1,000 rows it helps against learning them by heart"
+            if rows < 1000
+            else "1,000 rows and more do without"
+        ),
+        "training.epochs": f"about {AUTO_SAMPLES:,} rows are seen in all, each 2 to 10 times",
+        "training.batch_size": (
+            f"near a thirtieth of {rows:,} rows, 4 to 32, and no more than one pass of a GPU holds "
+            f"({PACK_TOKENS_AUTO:,} tokens); memory does not depend on it"
+        ),
+        "training.learning_rate": (
+            "scaled with the root of the batch, and of how narrow the model is"
+        ),
+        "training.sequence_length": (
+            "the longest that this zone trains; longer rows are cut there"
+            if is_cut
+            else "the longest row, rounded up, so that none is cut"
+        ),
+    }
+
+
+def _show(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
