@@ -50,6 +50,10 @@ def bundled_directory(source: str) -> Path | None:
     return directory if directory.is_absolute() and directory.is_dir() else None
 
 
+def is_bundled(source: str) -> bool:
+    return source.startswith(_BUNDLED)
+
+
 @cache
 def hash_bundled_model(source: str) -> str:
     """The hash of a bundled model's files; empty for other sources, which have revisions.
@@ -59,7 +63,7 @@ def hash_bundled_model(source: str) -> str:
     UserError
         ``unknown_base_model``.
     """
-    directory = bundled_directory(source) if source.startswith(_BUNDLED) else None
+    directory = bundled_directory(source) if is_bundled(source) else None
     return "" if directory is None else hash_base_files(directory)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -35,7 +36,14 @@ from marketplace.fleet.self_test import (
     select_work_measurements,
 )
 from marketplace.fleet.work_costs import fit_work_costs
-from workers.protocol.messages import BaseModelRef, JoinReply, JoinRequest, NodeFacts, WorkCosts
+from workers.protocol.messages import (
+    BaseModelRef,
+    JoinReply,
+    JoinRequest,
+    NodeFacts,
+    SpeedMeasurement,
+    WorkCosts,
+)
 from workers.protocol.wire import to_json
 
 JOIN_TOKEN_LIFE = timedelta(hours=24)
@@ -148,6 +156,7 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
     check_may_list(locks.lock_provider(token.provider_id))
     zone, facts = token.zone, request.facts
     measured = check_facts(zone, request.name, facts)
+    _pin_base_model(zone, measured)
     gpu_type, _ = GpuType.objects.get_or_create(name=facts.gpu_type, defaults={"created_at": now})
     speed = find_self_test_speed(zone, measured, _ensure_work_costs(zone, facts))
     node = (
@@ -182,6 +191,31 @@ def _list_node(*, token: JoinToken, request: JoinRequest, now: datetime) -> Node
             node=node, ask_micros=node.ask_micros, set_by=token.created_by, set_at=now
         )
     return node
+
+
+def _pin_base_model(zone: Zone, measured: Sequence[SpeedMeasurement]) -> None:
+    """The zone's base model is what its first node has, to the last bit.
+
+    Raises
+    ------
+    Conflict
+        ``other_base_model``: this node has another one, so that no job could move to it.
+    """
+    found = measured[0].base_sha256
+    if not found:
+        return
+    if not zone.base_model_sha256:
+        locked = locks.lock_zone(zone.pk)
+        if not locked.base_model_sha256:
+            locked.base_model_sha256 = found
+            locked.save(update_fields=["base_model_sha256"])
+        zone.base_model_sha256 = locked.base_model_sha256
+    if found != zone.base_model_sha256:
+        raise Conflict(
+            "other_base_model",
+            f"This machine's {zone.base_model_name} has other files than the zone's nodes have. "
+            "Download it again, in the revision that the zone names.",
+        )
 
 
 def _ensure_work_costs(zone: Zone, facts: NodeFacts) -> WorkCosts:

@@ -78,7 +78,7 @@ class Zone(models.Model):
     #: ``bundled:<name>``, a directory, or a Hugging Face hub id.
     base_model_source = models.CharField(max_length=512)
     base_model_revision = models.CharField(max_length=128, null=True, blank=True)
-    #: Of a bundled model: its files, which another release may have replaced. Nodes check it.
+    #: Of the base model's files: those bundled, or what the first node has. Nodes check it.
     base_model_sha256 = models.CharField(max_length=64, default="", blank=True)
     #: Where ``tokenizer.json`` is, as ``base_model_source`` says a place; empty: with the model.
     tokenizer_source = models.CharField(max_length=512, default="", blank=True)

@@ -22,6 +22,8 @@ from workers.protocol.work import PARTS, RowLengths, count_row_units
 _SAMPLES_PER_S_MAX = 1e9
 #: Of work measurements; so many tokens take a machine years.
 _COUNT_MAX = 10**15
+#: Of the base model, where the node's release tells it.
+_SHA256 = re.compile(r"([0-9a-f]{64})?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -60,6 +62,8 @@ def check_facts(zone: Zone, name: str, facts: NodeFacts) -> tuple[SpeedMeasureme
             raise refuse_node("The self-test names a batch, length or count beyond a million.")
         if row.samples_per_s > _SAMPLES_PER_S_MAX:
             raise refuse_node("The self-test names more samples a second than a machine trains.")
+        if not _SHA256.fullmatch(row.base_sha256) or row.base_sha256 != measured[0].base_sha256:
+            raise refuse_node("The self-test names no hash of the base model, or several.")
         if min(row.job_memory_gb, row.base_memory_gb) < 0:
             raise refuse_node("The self-test names a negative amount of memory.")
         if row.job_memory_gb > facts.memory_gb:

@@ -158,7 +158,8 @@ def ensure_zone(
 def _check_base_model(zone: Zone) -> None:
     """What its nodes would refuse to load must not be sold."""
     pinned = zone.base_model_sha256
-    if pinned and pinned != base_models.hash_bundled_model(zone.base_model_source):
+    is_bundled = base_models.is_bundled(zone.base_model_source)
+    if is_bundled and pinned and pinned != base_models.hash_bundled_model(zone.base_model_source):
         raise Conflict(
             "base_model_replaced",
             f"The zone {zone.name} was opened with the {zone.base_model_name} of another release, "

@@ -14,13 +14,11 @@ from marketplace.fleet.memory import compute_base_model_gb
 from marketplace.fleet.models import Zone
 from marketplace.fleet.services import ZoneModel, ZoneSlots, ensure_zone
 from marketplace.fleet.text_encoder import load_text_encoder
-from workers.protocol.model_shape import parse_model_shape
+from workers.protocol.model_shape import find_context_length, parse_model_shape
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 #: Rows longer than this take memory that few nodes have; an operator may say otherwise.
 SEQUENCE_LENGTH_DEFAULT = 4096
-#: Words in which models' configurations say how far they read.
-_READS = ("max_position_embeddings", "n_positions")
 #: Seconds; a slot is what a provider sells at least.
 SLOT_LIMIT_S = 24 * 3600
 HORIZON_LIMIT_SLOTS = 10_000
@@ -113,8 +111,7 @@ def _check_terms(terms: ZoneTerms) -> None:
 
 
 def _resolve_sequence_length(config: Mapping[str, object], wanted: int | None) -> int:
-    read = [value for name in _READS if isinstance(value := config.get(name), int)]
-    most = max(read, default=None)
+    most = find_context_length(config)
     if wanted is None:
         return min(most or SEQUENCE_LENGTH_DEFAULT, SEQUENCE_LENGTH_DEFAULT)
     if wanted < 1 or (most is not None and wanted > most):

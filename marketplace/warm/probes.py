@@ -41,7 +41,7 @@ from workers.protocol.messages import (
     ProbeSpec,
     SlotPlan,
 )
-from workers.protocol.record_messages import write_message
+from workers.protocol.record_messages import write_messages
 from workers.protocol.records import Row
 from workers.protocol.wire import from_json, to_json
 
@@ -120,7 +120,7 @@ def build_probe_rows(rows: Sequence[Row]) -> list[str]:
 
 def _write_row(row: Row) -> str:
     if row.format == DataFormat.CHAT:
-        written = {"messages": [write_message(part) for part in row.segments]}
+        written = {"messages": write_messages(row.segments)}
         return json.dumps(written | ({"tools": json.loads(row.tools)} if row.tools else {}))
     if row.format == DataFormat.TEXT:
         return json.dumps({"text": "".join(part.text for part in row.segments)})

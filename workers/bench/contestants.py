@@ -121,7 +121,8 @@ class SequentialPeft:
         tokens = 0
         for job in range(self.case.jobs):
             inputs, trained = self.batches[job][self.at % len(self.batches[job])]
-            with torch.autocast(inputs["input_ids"].device.type, enabled=self.autocasts):
+            kind = inputs["input_ids"].device.type
+            with torch.autocast(kind, dtype=torch.bfloat16, enabled=self.autocasts):
                 loss = self.model(**inputs, use_cache=False).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.parameters, 1.0)

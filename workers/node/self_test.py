@@ -181,6 +181,7 @@ def measure_speeds(
             tokens_per_s=round(sum(speeds) * length, 2),
             base_memory_gb=round(base_gb, 6),
             job_memory_gb=round(max(0.0, jobs_gb) / case.jobs, 6),
+            base_sha256=resident.sha256,
         )
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 from workers.protocol.blobs import hash_file
 
-#: Weights, the model's shape, and how text becomes tokens.
-_NAMES = ("*.safetensors", "config.json", "tokenizer*.json", "*.jinja")
+#: Weights, the model's shape, and how text becomes tokens; not what else a hub has beside them.
+_NAMES = (
+    *("model*.safetensors", "pytorch_model*.bin", "config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "*.jinja"),
+)
 
 
 def hash_base_files(directory: Path) -> str:

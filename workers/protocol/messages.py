@@ -63,7 +63,8 @@ class BaseModelRef:
     dtype: str = "auto"
     #: Keep the base's projections in 4 bits.
     four_bit: bool = False
-    #: Of a bundled model: ``base_files.hash_base_files``; another release may bundle another one.
+    #: ``base_files.hash_base_files`` of the zone's first node, or of the bundled model: so that a
+    #: job that moves finds the same weights. ``None``: not pinned yet.
     sha256: str | None = None
 
 
@@ -435,6 +436,8 @@ class SpeedMeasurement:
     tokens_per_s: float
     base_memory_gb: float
     job_memory_gb: float
+    #: Of the base model's files, as ``BaseModelRef.sha256``.
+    base_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 from workers.protocol.job_settings import ALL_LINEAR
 
@@ -264,6 +264,8 @@ class ModelShape:
         return {"classifier.weight": (labels, width), "classifier.bias": (labels,)}
 
 
+#: Weights so quantised are read in 16 bits (gpt-oss).
+READ_WHOLE = "mxfp4"
 _OTHER_NAMES = {
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
@@ -275,6 +277,38 @@ _OTHER_NAMES = {
 _SIZE_MAX = 10_000_000
 _LAYERS_MAX = 1_000
 _EXPERTS_MAX = 10_000
+
+
+def _check_trainable(config: Mapping[str, object]) -> None:
+    """Refuse models of kinds that are not trained here, with what they are.
+
+    Raises
+    ------
+    ValueError
+    """
+    if config.get("is_encoder_decoder"):
+        what = "has an encoder and a decoder. Choose a model that only continues texts"
+    elif "vision_config" in config or "audio_config" in config:
+        what = "reads images or sound. Choose its text model"
+    elif config.get("ssm_cfg") or "state_size" in config or "mamba_d_state" in config:
+        what = "keeps a state in the place of attention. Choose a model with attention alone"
+    elif (method := _find_quantization(config)) is not None:
+        what = f"has weights in {method} already. Choose the one it was made from"
+    else:
+        return
+    raise ValueError(
+        f"Models of the type {str(config.get('model_type'))[:80]!r} cannot be trained "
+        f"here: this one {what}."
+    )
+
+
+def _find_quantization(config: Mapping[str, object]) -> str | None:
+    """How the stored weights are quantised, unless they are read as whole ones."""
+    found = config.get("quantization_config")
+    if not isinstance(found, Mapping):
+        return None
+    method = str(cast(Mapping[str, object], found).get("quant_method"))[:40]
+    return None if method == READ_WHOLE else method
 
 
 def parse_model_shape(config: Mapping[str, object]) -> ModelShape:
@@ -298,6 +332,7 @@ def parse_model_shape(config: Mapping[str, object]) -> ModelShape:
         return value
 
     model_type = config.get("model_type")
+    _check_trainable(config)
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     if family is None or not isinstance(model_type, str):
         raise ValueError(
@@ -325,3 +360,27 @@ def parse_model_shape(config: Mapping[str, object]) -> ModelShape:
         experts_size=experts,
         stock=family.stock,
     )
+
+
+#: Words in which models' configurations say how far they read.
+_READS = ("max_position_embeddings", "n_positions")
+
+
+def find_context_length(config: Mapping[str, object]) -> int | None:
+    """Tokens of the longest row that a model is trained on; ``None`` where it does not say.
+
+    Of a model that turns positions otherwise once a row is long (longrope), those of its short
+    rows: in a pack, another job's long row would change how all of them are read.
+    """
+    found = [value for name in _READS if isinstance(value := config.get(name), int)]
+    for name in ("rope_parameters", "rope_scaling"):
+        rope = config.get(name)
+        if not isinstance(rope, Mapping):
+            continue
+        fields = cast(Mapping[str, object], rope)
+        if "longrope" not in (fields.get("rope_type"), fields.get("type")):
+            continue
+        key = "original_max_position_embeddings"
+        short = fields.get(key, config.get(key))
+        found += [short] if isinstance(short, int) else []
+    return min(found, default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from workers.protocol.record_keys import (
@@ -77,11 +77,27 @@ def parse_message(value: Any, path: Path, *, train: bool) -> Segment:
     )
 
 
-def write_message(segment: Segment) -> dict[str, Any]:
-    """The message as chat templates take it; ``parse_message`` reads it again.
+def write_messages(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    """A conversation as chat templates take it; ``parse_message`` reads each message again.
 
-    Identifiers of calls are nine letters and digits, which some templates insist on.
+    Identifiers of calls are nine letters and digits, which some templates insist on. A tool's
+    message that names no call answers the first that none before it has answered.
     """
+    messages: list[dict[str, Any]] = []
+    open_calls: list[str] = []
+    for segment in segments:
+        message = _write_message(segment)
+        open_calls += [call["id"] for call in message.get("tool_calls", ())]
+        if segment.role == "tool":
+            if open_calls and "tool_call_id" not in message:
+                message["tool_call_id"] = open_calls[0]
+            if message.get("tool_call_id") in open_calls:
+                open_calls.remove(message["tool_call_id"])
+        messages.append(message)
+    return messages
+
+
+def _write_message(segment: Segment) -> dict[str, Any]:
     message: dict[str, Any] = {"role": segment.role, "content": segment.text}
     if segment.calls:
         calls = json.loads(segment.calls)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from workers.protocol.messages import DataFormat
-from workers.protocol.record_messages import list_call_names, list_tool_names, write_message
+from workers.protocol.record_messages import list_call_names, list_tool_names, write_messages
 from workers.protocol.record_types import CHAT_ROLES, Row, Segment
 
 #: For models without a chat template. Calls and tools are written as JSON.
@@ -52,7 +52,8 @@ class TemplateError(ValueError):
 def describe_refusal(error: Exception) -> str:
     """What an owner is told when a template refuses a conversation with an error."""
     return (
-        f"The model's chat template refuses a conversation: {error}. Check the order of the roles."
+        f"The model's chat template refuses a conversation: {str(error).rstrip('. !')}. Check the "
+        "order of the roles."
     )
 
 
@@ -83,7 +84,7 @@ class TextEncoder(Protocol):
         Parameters
         ----------
         messages
-            As ``write_message`` writes them.
+            As ``write_messages`` writes them.
         tools
             A list of functions that the model may call, or ``None``.
         """
@@ -167,11 +168,17 @@ def _split_row(row: Row, encoder: TextEncoder) -> list[list[list[_Piece]]]:
 def _split_conversation(
     segments: tuple[Segment, ...], tools: str, encoder: TextEncoder
 ) -> list[list[_Piece]]:
-    messages = [write_message(segment) for segment in segments]
+    if segments[0].train:
+        raise TemplateError(
+            "A conversation begins with an answer, which nothing asks for. Put a message with the "
+            "role system or user before it, or give it the weight 0."
+        )
+    messages = write_messages(segments)
     render = partial(encoder.render, tools=json.loads(tools) if tools else None)
     whole = _split_whole(segments, messages, render)
     found = [whole] if whole is not None else _split_by_answer(segments, messages, render)
     _check_tools(segments, tools, found)
+    _check_texts(segments, found)
     return found
 
 
@@ -184,7 +191,7 @@ def _split_whole(
     try:
         for index, segment in enumerate(segments):
             steps = [(messages[: index + 1], False, segment.train)]
-            if segment.role == "assistant":
+            if segment.role == "assistant" and index:
                 steps.insert(0, (messages[:index], True, False))
             for upto, generation, train in steps:
                 text = render(upto, generation=generation)
@@ -271,3 +278,16 @@ def _check_tools(segments: tuple[Segment, ...], tools: str, examples: list[list[
             "The model's chat template has no place for tools and calls. Choose a model that "
             "calls tools, or write the calls as the text of messages."
         )
+
+
+def _check_texts(segments: tuple[Segment, ...], examples: list[list[_Piece]]) -> None:
+    """Refuse a template that leaves out what is said beside a call, as Mistral's does."""
+    written = "".join(text for example in examples for text, trained in example if trained)
+    for part in segments:
+        # a thought before it may be written elsewhere
+        *_, last = part.text.strip().splitlines() or [""]
+        if part.train and part.calls and last.strip() not in written:
+            raise TemplateError(
+                "The model's chat template leaves out the text beside a call. Leave it out of the "
+                "row, or put it into a message of its own."
+            )

@@ -395,6 +395,9 @@ class NodeRuntime:
             raise SystemFault("The node's runtime is closed.")
         resident = running.resident
         self._make_room(running)
+        if self.device.type == "cuda":
+            # a job's peak is that of its own time here
+            torch.cuda.reset_peak_memory_stats(self.device)
         if resident.threads is None:
             resident.threads = use_best_threads(resident.model)
         resident.apply_threads()

@@ -9,12 +9,14 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    Mxfp4Config,
 )
 
 from workers.models import find_bundled_path, is_bundled
@@ -53,6 +55,8 @@ class ResidentBase:
     model: PackedModel
     trainer: FusedTrainer
     plan: MemoryPlan
+    #: ``hash_base_files`` of what was loaded; empty for a model that was not loaded from files.
+    sha256: str = ""
     #: CPU threads it is trained with; ``None`` until measured on the loop's thread.
     threads: int | None = None
 
@@ -139,17 +143,15 @@ def load_resident(
         When this node cannot load it.
     """
     source = resolve_model_source(ref.source)
-    if is_bundled(ref.source) and ref.sha256 not in (None, hash_base_files(Path(source))):
-        raise SystemFault(
-            f"The base model {ref.name!r} that comes with this release is not the one that the "
-            "zone was opened with. Install that release, or ask for a zone that was opened since."
-        )
     options: dict[str, Any] = {"revision": ref.revision} if ref.revision else {}
     try:
         config = AutoConfig.from_pretrained(source, **options)
         encoder = read_shape(config).encoder
+        if getattr(config, "quantization_config", None):
+            # of all methods only this one comes so far
+            options["quantization_config"] = Mxfp4Config(dequantize=True)
         loader = AutoModelForSequenceClassification if encoder else AutoModelForCausalLM
-        tokenizer = AutoTokenizer.from_pretrained(source, **options)
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=ref.revision)
         # A model and a report, which the stubs do not say.
         loaded: Any = loader.from_pretrained(
             source,
@@ -166,12 +168,39 @@ def load_resident(
             "Check where the model is said to be, and this machine's network."
         ) from error
     model, loading = loaded
+    sha256 = hash_base_files(_find_directory(source, ref.revision))
+    if ref.sha256 not in (None, sha256):
+        raise SystemFault(_describe_other_base(ref))
     check_base(ref.name, model=model, tokenizer=tokenizer, loading=loading)
     if ref.four_bit:
         quantize_projections(model, device=device)
     model.to(device)  # pyright: ignore[reportArgumentType]
-    return build_resident(
+    resident = build_resident(
         ref, model=model, tokenizer=tokenizer, limit_gb=limit_gb, reproducible=reproducible
+    )
+    resident.sha256 = sha256
+    return resident
+
+
+def _find_directory(source: str, revision: str | None) -> Path:
+    """Where a loaded model's files are: its own directory, or that of its download."""
+    if Path(source).is_dir():
+        return Path(source)
+    found = try_to_load_from_cache(source, "config.json", revision=revision)
+    if not isinstance(found, str):
+        raise SystemFault(f"The files of {source!r} are not in this machine's cache.")
+    return Path(found).parent
+
+
+def _describe_other_base(ref: BaseModelRef) -> str:
+    if is_bundled(ref.source):
+        return (
+            f"The base model {ref.name!r} that comes with this release is not the one that the "
+            "zone was opened with. Install that release, or ask for a zone that was opened since."
+        )
+    return (
+        f"The base model {ref.name!r} from {ref.source!r} has other files than those that the zone "
+        "is pinned to. Put those there, or open a zone that names their revision."
     )
 
 

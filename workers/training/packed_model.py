@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from workers.protocol.job_settings import SettingError, match_modules
 from workers.protocol.messages import AdapterKind, AdapterSpec
+from workers.protocol.model_shape import find_context_length
 from workers.training import attention, dropout, heads
 from workers.training.architectures import find_projections, get_features, read_shape
 from workers.training.faults import UserFault
@@ -74,6 +75,8 @@ class PackedModel:
         self.slots: dict[str, tuple[int, float]] = {}
         #: Keep as many slots in every layer, so that one table serves all of them.
         self.even_slots = False
+        #: Tokens a sequence may have.
+        self.context_length = _find_context_length(model.config)
         #: Recompute each layer in the backward pass instead of keeping its activations.
         self.checkpoint_layers = checkpoint_layers
         #: The model's own output layer, where that does more than multiply.
@@ -89,14 +92,6 @@ class PackedModel:
     @property
     def dtype(self) -> torch.dtype:
         return self.model.dtype
-
-    @property
-    def context_length(self) -> int:
-        """Tokens a sequence may have."""
-        config = self.model.config
-        # roberta's positions start after the padding token's
-        skipped = config.pad_token_id + 1 if config.model_type == "roberta" else 0
-        return config.max_position_embeddings - skipped
 
     def find_target_names(self, targets: tuple[str, ...] | None) -> tuple[str, ...]:
         """Full names of the layers an adapter sits beside; ``None``: the family's all.
@@ -399,3 +394,9 @@ class PackedModel:
                 )
 
             block.forward = forward
+
+
+def _find_context_length(config: Any) -> int:
+    # roberta's positions start after the padding token's
+    skipped = config.pad_token_id + 1 if config.model_type == "roberta" else 0
+    return (find_context_length(config.to_dict()) or config.max_position_embeddings) - skipped

@@ -19,7 +19,7 @@ from marketplace.auction.bidding.beginnings import (
 from marketplace.auction.bidding.terms import AUTO, RANK_AUTO, JobTerms, resolve_terms
 from marketplace.common.errors import Conflict, NotFound, UserError
 from marketplace.common.ttl_cache import TtlCache
-from marketplace.fleet.memory import find_fitting_rank, memory_demand
+from marketplace.fleet.memory import compute_memory_demand, find_fitting_rank
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import (
     find_largest_room_gb,
@@ -149,7 +149,7 @@ def _find_rank_limit(zone: Zone, adapter: Mapping[str, Any], now: datetime) -> i
         return None
     usual = AdapterSpec(rank=RANK_AUTO)
     room_gb = _rooms.get(zone.pk, now=now, read=lambda: find_largest_room_gb(zone))
-    need_gb = memory_demand(zone=zone, adapter=usual)
+    need_gb = compute_memory_demand(zone=zone, adapter=usual)
     if room_gb is None or need_gb <= room_gb:
         return None
     return find_fitting_rank(zone=zone, adapter=usual, need_gb=need_gb, room_gb=room_gb)

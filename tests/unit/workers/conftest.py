@@ -5,6 +5,7 @@ Tiny matrices gain nothing from threads, and threads wait for each other on a bu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> BaseModelRef:
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[NodeRuntime]:
-    runtime = NodeRuntime(device="cpu", cache_dir=tmp_path / "cache")
+    device = os.environ.get("FINETENDER_TEST_DEVICE", "cpu")
+    runtime = NodeRuntime(device=device, cache_dir=tmp_path / "cache")
     yield runtime
     runtime.close()

@@ -11,6 +11,7 @@ from marketplace.common.errors import UserError
 from marketplace.fleet.memory import compute_memory_demand
 from marketplace.fleet.models import Ask, JoinToken, Node, NodeStatus, Tier
 from marketplace.fleet.selectors import (
+    build_base_model_ref,
     find_node_by_api_token,
     get_work_costs,
     load_rates,
@@ -193,6 +194,7 @@ def test_a_token_for_a_known_node_keeps_its_terms(zone, provider):
         ({"speeds": (build.measurement(base_memory_gb=8.5),)}, "leave no room"),
         ({"gpu_type": "A100 ; drop table"}, "does not name a GPU type"),
         ({"gpu_type": "x" * 65}, "does not name a GPU type"),
+        ({"speeds": (build.measurement(base_sha256="x" * 64),)}, "names no hash"),
     ],
 )
 def test_an_impossible_self_test_is_refused_and_changes_no_promise(zone, provider, facts, word):
@@ -247,6 +249,23 @@ def test_the_first_node_sets_what_work_costs_and_no_later_one_changes_it(provide
     join(token(zone, provider), name="b", hostname="b", work=(build.work_measurement(),) * 9)
     zone.refresh_from_db()
     assert get_work_costs(zone) == prior
+
+
+def test_the_first_node_pins_the_base_model_and_another_one_is_refused(zone, provider):
+    def has(letter):
+        return (build.measurement(base_sha256=64 * letter),)
+
+    join(token(zone, provider), name="first", speeds=has("a"))
+    zone.refresh_from_db()
+    assert zone.base_model_sha256 == 64 * "a"
+    assert build_base_model_ref(zone).sha256 == 64 * "a"
+    join(token(zone, provider), name="second", hostname="gpu-2", speeds=has("a"))
+    secret = token(zone, provider)
+    other = {"name": "third", "hostname": "gpu-3", "speeds": has("b")}
+    assert refused(lambda: join(secret, **other)) == "other_base_model"
+    zone.refresh_from_db()
+    assert zone.base_model_sha256 == 64 * "a"
+    assert Node.objects.count() == 2
 
 
 @pytest.mark.parametrize("ask", [-1, 1_000_000_001])

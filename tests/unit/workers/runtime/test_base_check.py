@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertConfig
 
-from tests.unit.workers.training_builders import byte_tokenizer, save_tiny_base
+from tests.unit.workers.training_builders import byte_tokenizer, save_tiny_base, tiny_config
 from workers.models import BUNDLED_PREFIX, TINY
 from workers.protocol.base_files import hash_base_files
 from workers.protocol.messages import BaseModelRef
+from workers.protocol.model_shape import find_context_length, parse_model_shape
 from workers.runtime.resident import load_resident
 from workers.training.faults import SystemFault
 
@@ -111,7 +114,45 @@ def test_an_encoder_may_lack_its_head_but_not_its_pooler(tmp_path: Path) -> None
     load(ref)
 
 
-def test_a_bundled_model_other_than_the_zones_is_refused_before_it_is_loaded():
+def test_a_base_with_other_files_than_the_zones_is_refused(tmp_path: Path) -> None:
+    ref = save_tiny_base(tmp_path)
+    pinned = replace(ref, sha256=hash_base_files(tmp_path))
+    load(pinned)
+    damage(ref, lambda weights: weights | {"model.norm.weight": torch.full((32,), 1.5)})
+    load(ref)
+    assert "has other files than those that the zone is pinned to" in refusal(pinned)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"is_encoder_decoder": True}, "has an encoder and a decoder"),
+        ({"vision_config": {}}, "reads images or sound"),
+        ({"state_size": 16}, "keeps a state in the place of attention"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "has weights in gptq already"),
+        ({"model_type": "opt"}, "Choose one of these types: bert, cohere"),
+    ],
+)
+def test_what_cannot_be_trained_is_said_to_be_what_it_is(changes: Any, what: str) -> None:
+    config = tiny_config("llama").to_dict()
+    assert parse_model_shape(config | {"quantization_config": {"quant_method": "mxfp4"}})
+    with pytest.raises(ValueError, match=what):
+        parse_model_shape(config | changes)
+
+
+def test_rows_are_no_longer_than_a_model_reads_them_one_way() -> None:
+    config: dict[str, object] = {"max_position_embeddings": 131_072}
+    assert find_context_length(config) == 131_072
+    assert find_context_length({"n_positions": 1024}) == 1024
+    long: dict[str, object] = {"type": "longrope"}
+    original = {"original_max_position_embeddings": 4096}
+    assert find_context_length(config | {"rope_scaling": long} | original) == 4096
+    assert find_context_length(config | {"rope_parameters": long | original}) == 4096
+    yarn: dict[str, object] = {"rope_type": "yarn"}
+    assert find_context_length(config | {"rope_parameters": yarn | original}) == 131_072
+
+
+def test_a_bundled_model_other_than_the_zones_is_refused():
     ref = BaseModelRef(name="tiny", source=f"{BUNDLED_PREFIX}{TINY}", sha256="0" * 64)
     assert "not the one that the zone was opened with" in refusal(ref)
 

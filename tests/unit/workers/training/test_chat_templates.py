@@ -101,6 +101,54 @@ def test_identifiers_of_calls_are_spelled_as_mistral_insists():
     assert f'"call_id": "{identifier}"' in examples[-1][0][0]
 
 
+def test_tools_that_name_no_call_answer_the_calls_in_their_order():
+    calls = [{"function": {"name": "weather", "arguments": {"city": city}}} for city in "AB"]
+    row = {
+        "tools": [TOOL],
+        "messages": [
+            {"role": "user", "content": "A and B?"},
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            {"role": "tool", "content": "first"},
+            {"role": "tool", "content": "second"},
+            {"role": "assistant", "content": "Both."},
+        ],
+    }
+    examples = lay_out(row, MISTRAL)
+    whole = examples[-1][0][0]
+    first, second = (part.split('"')[0] for part in whole.split('"id": "')[1:])
+    assert first != second
+    assert f'{{"content": "first", "call_id": "{first}"}}' in whole
+    assert f'{{"content": "second", "call_id": "{second}"}}' in whole
+
+
+def test_what_a_template_would_leave_out_beside_a_call_is_refused():
+    row = {
+        "tools": [TOOL],
+        "messages": [
+            {"role": "user", "content": "Rome?"},
+            {"role": "assistant", "content": "Let me look.", "tool_calls": [CALL]},
+        ],
+    }
+    with pytest.raises(TemplateError, match="leaves out the text beside a call"):
+        lay_out(row, MISTRAL)
+    [[(_, learnt)]] = lay_out(row, QWEN)
+    assert "Let me look.\n<tool_call>" in learnt
+
+
+@pytest.mark.parametrize("template", [QWEN, MISTRAL, None])
+def test_a_conversation_that_begins_with_an_answer_is_refused_alike_by_all(template):
+    greeting = [{"role": "assistant", "content": "Hello"}, *TURNS[1:3]]
+    with pytest.raises(TemplateError, match="begins with an answer"):
+        lay_out({"messages": greeting}, template)
+
+
+@pytest.mark.parametrize("template", [QWEN, None])
+def test_a_greeting_that_is_not_learnt_may_come_first(template):
+    greeting = [{"role": "assistant", "content": "Hello", "weight": 0}, *TURNS[1:3]]
+    examples = lay_out({"messages": greeting}, template)
+    assert [part.count("Hello") for example in examples for _, part in example] == [1]
+
+
 def test_a_template_without_a_place_for_tools_refuses_them():
     plain = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
     with pytest.raises(TemplateError, match="no place for tools and calls"):
