@@ -126,6 +126,11 @@ def run_check(name: str, device: torch.device) -> Iterator[dict[str, Any]]:
         yield {"check": name, "ok": False, "error": f"{type(error).__name__}: {error}"}
 
 
+def _build_llama(**changes: Any) -> LlamaConfig:
+    settings: dict[str, Any] = _SIZES | changes
+    return LlamaConfig(**settings)
+
+
 def _check_families(device: torch.device) -> Iterator[dict[str, Any]]:
     """Losses and gradients of packs against the model's own code, by type and form."""
     is_cuda = device.type == "cuda"
@@ -201,7 +206,7 @@ def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
 def _check_attention(device: torch.device) -> Iterator[dict[str, Any]]:
     """Whether the kernel for ragged packs is used, by the width of a head."""
     for width in (64, 128):
-        config = LlamaConfig(**_SIZES | {"head_dim": width})
+        config = _build_llama(head_dim=width)
         model = PackedModel(
             AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(device)
         )
@@ -224,7 +229,7 @@ def _check_recorded(device: torch.device) -> Iterator[dict[str, Any]]:
         yield {"ok": True, "skipped": "there is no CUDA device"}
         return
     for dtype in TOLERANCES:
-        config = LlamaConfig(**_SIZES)
+        config = _build_llama()
         model = PackedModel(AutoModelForCausalLM.from_config(config, dtype=dtype).to(device))
         found = record_steps_if_faster(model, CudaGraphRunner(device))
         # the log says why, where it is None: slower, other numbers, or an error
@@ -346,10 +351,13 @@ def _check_memory(device: torch.device) -> Iterator[dict[str, Any]]:
     if device.type != "cuda":
         yield {"ok": True, "skipped": "python -m workers.bench memory measures CPUs"}
         return
-    config = LlamaConfig(
-        **_SIZES
-        | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 8}
-        | {"num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32_000}
+    config = _build_llama(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=8,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=32_000,
     )
     for recompute in (False, True):
         torch.cuda.empty_cache()
@@ -380,7 +388,7 @@ def _check_memory(device: torch.device) -> Iterator[dict[str, Any]]:
 def _check_long_row(device: torch.device) -> Iterator[dict[str, Any]]:
     """One row of 32,768 tokens, forward and backward, with blocks recomputed."""
     tokens = _LONG_TOKENS if device.type == "cuda" else _LONG_TOKENS // 16
-    config = LlamaConfig(**_SIZES | {"max_position_embeddings": tokens})
+    config = _build_llama(max_position_embeddings=tokens)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     model = PackedModel(AutoModelForCausalLM.from_config(config, dtype=dtype).to(device))
     model.checkpoint_layers = True
@@ -441,7 +449,7 @@ def _save_base(folder: Path, config: LlamaConfig) -> BaseModelRef:
 def _check_four_bit(device: torch.device) -> Iterator[dict[str, Any]]:
     """Products and gradients of four-bit projections against the matrices that they stand for."""
     for dtype in TOLERANCES:
-        model: Any = AutoModelForCausalLM.from_config(LlamaConfig(**_SIZES), dtype=dtype)
+        model: Any = AutoModelForCausalLM.from_config(_build_llama(), dtype=dtype)
         quantize_projections(model, device=device)
         layer = model.to(device).model.layers[0].mlp.up_proj
         x = torch.randn(300, 256, device=device, dtype=dtype, requires_grad=True)
@@ -450,6 +458,7 @@ def _check_four_bit(device: torch.device) -> Iterator[dict[str, Any]]:
         out.float().square().sum().backward()
         wanted = (2 * out.detach().float() @ weight.float()).to(dtype)
         losses = _difference(out.detach(), x.detach() @ weight.T)
+        assert x.grad is not None
         gradients = _difference(x.grad, wanted)
         most = TOLERANCES[dtype]
         ok = losses <= most[0] and gradients <= most[1]

@@ -16,8 +16,8 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    Mxfp4Config,
 )
+from transformers.utils.quantization_config import Mxfp4Config
 
 from workers.models import find_bundled_path, is_bundled
 from workers.protocol.base_files import hash_base_files

@@ -63,7 +63,7 @@ def _bid_shape(bid: Bid, *, job_id: str | None) -> dict[str, Any]:
             bid.resolved,
             adapter=bid.adapter,
             training=bid.training,
-            rows=bid.dataset.rows,
+            rows=0 if bid.dataset is None else bid.dataset.rows,
             sequence_length_limit=bid.zone.max_sequence_length,
         ),
         "start": serialize_start(bid.start),

@@ -46,8 +46,7 @@ def _list_reasons(
     values: Mapping[str, Any], *, rows: int, sequence_length_limit: int
 ) -> dict[str, str]:
     is_usual = values.get("adapter.rank") == RANK_AUTO
-    length = values["training.sequence_length"]
-    is_cut = length >= sequence_length_limit
+    is_cut = values.get("training.sequence_length", 0) >= sequence_length_limit
     return {
         "adapter.rank": (
             "enough for most data"
