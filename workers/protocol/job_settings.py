@@ -151,6 +151,11 @@ def check_adapter(adapter: AdapterSpec, *, on_sale: bool = False) -> None:
             "adapter.target_modules",
             "adapter.target_modules belongs to LoRA; a soft prompt has none; leave it out",
         )
+    if ALL_LINEAR in targets and len(targets) > 1:
+        raise SettingError(
+            "adapter.target_modules",
+            f"adapter.target_modules has {ALL_LINEAR} and others; give it alone",
+        )
     if not 1 <= len(targets) <= TARGETS_MAX:
         raise SettingError(
             "adapter.target_modules",

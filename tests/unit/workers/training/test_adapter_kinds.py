@@ -254,6 +254,11 @@ def test_orpo_is_less_work_than_dpo_by_the_pass_of_the_bare_base():
         (check_training, TrainingSpec(neftune_alpha=float("nan")), "training.neftune_alpha"),
         (
             check_adapter,
+            AdapterSpec(target_modules=("all-linear", "q_proj")),
+            "adapter.target_modules",
+        ),
+        (
+            check_adapter,
             AdapterSpec(AdapterKind.SOFT_PROMPT, virtual_tokens=4, dora=True),
             "adapter.dora",
         ),
