@@ -66,7 +66,7 @@ def run(layer: MultiLoRALinear, pack: Pack, forward) -> list[torch.Tensor]:
     out_TO = forward(x_TD)
     (out_TO * weight_TO).sum().backward()
     assert x_TD.grad is not None
-    grads = [grad.clone() for name in RANKS for _, grad in layer.tensors(name)]
+    grads = [grad.clone() for name in RANKS for _, _, grad in layer.tensors(name)]
     return [out_TO.detach(), x_TD.grad, *grads]
 
 
@@ -119,14 +119,14 @@ def test_slots_are_reused_and_growing_keeps_values_and_gradients():
     assert layer.A_NRD is not None
     assert layer.A_NRD.grad is not None
     layer.A_NRD.grad.normal_(generator=torch.Generator().manual_seed(6))
-    kept = {n: [t.clone() for pair in layer.tensors(n) for t in pair] for n in ("a", "d")}
+    kept = {n: [t.clone() for _, *pair in layer.tensors(n) for t in pair] for n in ("a", "d")}
     layer.detach("b")
     layer.attach("e", rank=2, scale=1.0, A_RD=torch.ones(2, 24), B_RO=torch.ones(2, 40))
     assert layer.slots["e"].index == 1
     layer.attach("f", rank=20, scale=1.0, A_RD=torch.ones(20, 24), B_RO=torch.ones(20, 40))
     assert layer.A_NRD.shape == (4, 20, 24)
     for name, before in kept.items():
-        after = [t for pair in layer.tensors(name) for t in pair]
+        after = [t for _, *pair in layer.tensors(name) for t in pair]
         assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
     for name in list(layer.slots):
         layer.detach(name)
