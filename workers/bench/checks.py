@@ -413,9 +413,7 @@ def _check_out_of_memory(device: torch.device) -> Iterator[dict[str, Any]]:
     torch.cuda.set_per_process_memory_fraction((held + 1.5e9) / total, device)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            config = LlamaConfig(
-                **_SIZES | {"max_position_embeddings": 16_384, "vocab_size": 65_536}
-            )
+            config = _build_llama(max_position_embeddings=16_384, vocab_size=65_536)
             # more memory than there is, so that the plan does not refuse it
             runtime = NodeRuntime(device=str(device), cache_dir=Path(folder), memory_limit_gb=1e3)
             ref = _save_base(Path(folder) / "base", config)
