@@ -80,7 +80,8 @@ def _describe_base(gb: float, model_type: str, **sizes: int) -> SharedBase:
 
 _LLAMA_3 = {"vocab_size": 128256, "num_key_value_heads": 8}
 _QWEN_3 = {"vocab_size": 151936, "num_key_value_heads": 8}
-#: Weights in bfloat16, or in 4 bits with a scale for each 64, embeddings in bfloat16; and 5 %.
+#: Weights in bfloat16, or in 4 bits with a scale for each 64 and one matrix in full, embeddings in
+#: bfloat16; and 5 %.
 SHARED_BASES = {
     "Llama-3.2-1B": _describe_base(
         2.6,
@@ -111,7 +112,7 @@ SHARED_BASES = {
         num_attention_heads=32,
     ),
     "Qwen3-32B, 4-bit": _describe_base(
-        21.7,
+        22.8,
         "qwen3",
         **_QWEN_3,
         hidden_size=5120,
@@ -120,7 +121,7 @@ SHARED_BASES = {
         num_attention_heads=64,
     ),
     "Llama-3.1-70B, 4-bit": _describe_base(
-        44.8,
+        46.8,
         "llama",
         **_LLAMA_3,
         hidden_size=8192,
