@@ -92,6 +92,34 @@ class OverrunLimits:
 NO_OVERRUNS = OverrunLimits()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoldJob:
+    """What the owner paid for a job, and under which terms."""
+
+    owner_id: str
+    payment_micros: int
+    #: The operational cost in the payment.
+    asks_micros: int
+    #: Part of the payment for a vendor's accepted work, which was done whatever the job did.
+    vendor_micros: int = 0
+    #: By node, what a work unit in its cells was sold for; ``None``: asks are paid, and every
+    #: unit counts alike.
+    posted_rates: Mapping[str, Fraction] | None = None
+    #: Of the payment, what is not refunded however much work was spared.
+    least_percent: int = 0
+    #: Of the payment, what a missed deadline earns.
+    credit_percent: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HouseLimits:
+    """What the house may still bear today."""
+
+    #: For the organisations at fault.
+    fault_micros: int
+    overruns: OverrunLimits = NO_OVERRUNS
+
+
 @dataclass(frozen=True, slots=True)
 class Settlement:
     """What is due when a job ends as it did. All amounts are micro-dollars."""
@@ -116,79 +144,67 @@ def compute_asks(*, operational: float, payment_micros: int) -> int:
     return min(payment_micros, max(0, math.ceil(operational - _TOLERANCE)))
 
 
-def compute_payout(
+def compute_settlement(
     *,
-    payment_micros: int,
-    asks_micros: int,
+    sold: SoldJob,
     work: ExecutedWork,
     ending: Ending,
-    credit_percent: int,
-    owner_id: str,
     at_fault: Collection[str],
-    house_limit_micros: int,
-    posted_rates: Mapping[str, Fraction] | None = None,
-    vendor_micros: int = 0,
-    overrun_limits: OverrunLimits = NO_OVERRUNS,
-    least_percent: int = 0,
+    limits: HouseLimits,
 ) -> Settlement:
     """What the rule makes of a job as it ended.
 
     Parameters
     ----------
-    posted_rates
-        By node, what a work unit in its cells was sold for; ``None``: asks are paid, and every
-        unit counts alike.
-    vendor_micros
-        Part of the payment for a vendor's accepted work, which was done whatever the job did.
-    least_percent
-        Of the payment, what is not refunded however much work was spared.
     at_fault
         Organisations whose nodes lost, failed or delayed the job.
-    house_limit_micros
-        What the house may still bear today for them.
-    overrun_limits
-        What it may still add today for warm starts that fall behind.
     """
-    if ending is Ending.FAILED_BY_HOUSE and owner_id in at_fault:
+    if ending is Ending.FAILED_BY_HOUSE and sold.owner_id in at_fault:
         ending = Ending.STOPPED
-    undone = 1 - work.share
-    asks_undone = math.floor(asks_micros * undone)
-    weights = _weigh(work.by_node, posted_rates)
-    added = _limit_overruns(
-        split_micros(math.floor(asks_micros * work.overrun), weights),
-        providers=[node.organisation_id for node in work.by_node],
-        owner_id=owner_id,
-        limits=overrun_limits,
-    )
-    sold = split_micros(asks_micros - asks_undone, weights)
-    earned = [one + more for one, more in zip(sold, added, strict=True)]
+    earned, added = _share_asks(sold, work, limits.overruns)
     faulty = [node.organisation_id in at_fault for node in work.by_node]
     if ending is Ending.FAILED_BY_HOUSE:
-        return _pay_failed(
-            payment_micros, asks_micros, work.by_node, earned, added, faulty, house_limit_micros
-        )
-    refund = math.floor((payment_micros - vendor_micros) * undone)
-    refund = min(refund, payment_micros - -(-payment_micros * least_percent // 100))
+        return _pay_failed(sold, work.by_node, earned, added, faulty, limits)
+    undone = 1 - work.share
+    payment = sold.payment_micros
+    refund = math.floor((payment - sold.vendor_micros) * undone)
+    refund = min(refund, payment - -(-payment * sold.least_percent // 100))
     credit, withheld = 0, [0] * len(earned)
-    if ending is Ending.LATE and not _is_party(owner_id, work.by_node, at_fault):
+    if ending is Ending.LATE and not _is_party(sold.owner_id, work.by_node, at_fault):
         # With what is refunded, never more than was paid.
-        credit = min(payment_micros * credit_percent // 100, payment_micros - refund)
+        credit = min(payment * sold.credit_percent // 100, payment - refund)
         forfeit = [amount if at else 0 for amount, at in zip(earned, faulty, strict=True)]
         from_providers = min(credit, sum(forfeit))
         withheld = split_micros(from_providers, forfeit)
-        credit = from_providers + min(credit - from_providers, house_limit_micros)
+        credit = from_providers + min(credit - from_providers, limits.fault_micros)
     return Settlement(
-        asks_micros=asks_micros,
+        asks_micros=sold.asks_micros,
         refund_micros=refund,
         credit_micros=credit,
         nodes=tuple(
             NodePay(node, amount, amount - less, more)
             for node, amount, less, more in zip(work.by_node, earned, withheld, added, strict=True)
         ),
-        asks_returned_micros=asks_undone + sum(withheld),
+        asks_returned_micros=math.floor(sold.asks_micros * undone) + sum(withheld),
         borne_pay_micros=sum(added),
         borne_credit_micros=credit - sum(withheld),
     )
+
+
+def _share_asks(
+    sold: SoldJob, work: ExecutedWork, limits: OverrunLimits
+) -> tuple[list[int], list[int]]:
+    """What each node earned, and what of it the house adds."""
+    weights = _weigh(work.by_node, sold.posted_rates)
+    added = _limit_overruns(
+        split_micros(math.floor(sold.asks_micros * work.overrun), weights),
+        providers=[node.organisation_id for node in work.by_node],
+        owner_id=sold.owner_id,
+        limits=limits,
+    )
+    asks_undone = math.floor(sold.asks_micros * (1 - work.share))
+    shares = split_micros(sold.asks_micros - asks_undone, weights)
+    return [one + more for one, more in zip(shares, added, strict=True)], added
 
 
 def _limit_overruns(
@@ -223,24 +239,23 @@ def _weigh(nodes: Sequence[NodeWork], posted_rates: Mapping[str, Fraction] | Non
 
 
 def _pay_failed(
-    payment_micros: int,
-    asks_micros: int,
+    sold: SoldJob,
     nodes: Sequence[NodeWork],
     earned: Sequence[int],
     added: Sequence[int],
     faulty: Sequence[bool],
-    house_limit_micros: int,
+    limits: HouseLimits,
 ) -> Settlement:
     """Everything goes back to the owner; the house pays those who are not at fault."""
     innocent = [0 if at else amount for amount, at in zip(earned, faulty, strict=True)]
-    borne = min(sum(innocent), house_limit_micros)
+    borne = min(sum(innocent), limits.fault_micros)
     paid = split_micros(borne, innocent)
     return Settlement(
-        asks_micros=asks_micros,
-        refund_micros=payment_micros,
+        asks_micros=sold.asks_micros,
+        refund_micros=sold.payment_micros,
         credit_micros=0,
         nodes=tuple(NodePay(*row) for row in zip(nodes, earned, paid, added, strict=True)),
-        asks_returned_micros=asks_micros,
+        asks_returned_micros=sold.asks_micros,
         borne_pay_micros=borne,
         borne_credit_micros=0,
     )

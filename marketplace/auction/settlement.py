@@ -1,4 +1,4 @@
-"""The money of jobs that ended, by the rule in ``pay_rule``.
+"""Moves the money of jobs that ended, by what ``endings`` finds to be due.
 
 Every effect is named by the bid's hold and may be asked for twice.
 """
@@ -9,47 +9,27 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from fractions import Fraction
+from datetime import datetime, timedelta
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 
-from marketplace.accounts.selectors import is_run_by_operator
 from marketplace.auction import locks
 from marketplace.auction.book.reservations import release_reservations
+from marketplace.auction.endings import EndedJob, compute_dues, compute_excess, judge_ending
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.models import Bid, BidStatus, Reservation, WorkShare
-from marketplace.auction.pay_rule import (
-    EXPRESS_LEAST_PERCENT,
-    NO_OVERRUNS,
-    Ending,
-    OverrunLimits,
-    Settlement,
-    compute_asks,
-    compute_payout,
-    find_express_refund,
-)
+from marketplace.auction.pay_rule import Ending, Settlement
 from marketplace.common.backoff import compute_backoff
-from marketplace.common.money import MAX_MICROS, format_usd
+from marketplace.common.money import format_usd
 from marketplace.fleet.models import Zone
 from marketplace.fleet.selectors import slot_at
-from marketplace.jobs.executed_work import (
-    ExecutedWork,
-    is_user_fault_confirmed,
-    list_organisations_at_fault,
-    list_slices,
-    measure_executed_work,
-)
 from marketplace.jobs.locks import lock_job
-from marketplace.jobs.models import EventKind, FaultOf, Job, JobStatus, Slice
+from marketplace.jobs.models import EventKind, Job
 from marketplace.jobs.selectors import list_unsettled_jobs
 from marketplace.jobs.services import add_job_event, mark_job_settled
 from marketplace.payments.locks import WALLET_KINDS, lock_accounts
 from marketplace.payments.models import AccountKind, EarningKind
-from marketplace.payments.selectors import sum_borne
 from marketplace.payments.services import (
     CostSplit,
     Share,
@@ -57,15 +37,13 @@ from marketplace.payments.services import (
     pay_sla_credit,
     refund_charge,
 )
-from marketplace.vendors.acceptance import DELIVERED
 from marketplace.vendors.selectors import (
     exclude_open,
     find_preparation,
-    is_held_up_by_owner,
 )
 from marketplace.warm.models import Offer
 from marketplace.warm.outcomes import find_taken_offer, record_outcome
-from marketplace.warm.overruns import find_owner_limit, find_provider_limit, record_overruns
+from marketplace.warm.overruns import record_overruns
 from scheduler.auction.log import events
 from scheduler.types import Cell
 
@@ -80,28 +58,6 @@ BATCH_LIMIT = 200
 #: A job that could not be settled is tried again after this, and then after longer.
 RETRY_AFTER = timedelta(seconds=30)
 RETRY_MOST = timedelta(hours=1)
-
-
-@dataclass(frozen=True, slots=True)
-class EndedJob:
-    """How a job ended, as far as money goes."""
-
-    ending: Ending
-    work: ExecutedWork
-    #: Organisations whose nodes lost, failed or delayed it, the latest last.
-    at_fault: tuple[str, ...] = ()
-    #: Why money goes back; empty when none does.
-    reason: str = ""
-    #: Why a part of the charge does, where that is another reason.
-    refund_reason: str = ""
-
-    @property
-    def why_refunded(self) -> str:
-        return self.refund_reason or self.reason
-
-    def find_organisations(self) -> set[str]:
-        """Everybody whose earnings may change."""
-        return {node.organisation_id for node in self.work.by_node} | set(self.at_fault)
 
 
 def settle_finished(*, now: datetime) -> int:
@@ -172,26 +128,15 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
             return None
         bid = locks.lock_bid(bid_id=job.bid_id)
         assert bid.payment_micros is not None
-        case, offer = _judge_ending(job), find_taken_offer(job)
+        case, offer = judge_ending(job), find_taken_offer(job)
         # Before the day's limit is read, so that two jobs of one provider cannot both use it up.
         lock_accounts(
             [(bid.organisation_id, kind) for kind in WALLET_KINDS]
             + [(pk, AccountKind.EARNINGS_PENDING) for pk in case.find_organisations()]
             + ([] if offer is None else [(offer.organisation_of_donor, _PENDING)])
         )
-        due = _compute_payout(
-            bid=bid,
-            job=job,
-            case=case,
-            # A late express job's price goes back by the schedule, whoever was at fault: no more
-            # than the house had for it.
-            house_limit_micros=MAX_MICROS
-            if bid.slo_s is not None
-            else _find_house_limit(case.at_fault, now=now),
-            credit_percent=_find_credit_percent(bid, job),
-            overrun_limits=_find_overrun_limits(bid, case, now=now),
-        )
-        excess = _compute_excess(bid, case, due)
+        due = compute_dues(bid=bid, job=job, case=case, now=now)
+        excess = compute_excess(bid=bid, case=case, due=due)
         royalty = _compute_royalty(bid, case, offer, excess_micros=excess)
         _return_excess(bid, excess, now=now)
         _move_money(bid=bid, case=case, due=due, royalty=royalty, now=now)
@@ -227,18 +172,6 @@ def settle_job(*, job: Job, now: datetime) -> Settlement | None:
     return due
 
 
-def _compute_excess(bid: Bid, case: EndedJob, due: Settlement) -> int:
-    """What a warm start cost more than a cold one would have, for the work that was done.
-
-    The nodes' pay does not come out of it, and with the refund and a credit no more goes back
-    than was paid.
-    """
-    left = (bid.payment_micros or 0) - due.refund_micros
-    executed = sum(pay.earned_micros - pay.added_micros for pay in due.nodes)
-    excess = math.floor(bid.excess_micros * case.work.share)
-    return max(0, min(excess, left - executed, left - due.credit_micros))
-
-
 def _compute_royalty(
     bid: Bid, case: EndedJob, offer: Offer | None, *, excess_micros: int
 ) -> Share | None:
@@ -270,147 +203,10 @@ def _compute_saving(bid: Bid, case: EndedJob) -> int:
     return max(0, bid.cold_price_micros - (bid.payment_micros or 0))
 
 
-def compute_cancel_refund(*, bid: Bid, job: Job) -> int:
-    """What the owner would get back by cancelling now, for the page that asks."""
-    case = EndedJob(Ending.STOPPED, measure_executed_work(job))
-    due = _compute_payout(bid=bid, job=job, case=case, house_limit_micros=0)
-    return due.refund_micros + _compute_excess(bid, case, due)
-
-
-def _judge_ending(job: Job) -> EndedJob:
-    """How a job ended, as far as money goes, and whose fault it was."""
-    work, slices = measure_executed_work(job), list_slices(job)
-    at_fault = tuple(list_organisations_at_fault(job, slices))
-    assert job.finished_at is not None
-    is_own_delay = is_held_up_by_owner(job)
-    if job.status == JobStatus.SUCCEEDED:
-        undone = "Work that early stopping spared"
-        if job.finished_at <= job.deadline_at or is_own_delay:
-            return EndedJob(Ending.IN_TIME, work, reason=undone)
-        at_fault = at_fault or _find_organisation_at(slices, job.deadline_at)
-        return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", undone)
-    if is_own_delay:
-        return EndedJob(Ending.STOPPED, work, reason="Work that was not done")
-    if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
-        return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
-    if job.status == JobStatus.FAILED and not is_user_fault_confirmed(slices):
-        reason = "No second provider confirmed that the input is at fault"
-        return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, reason)
-    return EndedJob(Ending.STOPPED, work, reason="Work that was not done")
-
-
-def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, ...]:
-    """Whose node had the job at a moment."""
-    return tuple(
-        held.node.provider.organisation_id
-        for held in slices
-        if held.opened_at <= at and (held.closed_at is None or at < held.closed_at)
-    )
-
-
 def _find_preparation_refund(job: Job) -> int:
     """What went back for cells that the prepared data did not need."""
     preparation = find_preparation(job)
     return 0 if preparation is None else preparation.refund_micros
-
-
-def _find_credit_percent(bid: Bid, job: Job) -> int:
-    """What of the payment the owner gets back for a missed deadline."""
-    if bid.slo_s is None:
-        return settings.SLA_CREDIT_PERCENT
-    assert job.finished_at is not None
-    late_s = (job.finished_at - job.deadline_at).total_seconds()
-    return find_express_refund(late_s=late_s, slo_s=bid.slo_s)
-
-
-def _compute_payout(
-    *,
-    bid: Bid,
-    job: Job,
-    case: EndedJob,
-    house_limit_micros: int,
-    credit_percent: int = 0,
-    overrun_limits: OverrunLimits = NO_OVERRUNS,
-) -> Settlement:
-    assert bid.payment_micros is not None
-    preparation = find_preparation(job)
-    parts = bid.parts or {}
-    asks = compute_asks(
-        operational=float(parts.get("operational", 0.0)), payment_micros=bid.payment_micros
-    )
-    back = 0 if preparation is None else preparation.refund_micros
-    # What waits for its owner, or for an operator, is paid for if the job is cancelled.
-    is_prepared = preparation is not None and preparation.status in DELIVERED
-    return compute_payout(
-        payment_micros=bid.payment_micros - back,
-        asks_micros=asks - back,
-        vendor_micros=math.ceil(parts.get("vendor", 0.0)) if is_prepared else 0,
-        least_percent=0 if bid.slo_s is None else EXPRESS_LEAST_PERCENT,
-        work=case.work,
-        ending=case.ending,
-        credit_percent=credit_percent,
-        owner_id=bid.organisation_id,
-        at_fault=case.at_fault,
-        house_limit_micros=house_limit_micros,
-        posted_rates=_load_posted_rates(bid),
-        overrun_limits=overrun_limits,
-    )
-
-
-def _load_posted_rates(bid: Bid) -> dict[str, Fraction] | None:
-    """By node, the mean rate a sample that the job had there; ``None`` where asks are paid.
-
-    Cells given back count only where nothing else of the node is known: a job that ended
-    early, or was moved, did its work in what it held before.
-    """
-    rows = Reservation.objects.filter(bid=bid).values_list(
-        "node_id", "samples", "posted_rate_micros", "released_at"
-    )
-    kept: defaultdict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
-    gone: defaultdict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
-    for node_id, samples, rate, released_at in rows:
-        if rate is None:
-            return None
-        of = kept if released_at is None else gone
-        of[node_id].append((Fraction(samples), Fraction(rate)))
-    return {
-        node_id: _average(cells) for node_id, cells in sorted((dict(gone) | dict(kept)).items())
-    }
-
-
-def _average(cells: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
-    total = sum((samples for samples, _ in cells), Fraction(0))
-    if not total:
-        return Fraction(0)
-    return sum((samples * rate for samples, rate in cells), Fraction(0)) / total
-
-
-def _find_house_limit(at_fault: Sequence[str], *, now: datetime) -> int:
-    """What the house may still bear today for the latest provider at fault.
-
-    There is no limit to what the house bears for faults of its own.
-    """
-    if not at_fault or is_run_by_operator(organisation_id=at_fault[-1]):
-        return MAX_MICROS
-    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    borne = sum_borne(at_fault_id=at_fault[-1], since=today)
-    return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne)
-
-
-def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunLimits:
-    """What the house may still add today for a warm start that fell behind."""
-    if not case.work.overrun:
-        return NO_OVERRUNS
-    providers = {node.organisation_id for node in case.work.by_node}
-    return OverrunLimits(
-        owner_micros=find_owner_limit(owner_id=bid.organisation_id, now=now),
-        provider_micros={
-            provider_id: MAX_MICROS
-            if is_run_by_operator(organisation_id=provider_id)
-            else find_provider_limit(provider_id=provider_id, now=now)
-            for provider_id in providers
-        },
-    )
 
 
 def _sum_added(due: Settlement) -> dict[str, int]:

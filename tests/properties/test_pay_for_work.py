@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from marketplace.accounts.models import Organisation
+from marketplace.auction.endings import compute_cancel_refund
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.models import Bid, WorkShare
-from marketplace.auction.settlement import compute_cancel_refund, settle_finished
+from marketplace.auction.settlement import settle_finished
 from marketplace.fleet.models import Node, NodeStatus, Zone
 from marketplace.jobs.models import Job, JobStatus, SliceStatus
 from marketplace.jobs.services import (

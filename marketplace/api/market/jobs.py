@@ -21,8 +21,8 @@ from marketplace.api.market.serialize import (
 )
 from marketplace.api.pagination import build_page, read_page_limit, show_each
 from marketplace.api.views import MarketView
+from marketplace.auction.endings import compute_cancel_refund
 from marketplace.auction.selectors import get_bid
-from marketplace.auction.settlement import compute_cancel_refund
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound, UserError

@@ -17,9 +17,9 @@ from django.views.decorators.http import require_GET, require_POST
 
 from marketplace.accounts.models import Organisation, User
 from marketplace.auction.bidding.choices import explain_choices
+from marketplace.auction.endings import compute_cancel_refund
 from marketplace.auction.models import Bid, BidStatus
 from marketplace.auction.selectors import list_bids
-from marketplace.auction.settlement import compute_cancel_refund
 from marketplace.common import clock
 from marketplace.common.downloads import FileDownload
 from marketplace.common.errors import NotFound

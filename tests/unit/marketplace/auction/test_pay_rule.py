@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,14 +14,24 @@ from marketplace.auction.pay_rule import (
     NO_OVERRUNS,
     PAY_RULE,
     Ending,
+    HouseLimits,
     OverrunLimits,
     Settlement,
+    SoldJob,
     compute_asks,
-    compute_payout,
+    compute_settlement,
 )
 from marketplace.jobs.executed_work import ExecutedWork, NodeWork
 
 ROOT = Path(__file__).parents[4]
+SOLD = SoldJob(owner_id="owner", payment_micros=1_000, asks_micros=601, credit_percent=25)
+NO_LIMITS = HouseLimits(fault_micros=10**12)
+EXPRESS = SoldJob(
+    owner_id="owner",
+    payment_micros=1_000,
+    asks_micros=0,
+    least_percent=EXPRESS_LEAST_PERCENT,
+)
 
 
 def pay(
@@ -35,17 +46,12 @@ def pay(
 ) -> Settlement:
     """A job of 1,000 micro-dollars, 601 of them asks; node ``n`` belongs to ``org_n``."""
     nodes = tuple(NodeWork(f"node_{n}", f"org_{n}", 1, done) for n, done in enumerate(units))
-    return compute_payout(
-        payment_micros=1_000,
-        asks_micros=601,
+    return compute_settlement(
+        sold=replace(SOLD, posted_rates=rates),
         work=ExecutedWork(nodes, min(Fraction(1), Fraction(sum(units), of)), overrun),
         ending=ending,
-        credit_percent=25,
-        owner_id="owner",
         at_fault=at_fault,
-        house_limit_micros=limit,
-        posted_rates=rates,
-        overrun_limits=overrun_limits,
+        limits=HouseLimits(fault_micros=limit, overruns=overrun_limits),
     )
 
 
@@ -112,15 +118,12 @@ def test_the_house_pays_for_a_warm_start_that_falls_behind_up_to_limits_a_day() 
 
 def test_an_owner_who_is_also_a_provider_of_the_job_gets_no_credit() -> None:
     nodes = (NodeWork("node_0", "owner", 1, 100),)
-    due = compute_payout(
-        payment_micros=1_000,
-        asks_micros=601,
+    due = compute_settlement(
+        sold=SOLD,
         work=ExecutedWork(nodes, Fraction(1)),
         ending=Ending.LATE,
-        credit_percent=25,
-        owner_id="owner",
         at_fault=("org_9",),
-        house_limit_micros=10**12,
+        limits=NO_LIMITS,
     )
     assert (due.credit_micros, paid(due)) == (0, [601])
 
@@ -168,30 +171,22 @@ def test_owners_providers_and_readers_of_the_documents_are_shown_one_sentence() 
 
 
 def test_an_express_job_that_was_spared_work_still_pays_a_quarter() -> None:
-    due = compute_payout(
-        payment_micros=1_001,
-        asks_micros=0,
+    due = compute_settlement(
+        sold=replace(EXPRESS, payment_micros=1_001),
         work=ExecutedWork((), Fraction(0)),
         ending=Ending.STOPPED,
-        credit_percent=0,
-        owner_id="owner",
         at_fault=(),
-        house_limit_micros=10**12,
-        least_percent=EXPRESS_LEAST_PERCENT,
+        limits=NO_LIMITS,
     )
     assert due.refund_micros == 1_001 - 251
 
 
 def test_a_late_job_that_was_spared_work_never_gets_back_more_than_it_paid() -> None:
-    due = compute_payout(
-        payment_micros=1_000,
-        asks_micros=0,
+    due = compute_settlement(
+        sold=replace(EXPRESS, credit_percent=100),
         work=ExecutedWork((NodeWork("node_0", "org_0", 1, 10),), Fraction(10, 100)),
         ending=Ending.LATE,
-        credit_percent=100,
-        owner_id="owner",
         at_fault=(),
-        house_limit_micros=10**12,
-        least_percent=EXPRESS_LEAST_PERCENT,
+        limits=NO_LIMITS,
     )
     assert (due.refund_micros, due.credit_micros) == (750, 250)

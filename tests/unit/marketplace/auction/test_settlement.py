@@ -8,13 +8,14 @@ import pytest
 
 from marketplace.auction import settlement
 from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.endings import compute_cancel_refund
 from marketplace.auction.lane.decide import decide_pending_bids
 from marketplace.auction.lane.enter import enter_lane
 from marketplace.auction.lane.replan import replan_jobs
 from marketplace.auction.lane.sweep import refresh_zone
 from marketplace.auction.models import Bid, LogEntry, Reservation, WorkShare
 from marketplace.auction.selectors import list_bids_not_settled, list_bids_set_aside
-from marketplace.auction.settlement import compute_cancel_refund, settle_finished
+from marketplace.auction.settlement import settle_finished
 from marketplace.common.errors import UserError
 from marketplace.fleet.models import Node, NodeStatus
 from marketplace.fleet.slots import slot_ends_at

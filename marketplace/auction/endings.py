@@ -1,0 +1,226 @@
+"""How a job ended, as far as money goes, and what is due by the rule in ``pay_rule``.
+
+Everything here reads; ``settlement`` moves the money.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+
+from django.conf import settings
+
+from marketplace.accounts.selectors import is_run_by_operator
+from marketplace.auction.models import Bid, Reservation
+from marketplace.auction.pay_rule import (
+    EXPRESS_LEAST_PERCENT,
+    NO_OVERRUNS,
+    Ending,
+    HouseLimits,
+    OverrunLimits,
+    Settlement,
+    SoldJob,
+    compute_asks,
+    compute_settlement,
+    find_express_refund,
+)
+from marketplace.common.money import MAX_MICROS
+from marketplace.jobs.executed_work import (
+    ExecutedWork,
+    is_user_fault_confirmed,
+    list_organisations_at_fault,
+    list_slices,
+    measure_executed_work,
+)
+from marketplace.jobs.models import FaultOf, Job, JobStatus, Slice
+from marketplace.payments.selectors import sum_borne
+from marketplace.vendors.acceptance import DELIVERED
+from marketplace.vendors.selectors import find_preparation, is_held_up_by_owner
+from marketplace.warm.overruns import find_owner_limit, find_provider_limit
+
+
+@dataclass(frozen=True, slots=True)
+class EndedJob:
+    """How a job ended, as far as money goes."""
+
+    ending: Ending
+    work: ExecutedWork
+    #: Organisations whose nodes lost, failed or delayed it, the latest last.
+    at_fault: tuple[str, ...] = ()
+    #: Why money goes back; empty when none does.
+    reason: str = ""
+    #: Why a part of the charge does, where that is another reason.
+    refund_reason: str = ""
+
+    @property
+    def why_refunded(self) -> str:
+        return self.refund_reason or self.reason
+
+    def find_organisations(self) -> set[str]:
+        """Everybody whose earnings may change."""
+        return {node.organisation_id for node in self.work.by_node} | set(self.at_fault)
+
+
+def compute_dues(*, bid: Bid, job: Job, case: EndedJob, now: datetime) -> Settlement:
+    """What is due for a job that ended, within what the house may still bear today."""
+    return compute_settlement(
+        sold=_describe_sale(bid, job, credit_percent=_find_credit_percent(bid, job)),
+        work=case.work,
+        ending=case.ending,
+        at_fault=case.at_fault,
+        limits=HouseLimits(
+            # A late express job's price goes back by the schedule, whatever the limits: no more
+            # than the house had for it.
+            fault_micros=MAX_MICROS
+            if bid.slo_s is not None
+            else _find_fault_limit(case.at_fault, now=now),
+            overruns=_find_overrun_limits(bid, case, now=now),
+        ),
+    )
+
+
+def compute_excess(*, bid: Bid, case: EndedJob, due: Settlement) -> int:
+    """What a warm start cost more than a cold one would have, for the work that was done.
+
+    The nodes' pay does not come out of it, and with the refund and a credit no more goes back
+    than was paid.
+    """
+    left = (bid.payment_micros or 0) - due.refund_micros
+    executed = sum(pay.earned_micros - pay.added_micros for pay in due.nodes)
+    excess = math.floor(bid.excess_micros * case.work.share)
+    return max(0, min(excess, left - executed, left - due.credit_micros))
+
+
+def compute_cancel_refund(*, bid: Bid, job: Job) -> int:
+    """What the owner would get back by cancelling now, for the page that asks."""
+    case = EndedJob(Ending.STOPPED, measure_executed_work(job))
+    due = compute_settlement(
+        sold=_describe_sale(bid, job),
+        work=case.work,
+        ending=case.ending,
+        at_fault=case.at_fault,
+        limits=HouseLimits(fault_micros=0),
+    )
+    return due.refund_micros + compute_excess(bid=bid, case=case, due=due)
+
+
+def judge_ending(job: Job) -> EndedJob:
+    """How a job ended, as far as money goes, and whose fault it was."""
+    work, slices = measure_executed_work(job), list_slices(job)
+    at_fault = tuple(list_organisations_at_fault(job, slices))
+    assert job.finished_at is not None
+    is_own_delay = is_held_up_by_owner(job)
+    if job.status == JobStatus.SUCCEEDED:
+        undone = "Work that early stopping spared"
+        if job.finished_at <= job.deadline_at or is_own_delay:
+            return EndedJob(Ending.IN_TIME, work, reason=undone)
+        at_fault = at_fault or _find_organisation_at(slices, job.deadline_at)
+        return EndedJob(Ending.LATE, work, at_fault, "Credit for the missed deadline", undone)
+    if is_own_delay:
+        return EndedJob(Ending.STOPPED, work, reason="Work that was not done")
+    if job.status == JobStatus.FAILED and job.fault == FaultOf.SYSTEM:
+        return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, "The house failed the job")
+    if job.status == JobStatus.FAILED and not is_user_fault_confirmed(slices):
+        reason = "No second provider confirmed that the input is at fault"
+        return EndedJob(Ending.FAILED_BY_HOUSE, work, at_fault, reason)
+    return EndedJob(Ending.STOPPED, work, reason="Work that was not done")
+
+
+def _find_organisation_at(slices: Sequence[Slice], at: datetime) -> tuple[str, ...]:
+    """Whose node had the job at a moment."""
+    return tuple(
+        held.node.provider.organisation_id
+        for held in slices
+        if held.opened_at <= at and (held.closed_at is None or at < held.closed_at)
+    )
+
+
+def _describe_sale(bid: Bid, job: Job, *, credit_percent: int = 0) -> SoldJob:
+    """What the owner paid, after what went back when the data were prepared."""
+    assert bid.payment_micros is not None
+    preparation = find_preparation(job)
+    parts = bid.parts or {}
+    asks = compute_asks(
+        operational=float(parts.get("operational", 0.0)), payment_micros=bid.payment_micros
+    )
+    back = 0 if preparation is None else preparation.refund_micros
+    # What waits for its owner, or for an operator, is paid for if the job is cancelled.
+    is_prepared = preparation is not None and preparation.status in DELIVERED
+    return SoldJob(
+        owner_id=bid.organisation_id,
+        payment_micros=bid.payment_micros - back,
+        asks_micros=asks - back,
+        vendor_micros=math.ceil(parts.get("vendor", 0.0)) if is_prepared else 0,
+        posted_rates=_load_posted_rates(bid),
+        least_percent=0 if bid.slo_s is None else EXPRESS_LEAST_PERCENT,
+        credit_percent=credit_percent,
+    )
+
+
+def _load_posted_rates(bid: Bid) -> dict[str, Fraction] | None:
+    """By node, the mean rate a sample that the job had there; ``None`` where asks are paid.
+
+    Cells given back count only where nothing else of the node is known: a job that ended
+    early, or was moved, did its work in what it held before.
+    """
+    rows = Reservation.objects.filter(bid=bid).values_list(
+        "node_id", "samples", "posted_rate_micros", "released_at"
+    )
+    kept: defaultdict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    gone: defaultdict[str, list[tuple[Fraction, Fraction]]] = defaultdict(list)
+    for node_id, samples, rate, released_at in rows:
+        if rate is None:
+            return None
+        of = kept if released_at is None else gone
+        of[node_id].append((Fraction(samples), Fraction(rate)))
+    return {
+        node_id: _average(cells) for node_id, cells in sorted((dict(gone) | dict(kept)).items())
+    }
+
+
+def _average(cells: Sequence[tuple[Fraction, Fraction]]) -> Fraction:
+    total = sum((samples for samples, _ in cells), Fraction(0))
+    if not total:
+        return Fraction(0)
+    return sum((samples * rate for samples, rate in cells), Fraction(0)) / total
+
+
+def _find_credit_percent(bid: Bid, job: Job) -> int:
+    """What of the payment the owner gets back for a missed deadline."""
+    if bid.slo_s is None:
+        return settings.SLA_CREDIT_PERCENT
+    assert job.finished_at is not None
+    late_s = (job.finished_at - job.deadline_at).total_seconds()
+    return find_express_refund(late_s=late_s, slo_s=bid.slo_s)
+
+
+def _find_fault_limit(at_fault: Sequence[str], *, now: datetime) -> int:
+    """What the house may still bear today for the latest provider at fault.
+
+    There is no limit to what the house bears for faults of its own.
+    """
+    if not at_fault or is_run_by_operator(organisation_id=at_fault[-1]):
+        return MAX_MICROS
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    borne = sum_borne(at_fault_id=at_fault[-1], since=today)
+    return max(0, settings.HOUSE_BEARS_MICROS_PER_DAY - borne)
+
+
+def _find_overrun_limits(bid: Bid, case: EndedJob, *, now: datetime) -> OverrunLimits:
+    """What the house may still add today for a warm start that fell behind."""
+    if not case.work.overrun:
+        return NO_OVERRUNS
+    providers = {node.organisation_id for node in case.work.by_node}
+    return OverrunLimits(
+        owner_micros=find_owner_limit(owner_id=bid.organisation_id, now=now),
+        provider_micros={
+            provider_id: MAX_MICROS
+            if is_run_by_operator(organisation_id=provider_id)
+            else find_provider_limit(provider_id=provider_id, now=now)
+            for provider_id in providers
+        },
+    )
