@@ -1,16 +1,18 @@
-"""Bids, the decision log of each zone, and rows derived from the log."""
+"""Bids, and sweeps of them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pgtrigger
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Func, Q, Value
 
 from marketplace.common.models import IdField
 from marketplace.jobs.starts import StartKind
+
+#: Of a bid's plan: the one that it was admitted with.
+FIRST_REVISION = 1
 
 
 class NextArrival(Func):
@@ -105,6 +107,8 @@ class Bid(models.Model):
     placed_by_id: str | None
     dataset_id: str | None
     bundle_id: str | None
+    reservations: models.Manager[Any]
+
     id = IdField(prefix="bid")
     # The indexes below begin with these two.
     zone = models.ForeignKey(
@@ -257,7 +261,7 @@ class Bid(models.Model):
         if self.status != BidStatus.ADMITTED:
             return None
         if self.first_cells is None:
-            rows = Reservation.objects.filter(bid_id=self.pk, revision=FIRST_REVISION)
+            rows = self.reservations.filter(revision=FIRST_REVISION)
             cells = rows.order_by("slot").values_list("slot", "node_id")
             self.first_cells = [list(cell) for cell in cells]
         return self.first_cells
@@ -293,336 +297,3 @@ class Bid(models.Model):
     @property
     def hold_reference(self) -> str:
         return hold_reference(self.id)
-
-
-class LogEntry(models.Model):
-    """One event of a zone and its outcome. Append-only, by trigger."""
-
-    zone_id: str
-    # The constraint below has an index that begins with it.
-    zone = models.ForeignKey(
-        "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
-    position = models.BigIntegerField()
-    kind = models.CharField(max_length=32)
-    #: Canonical JSON text of the engine's event: text, because ``jsonb`` does
-    #: not keep how a float was written and the hash covers the bytes.
-    event = models.TextField()
-    #: Canonical JSON text of what the engine answered.
-    outcome = models.TextField()
-    prev_hash = models.CharField(max_length=64)
-    hash = models.CharField(max_length=64)
-    recorded_at = models.DateTimeField()
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["zone", "position"], name="auction_log_one_per_position"
-            )
-        ]
-        triggers = [
-            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.zone_id}/{self.position} {self.kind}"
-
-
-class MarketHead(models.Model):
-    """How far the log of a zone is; changed only by its lane, once per batch."""
-
-    zone_id: str
-    zone = models.OneToOneField(
-        "fleet.Zone", primary_key=True, on_delete=models.PROTECT, related_name="+"
-    )
-    #: Of the last entry of the log, which counts from 1.
-    position = models.BigIntegerField(default=0)
-    head_hash = models.CharField(max_length=64)
-    #: Of the last event on the stream ``market.<zone name>``.
-    seq = models.BigIntegerField(default=0)
-    #: Latest slot the log knows.
-    slot = models.BigIntegerField()
-    updated_at = models.DateTimeField()
-
-    def __str__(self) -> str:
-        return f"{self.zone_id}@{self.position}"
-
-
-class SolveStatus(models.TextChoices):
-    NONE = "none", "Never solved"
-    SOLVING = "solving", "Solving"
-    #: Solved; the lane has not written the prices to the log yet.
-    WAITING = "waiting", "Waiting for the lane"
-    APPLIED = "applied", "In force"
-    #: The market had moved on when the prices came.
-    DISCARDED = "discarded", "Discarded"
-    FAILED = "failed", "Failed"
-
-
-class Pricing(models.Model):
-    """Which policy a zone's log is under, and how the last solve for prices went.
-
-    The log is the truth: these columns say the same sooner. The prices of a solve
-    wait here for the lane.
-    """
-
-    zone_id: str
-    zone = models.OneToOneField(
-        "fleet.Zone", primary_key=True, on_delete=models.PROTECT, related_name="pricing"
-    )
-    #: In force; ``Zone.policy`` is what the operator wants. Empty before the log begins.
-    policy = models.CharField(max_length=16, default="", blank=True)
-    policy_since_at = models.DateTimeField(null=True)
-
-    #: Log position and slot of the prices in force; null: none were solved.
-    applied_position = models.BigIntegerField(null=True)
-    applied_slot = models.BigIntegerField(null=True)
-    applied_at = models.DateTimeField(null=True)
-    #: Share of the dual value that solving took off: how badly the prices before fitted.
-    gain = models.FloatField(null=True)
-    #: Bids expected in the horizon when they were solved.
-    expected_bids = models.FloatField(null=True)
-
-    #: The last attempt.
-    status = models.CharField(max_length=12, choices=SolveStatus.choices, default=SolveStatus.NONE)
-    #: Why it failed or was discarded; empty otherwise.
-    problem = models.CharField(max_length=500, default="", blank=True)
-    attempted_at = models.DateTimeField(null=True)
-    #: Slot and fleet it was for.
-    attempted_slot = models.BigIntegerField(null=True)
-    attempted_fleet = models.CharField(max_length=64, default="", blank=True)
-    solve_s = models.FloatField(null=True)
-    #: Attempts that failed since the last that did not.
-    failures = models.PositiveIntegerField(default=0)
-    #: Not tried again before.
-    next_at = models.DateTimeField(null=True)
-    #: JSON text of the event the lane is to apply; null when none waits.
-    waiting = models.TextField(null=True)
-
-    def __str__(self) -> str:
-        return f"{self.zone_id} {self.policy}"
-
-
-class Snapshot(models.Model):
-    """The engine's state at a position of the log; the one at 0 holds the zone's rules."""
-
-    zone_id: str
-    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
-    #: Of the last entry applied; 0 before the first.
-    position = models.BigIntegerField()
-    head_hash = models.CharField(max_length=64)
-    #: JSON text, exact floats.
-    state = models.TextField()
-    taken_at = models.DateTimeField()
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["zone", "position"], name="auction_snapshot_one_per_position"
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.zone_id}@{self.position}"
-
-
-#: The plan that a bid was admitted with.
-FIRST_REVISION = 1
-
-
-class Reservation(models.Model):
-    """One cell of one admitted bid, for queries; the log is the truth.
-
-    The rows of a bid are the record of its plans: each new plan is a revision, and a cell that
-    went back on sale has ``released_at``. Rows are never deleted.
-    """
-
-    bid_id: str
-    zone_id: str
-    node_id: str
-    bid = models.ForeignKey(Bid, on_delete=models.PROTECT, related_name="reservations")
-    # The index below begins with it.
-    zone = models.ForeignKey(
-        "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
-    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="+")
-    #: Of the bid's plan, from ``FIRST_REVISION`` on.
-    revision = models.PositiveIntegerField(default=FIRST_REVISION, db_default=FIRST_REVISION)
-    slot = models.BigIntegerField()
-    #: Work units; the column is named as the paper names them.
-    samples = models.FloatField()
-    memory_gb = models.FloatField()
-    #: What the provider is to earn for this share of the slot (e_ikt), rounded up.
-    operational_cost_micros = models.BigIntegerField()
-    #: Micro-dollars a sample, as posted when the cell was sold; null: the ask is paid.
-    posted_rate_micros = models.FloatField(null=True)
-    released_at = models.DateTimeField(null=True)
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["bid", "slot"],
-                condition=Q(released_at__isnull=True),
-                name="auction_reservation_one_node_per_slot",
-            )
-        ]
-        indexes = [
-            models.Index(fields=["zone", "slot", "node"], name="auction_reservation_cell"),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.bid_id} slot {self.slot} on {self.node_id}"
-
-
-class WorkShare(models.Model):
-    """What one node did of a job that was settled, and what its provider got for it."""
-
-    bid_id: str
-    node_id: str
-    organisation_id: str
-
-    bid = models.ForeignKey(Bid, on_delete=models.PROTECT, related_name="work_shares")
-    node = models.ForeignKey("fleet.Node", on_delete=models.PROTECT, related_name="work_shares")
-    #: The provider.
-    organisation = models.ForeignKey(
-        "accounts.Organisation", on_delete=models.PROTECT, related_name="+"
-    )
-    #: Optimizer steps that counted.
-    steps = models.PositiveIntegerField()
-    #: Work units of those steps, evaluations included.
-    units = models.PositiveBigIntegerField()
-    #: Its part of the operational cost, by its units.
-    earned_micros = models.BigIntegerField()
-    #: What of it was paid: less where the provider was at fault.
-    paid_micros = models.BigIntegerField()
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(fields=["bid", "node"], name="auction_work_share_once"),
-            models.CheckConstraint(
-                condition=Q(paid_micros__gte=0, paid_micros__lte=F("earned_micros")),
-                name="auction_work_share_paid_within_earned",
-            ),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.steps} steps of {self.bid_id} on {self.node_id}"
-
-
-class MarketKey(models.Model):
-    """A key that signs, or signed, heads and receipts; its private half is a file."""
-
-    #: Ed25519, 32 bytes in hex.
-    public_key = models.CharField(max_length=64, primary_key=True)
-    created_at = models.DateTimeField()
-    #: In use no longer; what it signed stays valid.
-    retired_at = models.DateTimeField(null=True)
-    #: Signature of the key before over this one, in hex; empty for the first key, and for one
-    #: that was made because the key before was lost.
-    vouched_by = models.CharField(max_length=128, default="", blank=True)
-
-    def __str__(self) -> str:
-        return self.public_key
-
-
-class PublishedHead(models.Model):
-    """A head of a zone's log as the market signed it. Append-only, by trigger."""
-
-    zone_id: str
-    # The constraint below has an index that begins with it.
-    zone = models.ForeignKey(
-        "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
-    position = models.BigIntegerField()
-    #: JSON text of ``scheduler.auction.log.heads.SignedHead``.
-    text = models.TextField()
-    signed_at = models.DateTimeField()
-
-    class Meta:
-        db_table = "auction_signedhead"
-        constraints = [
-            models.UniqueConstraint(
-                fields=["zone", "position"], name="auction_signed_head_one_per_position"
-            )
-        ]
-        triggers = [
-            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.zone_id}@{self.position}"
-
-
-class WitnessCursor(models.Model):
-    """How far a witness has a zone's signed heads, and what keeps it from having more."""
-
-    zone_id: str
-    #: As the settings name it.
-    witness = models.CharField(max_length=500)
-    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
-    #: Of the last head that it took.
-    position = models.BigIntegerField(default=-1)
-    delivered_at = models.DateTimeField(null=True)
-    #: Tries that failed since the last that did not.
-    failures = models.PositiveIntegerField(default=0)
-    problem = models.CharField(max_length=500, default="", blank=True)
-    #: Not tried again before.
-    next_at = models.DateTimeField(null=True)
-
-    class Meta:
-        constraints = [
-            models.UniqueConstraint(
-                fields=["witness", "zone"], name="auction_witness_cursor_one_per_zone"
-            )
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.witness} of {self.zone_id}@{self.position}"
-
-
-class WitnessedLog(models.Model):
-    """Another market's log whose signed heads this market stores, and what keeps it from them."""
-
-    #: As the settings name it.
-    url = models.CharField(max_length=500, unique=True)
-    #: Of the last head that was fetched.
-    position = models.BigIntegerField(default=-1)
-    fetched_at = models.DateTimeField(null=True)
-    #: Tries that failed since the last that did not.
-    failures = models.PositiveIntegerField(default=0)
-    problem = models.CharField(max_length=500, default="", blank=True)
-    #: Not tried again before.
-    next_at = models.DateTimeField(null=True)
-
-    def __str__(self) -> str:
-        return self.url
-
-
-class WitnessedHead(models.Model):
-    """A head of another market's log as that market signed it. Append-only, by trigger."""
-
-    # The constraint below has an index that begins with it.
-    log = models.ForeignKey(
-        WitnessedLog, on_delete=models.PROTECT, related_name="+", db_index=False
-    )
-    #: As that market names it.
-    zone = models.CharField(max_length=200)
-    position = models.BigIntegerField()
-    hash = models.CharField(max_length=128)
-    #: JSON text of ``scheduler.auction.log.heads.SignedHead``.
-    text = models.TextField()
-    seen_at = models.DateTimeField()
-
-    class Meta:
-        constraints = [
-            # Two heads of one position are the proof of two histories: both are stored.
-            models.UniqueConstraint(
-                fields=["log", "zone", "position", "hash"], name="auction_witnessed_head_once"
-            )
-        ]
-        triggers = [
-            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.zone}@{self.position}"

@@ -1,0 +1,41 @@
+"""Bids, the decision log of each zone, and rows derived from the log."""
+
+from marketplace.auction.models.bids import (
+    FIRST_REVISION,
+    Bid,
+    BidStatus,
+    Bundle,
+    NextArrival,
+    hold_reference,
+)
+from marketplace.auction.models.log import LogEntry, MarketHead, Snapshot
+from marketplace.auction.models.plans import Reservation, WorkShare
+from marketplace.auction.models.pricing import Pricing, SolveStatus
+from marketplace.auction.models.witnesses import (
+    MarketKey,
+    PublishedHead,
+    WitnessCursor,
+    WitnessedHead,
+    WitnessedLog,
+)
+
+__all__ = [
+    "FIRST_REVISION",
+    "Bid",
+    "BidStatus",
+    "Bundle",
+    "LogEntry",
+    "MarketHead",
+    "MarketKey",
+    "NextArrival",
+    "Pricing",
+    "PublishedHead",
+    "Reservation",
+    "Snapshot",
+    "SolveStatus",
+    "WitnessCursor",
+    "WitnessedHead",
+    "WitnessedLog",
+    "WorkShare",
+    "hold_reference",
+]

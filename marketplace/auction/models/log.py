@@ -1,0 +1,82 @@
+"""The decision log of each zone, and what is kept beside it."""
+
+from __future__ import annotations
+
+import pgtrigger
+from django.db import models
+
+
+class LogEntry(models.Model):
+    """One event of a zone and its outcome. Append-only, by trigger."""
+
+    zone_id: str
+    # The constraint below has an index that begins with it.
+    zone = models.ForeignKey(
+        "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    position = models.BigIntegerField()
+    kind = models.CharField(max_length=32)
+    #: Canonical JSON text of the engine's event: text, because ``jsonb`` does
+    #: not keep how a float was written and the hash covers the bytes.
+    event = models.TextField()
+    #: Canonical JSON text of what the engine answered.
+    outcome = models.TextField()
+    prev_hash = models.CharField(max_length=64)
+    hash = models.CharField(max_length=64)
+    recorded_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["zone", "position"], name="auction_log_one_per_position"
+            )
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.zone_id}/{self.position} {self.kind}"
+
+
+class MarketHead(models.Model):
+    """How far the log of a zone is; changed only by its lane, once per batch."""
+
+    zone_id: str
+    zone = models.OneToOneField(
+        "fleet.Zone", primary_key=True, on_delete=models.PROTECT, related_name="+"
+    )
+    #: Of the last entry of the log, which counts from 1.
+    position = models.BigIntegerField(default=0)
+    head_hash = models.CharField(max_length=64)
+    #: Of the last event on the stream ``market.<zone name>``.
+    seq = models.BigIntegerField(default=0)
+    #: Latest slot the log knows.
+    slot = models.BigIntegerField()
+    updated_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.zone_id}@{self.position}"
+
+
+class Snapshot(models.Model):
+    """The engine's state at a position of the log; the one at 0 holds the zone's rules."""
+
+    zone_id: str
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    #: Of the last entry applied; 0 before the first.
+    position = models.BigIntegerField()
+    head_hash = models.CharField(max_length=64)
+    #: JSON text, exact floats.
+    state = models.TextField()
+    taken_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["zone", "position"], name="auction_snapshot_one_per_position"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.zone_id}@{self.position}"

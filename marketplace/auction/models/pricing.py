@@ -1,0 +1,60 @@
+"""What a zone's prices are made by, and the last solve."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class SolveStatus(models.TextChoices):
+    NONE = "none", "Never solved"
+    SOLVING = "solving", "Solving"
+    #: Solved; the lane has not written the prices to the log yet.
+    WAITING = "waiting", "Waiting for the lane"
+    APPLIED = "applied", "In force"
+    #: The market had moved on when the prices came.
+    DISCARDED = "discarded", "Discarded"
+    FAILED = "failed", "Failed"
+
+
+class Pricing(models.Model):
+    """Which policy a zone's log is under, and how the last solve for prices went.
+
+    The log is the truth: these columns say the same sooner. The prices of a solve
+    wait here for the lane.
+    """
+
+    zone_id: str
+    zone = models.OneToOneField(
+        "fleet.Zone", primary_key=True, on_delete=models.PROTECT, related_name="pricing"
+    )
+    #: In force; ``Zone.policy`` is what the operator wants. Empty before the log begins.
+    policy = models.CharField(max_length=16, default="", blank=True)
+    policy_since_at = models.DateTimeField(null=True)
+
+    #: Log position and slot of the prices in force; null: none were solved.
+    applied_position = models.BigIntegerField(null=True)
+    applied_slot = models.BigIntegerField(null=True)
+    applied_at = models.DateTimeField(null=True)
+    #: Share of the dual value that solving took off: how badly the prices before fitted.
+    gain = models.FloatField(null=True)
+    #: Bids expected in the horizon when they were solved.
+    expected_bids = models.FloatField(null=True)
+
+    #: The last attempt.
+    status = models.CharField(max_length=12, choices=SolveStatus.choices, default=SolveStatus.NONE)
+    #: Why it failed or was discarded; empty otherwise.
+    problem = models.CharField(max_length=500, default="", blank=True)
+    attempted_at = models.DateTimeField(null=True)
+    #: Slot and fleet it was for.
+    attempted_slot = models.BigIntegerField(null=True)
+    attempted_fleet = models.CharField(max_length=64, default="", blank=True)
+    solve_s = models.FloatField(null=True)
+    #: Attempts that failed since the last that did not.
+    failures = models.PositiveIntegerField(default=0)
+    #: Not tried again before.
+    next_at = models.DateTimeField(null=True)
+    #: JSON text of the event the lane is to apply; null when none waits.
+    waiting = models.TextField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.zone_id} {self.policy}"

@@ -1,0 +1,125 @@
+"""Signed heads of logs: this market's, and those of others that it stores."""
+
+from __future__ import annotations
+
+import pgtrigger
+from django.db import models
+
+
+class MarketKey(models.Model):
+    """A key that signs, or signed, heads and receipts; its private half is a file."""
+
+    #: Ed25519, 32 bytes in hex.
+    public_key = models.CharField(max_length=64, primary_key=True)
+    created_at = models.DateTimeField()
+    #: In use no longer; what it signed stays valid.
+    retired_at = models.DateTimeField(null=True)
+    #: Signature of the key before over this one, in hex; empty for the first key, and for one
+    #: that was made because the key before was lost.
+    vouched_by = models.CharField(max_length=128, default="", blank=True)
+
+    def __str__(self) -> str:
+        return self.public_key
+
+
+class PublishedHead(models.Model):
+    """A head of a zone's log as the market signed it. Append-only, by trigger."""
+
+    zone_id: str
+    # The constraint below has an index that begins with it.
+    zone = models.ForeignKey(
+        "fleet.Zone", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    position = models.BigIntegerField()
+    #: JSON text of ``scheduler.auction.log.heads.SignedHead``.
+    text = models.TextField()
+    signed_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "auction_signedhead"
+        constraints = [
+            models.UniqueConstraint(
+                fields=["zone", "position"], name="auction_signed_head_one_per_position"
+            )
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.zone_id}@{self.position}"
+
+
+class WitnessCursor(models.Model):
+    """How far a witness has a zone's signed heads, and what keeps it from having more."""
+
+    zone_id: str
+    #: As the settings name it.
+    witness = models.CharField(max_length=500)
+    zone = models.ForeignKey("fleet.Zone", on_delete=models.PROTECT, related_name="+")
+    #: Of the last head that it took.
+    position = models.BigIntegerField(default=-1)
+    delivered_at = models.DateTimeField(null=True)
+    #: Tries that failed since the last that did not.
+    failures = models.PositiveIntegerField(default=0)
+    problem = models.CharField(max_length=500, default="", blank=True)
+    #: Not tried again before.
+    next_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["witness", "zone"], name="auction_witness_cursor_one_per_zone"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.witness} of {self.zone_id}@{self.position}"
+
+
+class WitnessedLog(models.Model):
+    """Another market's log whose signed heads this market stores, and what keeps it from them."""
+
+    #: As the settings name it.
+    url = models.CharField(max_length=500, unique=True)
+    #: Of the last head that was fetched.
+    position = models.BigIntegerField(default=-1)
+    fetched_at = models.DateTimeField(null=True)
+    #: Tries that failed since the last that did not.
+    failures = models.PositiveIntegerField(default=0)
+    problem = models.CharField(max_length=500, default="", blank=True)
+    #: Not tried again before.
+    next_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class WitnessedHead(models.Model):
+    """A head of another market's log as that market signed it. Append-only, by trigger."""
+
+    # The constraint below has an index that begins with it.
+    log = models.ForeignKey(
+        WitnessedLog, on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+    #: As that market names it.
+    zone = models.CharField(max_length=200)
+    position = models.BigIntegerField()
+    hash = models.CharField(max_length=128)
+    #: JSON text of ``scheduler.auction.log.heads.SignedHead``.
+    text = models.TextField()
+    seen_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            # Two heads of one position are the proof of two histories: both are stored.
+            models.UniqueConstraint(
+                fields=["log", "zone", "position", "hash"], name="auction_witnessed_head_once"
+            )
+        ]
+        triggers = [
+            pgtrigger.Protect(name="append_only", operation=pgtrigger.Update | pgtrigger.Delete)
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.zone}@{self.position}"
