@@ -8,8 +8,9 @@ from typing import Any
 
 from stripe import params
 
-from marketplace.embedded.stripe_stand_in.books import Books, Thing
+from marketplace.embedded.stripe_stand_in.books import Books
 from marketplace.embedded.stripe_stand_in.faults import refuse_missing, refuse_request
+from marketplace.embedded.stripe_stand_in.store import Thing
 
 #: What a call does: books, parts of its address, parameters, connected account.
 Step = Callable[[Books, tuple[str, ...], Thing, str], Any]

@@ -1,0 +1,105 @@
+"""The stand-in's objects by id, its events and its movements of money."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+from marketplace.embedded.stripe_stand_in.delivery import WebhookSender
+from marketplace.embedded.stripe_stand_in.faults import refuse_missing, refuse_request
+
+Thing = dict[str, Any]
+
+#: Objects that say whether their money is real.
+WITH_MODE = {
+    *("charge", "customer", "dispute", "payment_intent", "payment_method", "payout", "transfer"),
+}
+
+
+class Store:
+    """All objects by id. Call its methods while holding the server's lock."""
+
+    def __init__(self, *, url: str, delivery: WebhookSender, api_version: str) -> None:
+        self.url = url
+        self.delivery = delivery
+        self.api_version = api_version
+        self.clear()
+
+    def clear(self) -> None:
+        self.things: dict[str, Thing] = {}
+        #: Seconds that a test moved the clock forward.
+        self.ahead_s = 0.0
+        #: Reason that the next payouts to banks fail with; empty: they arrive.
+        self.payout_failure = ""
+
+    def now(self) -> int:
+        return int(time.time() + self.ahead_s)
+
+    def get(self, kind: str, name: str) -> Thing:
+        found = self.things.get(name)
+        if found is None or found["object"] != kind:
+            raise refuse_missing(kind, name)
+        return found
+
+    def find(self, kind: str, **wanted: Any) -> list[Thing]:
+        """Objects of a kind with these values, the latest first."""
+        return [
+            thing
+            for thing in reversed(self.things.values())
+            if thing["object"] == kind and all(thing.get(k) == v for k, v in wanted.items())
+        ]
+
+    def add(self, prefix: str, kind: str, **values: Any) -> Thing:
+        thing = {
+            "id": f"{prefix}_{secrets.token_hex(12)}",
+            "object": kind,
+            "created": self.now(),
+            **({"livemode": False} if kind in WITH_MODE else {}),
+            **values,
+        }
+        self.things[thing["id"]] = thing
+        return thing
+
+    def announce(self, kind: str, thing: Thing, *, account: str = "") -> None:
+        event: Thing = {
+            "id": f"evt_{secrets.token_hex(12)}",
+            "object": "event",
+            "api_version": self.api_version,
+            "created": self.now(),
+            "data": {"object": dict(thing)},
+            "livemode": False,
+            "pending_webhooks": 1,
+            "request": None,
+            "type": kind,
+        }
+        if account:
+            event["account"] = account
+        self.delivery.add(event)
+
+    def move(
+        self, kind: str, source: str, amount: int, *, fee: int = 0, account: str = ""
+    ) -> Thing:
+        """A balance transaction."""
+        return self.add(
+            "txn",
+            "balance_transaction",
+            amount=amount,
+            fee=fee,
+            net=amount - fee,
+            currency="usd",
+            type=kind,
+            source=source,
+            status="available",
+            _account=account,
+        )
+
+    def balance(self, account: str = "") -> int:
+        return sum(m["net"] for m in self.find("balance_transaction", _account=account))
+
+
+def read_whole(asked: Thing, name: str) -> int:
+    value = str(asked.get(name, ""))
+    if not value.lstrip("-").isascii() or not value.lstrip("-").isdigit():
+        raise refuse_request("parameter_invalid_integer", f"Invalid integer: {value}", param=name)
+    return int(value)
