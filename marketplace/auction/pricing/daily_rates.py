@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from django.db import OperationalError
 
 from marketplace.auction.book import engine_cache as books
-from marketplace.auction.book.verify import PostedEntry
+from marketplace.auction.book.verify_report import PostedEntry
 from marketplace.auction.lane.enter import enter_lane, is_lock_timeout
 from marketplace.auction.lane.first_rates import (
     build_rates,

@@ -7,7 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from marketplace.auction.book.verify import PROBLEMS_SHOWN, verify_zone
+from marketplace.auction.book.verify import verify_zone
+from marketplace.auction.book.verify_report import PROBLEMS_SHOWN
 from marketplace.auction.pricing.daily_rates import find_rates_problems
 from marketplace.fleet.models import Zone
 
