@@ -137,6 +137,15 @@ def test_a_newcomer_with_an_earlier_deadline_goes_first_and_the_others_move():
     assert found["moved"] == [["patient", "seat-0", 40.0, 60.0]]
 
 
+def test_a_later_slo_that_is_only_offered_moves_no_one():
+    patient = waiting("patient", 300.0, start_s=50.0)
+    assert answer_question(ask(50.0, slo_s=75.0, promised=[patient]))["moved"] == [
+        ["patient", "seat-0", 70.0, 90.0]
+    ]
+    offered = answer_question(ask(50.0, slo_s=60.0, promised=[patient]))
+    assert (offered["answer"], offered["slo_s"], offered["moved"]) == ("later", 75.0, [])
+
+
 def test_jobs_that_wait_start_in_the_order_they_had_when_a_seat_comes_free():
     promised = [waiting("b", 200.0, start_s=60.0), waiting("a", 90.0, start_s=40.0)]
     question = build_waiting_question(
