@@ -56,7 +56,7 @@ class User(AbstractBaseUser, PermissionsMixin):
     email = models.EmailField(unique=True)
     name = models.CharField(max_length=120, blank=True)
     is_active = models.BooleanField(default=True)
-    #: Runs the house: sees every organisation, the operator console and the back office.
+    #: Runs the market: sees every organisation, the operator console and the back office.
     is_operator = models.BooleanField(default=False)
     date_joined = models.DateTimeField(auto_now_add=True)
 

@@ -29,7 +29,7 @@ def get_current_organisation(*, user: User, organisation_id: str | None = None) 
 
 
 def is_run_by_operator(*, organisation_id: str) -> bool:
-    """Whether an operator is a member: the organisation is the house's own."""
+    """Whether an operator is a member: the organisation is the market's own."""
     return Membership.objects.filter(organisation=organisation_id, user__is_operator=True).exists()
 
 

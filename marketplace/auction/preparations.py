@@ -1,7 +1,7 @@
 """What follows from a preparation: the plan is cut, the vendor paid, the next vendor tried.
 
 Everything is found by the state of the rows and may be asked for twice. The owner's price never
-rises: a next vendor that asks more is paid by the house.
+rises: a next vendor that asks more is paid by the market.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ def get_policy_in_force(zone: Zone) -> str:
 
 
 def list_bids_set_aside() -> QuerySet[Bid]:
-    """Bids that wait because they could not be decided; the house's fault, not their owners'."""
+    """Bids that wait because they could not be decided; the market's fault, not their owners'."""
     waiting = Bid.objects.filter(status=BidStatus.PENDING, retry_at__isnull=False)
     return waiting.select_related("zone").order_by("arrival")
 

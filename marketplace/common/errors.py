@@ -1,4 +1,4 @@
-"""The two kinds of failure: the caller's, with words for them, and the house's own."""
+"""The two kinds of failure: the caller's, with words for them, and the market's own."""
 
 from typing import Any
 
@@ -59,4 +59,4 @@ class Conflict(UserError):
 
 
 class MarketFault(Exception):
-    """The house failed; the caller did nothing wrong and is owed whatever it cost them."""
+    """The market failed; the caller did nothing wrong and is owed whatever it cost them."""

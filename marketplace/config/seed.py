@@ -71,7 +71,7 @@ class SeededMarket:
     provider: str
     zone: str
     slot_s: int
-    #: The organisation that pays for what the house buys itself.
+    #: The organisation that pays for what the market buys itself.
     house: str
     api_key: str
     #: Of the other customer, who only trades.

@@ -83,14 +83,14 @@ def _run_demo(
 
 
 def _end_machines(running: House) -> None:
-    """Give back what the house rents on this machine: these processes are not its children."""
+    """Give back what the market rents on this machine: these processes are not its children."""
     if any((running.data_dir / "machines").glob("*/process.json")):
         # No machine may be rented meanwhile.
         try:
             running.stack.stop("beat")
             running.manage("machines_end")
         except (ServiceFailed, OSError) as error:
-            # What ended the house may have ended its database; that is reported already.
+            # What ended the market may have ended its database; that is reported already.
             print(f"Rented machines may still run: {error}", file=sys.stderr)
 
 

@@ -61,7 +61,7 @@ class House:
         return self.commands.manage(*arguments)
 
     def run(self, *command: str) -> str:
-        """Run a command in the house's environment."""
+        """Run a command in the market's environment."""
         return _run(command, self.environment)
 
 

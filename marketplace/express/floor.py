@@ -4,7 +4,7 @@ Every tick the newsvendor rule is asked how many seats recent demand repays, wit
 bounds and budget; what is missing of them is bid for, slot after slot, ahead of the longest SLO on
 sale. A seat above the floor without work goes back on sale. When a seat's slots are over its
 providers are paid for the cells as they were sold, used or not; what cells given back cost returns
-to the lane, and what the bid paid above that is the house's.
+to the lane, and what the bid paid above that is the market's.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def _pay_providers(bid: Bid, *, now: datetime) -> None:
     """Share the operational cost of a seat among the nodes whose cells it kept.
 
     What cells cost that were lost or given back returns to the lane; that of a suspended node
-    stays with the house.
+    stays with the market.
     """
     assert bid.payment_micros is not None
     cells = Reservation.objects.filter(bid=bid)

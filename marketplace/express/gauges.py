@@ -26,7 +26,7 @@ from marketplace.express.selectors import summarize_bank, summarize_lanes
 
 
 class ExpressCollector(Collector):
-    """Every process of the house would answer the same, so none keeps counts of its own."""
+    """Every process of the market would answer the same, so none keeps counts of its own."""
 
     def describe(self) -> list[Metric]:
         # Registering must not ask the database.

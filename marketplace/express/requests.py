@@ -41,7 +41,7 @@ LOOKUP_LOSSES = CANDIDATES_MAX + 3 * (CANDIDATES_MAX // 2 + 1) + 12 * (15 + 1)
 FORWARD_SHARE = 1 / 3
 #: Requests of one organisation that may wait for an answer in a zone at once.
 PENDING_MAX = 16
-#: Seconds a request waits for its answer before it is told where to look.
+#: Seconds a request waits for its answer before the answer says where to look.
 WAIT_S = 2.0
 
 

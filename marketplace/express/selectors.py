@@ -34,7 +34,7 @@ class LaneFigures:
     seats: int
     idle: int
     burst: int
-    #: Places of jobs on the zone's nodes that nobody has bought in the next slot.
+    #: Places of jobs on the zone's nodes that no one has bought in the next slot.
     cold: int
     requests: int
     admitted: int

@@ -160,7 +160,7 @@ class Node(models.Model):
     available_until_at = models.DateTimeField(null=True, blank=True)
     last_heartbeat_at = models.DateTimeField(null=True)
     memory_used_gb = models.FloatField(null=True)
-    #: Slices that failed by the house's fault since the last checkpoint or adapter.
+    #: Slices that failed by the market's fault since the last checkpoint or adapter.
     faults_in_row = models.PositiveIntegerField(default=0)
     #: SHA-256 of the node's bearer token.
     api_token_hash = models.CharField(max_length=64, unique=True)

@@ -32,7 +32,7 @@ def revoke_node_token(*, node: Node, now: datetime) -> Node:
     """End the node's credentials at once; a request in which it waits for plans is refused.
 
     The node is silent from then on: its jobs are planned again, and it comes back only with a new
-    join token. The one it joined with gives its credentials to nobody again.
+    join token. The one it joined with gives its credentials to no one again.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def revoke_node_token(*, node: Node, now: datetime) -> Node:
         # Tokens before nodes, as joining locks them.
         JoinToken.objects.filter(node=node, revoked_at=None).update(revoked_at=now)
         node = locks.lock_present_node(node.pk)
-        # The hash of a secret that nobody was given.
+        # The hash of a secret that no one was given.
         node.api_token_hash = hash_secret(create_join_secret())
         node.old_api_token_hash = ""
         node.last_heartbeat_at = selectors.compute_silence_limit(node.zone, now)

@@ -57,6 +57,6 @@ def lock_upload(upload_id: str) -> Upload:
 
 
 def lock_first_upload(uploads: QuerySet[Upload]) -> Upload | None:
-    """The first of these that nobody else holds."""
+    """The first of these that no one else holds."""
     free = uploads.select_for_update(skip_locked=True, of=("self",))
     return free.select_related("organisation", "uploaded_by").first()

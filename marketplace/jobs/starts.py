@@ -9,7 +9,7 @@ from enum import StrEnum
 class StartKind(StrEnum):
     #: The owner chose an adapter of theirs to continue.
     CONTINUED = "continued"
-    #: The house offered a warm start: from an earlier adapter of the owner's, or from another's.
+    #: The market offered a warm start: from an earlier adapter of the owner's, or from another's.
     OWN = "own"
     DONOR = "donor"
 

@@ -105,7 +105,7 @@ def run_due_calls(*, now: datetime) -> int:
         try:
             run_call(call_id=call_id, now=now)
         except Exception:
-            # One that fails in a way nobody foresaw waits for its claim to run out.
+            # One that fails in a way no one foresaw waits for its claim to run out.
             log.exception("the gateway call %s failed", call_id)
     return len(ids)
 

@@ -13,13 +13,13 @@ from marketplace.payments.models import AccountKind, EntryKind, Posting
 from marketplace.payments.payout_models import Transfer
 from marketplace.payments.stripe_gateway import Movement
 
-#: How a difference is told.
+#: Names of the kinds of differences.
 MISSING_HERE, MISSING_THERE, OTHER_AMOUNT = "not in the ledger", "not at the gateway", "differs"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One movement that the two sides tell differently."""
+    """One movement on which the gateway and the ledger differ."""
 
     #: The gateway's object, or our row.
     reference: str

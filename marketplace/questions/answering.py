@@ -32,7 +32,7 @@ from workers.protocol.wire import from_json, to_json
 BLOB_PATH = "/internal/v1/questions/{token}/blobs/{name}"
 #: Characters of an answer that are taken for each of its tokens.
 TOKEN_CHARS_MAX = 200
-#: What is over is forgotten after this: prompts and answers are nobody's business.
+#: What is over is forgotten after this: prompts and answers are no one's business.
 KEPT_FOR = timedelta(minutes=30)
 _REASON_CHARS = 1000
 

@@ -1,9 +1,9 @@
 """Workers booked for jobs that run.
 
-A job on serverless whose rest repays a move gets a serverful worker of the house booked;
+A job on serverless whose rest repays a move gets a serverful worker of the market booked;
 the worker boots while the job still runs where it is (``handoff`` says what then). A full
 tier whose idle worker is so much more expensive than an offer that the exchange repays renews that
-rent first. A job moves on from a worker of the house to one that is so much cheaper that the
+rent first. A job moves on from a worker of the market to one that is so much cheaper that the
 rest repays another move. The rules are the simulator's (``scheduler.tiers.demotion``), and
 so is what becomes of the savings: half of them is added to the surplus of the allowance,
 and taken back if the move comes to nothing.
@@ -128,7 +128,7 @@ def _served_s(rented: TierState, stay: Stay, worker: WorkerChoice, now: datetime
 def find_cheapest_worker(
     rented: TierState, offers: Sequence[MachineOffer], *, below_micros: int | None = None
 ) -> WorkerChoice | None:
-    """An idle worker of the house, else the cheapest offer if the cap leaves room."""
+    """An idle worker of the market, else the cheapest offer if the cap leaves room."""
     found = [
         WorkerChoice(machine.price_micros_per_h, 0.0, machine=machine)
         for machine in rented.unused()

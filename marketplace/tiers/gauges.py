@@ -59,7 +59,7 @@ PAUSE_BUCKETS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class TiersCollector(Collector):
-    """Every process of the house would answer the same, so none keeps counts of its own."""
+    """Every process of the market would answer the same, so none keeps counts of its own."""
 
     def describe(self) -> list[Metric]:
         # Registering must not ask the database.

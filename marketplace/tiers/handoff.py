@@ -3,7 +3,7 @@
 Only when the worker is on sale does the auction plan the job again, at no cost to its
 owner: on that worker alone if the rest fits there in time. The job leaves at the end of its
 slot, by checkpoint and restore as between any two cells. What a backend does not bring up
-costs the house, is noted in the job's history, and its offer is left alone for a while: the
+costs the market, is noted in the job's history, and its offer is left alone for a while: the
 next one is booked.
 """
 
@@ -129,7 +129,7 @@ def _saved_micros(
 
 
 def _move_cost_micros(tiers: ZoneTiers, booking: Booking) -> int:
-    """What a move costs the house: the old rent while the checkpoint is written, the new one
+    """What a move costs the market: the old rent while the checkpoint is written, the new one
     while the worker boots for this job and restores it."""
     machine, asked_at = booking.machine, booking.made_at
     booted_at = max(machine.ready_at or asked_at, asked_at)

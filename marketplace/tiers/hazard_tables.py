@@ -32,7 +32,7 @@ from scheduler.tiers.hazard import (
 
 #: Ended jobs looked at in one tick.
 BATCH_LIMIT = 2000
-#: Ended by their owner's wish or input: they died. What the house failed, did not.
+#: Ended by their owner's wish or input: they died. What the market failed, did not.
 _DIED = Q(status=JobStatus.CANCELLED) | Q(status=JobStatus.FAILED, fault=FaultOf.USER)
 
 

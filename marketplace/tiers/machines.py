@@ -41,7 +41,7 @@ LAUNCH_GRACE = timedelta(seconds=30)
 BOOT_LIMIT = timedelta(minutes=10)
 #: Machines of an offer whose boots tell how long the next one takes.
 BOOTS_REMEMBERED = 5
-#: Serverless machines are the house's own and never on sale: available so far from now.
+#: Serverless machines are the market's own and never on sale: available so far from now.
 NEVER = timedelta(days=36_500)
 
 

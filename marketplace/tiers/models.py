@@ -31,12 +31,12 @@ LIVE = (
 
 
 class ZoneTiers(models.Model):
-    """Whether and how the house runs its own tiers in a zone, and where the scalers stand."""
+    """Whether and how the market runs its own tiers in a zone, and where the scalers stand."""
 
     zone = models.OneToOneField(
         "fleet.Zone", on_delete=models.PROTECT, primary_key=True, related_name="tiers"
     )
-    #: The house's own provider; lists the machines' nodes.
+    #: The market's own provider; lists the machines' nodes.
     provider = models.ForeignKey("fleet.Provider", on_delete=models.PROTECT, related_name="+")
     #: Where serverful machines come from, and where serverless ones do.
     backend = models.CharField(max_length=32, default="local")
@@ -89,7 +89,7 @@ class ZoneTiers(models.Model):
 
 
 class Machine(models.Model):
-    """A machine the house pays for by the second, from request to release."""
+    """A machine the market pays for by the second, from request to release."""
 
     id = IdField(prefix="mach")
     #: Null for a machine that was found running and belongs to no zone we know.
@@ -152,7 +152,7 @@ class Machine(models.Model):
 
 
 class Stay(models.Model):
-    """One job's time on a serverless machine, at the house's expense."""
+    """One job's time on a serverless machine, at the market's expense."""
 
     job = models.ForeignKey("jobs.Job", on_delete=models.PROTECT, related_name="stays")
     machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="stays")

@@ -54,7 +54,7 @@ __all__ = [
     "set_zone_tiers",
 ]
 
-#: Name of the organisation that lists the house's machines.
+#: Name of the organisation that lists the market's machines.
 HOUSE = "House machines"
 
 
@@ -70,7 +70,7 @@ def set_zone_tiers(
     starts_directly: bool = True,
     figures: dict[str, float] | None = None,
 ) -> ZoneTiers:
-    """Let the house run its own machines in a zone, up to these counts; 0 for none.
+    """Let the market run its own machines in a zone, up to these counts; 0 for none.
 
     Serverless machines come from the same backend unless another is named.
 
@@ -117,7 +117,7 @@ def set_zone_tiers(
 
 
 def ensure_own_provider(*, now: datetime) -> Provider:
-    """The house as a provider: an organisation of its own, made on first use.
+    """The market as a provider: an organisation of its own, made on first use.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Jobs on serverless machines until their reserved cells begin, at the house's expense.
+"""Jobs on serverless machines until their reserved cells begin, at the market's expense.
 
 The auction's cells are the promise; a stay only fills the time before them. It is
 written as further cells of the job, on a node that is never on sale, so dispatch moves

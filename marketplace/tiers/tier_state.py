@@ -1,4 +1,4 @@
-"""What the house rents in a zone and what is going on there, read at once for a tick.
+"""What the market rents in a zone and what is going on there, read at once for a tick.
 
 However many machines there are, this is four statements; the steps of a tick look things
 up here and write down what they change, so that later steps see it.

@@ -183,7 +183,7 @@ def renew_secret(*, vendor: Vendor, renewed_by: User) -> Vendor:
 
 
 def approve_vendor(*, vendor: Vendor, approved_by: User | None, now: datetime) -> Vendor:
-    """Let a vendor get work; twice changes nothing. ``None``: the house approves its own.
+    """Let a vendor get work; twice changes nothing. ``None``: the market approves its own.
 
     Raises
     ------

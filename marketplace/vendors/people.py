@@ -157,7 +157,7 @@ def decide_row(
     value: str = "",
     now: datetime,
 ) -> WorkRow:
-    """Accept a row as proposed, save it as edited, or leave it out; then it is nobody's.
+    """Accept a row as proposed, save it as edited, or leave it out; then it is no one's.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The market's own automatic vendor: the program of ``workers.preparation`` on the house's CPUs."""
+"""The market's own automatic vendor: the program of ``workers.preparation`` on its CPUs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUOTES = QuoteFunction(
     base_s=30,
     s_per_1000_rows=2,
 )
-#: Rows a second, all data sets together, that the house's workers are relied on for.
+#: Rows a second, all data sets together, that the market's workers are relied on for.
 ROWS_PER_S = 200
 
 

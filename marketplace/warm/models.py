@@ -83,7 +83,7 @@ class Donor(models.Model):
     #: Validation loss before and after its own training.
     loss_before = models.FloatField()
     loss_after = models.FloatField()
-    #: The scan found text of its rows in it: it is nobody's donor but its owner's.
+    #: The scan found text of its rows in it: it is no one's donor but its owner's.
     has_memorised = models.BooleanField()
     #: What its owner says for this adapter; null: as for its data set.
     is_given = models.BooleanField(null=True)
@@ -159,7 +159,7 @@ class Offer(models.Model):
     units = models.PositiveBigIntegerField()
     cold_units = models.PositiveBigIntegerField()
     royalty_micros = models.BigIntegerField()
-    #: About what the house pays if the start falls behind to the cold job's end.
+    #: About what the market pays if the start falls behind to the cold job's end.
     risk_micros = models.BigIntegerField(default=0)
     made_at = models.DateTimeField()
     expires_at = models.DateTimeField()
@@ -202,7 +202,7 @@ class Offer(models.Model):
 
 
 class Overrun(models.Model):
-    """What the house paid a provider for work of a warm start beyond that sold."""
+    """What the market paid a provider for work of a warm start beyond that sold."""
 
     offer_id: str
     owner_id: str

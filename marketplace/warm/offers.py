@@ -6,7 +6,7 @@
    taken, if it is well below the base's.
 3. The offer sells the share of the work that earlier starts of its kind needed, with a margin.
 
-Without an answer in time, without rows to see the result by, without a donor, or once the house
+Without an answer in time, without rows to see the result by, without a donor, or once the market
 paid too much for its owner's starts (``overruns``) there is no offer: the job is sold cold. What is
 offered does not depend on any bid.
 """
@@ -163,7 +163,7 @@ def sweep_offers(*, now: datetime) -> int:
 def find_taken_offers(offer_ids: Collection[str], *, now: datetime) -> set[str]:
     """Those of these offers that no further bid may name; the others stay free until commit.
 
-    A bid names one already, or its owner's other starts have used up what the house may pay for
+    A bid names one already, or its owner's other starts have used up what the market may pay for
     them. Call while holding the owners' wallets.
     """
     taken: set[str] = set()
@@ -337,7 +337,7 @@ def _list_observed(
 
 
 def _estimate_risk(zone: Zone, *, sold: int, left: int) -> int:
-    """What the house pays if the work that is left is done too: at the rate of what is sold.
+    """What the market pays if the work that is left is done too: at the rate of what is sold.
 
     That is paid by whole slots, here at the zone's lowest ask.
     """

@@ -1,7 +1,7 @@
-"""What the house pays for warm starts that fall behind, and where that ends.
+"""What the market pays for warm starts that fall behind, and where that ends.
 
 An owner and a provider who work together could let starts fall behind to be paid for it. So what
-the house pays is limited for each owner and for each provider a day, and an owner for whom it paid
+the market pays is limited for each owner and for each provider a day, and an owner for whom it paid
 that much, or may have to pay it for starts that are still running, is offered no more until the
 payments are old and the starts have ended.
 """
@@ -21,14 +21,14 @@ COUNTED_FOR = timedelta(days=30)
 
 
 def may_be_offered(*, owner_id: str, now: datetime) -> bool:
-    """Whether an owner's starts cost the house less than it pays in a day at most."""
+    """Whether an owner's starts cost the market less than it pays in a day at most."""
     return find_room(owner_id=owner_id, now=now) > 0
 
 
 def find_room(*, owner_id: str, now: datetime) -> int:
     """What a day's limit leaves for further starts of an owner.
 
-    What the house paid lately counts, and what it would pay if all of the owner's starts that have
+    What the market paid lately counts, and what it would pay if all of the owner's starts that have
     not ended fell behind.
     """
     paid = _sum(Overrun.objects.filter(owner=owner_id, made_at__gt=now - COUNTED_FOR))
@@ -38,7 +38,7 @@ def find_room(*, owner_id: str, now: datetime) -> int:
 
 
 def find_owner_limit(*, owner_id: str, now: datetime) -> int:
-    """What the house may still pay today for an owner's starts; call with its wallet locked."""
+    """What the market may still pay today for an owner's starts; call with its wallet locked."""
     return _find_left(Overrun.objects.filter(owner=owner_id), now)
 
 
@@ -48,7 +48,7 @@ def find_provider_limit(*, provider_id: str, now: datetime) -> int:
 
 
 def record_overruns(*, offer: Offer, by_provider: Mapping[str, int], now: datetime) -> None:
-    """Note what the house paid each provider for a start that fell behind."""
+    """Note what the market paid each provider for a start that fell behind."""
     Overrun.objects.bulk_create(
         Overrun(
             offer=offer,

@@ -40,7 +40,7 @@ _INPUT_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 
 class ValuesField(forms.CharField):
-    """Numbers with commas between them; none leaves the setting to the house."""
+    """Numbers with commas between them; none leaves the setting to the market."""
 
     def __init__(self, *, label: str, help_text: str) -> None:
         widget = forms.TextInput(attrs={"class": "field num", "autocomplete": "off"})

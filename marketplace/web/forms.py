@@ -226,7 +226,7 @@ class BidForm(PromptTuningForm):
 
 
 def get_bid_defaults(*, zone: Zone | None, now: datetime) -> dict[str, Any]:
-    """A form to start from; every setting is left to the house."""
+    """A form to start from; every setting is left to the market."""
     defaults: dict[str, Any] = dict.fromkeys(HYPER, AUTO)
     defaults |= {"method": str(AdapterKind.LORA), "initial_prompt": "lookup"}
     defaults |= {"key": uuid.uuid4().hex, "name": f"job-{timezone.localtime(now):%m%d-%H%M}"}

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
-#: A moment as sentences of the house name it (``clock.format_moment``), or in ISO form.
+#: A moment as sentences of the market name it (``clock.format_moment``), or in ISO form.
 MOMENT = re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?(?: UTC|Z|\+00:00)(?![\w:])")
 
 

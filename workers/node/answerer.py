@@ -121,7 +121,7 @@ class Answerer:
             return
         with self._room:
             self._open.add(question.token)
-        # The node may be closing: then nobody waits for the answer.
+        # The node may be closing: then no one waits for the answer.
         with contextlib.suppress(RuntimeError):
             self._beginning.submit(self._answer, question)
 

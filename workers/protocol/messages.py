@@ -29,7 +29,7 @@ class DataFormat(StrEnum):
 
 
 class Fault(StrEnum):
-    """Who caused a failure: the owner's input, or the house."""
+    """Who caused a failure: the owner's input, or the market."""
 
     USER = "user"
     SYSTEM = "system"

@@ -35,7 +35,7 @@ PARTS = 1 << 20
 _COST_MAX, _PAIR_COST_MAX = 1 << 36, 1 << 20
 #: Counts up to here are exact as floats, which the auction reckons with.
 UNITS_MAX = 1 << 53
-#: Evaluations of a job that leaves their number to the house, the first and the last included.
+#: Evaluations of a job that leaves their number to the market, the first and the last included.
 EVALUATIONS_DEFAULT = 10
 #: More often than this, evaluations are spread out.
 EVALUATIONS_MAX = 100
@@ -134,7 +134,7 @@ def count_sample_units(costs: WorkCosts, valid: RowLengths) -> int:
 
     Each prompt is answered twice, without and with the adapter, one pass over all tokens so far for
     each token written. Counted are as many as the row's own answer has: how long the model's are,
-    nobody knows before. Prompts have the tokens that the loss does not count, within limits.
+    no one knows before. Prompts have the tokens that the loss does not count, within limits.
     """
     passes: list[list[tuple[int, int]]] = []
     lengths = zip(valid.tokens[:SAMPLES_MAX, 0], valid.trained[:SAMPLES_MAX, 0], strict=True)
@@ -154,7 +154,7 @@ def _take_share(share: int, units: Ints) -> Ints:
 def find_evaluation_interval(*, total_steps: int, asked: int) -> int:
     """Steps between two evaluations of a job.
 
-    ``asked`` is the job's setting: 0 leaves it to the house, which evaluates about ten times. Never
+    ``asked`` is the job's setting: with 0 the market evaluates about ten times. Never
     more than ``EVALUATIONS_MAX`` times.
     """
     most = EVALUATIONS_MAX if asked else EVALUATIONS_DEFAULT

@@ -1,4 +1,4 @@
-"""Who caused a failure: the owner's input, or the house."""
+"""Who caused a failure: the owner's input, or the market."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Writer:
             self._finish(answer, "", "error", reason)
 
     def end_expired(self, now: float) -> None:
-        """End answers that nobody waits for any more."""
+        """End answers that no one waits for any more."""
         for answer in list(self._answers.values()):
             if now >= answer.question.expires_at:
                 self._remove(answer)

@@ -21,7 +21,7 @@ KEPT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TypicalJob:
-    """A job by its size; the rest is left to the house."""
+    """A job by its size; the rest is left to the market."""
 
     rows: int
     epochs: int

@@ -1,4 +1,4 @@
-"""What the owner of a decided bid needs to check its decision without trusting the house.
+"""What the owner of a decided bid needs to check its decision without trusting the market.
 
 The published log commits to a bid, and to what its decision tells of it, by salted hashes. Its
 owner gets the salt and what was committed to, the signed receipt, and the entries from the receipt

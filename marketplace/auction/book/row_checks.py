@@ -242,7 +242,7 @@ def compare_job_plans(zone: Zone, engine: Engine, found: VerifyReport) -> list[s
 
     A job of the express lane may run in the cells of its seat.
 
-    Cells on the house's machines that are not on sale are no business of the auction.
+    Cells on the market's machines that are not on sale are no business of the auction.
     """
     first, on_sale = engine.horizon.first_slot, {node.id for node in engine.nodes}
     held = {(hold.task_id, hold.cell.slot, hold.cell.node) for hold in engine.reservations()}

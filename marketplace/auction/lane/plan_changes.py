@@ -81,7 +81,7 @@ def list_movable_jobs(
     """Jobs that are in time and whose cells may change so that others are in time too.
 
     Left out are jobs with cells that the auction did not sell them, such as those that wait on a
-    machine of the house, and jobs with a cell on a node that sells no more.
+    machine of the market, and jobs with a cell on a node that sells no more.
     """
     last_slot = max((job.deadline_slot for job in beside), default=first_slot - 1)
     without = {job.task_id for job in beside}

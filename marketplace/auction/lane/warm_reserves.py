@@ -1,6 +1,6 @@
 """Slots beside those that a warm start was sold, reserved in case it falls behind.
 
-The owner pays for what was sold. What is reserved on top is the house's risk: it is paid for if it
+The owner pays for what was sold. What is reserved on top is the market's risk: it is paid for if it
 is used, and ``spare_cells`` gives it back as soon as a validation shows the run at its target.
 """
 

@@ -193,7 +193,7 @@ class Bid(models.Model):
 
     #: Why the last try to decide it, or to settle its ended job, failed; empty when none has.
     failure = models.CharField(max_length=500, default="", db_default="", blank=True)
-    #: Tries that failed, by a fault of the house.
+    #: Tries that failed, by a fault of the market.
     failures = models.PositiveIntegerField(default=0, db_default=0)
     #: The others go ahead of it until then; null: it has its turn.
     retry_at = models.DateTimeField(null=True)
@@ -205,7 +205,7 @@ class Bid(models.Model):
     replanned_slot = models.BigIntegerField(null=True)
     #: Part of the payment that was given back when the job ended.
     refund_micros = models.BigIntegerField(default=0)
-    #: Paid by the house for a missed deadline.
+    #: Paid by the market for a missed deadline.
     credit_micros = models.BigIntegerField(default=0)
 
     class Meta:

@@ -1,7 +1,7 @@
 """What a zone's log tells of the bids to come: its past arrivals, as a forecast takes them.
 
 Days are counted back from the present: today is the last 24 hours, so that no
-midnight makes the house forget what it saw an hour ago. A past day is used when
+midnight makes the market forget what it saw an hour ago. A past day is used when
 the log knows the whole of it and of the time after it that the horizon spans.
 """
 

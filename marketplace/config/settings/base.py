@@ -27,7 +27,7 @@ CSRF_TRUSTED_ORIGINS = environment.words(
 )
 METRICS_TOKEN = environment.text("METRICS_TOKEN", "")
 
-#: Machines the house rents elsewhere: what they run, and what tells them from another market's.
+#: Machines the market rents elsewhere: what they run, and what tells them from another market's.
 TIERS_WORKER_IMAGE = environment.text("TIERS_WORKER_IMAGE", "")
 TIERS_TAG = environment.text("TIERS_TAG", "")
 TIERS_SKYPILOT_GPUS = environment.words("TIERS_SKYPILOT_GPUS", "A100,L4,H100")
@@ -295,9 +295,9 @@ EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
 
 # --- The market -----------------------------------------------------------------------------
 
-#: What the house pays for a missed deadline, in percent of the payment.
+#: What the market pays for a missed deadline, in percent of the payment.
 SLA_CREDIT_PERCENT = int(environment.number("SLA_CREDIT_PERCENT", 25))
-#: What the house bears at most in a day for the faults of one provider, in micro-dollars.
+#: What the market bears at most in a day for the faults of one provider, in micro-dollars.
 HOUSE_BEARS_MICROS_PER_DAY = int(1_000_000 * environment.number("HOUSE_BEARS_USD_PER_DAY", 25))
 #: Whether an operator approves a provider before it lists nodes, which see the data of jobs.
 PROVIDERS_NEED_APPROVAL = environment.flag("PROVIDERS_NEED_APPROVAL", default=True)
@@ -324,7 +324,7 @@ AUCTION_WITNESSED = environment.words("AUCTION_WITNESSED", "")
 AUCTION_WITNESSED_PRIVATE = environment.flag("AUCTION_WITNESSED_PRIVATE", default=False)
 #: Whether vendors' own systems may be inside this market's network, at http:// too.
 VENDOR_ENDPOINTS_PRIVATE = environment.flag("VENDOR_ENDPOINTS_PRIVATE", default=False)
-#: Requests a minute, by kind, of an organisation or of an address that nobody signed in from; see
+#: Requests a minute, by kind, of an organisation or of an address that no one signed in from; see
 #: ``marketplace.common.request_rates``.
 API_REQUESTS_PER_MINUTE = {
     kind: int(environment.number(f"API_{kind.upper()}_PER_MINUTE", default, at_least=1))

@@ -1,4 +1,4 @@
-"""The demo's express lane: open while the site stays up, with a seat paid for by the house."""
+"""The demo's express lane: open while the site stays up, with a seat paid for by the market."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def run_moving_sale(
 
 
 def _rent_machines(running: House, zone: str, names: Sequence[str]) -> None:
-    """The house rents machines, and the provider's nodes are away."""
+    """The market rents machines, and the provider's nodes are away."""
     running.manage("tiers_set", zone, "--serverless", "1", "--serverful", "1", *TIERS)
     running.manage("node_available", *names, "--in-s", str(AWAY_S))
 

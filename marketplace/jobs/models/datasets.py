@@ -63,7 +63,7 @@ class Dataset(models.Model):
     long_lines = models.JSONField(default=list)
     #: Lines among ``faulty_lines`` whose rows are too long, left out by choice.
     left_out_long = models.PositiveIntegerField(default=0)
-    #: A vendor delivered it, and it is not accepted: nobody finds it, bids with it or sees it.
+    #: A vendor delivered it, and it is not accepted: no one finds it, bids with it or sees it.
     is_withheld = models.BooleanField(default=False, db_default=False)
     created_at = models.DateTimeField()
 

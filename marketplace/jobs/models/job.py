@@ -87,7 +87,7 @@ class Job(models.Model):
     needs_replan = models.BooleanField(default=False)
     replan_reason = models.CharField(max_length=255, default="", blank=True)
     replan_wanted_at = models.DateTimeField(null=True)
-    #: Slices lost or failed by the house's fault since the last progress beyond a checkpoint.
+    #: Slices lost or failed by the market's fault since the last progress beyond a checkpoint.
     system_faults = models.PositiveIntegerField(default=0)
     #: Nodes that were gone when their cells came, or under which the plan ran out; oldest first.
     blamed_nodes = models.JSONField(default=list)

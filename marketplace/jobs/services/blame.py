@@ -1,7 +1,7 @@
 """Nodes that a late end is charged to, beside those that lost or failed a slice.
 
 A node could leave a job just before its deadline, or fall silent between two of its cells: no
-slice is lost then, and without a note the house would pay for it.
+slice is lost then, and without a note the market would pay for it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from workers.protocol.wire import to_json
 
 __all__ = ["LeaseLost", "SliceOutcome", "apply_heartbeat", "finish_slice", "sweep_leases"]
 
-#: Faults of the house in a row, with no new checkpoint between, before a job is given up.
+#: Faults of the market in a row, with no new checkpoint between, before a job is given up.
 SYSTEM_FAULTS_MAX = 5
 #: Heartbeats in a row that must leave out a lease before it counts as dropped.
 HEARTBEATS_BEFORE_DROPPED = 2
@@ -357,7 +357,7 @@ def _apply_user_fault(job: Job, held: Slice, reason: str, now: datetime) -> None
 
 
 def _count_system_fault(job: Job, reason: str, now: datetime) -> None:
-    """Count a fault of the house against its patience, not against the owner."""
+    """Count a fault of the market against its patience, not against the owner."""
     job.system_faults += 1
     job.save(update_fields=["system_faults"])
     if job.system_faults >= SYSTEM_FAULTS_MAX:

@@ -26,7 +26,7 @@ from marketplace.tiers.provisioning import BackendFault, ListedMachine, MachineO
 
 #: Seconds a node has to hand over its checkpoints before it is killed.
 GRACE_S = 30.0
-#: What a node may see of our environment: nothing that opens the house.
+#: What a node may see of our environment: nothing that opens the market.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "PYTHONPATH", "HF_HOME")
 TOKEN_VARIABLE = "FINETENDER_JOIN_TOKEN"  # noqa: S105
 #: Prices of table 2 of the Allpass paper; delays short enough to watch.

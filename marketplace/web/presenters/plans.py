@@ -18,7 +18,7 @@ from marketplace.web.presenters.ribbon import (
     merge_cells,
 )
 
-#: Nodes of machines the house rents carry the machine's id.
+#: Nodes of machines the market rents carry the machine's id.
 RENTED = re.compile(r"mach_[0-9a-z]{26}")
 
 

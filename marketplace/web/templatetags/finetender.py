@@ -103,7 +103,7 @@ def time_at(at: datetime | None, seconds: bool = False) -> SafeString | str:
 
 @register.filter
 def with_times(text: str) -> SafeString:
-    """A sentence of the house, its moments in the visitor's zone."""
+    """A sentence of the market, its moments in the visitor's zone."""
     text = str(text)
     parts: list[SafeString | str] = []
     end = 0

@@ -1,8 +1,8 @@
 """Witnessed heads: what finds a log that was cut short or written again.
 
-A replay alone shows only that a log is *a* consistent history. Whoever recomputes the
-whole chain can make another one, and the end of a log can be cut off. Heads that were
-signed and given away while the log grew say which history it was.
+A replay alone shows only that a log is *a* consistent history: its owner can recompute
+the whole chain with other entries, or cut off its end. Heads that were signed and
+published while the log grew show which history it was.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def check_seats(zone: ZoneState, seats: Iterable[tuple[str, Cell]]) -> None:
     Raises
     ------
     ValueError
-        Names the first seat that is nobody's, or another task's.
+        Names the first seat that is no one's, or another task's.
     """
     for task_id, cell in seats:
         if cell not in zone.grid.held(task_id, from_slot=cell.slot):

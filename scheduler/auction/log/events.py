@@ -236,8 +236,8 @@ class RulesChanged:
 class ExpressAnswered:
     """The express lane answered a job; its seats are cells that tasks of this log hold.
 
-    The answer follows from the question alone (``scheduler.prompts.answers``), so that whoever has
-    the log finds it again. No price and no cell of the auction changes.
+    The answer follows from the question alone (``scheduler.prompts.answers``), so a
+    reader of the log can compute it again. No price and no cell of the auction changes.
     """
 
     job_id: str

@@ -73,7 +73,7 @@ class KnownBids:
 def choose_seed(engine: Engine, *, slot: int) -> int:
     """Give what a solve's random choices follow from: the log's rules and the slot.
 
-    Nobody chooses it, and no bid has a part in it: one that cannot win moves no price.
+    No one chooses it, and no bid has a part in it: one that cannot win moves no price.
     """
     return int(digest({"rules": rules_to_json(engine.rules), "slot": slot})[:8], 16)
 

@@ -83,7 +83,7 @@ def run_policy(
         Samples that one owner may hold; its bids beyond it are turned away before they
         reach the auction.
     past_won : collection of str
-        Ids of past bids that were admitted; they count whole, whoever has how many.
+        Ids of past bids that were admitted; they count whole, however many one owner has.
     returned : collection of str
         Ids of bids whose cells go back on sale as soon as they are won: all that they do to
         prices is done, and they take no room.

@@ -5,7 +5,7 @@ job that is quoted twice: once with the adapters of all other tasks (*mixed*), o
 own task that was trained on other rows (*near duplicates*). What such starts need is learnt on the
 targets of the other seeds, or with one seed on the other targets, and never on the job quoted. The
 guarantee is the cold run's own final loss: a start is sold its share, and what it needs beyond that
-is the house's.
+is the market's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scheduler.merging.warm_starts import (
 
 #: A donor's B as it is, and by half.
 WHOLE, HALF = "temporal", "temporal, B scaled"
-#: Evaluations of a job whose owner leaves them to the house.
+#: Evaluations of a job whose owner leaves them to the market.
 EVALUATIONS = 10
 #: A donor's owner gets this share of what is saved.
 ROYALTY = 0.1
@@ -75,7 +75,7 @@ def replay(rows: Sequence[Row]) -> dict[str, Any]:
     -------
     dict
         By ``mixed`` and ``near_duplicates`` and by margin: jobs, price cut with its 95 % interval,
-        the same after the royalty, what the house adds and the most that a job is sold, all as
+        the same after the royalty, what the market adds and the most that a job is sold, all as
         shares of the cold work.
 
     Raises

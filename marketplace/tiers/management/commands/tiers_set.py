@@ -1,4 +1,4 @@
-"""``manage.py tiers_set ZONE --serverless N --serverful N``: machines of the house's own."""
+"""``manage.py tiers_set ZONE --serverless N --serverful N``: machines of the market's own."""
 
 from __future__ import annotations
 
