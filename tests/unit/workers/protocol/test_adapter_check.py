@@ -191,6 +191,27 @@ class CountingFile(io.BytesIO):
         return found
 
 
+def test_a_link_in_place_of_a_file_is_refused():
+    made = archive()
+    link = zipfile.ZipInfo("README.md")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(made, "a") as opened:
+        opened.writestr(link, "/etc/passwd")
+    with pytest.raises(AdapterError, match=r"README\.md is a link"):
+        check(made)
+
+
+def test_a_file_that_is_there_twice_is_refused():
+    made = archive()
+    with (
+        zipfile.ZipFile(made, "a") as opened,
+        pytest.warns(UserWarning, match="Duplicate name"),
+    ):
+        opened.writestr("adapter_config.json", config())
+    with pytest.raises(AdapterError, match="a file twice"):
+        check(made)
+
+
 def test_a_long_directory_is_refused_by_the_last_bytes_of_the_zip():
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as opened:
