@@ -88,7 +88,7 @@ def run(size: DecoySize) -> Iterator[Finding]:
                 (f"{name}, without the holding limit", ATTACKS[name], inf) for name in HOARDING
             ]
         for name, attack, most_held in cases:
-            changes: list[Change] = []
+            changes: list[WelfareChange] = []
             for (seed, day, past), before in zip(days, calm, strict=True):
                 decoys = attack(zone.scenario, day, np.random.default_rng([seed, 77]))
                 changes.append(
@@ -99,7 +99,7 @@ def run(size: DecoySize) -> Iterator[Finding]:
             found = {
                 measure_name: Measure.of(column)
                 for measure_name, column in zip(
-                    Change._fields, zip(*changes, strict=True), strict=True
+                    WelfareChange._fields, zip(*changes, strict=True), strict=True
                 )
             }
             yield Finding(
@@ -112,7 +112,7 @@ def run(size: DecoySize) -> Iterator[Finding]:
             )
 
 
-class Change(NamedTuple):
+class WelfareChange(NamedTuple):
     """What an attack did to a day, as shares of what the others had and paid without it."""
 
     others_welfare: float
@@ -136,7 +136,7 @@ def compare(
     seed: int,
     size: DecoySize,
     most_held: float | None = None,
-) -> Change:
+) -> WelfareChange:
     """Run a day with an attack, and again with what the attacker won given back."""
     others, theirs = measure_both(
         zone, day, decoys, past, seed=seed, size=size, most_held=most_held
@@ -153,7 +153,7 @@ def compare(
             most_held=most_held,
             gives_back=True,
         )
-    return Change(
+    return WelfareChange(
         others_welfare=others.welfare / before.welfare - 1.0,
         others_payments=others.payments / before.payments - 1.0,
         price_welfare=alone.welfare / before.welfare - 1.0,
