@@ -173,7 +173,8 @@ def decide_dispute(
     Raises
     ------
     NotAllowed
-        ``operators_only``, or ``own_dispute``: the operator belongs to one of the two sides.
+        ``operators_only``, or ``own_dispute``: the operator belongs to the side that would gain. One
+        may decide against one's own.
     UserError
         ``invalid_decision``: no words.
     Conflict
@@ -187,9 +188,13 @@ def decide_dispute(
         found = lock_open_dispute(held)
         if found is None or found.pk != dispute.pk:
             raise Conflict("dispute_decided", "This dispute is decided already.")
-        sides = (held.job.organisation_id, found.vendor.organisation_id)
-        if Membership.objects.filter(user=decided_by, organisation__in=sides).exists():
-            raise NotAllowed("own_dispute", "You belong to one of the two sides.")
+        gains = held.job.organisation_id if is_for_owner else found.vendor.organisation_id
+        if Membership.objects.filter(user=decided_by, organisation=gains).exists():
+            raise NotAllowed(
+                "own_dispute",
+                "You belong to the side that gains. Decide for the other, or let another operator "
+                "decide.",
+            )
         found.decided_at, found.decided_by = now, decided_by
         found.is_for_owner, found.words = is_for_owner, words
         found.save()

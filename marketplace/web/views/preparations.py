@@ -42,7 +42,7 @@ def refuse_delivery(request: PageRequest, job_id: str) -> HttpResponse:
     except UserError as error:
         messages.error(request, error.message)
     else:
-        messages.success(request, "Refused. The operator decides.")
+        messages.success(request, "Your dispute is open. The operator decides.")
     return redirect("job_tab", job_id=preparation.job_id, tab="data")
 
 

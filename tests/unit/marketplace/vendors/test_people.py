@@ -10,7 +10,7 @@ import pytest
 from marketplace.auction.book.verify import verify_zone
 from marketplace.auction.preparations import conclude_preparations
 from marketplace.auction.settlement import settle_finished
-from marketplace.common.errors import Conflict, NotFound, UserError
+from marketplace.common.errors import Conflict, NotAllowed, NotFound, UserError
 from marketplace.fleet.slots import slot_starts_at
 from marketplace.jobs.models import Dataset, Job, JobStatus
 from marketplace.jobs.services import cancel_job
@@ -324,7 +324,7 @@ def decide_it(found, *, is_for_owner, now, by=None):
 def test_a_dispute_that_the_owner_wins_costs_nothing_and_gives_no_data(zone, owner, team):
     work = deliver_for_review(owner, zone, team)
     found = dispute(work, owner)
-    # An operator of one of the sides does not decide.
+    # An operator of one of the sides does not decide for it.
     biased = builders.operator()
     owner.memberships.create(user=biased, role="member")
     for nobody in (builders.user(), biased):
@@ -390,7 +390,10 @@ def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(
     found = open_dispute(preparation=work, reason="Nothing was done.", opened_by=by, now=clock())
     assert found == open_dispute(preparation=work, reason="x", opened_by=by, now=clock())
     assert mature_earnings(now=clock() + timedelta(days=30)) == 0
-    decide_it(found, is_for_owner=True, now=clock() + timedelta(days=30))
+    # Against one's own side one may decide, as the house does about its own program's work.
+    own = builders.operator()
+    team.organisation.memberships.create(user=own, role="member")
+    decide_it(found, is_for_owner=True, now=clock() + timedelta(days=30), by=own)
     assert get_earnings(organisation=team.organisation).pending_micros == 0
     assert get_wallet(organisation=owner).available_micros == before + 20_000
     # The job goes on with what it has, and there is no second dispute about it.
@@ -411,6 +414,10 @@ def test_a_lost_dispute_about_pay_lets_the_vendor_have_it(zone, owner, team):
     work = accept_by_rule(owner, zone, team)
     by = builders.owner_of(owner)
     found = open_dispute(preparation=work, reason="Bad", opened_by=by, now=clock())
+    own = builders.operator()
+    team.organisation.memberships.create(user=own, role="member")
+    with pytest.raises(NotAllowed, match="side that gains"):
+        decide_it(found, is_for_owner=False, now=clock(), by=own)
     decide_it(found, is_for_owner=False, now=clock())
     assert mature_earnings(now=clock() + timedelta(days=8)) == 1
     assert get_earnings(organisation=team.organisation).payable_micros == 20_000
