@@ -173,8 +173,8 @@ def decide_dispute(
     Raises
     ------
     NotAllowed
-        ``operators_only``, or ``own_dispute``: the operator belongs to the side that would gain. One
-        may decide against one's own.
+        ``operators_only``, or ``own_dispute``: the operator belongs to the side that would gain.
+        One may decide against one's own.
     UserError
         ``invalid_decision``: no words.
     Conflict
