@@ -229,8 +229,8 @@ def release_vendor_pay(*, hold_reference: str) -> None:
 def return_vendor_pay(*, hold_reference: str, now: datetime) -> int:
     """Take back what a vendor earned with work that a dispute found wanting, once.
 
-    It goes where the charge is, or to the house where that was shared out; ``refund_charge`` then
-    gives it to the owner.
+    It goes to the house, which ``refund_charge`` lets give it to the owner. Until the payment was
+    shared out it cannot be told what of it goes back for other reasons.
 
     Returns
     -------
@@ -240,7 +240,7 @@ def return_vendor_pay(*, hold_reference: str, now: datetime) -> int:
     Raises
     ------
     Conflict
-        ``not_withheld``.
+        ``not_withheld``, or ``not_settled``: the payment was not shared out yet.
     """
     earning = _find_vendor_earning(hold_reference)
     if earning is None or earning.returned_at is not None:
@@ -256,14 +256,17 @@ def return_vendor_pay(*, hold_reference: str, now: datetime) -> int:
         hold = lock_hold(hold_reference)
         if not hold.vendor_micros:
             return 0
+        if hold.distributed_at is None:
+            raise Conflict(
+                "not_settled", "The job is not settled. Decide for its owner once it has ended."
+            )
         amount = earning.amount_micros
-        shared_out = hold.distributed_at is not None
         post_entry(
             kind=EntryKind.VENDOR_RETURN,
             reference=hold_reference,
             amounts={
                 Account(earning.organisation_id, AccountKind.EARNINGS_PENDING): -amount,
-                house(AccountKind.REFUNDS if shared_out else AccountKind.CLEARING): amount,
+                house(AccountKind.REFUNDS): amount,
             },
             locked=locked,
             now=now,

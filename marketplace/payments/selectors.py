@@ -184,8 +184,15 @@ def find_distribution(*, hold_reference: str) -> Distribution | None:
 
 def list_fees(*, hold_reference: str) -> list[Earning]:
     """What others than providers earned with one payment: a vendor, the owner of a donor."""
-    fees = Earning.objects.filter(reference=hold_reference).exclude(kind=EarningKind.PROVIDER)
+    fees = Earning.objects.filter(reference=hold_reference, returned_at=None).exclude(
+        kind=EarningKind.PROVIDER
+    )
     return list(fees.select_related("organisation").order_by("pk"))
+
+
+def find_returned_fee(*, hold_reference: str) -> Earning | None:
+    """What a vendor earned with one payment and lost in a dispute."""
+    return Earning.objects.filter(reference=hold_reference, returned_at__isnull=False).first()
 
 
 def find_card_payment_of(*, hold_reference: str) -> CardPayment | None:

@@ -12,7 +12,12 @@ from marketplace.common.money import SMALL_MICROS, TINY_MICROS, count_decimals, 
 from marketplace.jobs.models import Job
 from marketplace.payments.gateway_models import MICROS_PER_CENT, PaymentStatus
 from marketplace.payments.models import EarningKind
-from marketplace.payments.selectors import find_card_payment_of, find_distribution, list_fees
+from marketplace.payments.selectors import (
+    find_card_payment_of,
+    find_distribution,
+    find_returned_fee,
+    list_fees,
+)
 
 _LABELS = {
     "vendor": "Data cleaning",
@@ -113,6 +118,17 @@ def _list_moves(
         yield "Returned to you", settled_at, bid.refund_micros
     if bid.credit_micros:
         yield "Credited for a late end", settled_at, bid.credit_micros
+    returned_at, returned_micros = _find_dispute_refund(bid)
+    if returned_micros:
+        yield "Returned to you after a dispute", returned_at, returned_micros
+
+
+def _find_dispute_refund(bid: Bid) -> tuple[datetime | None, int]:
+    """When and how much went back because a vendor lost a dispute: no more than was left."""
+    fee = find_returned_fee(hold_reference=bid.hold_reference)
+    if fee is None:
+        return None, 0
+    return fee.returned_at, min(fee.amount_micros, (bid.payment_micros or 0) - bid.refund_micros)
 
 
 def _list_notes(bid: Bid, job: Job) -> Iterator[str]:
@@ -160,6 +176,8 @@ def _list_payees(bid: Bid) -> tuple[tuple[str, str, int], ...]:
         payees.append(("You", "returned to you", bid.refund_micros))
     if bid.credit_micros:
         payees.append(("You", "credited to you for a late end", bid.credit_micros))
+    if (returned_micros := _find_dispute_refund(bid)[1]) > 0:
+        payees.append(("You", "returned to you after a dispute", returned_micros))
     rest = (bid.payment_micros or 0) - sum(micros for _, _, micros in payees)
     if rest > 0:
         payees.append(("The house", "the rest", rest))

@@ -374,39 +374,48 @@ def accept_by_rule(owner, zone, team):
     return work
 
 
-@pytest.mark.parametrize("is_shared_out", [False, True])
-def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(
-    zone, owner, team, is_shared_out
-):
+def test_what_the_rule_accepted_may_be_disputed_and_its_price_goes_back(zone, owner, team):
     work = accept_by_rule(owner, zone, team)
     job = Job.objects.get()
     assert not job.awaits_data
-    if is_shared_out:
-        # Its owner has used the result: the job is over and its payment shared out.
-        cancel_job(job=job, cancelled_by=None, now=clock())
-        assert settle_finished(now=clock()) == 1
-    before = get_wallet(organisation=owner).available_micros
     by = builders.owner_of(owner)
     found = open_dispute(preparation=work, reason="Nothing was done.", opened_by=by, now=clock())
     assert found == open_dispute(preparation=work, reason="x", opened_by=by, now=clock())
     assert mature_earnings(now=clock() + timedelta(days=30)) == 0
+    # What else goes back of the payment is known once the job has ended.
+    with pytest.raises(Conflict, match="not settled"):
+        decide_it(found, is_for_owner=True, now=clock())
+    cancel_job(job=job, cancelled_by=None, now=clock())
+    assert settle_finished(now=clock()) == 1
+    before = get_wallet(organisation=owner).available_micros
     # Against one's own side one may decide, as the house does about its own program's work.
     own = builders.operator()
     team.organisation.memberships.create(user=own, role="member")
     decide_it(found, is_for_owner=True, now=clock() + timedelta(days=30), by=own)
     assert get_earnings(organisation=team.organisation).pending_micros == 0
-    assert get_wallet(organisation=owner).available_micros == before + 20_000
-    # The job goes on with what it has, and there is no second dispute about it.
+    assert before == 10_000_000 - 20_000
+    assert get_wallet(organisation=owner).available_micros == 10_000_000
+    # The data stay what they were, and there is no second dispute about them.
     work.refresh_from_db()
     assert work.status == PreparationStatus.ACCEPTED
     with pytest.raises(Conflict, match="no more"):
         open_dispute(preparation=work, reason="Again", opened_by=by, now=clock())
     assert check_ledger().balanced
     assert check_ledger().wrong_vendor_pay == ()
-    if not is_shared_out:
-        cancel_job(job=job, cancelled_by=None, now=clock())
-        assert settle_finished(now=clock()) == 1
+
+
+def test_who_got_everything_back_already_gets_nothing_twice(zone, owner, team):
+    work = accept_by_rule(owner, zone, team)
+    by = builders.owner_of(owner)
+    found = open_dispute(preparation=work, reason="Bad", opened_by=by, now=clock())
+    Job.objects.update(
+        status=JobStatus.FAILED, fault="system", finished_at=clock(), failure_reason="no cells"
+    )
+    assert settle_finished(now=clock()) == 1
     assert get_wallet(organisation=owner).available_micros == 10_000_000
+    decide_it(found, is_for_owner=True, now=clock())
+    assert get_wallet(organisation=owner).available_micros == 10_000_000
+    assert get_earnings(organisation=team.organisation).pending_micros == 0
     assert check_ledger().balanced
 
 
