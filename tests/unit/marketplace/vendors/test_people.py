@@ -296,7 +296,7 @@ def test_a_delivery_that_nobody_refuses_is_accepted_when_the_time_is_over(zone, 
     work.refresh_from_db()
     assert work.status == PreparationStatus.ACCEPTED
     assert get_earnings(organisation=team.organisation).pending_micros == 20_000
-    with pytest.raises(Conflict, match="no delivery now"):
+    with pytest.raises(Conflict, match="disputed no more"):
         open_dispute(
             preparation=work, reason="Late", opened_by=builders.owner_of(owner), now=work.accept_by
         )
